@@ -1,6 +1,8 @@
-"""What was published, accepted and delivered, message by message: losses, duplicates and order of a run while it lasts. Pure.
+"""What was published, accepted and delivered, message by message: losses, duplicates and order of a
+run while it lasts. Pure.
 
-The trace says the same and more; this is for the table that is printed at once, and for knowing when everything has arrived.
+The trace says the same and more; this is for the table that is printed at once, and for knowing
+when everything has arrived.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from bench.load.histogram import Histogram
 from bench.workload import ClientSpec, matches
 
 UNSURE_NS = 1_000_000_000
-"""ns around an interruption of a subscriber: what was published so shortly before or after it need not have arrived."""
+"""ns around an interruption of a subscriber: what was published so shortly before or after it need
+not have arrived."""
 
 
 @dataclass(slots=True)
@@ -32,7 +35,8 @@ class Published:
 
 @dataclass(slots=True)
 class Receiver:
-    """A subscriber, or all members of a shared subscription: how often each message has come, by publisher."""
+    """A subscriber, or all members of a shared subscription: how often each message has come, by
+    publisher."""
 
     topic_filter: str
     members: int = 0
@@ -75,7 +79,11 @@ class Book:
                 key = spec.topics[0] if shared else spec.name
                 self.receivers.setdefault(key, Receiver(spec.topics[0], shared=shared)).members += 1
         for published in self.publishers:
-            takers = [r for r in self.receivers.values() if matches(r.topic_filter, published.spec.topics[0])]
+            takers = [
+                r
+                for r in self.receivers.values()
+                if matches(r.topic_filter, published.spec.topics[0])
+            ]
             self.fanout[published.spec.number] = len(takers)
             for receiver in takers:
                 receiver.counts[published.spec.number] = bytearray()
@@ -87,8 +95,8 @@ class Book:
     def publish(self, number: int, due: int, sent: int) -> int:
         """Book a message that was sent when it was due or later (ns); return its sequence number.
 
-        Its delay counts from when it was sent: that we were late ourselves is nobody else's, and is told apart (lag). What waits
-        in a socket's queue was sent.
+        Its delay counts from when it was sent: that we were late ourselves is nobody else's, and is
+        told apart (lag). What waits in a socket's queue was sent.
         """
         published = self.publishers[number]
         published.times.append(sent)
@@ -135,9 +143,11 @@ class Book:
         return True
 
     def missing(self, flow: str) -> tuple[int, int, int]:
-        """(expected, lost, unsure) of a flow: what should have arrived, what did not, and what did not but need not have.
+        """(expected, lost, unsure) of a flow: what should have arrived, what did not, and what did
+        not but need not have.
 
-        Expected is what was accepted (QoS 0: published) while the subscriber was there, and whatever did arrive.
+        Expected is what was accepted (QoS 0: published) while the subscriber was there, and
+        whatever did arrive.
         """
         expected = lost = unsure = 0
         for receiver in self.receivers.values():
@@ -154,7 +164,8 @@ class Book:
                     elif published.qos and not published.accepted[sequence]:
                         continue
                     elif not receiver.since or any(
-                        lost_at - UNSURE_NS <= sent <= (back or sent) + UNSURE_NS for lost_at, back in receiver.gaps
+                        lost_at - UNSURE_NS <= sent <= (back or sent) + UNSURE_NS
+                        for lost_at, back in receiver.gaps
                     ):
                         unsure += 1
                     else:
@@ -168,16 +179,29 @@ class Book:
         for name, flow in self.flows.items():
             expected, lost, unsure = self.missing(name)
             delay = flow.delay
-            unaccepted = sum(len(p.times) - p.acceptances for p in self.publishers if p.spec.flow == name and p.qos)
+            unaccepted = sum(
+                len(p.times) - p.acceptances
+                for p in self.publishers
+                if p.spec.flow == name and p.qos
+            )
             result[name] = {
-                "published": flow.published, "accepted": flow.accepted, "unaccepted": unaccepted,
-                "delivered": flow.delivered, "expected": expected, "lost": lost, "unsure": unsure,
-                "duplicates": flow.duplicates, "disordered": flow.disordered,
+                "published": flow.published,
+                "accepted": flow.accepted,
+                "unaccepted": unaccepted,
+                "delivered": flow.delivered,
+                "expected": expected,
+                "lost": lost,
+                "unsure": unsure,
+                "duplicates": flow.duplicates,
+                "disordered": flow.disordered,
                 "published_per_s": flow.published / seconds if seconds else None,
                 "accepted_per_s": flow.accepted / seconds if seconds else None,
                 "delivered_per_s": flow.delivered / seconds if seconds else None,
                 "delay_mean_ms": flow.delay_sum / delay.total / 1e6 if delay.total else None,
-                **{f"delay_p{p}_ms": delay.percentile(p) if delay.total else None for p in (50, 90, 99)},
+                **{
+                    f"delay_p{p}_ms": delay.percentile(p) if delay.total else None
+                    for p in (50, 90, 99)
+                },
                 "lag_p99_ms": flow.lag.percentile(99) if flow.lag.total else None,
-            }  # fmt: skip
+            }
         return result

@@ -1,4 +1,5 @@
-"""Numbers of the command line: what is none, or not of the right size, is one line of argparse; names in traces. Pure."""
+"""Numbers of the command line: what is none, or not of the right size, is one line of argparse;
+names in traces. Pure."""
 
 from __future__ import annotations
 
@@ -31,12 +32,15 @@ def seconds(text: str) -> float:
     """Return a time in s, more than zero and at most LONGEST; raises argparse.ArgumentTypeError."""
     value = _number(text)
     if not 0 < value <= LONGEST:
-        raise argparse.ArgumentTypeError(f"{text} is not a time of more than 0 and at most {LONGEST:,.0f} seconds")
+        raise argparse.ArgumentTypeError(
+            f"{text} is not a time of more than 0 and at most {LONGEST:,.0f} seconds"
+        )
     return value
 
 
 def count(text: str, least: int = 1, most: int | None = 10**12) -> int:
-    """Return a whole number from least to most (None: without end); raises argparse.ArgumentTypeError."""
+    """Return a whole number from least to most (None: without end); raises
+    argparse.ArgumentTypeError."""
     try:
         value = int(text)
     except ValueError:

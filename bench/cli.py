@@ -20,7 +20,8 @@ _WAYS = ("auto", "namespaces", "relays")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out a bench command; 0: done, 1: it failed or something was lost, 2: bad input or not there yet."""
+    """Carry out a bench command; 0: done, 1: it failed or something was lost, 2: bad input or not
+    there yet."""
     parser = _parser("report" in (sys.argv[1:] if argv is None else argv))
     try:
         arguments = parser.parse_args(argv)
@@ -45,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _terminate_as_interrupt() -> Callable[[], None]:
-    """Let SIGTERM unwind like Ctrl-C, so that every broker that was started is ended; return what undoes it."""
+    """Let SIGTERM unwind like Ctrl-C, so that every broker that was started is ended; return what
+    undoes it."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -68,41 +70,78 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mqttree bench", description="Measure brokers.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    comparing = commands.add_parser("compare", help="the same loads against several brokers in turn")
-    comparing.add_argument("--rounds", type=_count, default=3, metavar="N", help="rounds of A B A B ... (3)")
-    comparing.add_argument("--seconds", type=checked.positive, default=3.0, metavar="S", help="measured time of a run (3 s)")
-    comparing.add_argument(
-        "--work", nargs="+", metavar="NAME", default=list(compare.DEFAULT_WORKS),
-        help=f"of {', '.join(compare.WORKS)}; default {' '.join(compare.DEFAULT_WORKS)}",
-    )  # fmt: skip
-    comparing.add_argument(
-        "--target", metavar="TARGET", default="mqttree", help="what is compared: a name, or NAME=COMMAND with {port}"
+    comparing = commands.add_parser(
+        "compare", help="the same loads against several brokers in turn"
     )
     comparing.add_argument(
-        "--against", metavar="TARGET,...", default="mosquitto",
+        "--rounds", type=_count, default=3, metavar="N", help="rounds of A B A B ... (3)"
+    )
+    comparing.add_argument(
+        "--seconds",
+        type=checked.positive,
+        default=3.0,
+        metavar="S",
+        help="measured time of a run (3 s)",
+    )
+    comparing.add_argument(
+        "--work",
+        nargs="+",
+        metavar="NAME",
+        default=list(compare.DEFAULT_WORKS),
+        help=f"of {', '.join(compare.WORKS)}; default {' '.join(compare.DEFAULT_WORKS)}",
+    )
+    comparing.add_argument(
+        "--target",
+        metavar="TARGET",
+        default="mqttree",
+        help="what is compared: a name, or NAME=COMMAND with {port}",
+    )
+    comparing.add_argument(
+        "--against",
+        metavar="TARGET,...",
+        default="mosquitto",
         help=f"names of {', '.join(targets.TARGETS)} (mosquitto)",
-    )  # fmt: skip
+    )
     comparing.set_defaults(handler=_compare)
 
     load = commands.add_parser("load", help="one load against one broker")
-    load.add_argument("--mode", choices=("throughput", "latency", "connections"), default="throughput")
-    load.add_argument("--target", metavar="TARGET", help="start this broker (a name or NAME=COMMAND) instead of --host")
-    load.add_argument("--connections", type=_count, default=1000, metavar="N", help="with --mode connections (1000)")
+    load.add_argument(
+        "--mode", choices=("throughput", "latency", "connections"), default="throughput"
+    )
+    load.add_argument(
+        "--target",
+        metavar="TARGET",
+        help="start this broker (a name or NAME=COMMAND) instead of --host",
+    )
+    load.add_argument(
+        "--connections",
+        type=_count,
+        default=1000,
+        metavar="N",
+        help="with --mode connections (1000)",
+    )
     for item in dataclasses.fields(LoadSpec):
         if item.name in {"subscriber_version", "subscriber_port", "pid"}:
-            load.add_argument(f"--{item.name.replace('_', '-')}", type=int, default=None, metavar="N")
+            load.add_argument(
+                f"--{item.name.replace('_', '-')}", type=int, default=None, metavar="N"
+            )
         elif item.name == "pattern":
             load.add_argument("--pattern", choices=("pairs", "mesh"), default="pairs")
         else:
             kind = type(item.default)
             load.add_argument(
-                f"--{item.name.replace('_', '-')}", type=kind, default=item.default, help=f"({item.default})",
+                f"--{item.name.replace('_', '-')}",
+                type=kind,
+                default=item.default,
+                help=f"({item.default})",
                 metavar={int: "N", float: "X", str: "TEXT"}[kind],
-            )  # fmt: skip
+            )
     load.set_defaults(handler=_load)
 
     small = commands.add_parser("micro", help="ns per operation of decoder, trie and fan-out")
-    small.add_argument("--seconds", type=checked.positive, default=0.5, metavar="S", help="time for each (0.5 s)")
+    small.add_argument(
+        "--seconds", type=checked.positive, default=0.5, metavar="S", help="time for each (0.5 s)"
+    )
     small.set_defaults(handler=lambda arguments: micro.main(arguments.seconds))
 
     scenarios = commands.add_parser("list", help="the scenarios that there are")
@@ -110,10 +149,21 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
     one = commands.add_parser("run", help="run scenarios: test networks, loads, faults, traces")
     _run_arguments(one)
     one.set_defaults(handler=lambda arguments: _with_extra("bench.run").main(arguments))
-    lab = commands.add_parser("lab", help="a test network to play with: type faults while your own clients run")
-    lab.add_argument("topology", nargs="?", default="mesh5", metavar="TOPOLOGY", help="a name or a file (mesh5)")
-    lab.add_argument("--broker", default="mqttree-flood", metavar="KIND", help="which brokers (mqttree-flood)")
-    lab.add_argument("--lab", choices=_WAYS, default="auto", help="how the network is made (auto: namespaces for root)")
+    lab = commands.add_parser(
+        "lab", help="a test network to play with: type faults while your own clients run"
+    )
+    lab.add_argument(
+        "topology", nargs="?", default="mesh5", metavar="TOPOLOGY", help="a name or a file (mesh5)"
+    )
+    lab.add_argument(
+        "--broker", default="mqttree-flood", metavar="KIND", help="which brokers (mqttree-flood)"
+    )
+    lab.add_argument(
+        "--lab",
+        choices=_WAYS,
+        default="auto",
+        help="how the network is made (auto: namespaces for root)",
+    )
     lab.add_argument("--seed", type=_count, default=1, metavar="N", help="of what is drawn (1)")
     lab.set_defaults(handler=lambda arguments: _with_extra("bench.shell").main(arguments))
     report = commands.add_parser("report", help="a page with tables and plots of runs")
@@ -123,7 +173,8 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
 
 
 def _with_extra(name: str) -> Any:
-    """Import a module that needs what the extra "bench" installs; ValueError in one line when that is missing."""
+    """Import a module that needs what the extra "bench" installs; ValueError in one line when that
+    is missing."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -134,19 +185,44 @@ def _with_extra(name: str) -> Any:
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "name", nargs="+", metavar="NAME", help="a scenario (see list), a paper, papers (all of them), all, or a file"
+        "name",
+        nargs="+",
+        metavar="NAME",
+        help="a scenario (see list), a paper, papers (all of them), all, or a file",
     )
     parser.add_argument("--out", default="", metavar="DIR", help="where to (results/TIME)")
     parser.add_argument("--short", action="store_true", help="the scenarios' shortened form")
-    parser.add_argument("--repeat", type=int, default=0, metavar="N", help="repetitions of every cell (as the scenario says)")
-    parser.add_argument("--resume", action="store_true", help="do not repeat what is finished in DIR")
-    parser.add_argument("--lab", choices=_WAYS, default="auto", help="how the network is made (auto: namespaces for root)")
-    parser.add_argument("--only", action="append", default=[], metavar="FACTOR=VALUE", help="only these cells; may be repeated")
-    parser.add_argument("--seed", type=_count, default=1, metavar="N", help="of everything that is drawn (1)")
+    parser.add_argument(
+        "--repeat",
+        type=int,
+        default=0,
+        metavar="N",
+        help="repetitions of every cell (as the scenario says)",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="do not repeat what is finished in DIR"
+    )
+    parser.add_argument(
+        "--lab",
+        choices=_WAYS,
+        default="auto",
+        help="how the network is made (auto: namespaces for root)",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="FACTOR=VALUE",
+        help="only these cells; may be repeated",
+    )
+    parser.add_argument(
+        "--seed", type=_count, default=1, metavar="N", help="of everything that is drawn (1)"
+    )
 
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the report are its own; without its libraries the command says what to install."""
+    """Arguments of the report are its own; without its libraries the command says what to
+    install."""
     try:
         report: Any = importlib.import_module("bench.report")
     except ImportError:
@@ -171,14 +247,20 @@ def _compare(arguments: argparse.Namespace) -> int:
         if not each.available():
             raise ValueError(f"{each.name} is not installed")
     table = compare.compare(
-        works, chosen, arguments.rounds, arguments.seconds, lambda line: print(line, file=sys.stderr, flush=True)
+        works,
+        chosen,
+        arguments.rounds,
+        arguments.seconds,
+        lambda line: print(line, file=sys.stderr, flush=True),
     )
     compare.render(works, chosen, table)
     return 0 if all(not cell.complaints for row in table.values() for cell in row.values()) else 1
 
 
 def _load(arguments: argparse.Namespace) -> int:
-    spec = LoadSpec(**{item.name: getattr(arguments, item.name) for item in dataclasses.fields(LoadSpec)})
+    spec = LoadSpec(
+        **{item.name: getattr(arguments, item.name) for item in dataclasses.fields(LoadSpec)}
+    )
     spec.check(latency=arguments.mode == "latency")
     if arguments.target is None:
         return _load_against(spec, arguments)
@@ -195,13 +277,21 @@ def _load_against(spec: LoadSpec, arguments: argparse.Namespace) -> int:
         return 0
     if arguments.mode == "latency":
         latency = run_latency(spec)
-        print(" ".join(f"{name} {value:.3f}" for name, value in latency.percentiles().items()), "ms")
-        print(f"sender's lag: p99 {latency.lag.percentile(99):.3f} max {latency.lag.maximum / 1e6:.3f} ms")
+        print(
+            " ".join(f"{name} {value:.3f}" for name, value in latency.percentiles().items()), "ms"
+        )
+        print(
+            f"sender's lag: p99 {latency.lag.percentile(99):.3f} "
+            f"max {latency.lag.maximum / 1e6:.3f} ms"
+        )
         print(latency.proof())
         return 0 if latency.complete else 1
     result = run_throughput(spec)
     broker = "" if result.broker_cpu is None else f", broker {result.broker_cpu:.0%}"
-    print(f"{result.rate:,.0f} messages/s arrived, {result.published_rate:,.0f} published, over {result.seconds:.2f} s")
+    print(
+        f"{result.rate:,.0f} messages/s arrived, {result.published_rate:,.0f} published, "
+        f"over {result.seconds:.2f} s"
+    )
     print(f"CPU: generator {result.generator_cpu:.0%}{broker}")
     print(result.proof())
     return 0 if result.complete else 1

@@ -1,4 +1,5 @@
-"""Clients of a scenario: one connection each, on the client's own host; what they publish and get is noted by the crowd."""
+"""Clients of a scenario: one connection each, on the client's own host; what they publish and get
+is noted by the crowd."""
 
 from __future__ import annotations
 
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 18
 STALL = 1.0
-"""s; a QoS 0 publisher whose window is full and of whose messages none has arrived for so long takes them for lost."""
+"""s; a QoS 0 publisher whose window is full and of whose messages none has arrived for so long
+takes them for lost."""
 MOST_QUEUED = 32 << 20
-"""bytes that a publisher keeps for a broker that does not read; it skips its turn while there are more."""
+"""bytes that a publisher keeps for a broker that does not read; it skips its turn while there are
+more."""
 KEEP_ALIVE = 60
 
 
@@ -183,11 +186,15 @@ class Client:
 class Subscriber(Client):
     """Subscribes to one filter, acknowledges what comes, and notes it."""
 
-    def __init__(self, crowd: Crowd, spec: ClientSpec, flow: Parameters, receiver: Receiver) -> None:
+    def __init__(
+        self, crowd: Crowd, spec: ClientSpec, flow: Parameters, receiver: Receiver
+    ) -> None:
         super().__init__(crowd, spec, flow)
         self._receiver = receiver
         self._held: set[int] = set()  # identifiers of QoS 2 messages that are not released yet
-        self._gap = -1  # which of the receiver's gaps is this one's and has not ended; others may share the receiver
+        # Which of the receiver's gaps is this one's and has not ended; others may share the
+        # receiver.
+        self._gap = -1
 
     def welcome(self, now: int) -> None:
         """Subscribe."""
@@ -201,7 +208,9 @@ class Subscriber(Client):
         if self._gap >= 0:
             receiver.gaps[self._gap] = (receiver.gaps[self._gap][0], now)
             self._gap = -1
-        self.crowd.trace.subscribed(now, self.spec.name, self.spec.broker, self.spec.topics[0], self.flow.qos)
+        self.crowd.trace.subscribed(
+            now, self.spec.name, self.spec.broker, self.spec.topics[0], self.flow.qos
+        )
         super().come(now)
 
     def lost(self, reason: str) -> None:
@@ -210,7 +219,9 @@ class Subscriber(Client):
             now = time.monotonic_ns()
             self._gap = len(self._receiver.gaps)
             self._receiver.gaps.append((now, 0))
-            self.crowd.trace.unsubscribed(now, self.spec.name, self.spec.broker, self.spec.topics[0])
+            self.crowd.trace.unsubscribed(
+                now, self.spec.name, self.spec.broker, self.spec.topics[0]
+            )
         super().lost(reason)
 
     def packet(self, first: int, data: bytearray, at: int, end: int, now: int) -> None:
@@ -255,19 +266,26 @@ class Subscriber(Client):
             return
         number = int.from_bytes(data[at : at + 8], "big")
         what = (qos, end - at, bool(first & 8))
-        self.crowd.arrived(self, self._receiver, number >> 48, number & 0xFFFF_FFFF_FFFF, topic.decode(), now, what)
+        self.crowd.arrived(
+            self, self._receiver, number >> 48, number & 0xFFFF_FFFF_FFFF, topic.decode(), now, what
+        )
 
 
 class Publisher(Client):
     """Publishes on a schedule, or as its window allows."""
 
-    def __init__(self, crowd: Crowd, spec: ClientSpec, flow: Parameters, published: Published) -> None:
+    def __init__(
+        self, crowd: Crowd, spec: ClientSpec, flow: Parameters, published: Published
+    ) -> None:
         super().__init__(crowd, spec, flow)
         self.published = published
         head = spec.number.to_bytes(2, "big") + bytes(6)
-        filler = os.urandom(min(flow.payload - 8, 4096)).hex().encode()  # a random string, as in the papers
+        # A random string, as in the papers.
+        filler = os.urandom(min(flow.payload - 8, 4096)).hex().encode()
         payload = head + (filler * (flow.payload // max(1, len(filler)) + 1))[: flow.payload - 8]
-        packet, self._id_at, self._payload_at = packets.publish(spec.topics[0], payload, flow.qos, flow.version)
+        packet, self._id_at, self._payload_at = packets.publish(
+            spec.topics[0], payload, flow.qos, flow.version
+        )
         self._packet = bytearray(packet)
         self._topic = spec.topics[0]
         self.flight: dict[int, int] = {}  # packet identifier -> sequence number
@@ -277,7 +295,11 @@ class Publisher(Client):
 
     def one(self, due: int) -> bool:
         """Publish one message that was due at a time (ns); False if that is not possible now."""
-        if self.state != "there" or len(self.outbox) > MOST_QUEUED or (self.flow.qos and len(self.flight) >= 65_000):
+        if (
+            self.state != "there"
+            or len(self.outbox) > MOST_QUEUED
+            or (self.flow.qos and len(self.flight) >= 65_000)
+        ):
             return False
         crowd, packet = self.crowd, self._packet
         now = time.monotonic_ns()
@@ -295,7 +317,15 @@ class Publisher(Client):
         if sequence % crowd.every == 0:
             spec, flow = self.spec, self.flow
             crowd.trace.published(
-                now, spec.number, sequence, spec.name, spec.broker, self._topic, flow.qos, flow.payload, spec.flow
+                now,
+                spec.number,
+                sequence,
+                spec.name,
+                spec.broker,
+                self._topic,
+                flow.qos,
+                flow.payload,
+                spec.flow,
             )
         self.send(packet)
         return True
@@ -333,7 +363,9 @@ class Publisher(Client):
             crowd = self.crowd
             crowd.book.accept(self.spec.number, sequence)
             if sequence % crowd.every == 0:
-                crowd.trace.accepted(now, self.spec.number, sequence, self.spec.name, self.spec.broker)
+                crowd.trace.accepted(
+                    now, self.spec.number, sequence, self.spec.name, self.spec.broker
+                )
             if not self.flow.rate:
                 crowd.more(self)
         else:

@@ -1,7 +1,8 @@
-"""The same loads against several brokers in turn (A B A B ...), and a table of medians and their ratios.
+"""The same loads against several brokers in turn (A B A B ...), and a table of medians and their
+ratios.
 
-Machines drift, so two programs are only comparable when measured alternately in one run, and only ratios of medians are
-worth quoting.
+Machines drift, so two programs are only comparable when measured alternately in one run, and only
+ratios of medians are worth quoting.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from bench.load import LatencyResult, LoadError, LoadResult, LoadSpec, run_connections, run_latency, run_throughput
+from bench.load import (
+    LatencyResult,
+    LoadError,
+    LoadResult,
+    LoadSpec,
+    run_connections,
+    run_latency,
+    run_throughput,
+)
 from bench.targets import Running, Target, running
 
 _IDLE_CONNECTIONS = 1000
@@ -21,7 +30,8 @@ _IDLE_CONNECTIONS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A load with a name. kind: throughput (messages/s), latency (ms at a fixed rate) or connections (per second)."""
+    """A load with a name. kind: throughput (messages/s), latency (ms at a fixed rate) or
+    connections (per second)."""
 
     name: str
     title: str
@@ -33,7 +43,8 @@ def _mesh(publishers: int, subscribers: int, window: int) -> LoadSpec:
     return LoadSpec(pattern="mesh", publishers=publishers, subscribers=subscribers, window=window)
 
 
-# The windows suit the slowest: all of one subscriber's publishers together, or all QoS 2 handshakes, must not pile up.
+# The windows suit the slowest: all of one subscriber's publishers together, or all QoS 2
+# handshakes, must not pile up.
 WORKS: dict[str, Work] = {
     work.name: work
     for work in (
@@ -46,8 +57,14 @@ WORKS: dict[str, Work] = {
         Work("qos2", "QoS 2, 10 to 10", LoadSpec(qos=2, window=100)),
         Work("v5", "MQTT 5, QoS 0, 10 to 10", LoadSpec(version=5)),
         Work("v5qos1", "MQTT 5, QoS 1, 10 to 10", LoadSpec(version=5, qos=1)),
-        Work("properties", "MQTT 5, QoS 0, 4 user properties", LoadSpec(version=5, user_properties=4)),
-        Work("v5qos1properties", "MQTT 5, QoS 1, 4 user properties", LoadSpec(version=5, qos=1, user_properties=4)),
+        Work(
+            "properties", "MQTT 5, QoS 0, 4 user properties", LoadSpec(version=5, user_properties=4)
+        ),
+        Work(
+            "v5qos1properties",
+            "MQTT 5, QoS 1, 4 user properties",
+            LoadSpec(version=5, qos=1, user_properties=4),
+        ),
         Work("wildcards", "QoS 0, 10 to 10, 10,000 wildcard filters", LoadSpec(filters=10_000)),
         Work("large", "QoS 0, 16 KiB, 10 to 10", LoadSpec(payload=16_384, window=100)),
         Work("latency", "p50/p99 ms at 1,000/s", LoadSpec(rate=1000.0), "latency"),
@@ -60,7 +77,8 @@ DEFAULT_WORKS = ("qos0", "fanout", "fanin", "qos1", "qos2", "latency20k")
 
 @dataclass(slots=True)
 class Cell:
-    """Everything measured for one work and one target. primary: what is compared; higher is better but for latency."""
+    """Everything measured for one work and one target. primary: what is compared; higher is better
+    but for latency."""
 
     primary: list[float] = field(default_factory=list)
     secondary: list[float] = field(default_factory=list)
@@ -78,7 +96,8 @@ def compare(
     seconds: float,
     say: Callable[[str], None] = lambda _: None,
 ) -> Table:
-    """Measure every work on every target, `rounds` times in turn; say() is told each figure as it comes.
+    """Measure every work on every target, `rounds` times in turn; say() is told each figure as it
+    comes.
 
     A target that fails a work is noted in its cell and tried again in the next round.
     """
@@ -114,12 +133,17 @@ def _measure(work: Work, broker: Running, seconds: float, cell: Cell) -> str:
         cell.secondary.append(points["p99"])
         _prove(latency, cell)
         figures = " ".join(f"{name} {value:.3f}" for name, value in points.items())
-        return f"{figures} ms; sender's lag p99 {latency.lag.percentile(99):.3f} ms; {latency.proof()}"
+        return (
+            f"{figures} ms; sender's lag p99 {latency.lag.percentile(99):.3f} ms; {latency.proof()}"
+        )
     load = run_throughput(spec)
     cell.primary.append(load.rate)
     cell.broker_cpu.append(load.broker_cpu or 0.0)
     _prove(load, cell)
-    return f"{load.rate:,.0f}/s; broker {load.broker_cpu or 0:.0%}, generator {load.generator_cpu:.0%}; {load.proof()}"
+    return (
+        f"{load.rate:,.0f}/s; broker {load.broker_cpu or 0:.0%}, "
+        f"generator {load.generator_cpu:.0%}; {load.proof()}"
+    )
 
 
 def _prove(result: LoadResult | LatencyResult, cell: Cell) -> None:
@@ -128,7 +152,8 @@ def _prove(result: LoadResult | LatencyResult, cell: Cell) -> None:
 
 
 def ratio(work: Work, ours: Cell, theirs: Cell) -> float | None:
-    """Return how many times better the first is, by medians; None where one of them has no figure."""
+    """Return how many times better the first is, by medians; None where one of them has no
+    figure."""
     if not ours.primary or not theirs.primary:
         return None
     mine, other = statistics.median(ours.primary), statistics.median(theirs.primary)
@@ -137,10 +162,17 @@ def ratio(work: Work, ours: Cell, theirs: Cell) -> float | None:
     return mine / other if other else None
 
 
-def render(works: Sequence[Work], targets: Sequence[Target], table: Table, out: TextIO = sys.stdout) -> None:
-    """Print the table: each one's median (lowest to highest) and the first target's ratio to each of the others."""
+def render(
+    works: Sequence[Work], targets: Sequence[Target], table: Table, out: TextIO = sys.stdout
+) -> None:
+    """Print the table: each one's median (lowest to highest) and the first target's ratio to each
+    of the others."""
     first = targets[0]
-    header = ["work", *(target.name for target in targets), *(f"{first.name}/{target.name}" for target in targets[1:])]
+    header = [
+        "work",
+        *(target.name for target in targets),
+        *(f"{first.name}/{target.name}" for target in targets[1:]),
+    ]
     rows = [header]
     for work in works:
         cells = table[work.name]
@@ -151,7 +183,10 @@ def render(works: Sequence[Work], targets: Sequence[Target], table: Table, out: 
         rows.append(row)
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     for number, row in enumerate(rows):
-        out.write("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() + "\n")
+        out.write(
+            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+            + "\n"
+        )
         if not number:
             out.write("  ".join("-" * width for width in widths) + "\n")
     for work in works:

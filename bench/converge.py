@@ -1,15 +1,18 @@
-"""How fast a federation of real processes agrees on a tree and repairs it: `python -m bench.converge`.
+"""How fast a federation of real processes agrees on a tree and repairs it:
+`python -m bench.converge`.
 
 Each round starts the brokers on free loopback ports and measures, by a wall clock:
 
-* start: from before the first process is started until every broker is in state runtime, under one root, every link up and
-  both ends agreed (asked over each broker's admin port);
-* crash: from kill -9 of the root until a message published after it on one survivor has reached a subscriber on every other;
+* start: from before the first process is started until every broker is in state runtime, under one
+  root, every link up and both ends agreed (asked over each broker's admin port);
+* crash: from kill -9 of the root until a message published after it on one survivor has reached a
+  subscriber on every other;
 * silence: the same from SIGSTOP of the root.
 
-What is published before passes through the root: it is the parent of every survivor, which is waited for, and routing is by
-flooding, which keeps to the tree. So crash and silence end when the repaired tree carries messages. (`--routing topic`, the
-default of brokers, measures something else: messages go from broker to broker and past the root.)
+What is published before passes through the root: it is the parent of every survivor, which is
+waited for, and routing is by flooding, which keeps to the tree. So crash and silence end when the
+repaired tree carries messages. (`--routing topic`, the default of brokers, measures something else:
+messages go from broker to broker and past the root.)
 """
 
 from __future__ import annotations
@@ -28,7 +31,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.wire import Connack, Connect, Decoder, Packet, Publish, Suback, Subscribe, SubscriptionRequest, encode_packet
+from broker.wire import (
+    Connack,
+    Connect,
+    Decoder,
+    Packet,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    encode_packet,
+)
 
 PROBE = 0.005
 """s between two probes."""
@@ -80,7 +93,9 @@ class Probe:
                 for packet in decoder.receive(data):
                     if isinstance(packet, Publish):
                         self.newest = max(self.newest, int(packet.payload))
-                    elif (future := self.waiting.get(type(packet))) is not None and not future.done():
+                    elif (
+                        future := self.waiting.get(type(packet))
+                    ) is not None and not future.done():
                         future.set_result(packet)
 
     def publish(self, topic: str, number: int) -> None:
@@ -113,9 +128,22 @@ def free_ports(count: int) -> list[int]:
 async def start(port: int, admin: int, cluster: str, routing: str) -> Broker:
     """Start one broker with default settings but for the routing."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "broker.cli", "run", "--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}",
-        "--cluster", cluster, "--routing", routing, "--log-level", "error", stdout=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "broker.cli",
+        "run",
+        "--listen",
+        f"127.0.0.1:{port}",
+        "--admin",
+        f"127.0.0.1:{admin}",
+        "--cluster",
+        cluster,
+        "--routing",
+        routing,
+        "--log-level",
+        "error",
+        stdout=asyncio.subprocess.DEVNULL,
+    )
     return Broker(port, admin, process)
 
 
@@ -126,7 +154,9 @@ async def state_of(broker: Broker) -> dict[str, Any] | None:
     except OSError:
         return None
     try:
-        writer.write(b"GET /api/federation HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        writer.write(
+            b"GET /api/federation HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
         answer = await asyncio.wait_for(reader.read(), 2)
         state: dict[str, Any] = json.loads(answer.split(b"\r\n\r\n", 1)[1])
         return state
@@ -137,14 +167,17 @@ async def state_of(broker: Broker) -> dict[str, Any] | None:
 
 
 def agreed(states: list[dict[str, Any] | None], near: dict[str, set[str]] | None = None) -> bool:
-    """Whether these views are those of one tree that everybody is in. `near`: the neighbours of each, when not all are."""
+    """Whether these views are those of one tree that everybody is in. `near`: the neighbours of
+    each, when not all are."""
     known = [s for s in states if s is not None]
     if len(known) < len(states) or len({s["root"] for s in known}) != 1:
         return False
     peers = {s["id"] for s in known}
     for state in known:
         up = {link["peer"]: link for link in state["links"] if link["up"]}
-        if state["state"] != "runtime" or set(up) != (peers - {state["id"]} if near is None else near[state["id"]]):
+        if state["state"] != "runtime" or set(up) != (
+            peers - {state["id"]} if near is None else near[state["id"]]
+        ):
             return False
         if state["id"] == state["root"]:
             if state["parent"] is not None:
@@ -166,14 +199,21 @@ async def until_agreed(brokers: list[Broker]) -> list[dict[str, Any]]:
 
 
 async def until_star(brokers: list[Broker]) -> Broker:
-    """Poll until the brokers agree on a tree in which every other one hangs below the root and lets messages through to it;
-    returns the root. Then nothing gets from one of them to another but through it."""
+    """Poll until the brokers agree on a tree in which every other one hangs below the root and lets
+    messages through to it; returns the root. Then nothing gets from one of them to another but
+    through it."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         states = await until_agreed(brokers)
         root = next(s["id"] for s in states if s["id"] == s["root"])
         others = [s for s in states if s["id"] != root]
-        ways = {link["peer"] for s in states if s["id"] == root for link in s["links"] if link["forwarding"]}
+        ways = {
+            link["peer"]
+            for s in states
+            if s["id"] == root
+            for link in s["links"]
+            if link["forwarding"]
+        }
         if all(s["parent"] == root and s["id"] in ways for s in others):
             return root_of(brokers, states)
         await asyncio.sleep(0.01)
@@ -181,7 +221,8 @@ async def until_star(brokers: list[Broker]) -> Broker:
 
 
 async def until_delivered(survivors: list[Broker], strike: Callable[[], None]) -> float:
-    """Probe from the first survivor to all others, strike, and return the s until a later probe reached everybody."""
+    """Probe from the first survivor to all others, strike, and return the s until a later probe
+    reached everybody."""
     topic = "converge/probe"
     publisher = Probe(survivors[0].port)
     subscribers = [Probe(broker.port) for broker in survivors[1:]]
@@ -223,7 +264,9 @@ async def measure(count: int, number: int, routing: str) -> dict[str, float]:
         result["start"] = time.monotonic() - began
         root = await until_star(brokers)
         survivors = [b for b in brokers if b is not root]
-        result["silence"] = await until_delivered(survivors, lambda: root.process.send_signal(signal.SIGSTOP))
+        result["silence"] = await until_delivered(
+            survivors, lambda: root.process.send_signal(signal.SIGSTOP)
+        )
         root.process.send_signal(signal.SIGCONT)
         root = await until_star(brokers)
         survivors = [b for b in brokers if b is not root]
@@ -244,16 +287,25 @@ def root_of(brokers: list[Broker], states: list[dict[str, Any]]) -> Broker:
 
 def report(results: list[dict[str, float]], failures: list[str], count: int, routing: str) -> str:
     """Format the table."""
-    rows = [("start", "start of all to one agreed tree", 1.5), ("crash", "kill -9 of the root to the next message", 0.3)]
+    rows = [
+        ("start", "start of all to one agreed tree", 1.5),
+        ("crash", "kill -9 of the root to the next message", 0.3),
+    ]
     rows.append(("silence", "SIGSTOP of the root to the next message", 3.0))
-    lines = [f"{count} brokers, routing {routing}, {len(results)} rounds, {os.cpu_count()} cores; seconds", ""]
+    lines = [
+        f"{count} brokers, routing {routing}, {len(results)} rounds, "
+        f"{os.cpu_count()} cores; seconds",
+        "",
+    ]
     lines.append(f"| {'what':40} | target | median |    min |    max |")
     lines.append(f"|{'-' * 42}|--------|--------|--------|--------|")
     for key, title, target in rows:
         values = [r[key] for r in results if key in r]
         if values:
             figures = (statistics.median(values), min(values), max(values))
-            lines.append(f"| {title:40} | {target:6.1f} |" + "".join(f" {v:6.3f} |" for v in figures))
+            lines.append(
+                f"| {title:40} | {target:6.1f} |" + "".join(f" {v:6.3f} |" for v in figures)
+            )
     lines += ["", *failures]
     return "\n".join(lines)
 
@@ -264,7 +316,10 @@ async def run(count: int, rounds: int, routing: str) -> int:
     for number in range(rounds):
         try:
             results.append(await measure(count, number, routing))
-            print(f"round {number + 1}: " + "  ".join(f"{k} {v:.3f}" for k, v in results[-1].items()), flush=True)
+            print(
+                f"round {number + 1}: " + "  ".join(f"{k} {v:.3f}" for k, v in results[-1].items()),
+                flush=True,
+            )
         except ConvergeError as error:
             failures.append(f"round {number + 1} failed: {error}")
             print(failures[-1], flush=True)
@@ -274,10 +329,17 @@ async def run(count: int, rounds: int, routing: str) -> int:
 
 def main() -> int:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.converge", description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.converge", description=__doc__.split("\n\n", 1)[0]
+    )
     parser.add_argument("--brokers", type=int, default=5, metavar="N")
     parser.add_argument("--rounds", type=int, default=20, metavar="N")
-    parser.add_argument("--routing", choices=("flood", "interest", "topic"), default="flood", help="flood crosses the tree")
+    parser.add_argument(
+        "--routing",
+        choices=("flood", "interest", "topic"),
+        default="flood",
+        help="flood crosses the tree",
+    )
     options = parser.parse_args()
     return asyncio.run(run(options.brokers, options.rounds, options.routing))
 

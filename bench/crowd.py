@@ -1,4 +1,5 @@
-"""All clients of a scenario as one process: they publish by the clock or as fast as they are answered, and note everything."""
+"""All clients of a scenario as one process: they publish by the clock or as fast as they are
+answered, and note everything."""
 
 from __future__ import annotations
 
@@ -38,14 +39,22 @@ _PR_SET_TIMERSLACK = 29
 class Crowd:
     """All clients, and the loop that serves them."""
 
-    def __init__(self, lab: Lab, cell: Cell, specs: Sequence[ClientSpec], trace: Writer, orders: Connection) -> None:
+    def __init__(
+        self, lab: Lab, cell: Cell, specs: Sequence[ClientSpec], trace: Writer, orders: Connection
+    ) -> None:
         self.lab, self.cell, self.trace, self.orders = lab, cell, trace, orders
         self.book = Book(specs, {name: flow.qos for name, flow in cell.flows.items()})
         self.every = cell.main.every
-        self.subscribers = [Subscriber(self, s, cell.flows[s.flow], self.book.receiver(s)) for s in specs if s.number < 0]
+        self.subscribers = [
+            Subscriber(self, s, cell.flows[s.flow], self.book.receiver(s))
+            for s in specs
+            if s.number < 0
+        ]
         self.publishers = [
-            Publisher(self, s, cell.flows[s.flow], self.book.publishers[s.number]) for s in specs if s.number >= 0
-        ]  # fmt: skip
+            Publisher(self, s, cell.flows[s.flow], self.book.publishers[s.number])
+            for s in specs
+            if s.number >= 0
+        ]
         self._by_descriptor: dict[int, Client] = {}
         self._epoll = select.epoll()
         self._timers: list[tuple[float, int, Any, Any]] = []
@@ -94,7 +103,9 @@ class Crowd:
             self.note(f"{client.spec.name} at {client.spec.broker}: {reason}")
         else:
             self._calling -= 1
-            self.first_refusal = self.first_refusal or f"{client.spec.name} at {client.spec.broker}: {reason}"
+            self.first_refusal = (
+                self.first_refusal or f"{client.spec.name} at {client.spec.broker}: {reason}"
+            )
         self.timer(time.monotonic() + AGAIN, self._opening.append, client)
 
     def note(self, text: str) -> None:
@@ -104,7 +115,14 @@ class Crowd:
             self.trace.note(time.monotonic_ns(), text)
 
     def arrived(
-        self, client: Client, receiver: Receiver, number: int, sequence: int, topic: str, now: int, what: tuple[int, int, bool]
+        self,
+        client: Client,
+        receiver: Receiver,
+        number: int,
+        sequence: int,
+        topic: str,
+        now: int,
+        what: tuple[int, int, bool],
     ) -> None:
         """A message has come."""
         if self.book.deliver(receiver, number, sequence, now):
@@ -142,7 +160,9 @@ class Crowd:
     def _sample(self, now: float) -> None:
         cpu = self._own.cpu_times()
         rss = self._own.memory_info().rss
-        self.trace.resources(time.monotonic_ns(), "generator-0", "generator", cpu.user + cpu.system, rss, 1)
+        self.trace.resources(
+            time.monotonic_ns(), "generator-0", "generator", cpu.user + cpu.system, rss, 1
+        )
         for client in (*self.subscribers, *self.publishers):
             client.ping(now)
         self.trace.tick()
@@ -156,12 +176,13 @@ class Crowd:
                 away = sum(client.state != "there" for client in clients)
                 return f"{away} of {len(clients)} clients could not connect" + (
                     f" ({self.first_refusal})" if self.first_refusal else ""
-                )  # fmt: skip
+                )
             self.step(0.05)
         return ""
 
     def publish(self, start: float) -> float:
-        """Publish everything, from `start` (s, monotonic), while orders say nothing else; return when that was over."""
+        """Publish everything, from `start` (s, monotonic), while orders say nothing else; return
+        when that was over."""
         due: list[tuple[float, int, int]] = []
         fast: list[Publisher] = []
         end = start
@@ -184,7 +205,8 @@ class Crowd:
                 if not publisher.one(int(when * 1e9)):
                     self.skipped += 1
                 following = when + 1 / publisher.flow.rate
-                if publisher.flow.wanted(turn + 1, following - start):  # else it would be waited for, and lengthen the load
+                # A message that is not wanted would be waited for, and lengthen the load.
+                if publisher.flow.wanted(turn + 1, following - start):
                     heapq.heappush(due, (following, number, turn + 1))
             if now >= start:
                 self._until = end
@@ -198,20 +220,25 @@ class Crowd:
             self.step(min(SWEEP if fast else 0.2, max(0.0, following - time.monotonic())))
         self._until = 0.0
         if self.skipped:
-            self.note(f"{self.skipped} messages were not published as their publishers were not connected")
+            self.note(
+                f"{self.skipped} messages were not published as their publishers were not connected"
+            )
         return time.monotonic()
 
     def more(self, publisher: Publisher) -> None:
         """Let a publisher that is as fast as it can be publish what its window allows."""
         flow = publisher.flow
-        if time.monotonic() >= self._until or (flow.messages and len(publisher.published.times) >= flow.messages):
+        if time.monotonic() >= self._until or (
+            flow.messages and len(publisher.published.times) >= flow.messages
+        ):
             return
         for _ in range(min(publisher.room(), 1000)):
             if not publisher.one(0):
                 return
 
     def drain(self) -> None:
-        """Wait until everything has arrived, or nothing has for `drain` s, or orders say that it is over."""
+        """Wait until everything has arrived, or nothing has for `drain` s, or orders say that it is
+        over."""
         patience = max(flow.drain for flow in self.cell.flows.values())
         last, since = (-1, -1), time.monotonic()
         while True:
@@ -236,7 +263,9 @@ def _connections(crowd: Crowd, orders: Connection) -> dict[str, Any]:
         return {}
     brokers = list(crowd.lab.brokers)
     specs = [
-        ClientSpec(f"idle-{number}", "", brokers[number % len(brokers)], brokers[number % len(brokers)], ())
+        ClientSpec(
+            f"idle-{number}", "", brokers[number % len(brokers)], brokers[number % len(brokers)], ()
+        )
         for number in range(flow.connections)
     ]
     idle = [Client(crowd, spec, flow) for spec in specs]
@@ -246,18 +275,31 @@ def _connections(crowd: Crowd, orders: Connection) -> dict[str, Any]:
     seconds = time.monotonic() - began
     orders.send({"event": "connected"})
     crowd.idle = idle
-    return {"connections": sum(c.state == "there" for c in idle), "seconds": seconds, "failure": wrong}
+    return {
+        "connections": sum(c.state == "there" for c in idle),
+        "seconds": seconds,
+        "failure": wrong,
+    }
 
 
-def run(lab: Lab, cell: Cell, specs: Sequence[ClientSpec], folder: Path, names: dict[str, Any], orders: Connection) -> None:
-    """The process (forked): connect, say "ready", wait for the time to begin, publish, drain, send the figures."""
+def run(
+    lab: Lab,
+    cell: Cell,
+    specs: Sequence[ClientSpec],
+    folder: Path,
+    names: dict[str, Any],
+    orders: Connection,
+) -> None:
+    """The process (forked): connect, say "ready", wait for the time to begin, publish, drain, send
+    the figures."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    with contextlib.suppress(OSError):  # clients are on machines of their own, as far as the brokers are concerned
+    # Clients are on machines of their own, as far as the brokers are concerned.
+    with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, -5)
     gc.freeze()
     sys.setswitchinterval(0.0005)  # the trace's encoding thread must not keep messages waiting
@@ -292,10 +334,19 @@ def _carry_out(crowd: Crowd, orders: Connection) -> None:
     crowd.drain()
     orders.send(
         {
-            "event": "done", "flows": crowd.book.summary(seconds), "seconds": seconds, "over": over,
-            "interruptions": crowd.interruptions, "skipped": crowd.skipped, "opened": opened,
-            "generator_cpu": (after.user + after.system - before.user - before.system) / seconds if seconds else 0.0,
+            "event": "done",
+            "flows": crowd.book.summary(seconds),
+            "seconds": seconds,
+            "over": over,
+            "interruptions": crowd.interruptions,
+            "skipped": crowd.skipped,
+            "opened": opened,
+            "generator_cpu": (
+                (after.user + after.system - before.user - before.system) / seconds
+                if seconds
+                else 0.0
+            ),
         }
-    )  # fmt: skip
+    )
     with contextlib.suppress(EOFError):
         orders.recv()  # the connections stay until nobody wants them

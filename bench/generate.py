@@ -30,24 +30,31 @@ class Made:
 
 
 def make(folder: Path, rows: int, seed: int = 1, run: str = "made", subscribers: int = 2) -> Made:
-    """Write a run of about `rows` trace rows: each message is published, accepted, and delivered to each of its topic's
-    subscribers.
+    """Write a run of about `rows` trace rows: each message is published, accepted, and delivered to
+    each of its topic's subscribers.
 
-    One delivery of 10,000 is lost, one of 10,000 doubled. Raises ValueError for fewer rows than there are subscriptions.
+    One delivery of 10,000 is lost, one of 10,000 doubled. Raises ValueError for fewer rows than
+    there are subscriptions.
     """
     if rows < LEAST_ROWS:
         raise ValueError(f"at least {LEAST_ROWS:,} rows")
     rng = random.Random(seed)
     count = (rows - PUBLISHERS * subscribers) // (2 + subscribers)
-    delays = [
-        int(rng.lognormvariate(0, 0.5) * 1e6) for _ in range(9973)
-    ]  # 1 ms at the median; a prime, so that nothing repeats together
+    # 1 ms at the median; a prime number of them, so that nothing repeats together.
+    delays = [int(rng.lognormvariate(0, 0.5) * 1e6) for _ in range(9973)]
     zero = time.monotonic_ns()
     lost = duplicates = written = 0
-    names = [[f"s{publisher:03d}-{which}" for which in range(subscribers)] for publisher in range(PUBLISHERS)]
+    names = [
+        [f"s{publisher:03d}-{which}" for which in range(subscribers)]
+        for publisher in range(PUBLISHERS)
+    ]
     with (
-        Writer(folder / "trace", run=run, scenario="generated", process="publishers", rotate_s=60) as out,
-        Writer(folder / "trace", run=run, scenario="generated", process="subscribers", rotate_s=60) as into,
+        Writer(
+            folder / "trace", run=run, scenario="generated", process="publishers", rotate_s=60
+        ) as out,
+        Writer(
+            folder / "trace", run=run, scenario="generated", process="subscribers", rotate_s=60
+        ) as into,
     ):
         for publisher in range(PUBLISHERS):
             for name in names[publisher]:
@@ -57,17 +64,31 @@ def make(folder: Path, rows: int, seed: int = 1, run: str = "made", subscribers:
             at = zero + 1000 + index * STEP_NS
             broker, topic = BROKERS[publisher % 5], f"topic/{publisher}"
             out.published(at, publisher, sequence, f"p{publisher:03d}", broker, topic, 1, 64)
-            out.accepted(at + delays[index % 9973] // 2, publisher, sequence, f"p{publisher:03d}", broker)
+            out.accepted(
+                at + delays[index % 9973] // 2, publisher, sequence, f"p{publisher:03d}", broker
+            )
             for which, name in enumerate(names[publisher]):
                 place = index * subscribers + which
                 if place % 10_000 == 5000:
                     lost += 1
                     continue
                 target = BROKERS[(publisher + which) % 5]
-                into.delivered(at + delays[place % 9973], publisher, sequence, name, target, topic, 1, 64)
+                into.delivered(
+                    at + delays[place % 9973], publisher, sequence, name, target, topic, 1, 64
+                )
                 if place % 10_000 == 7777:
                     duplicates += 1
-                    into.delivered(at + delays[place % 9973], publisher, sequence, name, target, topic, 1, 64, True)
+                    into.delivered(
+                        at + delays[place % 9973],
+                        publisher,
+                        sequence,
+                        name,
+                        target,
+                        topic,
+                        1,
+                        64,
+                        True,
+                    )
             if index % 10_000 == 0:
                 out.tick()
                 into.tick()
@@ -98,7 +119,9 @@ def main() -> int:
     """Make one run."""
     parser = argparse.ArgumentParser(prog="python -m bench.generate", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("--rows", type=int, default=1_000_000, metavar="N", help="trace rows (1,000,000)")
+    parser.add_argument(
+        "--rows", type=int, default=1_000_000, metavar="N", help="trace rows (1,000,000)"
+    )
     parser.add_argument("--seed", type=int, default=1, metavar="N")
     options = parser.parse_args()
     try:

@@ -1,6 +1,8 @@
-"""How subscribing, matching and memory grow with the number of subscriptions, from 1,000 to 1,000,000.
+"""How subscribing, matching and memory grow with the number of subscriptions, from 1,000 to
+1,000,000.
 
-Every size is measured in a process of its own, so that one does not use again what another freed: `python -m bench.growth SIZE`.
+Every size is measured in a process of its own, so that one does not use again what another freed:
+`python -m bench.growth SIZE`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _TURNS = 5
 class Growth:
     """What was measured among `size` subscriptions: ns and bytes for each.
 
-    `match_few`: 500 topics again and again, which stay in the processor's caches; `match_many`: 20,000 topics, which do not.
+    `match_few`: 500 topics again and again, which stay in the processor's caches; `match_many`:
+    20,000 topics, which do not.
     """
 
     size: int
@@ -43,9 +46,17 @@ def main() -> int:
     print("subscriptions      log          insert      match few     match many     memory")
     first: Growth | None = None
     for size in SIZES:
-        done = subprocess.run([sys.executable, "-m", "bench.growth", str(size)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.growth", str(size)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
-            print(f"mqttree bench: {size:,} subscriptions: {done.stderr.strip()[-300:]}", file=sys.stderr)
+            print(
+                f"mqttree bench: {size:,} subscriptions: {done.stderr.strip()[-300:]}",
+                file=sys.stderr,
+            )
             return 1
         one = Growth(**json.loads(done.stdout))
         first = first or one
@@ -58,8 +69,8 @@ def main() -> int:
 
 
 def measure(size: int) -> Growth:
-    """Subscribe `size` times, half of the filters with a wildcard; then others come and go, and topics are matched, each of
-    which one filter of either kind concerns. Nothing is cached.
+    """Subscribe `size` times, half of the filters with a wildcard; then others come and go, and
+    topics are matched, each of which one filter of either kind concerns. Nothing is cached.
 
     Raises RuntimeError: a match did not find these two.
     """
@@ -87,7 +98,8 @@ def measure(size: int) -> Growth:
         add(number, _name(number))
         add(number + 1, _wild(number))
     memory = (_resident() - before) / size
-    # Among so many, as the clients of a broker come and go: what is measured is a subscription more, of either kind.
+    # Among so many, as the clients of a broker come and go: what is measured is a subscription
+    # more, of either kind.
     more = [(number, name(number)) for number in numbers[size // 2 :] for name in (_name, _wild)]
     insert = math.inf
     for _ in range(_TURNS):
@@ -96,12 +108,16 @@ def measure(size: int) -> Growth:
             add(number, topic_filter)
         insert = min(insert, (time.process_time_ns() - start) / len(more))
         for number, topic_filter in more:
-            fanout.unsubscribe(sessions[number % len(sessions)], topic_filter, *split_shared(topic_filter))
+            fanout.unsubscribe(
+                sessions[number % len(sessions)], topic_filter, *split_shared(topic_filter)
+            )
     some = [_name(number) for number in random.Random(3).choices(numbers[: size // 2], k=_MANY)]
     if any(len(fanout.trie.match(name)) != 2 for name in some):
         raise RuntimeError("a topic is not matched by its two filters")
     few = some[:_FEW] * (_MANY // _FEW)
-    return Growth(size, insert, _match(fanout.trie.match, few), _match(fanout.trie.match, some), memory)
+    return Growth(
+        size, insert, _match(fanout.trie.match, few), _match(fanout.trie.match, some), memory
+    )
 
 
 def _match(match: Callable[[str], object], names: list[str]) -> float:

@@ -1,6 +1,6 @@
 """Micro-benchmarks of the broker's inner parts: ns per operation, the best of several turns.
 
-    python -m bench.micro [SECONDS]        (mqttree bench micro --seconds SECONDS)
+python -m bench.micro [SECONDS]        (mqttree bench micro --seconds SECONDS)
 """
 
 from __future__ import annotations
@@ -27,15 +27,19 @@ Case = tuple[str, int, Callable[[], object]]
 
 
 def main(seconds: float) -> int:
-    """Measure every case for about `seconds` and print a table; then what rules and wildcard filters cost, and how subscribing
-    and matching grow, which takes about 20 s more. Returns 1 if one failed."""
+    """Measure every case for about `seconds` and print a table; then what rules and wildcard
+    filters cost, and how subscribing and matching grow, which takes about 20 s more. Returns 1 if
+    one failed."""
     failed = False
     for part in (_wire, _trie, _fanout, _links):
         try:
             for name, operations, call in part():
                 print(f"{name:<52}{_measure(call, operations, seconds):>12,.1f} ns/op", flush=True)
         except Exception as error:  # one part that cannot be measured must not hide the others
-            print(f"mqttree bench: {part.__name__[1:]} failed: {type(error).__name__}: {error}", file=sys.stderr)
+            print(
+                f"mqttree bench: {part.__name__[1:]} failed: {type(error).__name__}: {error}",
+                file=sys.stderr,
+            )
             failed = True
     print()
     for line in _burdens(seconds):
@@ -45,7 +49,8 @@ def main(seconds: float) -> int:
 
 
 def _measure(call: Callable[[], object], operations: int, seconds: float) -> float:
-    """Return ns per operation in the best of some turns, which is the one that was disturbed least."""
+    """Return ns per operation in the best of some turns, which is the one that was disturbed
+    least."""
     call()
     start = time.perf_counter_ns()
     call()
@@ -60,7 +65,9 @@ def _measure(call: Callable[[], object], operations: int, seconds: float) -> flo
     return best / repeat / operations
 
 
-def _publish(topic: str, qos: int = 0, version: int = 4, user_properties: int = 0, identifier: int = 1) -> bytes:
+def _publish(
+    topic: str, qos: int = 0, version: int = 4, user_properties: int = 0, identifier: int = 1
+) -> bytes:
     whole, at, _ = packets.publish(topic, _PAYLOAD, qos, version, user_properties)
     return whole[:at] + identifier.to_bytes(2, "big") + whole[at + 2 :] if qos else whole
 
@@ -77,7 +84,11 @@ def _wire() -> Iterator[Case]:
     ):
         chunk = _publish("load/00001", qos, version, properties) * 500
         decoder = Decoder(version)
-        yield f"decode {title}", 500, lambda decoder=decoder, chunk=chunk: decoder.receive(chunk)  # type: ignore[misc]
+        yield (
+            f"decode {title}",
+            500,
+            lambda decoder=decoder, chunk=chunk: decoder.receive(chunk),  # type: ignore[misc]
+        )
     acks = b"\x40\x02\x00\x01" * 500
     decoder = Decoder(4)
     yield "decode PUBACK, 3.1.1", 500, lambda: decoder.receive(acks)
@@ -93,17 +104,27 @@ def _trie() -> Iterator[Case]:
     rng = random.Random(1)
     subscriptions: SubscriptionTrie[int] = SubscriptionTrie()
     retained: TopicTrie[int] = TopicTrie()
-    names = [f"site/{a}/floor/{b}/sensor/{c}" for a in range(40) for b in range(50) for c in range(40)]
+    names = [
+        f"site/{a}/floor/{b}/sensor/{c}" for a in range(40) for b in range(50) for c in range(40)
+    ]
     for number, name in enumerate(names):
         subscriptions.insert(name, number, number)
         retained.set(name, number)
     some = rng.sample(names, 1000)
-    yield "trie match, exact filters only", 1000, lambda: [subscriptions.match(name) for name in some]
+    yield (
+        "trie match, exact filters only",
+        1000,
+        lambda: [subscriptions.match(name) for name in some],
+    )
     for number in range(20_000):
         levels = names[rng.randrange(len(names))].split("/")
         levels[rng.choice((1, 3, 5))] = "+"
         subscriptions.insert("/".join(levels), -number, number)
-    yield "trie match, with 20,000 wildcard filters", 1000, lambda: [subscriptions.match(name) for name in some]
+    yield (
+        "trie match, with 20,000 wildcard filters",
+        1000,
+        lambda: [subscriptions.match(name) for name in some],
+    )
 
     def change(topic_filter: str) -> bool:
         subscriptions.insert(topic_filter, "probe", 0)
@@ -111,7 +132,11 @@ def _trie() -> Iterator[Case]:
 
     yield "trie insert and remove, exact", 1000, lambda: [change(name) for name in some]
     yield "trie insert and remove, wildcard", 1000, lambda: [change(name + "/#") for name in some]
-    yield "retained match, site/+/floor/7/sensor/9 (40 found)", 1, lambda: retained.match("site/+/floor/7/sensor/9")
+    yield (
+        "retained match, site/+/floor/7/sensor/9 (40 found)",
+        1,
+        lambda: retained.match("site/+/floor/7/sensor/9"),
+    )
 
 
 class _Sink:
@@ -141,7 +166,8 @@ class _Sink:
 
 
 def _fanout() -> Iterator[Case]:
-    """Take a chunk from a publisher through the whole node to its subscribers' transports; ns per PUBLISH received."""
+    """Take a chunk from a publisher through the whole node to its subscribers' transports; ns per
+    PUBLISH received."""
     for subscribers in (1, 50):
         for title, topics, version, qos, properties in (
             ("QoS 0, one topic", 1, 4, 0, 0),
@@ -154,15 +180,28 @@ def _fanout() -> Iterator[Case]:
 
 
 def _links() -> Iterator[Case]:
-    """What a link between two brokers costs: its handshake at both ends together, until they have come up, and its records."""
+    """What a link between two brokers costs: its handshake at both ends together, until they have
+    come up, and its records."""
     from broker.cluster.link.record_layer import Cipher
 
-    for title, proofs in (("no key", (False, False)), ("keys", (True, False)), ("keys and a secret", (True, True))):
+    for title, proofs in (
+        ("no key", (False, False)),
+        ("keys", (True, False)),
+        ("keys and a secret", (True, True)),
+    ):
         yield f"link handshake, both ends, {title}", 1, _handshake(*proofs)
     packets_of_a_record = b"x" * 65_536
     one, other = Cipher(b"k" * 32), Cipher(b"k" * 32)
-    yield "record of 64 KiB, sealed and opened", 1, lambda: other.open(memoryview(one.seal(packets_of_a_record)))
-    yield "record of 100 bytes, sealed and opened", 1, lambda: other.open(memoryview(one.seal(b"x" * 100)))
+    yield (
+        "record of 64 KiB, sealed and opened",
+        1,
+        lambda: other.open(memoryview(one.seal(packets_of_a_record))),
+    )
+    yield (
+        "record of 100 bytes, sealed and opened",
+        1,
+        lambda: other.open(memoryview(one.seal(b"x" * 100))),
+    )
 
 
 def _handshake(keys: bool, secret: bool) -> Callable[[], None]:
@@ -175,26 +214,38 @@ def _handshake(keys: bool, secret: bool) -> Callable[[], None]:
     nodes = [
         Node(
             NodeConfig(
-                id=key.id, key=key if keys else None, secret=b"s" * 32 if secret else None, discovery="static",
+                id=key.id,
+                key=key if keys else None,
+                secret=b"s" * 32 if secret else None,
+                discovery="static",
                 host=f"10.0.0.{number}",
             ),
-            0.0, 1.7e9, random.Random(number),
+            0.0,
+            1.7e9,
+            random.Random(number),
         )
         for number, key in enumerate(made)
-    ]  # fmt: skip
+    ]
 
     def call() -> None:
         sinks = [_Sink(), _Sink()]
         conns = [
-            nodes[0].connection_made("out", "10.0.0.1:1883", "link", sinks[0], 0.0, Dial("10.0.0.1", 1883)),
+            nodes[0].connection_made(
+                "out", "10.0.0.1:1883", "link", sinks[0], 0.0, Dial("10.0.0.1", 1883)
+            ),
             nodes[1].connection_made("in", "10.0.0.0:40000", "default", sinks[1], 0.0),
         ]
         while True:
             for node in nodes:
                 node.flush()
                 node.take_effects()
-            if all(any(link.conn is conn and link.state == "up" for link in node.federation.links.values())
-                   for node, conn in zip(nodes, conns, strict=True)):  # fmt: skip
+            if all(
+                any(
+                    link.conn is conn and link.state == "up"
+                    for link in node.federation.links.values()
+                )
+                for node, conn in zip(nodes, conns, strict=True)
+            ):
                 break
             moved = [b"".join(sink.taken) for sink in sinks]
             for sink, conn, data in zip(sinks, conns, reversed(moved), strict=True):
@@ -212,11 +263,16 @@ def _handshake(keys: bool, secret: bool) -> Callable[[], None]:
 
 
 def _burdens(seconds: float) -> Iterator[str]:
-    """Measure the whole node with a file of topic rules in force, and with many wildcard filters in place, beside without.
+    """Measure the whole node with a file of topic rules in force, and with many wildcard filters in
+    place, beside without.
 
     In turn, and by the process's own time, since a few percent are looked for.
     """
-    for title, topics, qos in (("QoS 0, one topic", 1, 0), ("QoS 0, 50 topics in turn", 50, 0), ("QoS 1, one topic", 1, 1)):
+    for title, topics, qos in (
+        ("QoS 0, one topic", 1, 0),
+        ("QoS 0, 50 topics in turn", 50, 0),
+        ("QoS 1, one topic", 1, 1),
+    ):
         calls = [
             _node_call(10, topics, 4, qos, 0),
             _node_call(10, topics, 4, qos, 0, rules=1000),
@@ -239,10 +295,16 @@ def _burdens(seconds: float) -> Iterator[str]:
 
 
 def _rules(count: int) -> str:
-    """Return a rules file of which half is about everybody; the last rule lets all publish and subscribe what is measured."""
+    """Return a rules file of which half is about everybody; the last rule lets all publish and
+    subscribe what is measured."""
     lines = []
     for number in range(count // 2):
-        lines += [f"user u{number}", f"allow all plant/{number}/%u/#", "everyone", f"deny publish plant/{number}/+/limits"]
+        lines += [
+            f"user u{number}",
+            f"allow all plant/{number}/%u/#",
+            "everyone",
+            f"deny publish plant/{number}/+/limits",
+        ]
     lines[-1] = "allow all load/#"
     return "\n".join(lines)
 
@@ -258,11 +320,20 @@ def _feed(node: Node, conn: Connection, data: bytes) -> None:
 
 
 def _node_call(
-    subscribers: int, topics: int, version: int, qos: int, properties: int, *, rules: int = 0, wildcards: int = 0
+    subscribers: int,
+    topics: int,
+    version: int,
+    qos: int,
+    properties: int,
+    *,
+    rules: int = 0,
+    wildcards: int = 0,
 ) -> Callable[[], object]:
-    """Make a node with connected clients; return what feeds it 500 PUBLISH packets and their PUBACKs.
+    """Make a node with connected clients; return what feeds it 500 PUBLISH packets and their
+    PUBACKs.
 
-    `rules`: so many topic rules are in force; `wildcards`: so many wildcard filters of another client are in place.
+    `rules`: so many topic rules are in force; `wildcards`: so many wildcard filters of another
+    client are in place.
     """
     from broker.auth.acl_file import parse_rules
     from broker.auth.authorization import Access
@@ -283,10 +354,14 @@ def _node_call(
         other = node.connection_made("in", "127.0.0.1:2", "default", _Sink(), 0.0)
         _feed(node, other, packets.connect("other", version))
         for number in range(wildcards):
-            _feed(node, other, packets.subscribe(f"other/{number % 100}/+/{number}/#", qos, version))
+            _feed(
+                node, other, packets.subscribe(f"other/{number % 100}/+/{number}/#", qos, version)
+            )
     packet, at, _ = packets.publish(names[0], _PAYLOAD, qos, version, properties)
     size = len(packet)
-    chunk = b"".join(_publish(names[i % topics], qos, version, properties, i + 1) for i in range(500))
+    chunk = b"".join(
+        _publish(names[i % topics], qos, version, properties, i + 1) for i in range(500)
+    )
     before = node.counters.delivered
 
     def call() -> None:
@@ -302,7 +377,9 @@ def _node_call(
 
     call()
     if node.counters.delivered - before != 500 * subscribers:
-        raise RuntimeError(f"{node.counters.delivered - before} of {500 * subscribers} messages were delivered")
+        raise RuntimeError(
+            f"{node.counters.delivered - before} of {500 * subscribers} messages were delivered"
+        )
     return call
 
 

@@ -1,4 +1,5 @@
-"""Watches the brokers of a run: what each says of the tree, when all agree, and what they use. Tells the trace."""
+"""Watches the brokers of a run: what each says of the tree, when all agree, and what they use.
+Tells the trace."""
 
 from __future__ import annotations
 
@@ -23,12 +24,20 @@ SLOW = 0.5
 """and otherwise."""
 PATIENCE = 2.0
 """s until a broker's answer is given up."""
-COUNTED = ("link_bytes_control", "link_bytes_data", "forwarded", "received_link", "replayed", "duplicates")
+COUNTED = (
+    "link_bytes_control",
+    "link_bytes_data",
+    "forwarded",
+    "received_link",
+    "replayed",
+    "duplicates",
+)
 View = dict[str, Any]
 
 
 def one_tree(views: dict[str, View], gone: Iterable[str], cut: Iterable[frozenset[str]]) -> bool:
-    """Whether these brokers (by name) agree on one tree over which messages pass, and hold no link that cannot work.
+    """Whether these brokers (by name) agree on one tree over which messages pass, and hold no link
+    that cannot work.
 
     gone: brokers that are dead or stopped; cut: pairs between which nothing passes.
     """
@@ -36,10 +45,17 @@ def one_tree(views: dict[str, View], gone: Iterable[str], cut: Iterable[frozense
     if not views or len({view["root"] for view in views.values()}) != 1:
         return False
     ids = {view["id"]: name for name, view in views.items()}
-    live = {(name, link["name"]) for name, view in views.items() for link in view["links"] if link["up"] and link["forwarding"]}
+    live = {
+        (name, link["name"])
+        for name, view in views.items()
+        for link in view["links"]
+        if link["up"] and link["forwarding"]
+    }
     for name, view in views.items():
         up = {link["peer"]: link for link in view["links"] if link["up"]}
-        if view["state"] != "runtime" or any(link["name"] in dead or {name, link["name"]} in apart for link in up.values()):
+        if view["state"] != "runtime" or any(
+            link["name"] in dead or {name, link["name"]} in apart for link in up.values()
+        ):
             return False
         if view["id"] == view["root"]:
             if view["parent"] is not None:
@@ -55,7 +71,8 @@ def one_tree(views: dict[str, View], gone: Iterable[str], cut: Iterable[frozense
 
 @dataclass(slots=True)
 class Use:
-    """What one broker has used: s of CPU in so many s between samples; rss: resident bytes, the sum of all samples."""
+    """What one broker has used: s of CPU in so many s between samples; rss: resident bytes, the sum
+    of all samples."""
 
     seconds: float = 0.0
     used: float = 0.0
@@ -64,8 +81,14 @@ class Use:
     last: tuple[int, float, int] | None = None
 
     def add(self, at: int, cpu_s: float, rss: int, starts: int = 0) -> None:
-        """Take a sample: ns, s of CPU since the process began, bytes; starts: how often it was started until then."""
-        if self.last is not None and at > self.last[0] and cpu_s >= self.last[1] and starts == self.last[2]:
+        """Take a sample: ns, s of CPU since the process began, bytes; starts: how often it was
+        started until then."""
+        if (
+            self.last is not None
+            and at > self.last[0]
+            and cpu_s >= self.last[1]
+            and starts == self.last[2]
+        ):
             self.seconds += (at - self.last[0]) / 1e9
             self.used += cpu_s - self.last[1]
         self.last = (at, cpu_s, starts)
@@ -74,7 +97,8 @@ class Use:
 
 
 def mean_use(brokers: Iterable[Use]) -> dict[str, float | None]:
-    """Return broker_cpu and broker_rss (docs/traces.md): means over brokers of each one's mean; None where nothing was seen."""
+    """Return broker_cpu and broker_rss (docs/traces.md): means over brokers of each one's mean;
+    None where nothing was seen."""
     seen = [use for use in brokers if use.samples]
     cpu = [use.used / use.seconds for use in seen if use.seconds]
     return {
@@ -119,7 +143,9 @@ class Observer:
         """Begin. Needs a running event loop."""
         loop = asyncio.get_running_loop()
         if self.asks:
-            self._tasks = [loop.create_task(self._watch(broker)) for broker in self.lab.brokers.values()]
+            self._tasks = [
+                loop.create_task(self._watch(broker)) for broker in self.lab.brokers.values()
+            ]
         self._tasks.append(loop.create_task(self._sample()))
 
     async def stop(self) -> None:
@@ -145,7 +171,8 @@ class Observer:
             self._unsettled.set()
 
     def root(self) -> str:
-        """The name of the broker that is root; the first living one where nobody can be asked, or they do not agree."""
+        """The name of the broker that is root; the first living one where nobody can be asked, or
+        they do not agree."""
         living = self._living()
         roots = {view["root"] for name, view in self.views.items() if name in living}
         named = [name for name in living if name in self.views and self.views[name]["id"] in roots]
@@ -154,7 +181,9 @@ class Observer:
     def leaf(self) -> str:
         """A broker that no other has as its parent."""
         views = {name: self.views[name] for name in self._living() if name in self.views}
-        parents = {view["parent"] for view in views.values()} | {view["root"] for view in views.values()}
+        parents = {view["parent"] for view in views.values()} | {
+            view["root"] for view in views.values()
+        }
         leaves = [name for name, view in sorted(views.items()) if view["id"] not in parents]
         return leaves[-1] if leaves else list(self.lab.brokers)[-1]
 
@@ -171,7 +200,9 @@ class Observer:
 
     def dead(self) -> list[str]:
         """Brokers that do not run, or are stopped."""
-        return [name for name, broker in self.lab.brokers.items() if broker.paused or not broker.running]
+        return [
+            name for name, broker in self.lab.brokers.items() if broker.paused or not broker.running
+        ]
 
     def _living(self) -> list[str]:
         dead = self.dead()
@@ -201,7 +232,9 @@ class Observer:
         try:
             async with asyncio.timeout(PATIENCE):
                 await loop.sock_connect(sock, ("127.0.0.1", broker.place.admin))
-                await loop.sock_sendall(sock, b"GET /api/federation HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n")
+                await loop.sock_sendall(
+                    sock, b"GET /api/federation HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n"
+                )
                 answer = bytearray()
                 while data := await loop.sock_recv(sock, 65536):
                     answer += data
@@ -230,7 +263,9 @@ class Observer:
         self._judge()
 
     def _name(self, broker_id: str) -> str:
-        return next((name for name, view in self.views.items() if view["id"] == broker_id), broker_id)
+        return next(
+            (name for name, view in self.views.items() if view["id"] == broker_id), broker_id
+        )
 
     def _judge(self) -> None:
         dead = self.dead()
@@ -266,13 +301,21 @@ class Observer:
                     continue
             try:
                 with known[1].oneshot():
-                    times, rss, threads = known[1].cpu_times(), known[1].memory_info().rss, known[1].num_threads()
+                    times, rss, threads = (
+                        known[1].cpu_times(),
+                        known[1].memory_info().rss,
+                        known[1].num_threads(),
+                    )
             except psutil.Error:
                 continue
             self.use.setdefault(name, Use()).add(at, times.user + times.system, rss, known[0])
             self.rss[name] = max(rss, self.rss.get(name, 0))
             self.trace.resources(at, name, "broker", times.user + times.system, rss, threads)
         for name, broker in self.lab.brokers.items():
-            if not broker.running and name not in self._known_dead and name not in self.allowed_dead:
+            if (
+                not broker.running
+                and name not in self._known_dead
+                and name not in self.allowed_dead
+            ):
                 self._known_dead.add(name)
                 self.failures.append(broker.ended())

@@ -1,12 +1,14 @@
 """What a way between brokers costs, and how fast it opens and closes: `python -m bench.paths`.
 
-The brokers are processes on the loopback, and once more in a line, each linked to the next ones only, through relays that delay.
-Measured by a wall clock, in rounds:
+The brokers are processes on the loopback, and once more in a line, each linked to the next ones
+only, through relays that delay. Measured by a wall clock, in rounds:
 
-* hop: median latency at 1,000 messages/s from a broker to a client of its neighbour, less that to a client of its own, in turn;
-* open: from SUBSCRIBE, and from SUBACK, at one end of the tree until a message is published at the other end that arrives (one
-  about every ms);
-* close: from UNSUBACK there until the last message that crosses the first link of the way, or the last one (counters, polled).
+* hop: median latency at 1,000 messages/s from a broker to a client of its neighbour, less that to a
+  client of its own, in turn;
+* open: from SUBSCRIBE, and from SUBACK, at one end of the tree until a message is published at the
+  other end that arrives (one about every ms);
+* close: from UNSUBACK there until the last message that crosses the first link of the way, or the
+  last one (counters, polled).
 """
 
 from __future__ import annotations
@@ -30,7 +32,18 @@ from bench.load import LoadError, LoadSpec, run_latency
 from bench.netlab.brokers import KINDS, ROUTINGS
 from bench.netlab.lab import Lab, LabError
 from bench.netlab.topology import Topology, Wire
-from broker.wire import Connack, Connect, Decoder, Packet, Publish, Suback, Subscribe, SubscriptionRequest, Unsuback, Unsubscribe
+from broker.wire import (
+    Connack,
+    Connect,
+    Decoder,
+    Packet,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
+)
 from broker.wire import encode_packet as encode
 
 PATIENCE = 30.0
@@ -42,7 +55,8 @@ POLL = 0.01
 SETTLED = 1.0
 """s for which a tree has to stay as it is."""
 SPREAD = 0.8
-"""s after which all brokers know what is wanted, or is not any more (which they are told half a second late)."""
+"""s after which all brokers know what is wanted, or is not any more (which they are told half a
+second late)."""
 STILL = 1.0
 """s without a message over a link: it is closed."""
 OPEN_MS = 50.0
@@ -65,7 +79,8 @@ class PathsError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Way:
-    """Two brokers, how many links are between them in the tree, and the round trip over these (ms)."""
+    """Two brokers, how many links are between them in the tree, and the round trip over these
+    (ms)."""
 
     one: str
     other: str
@@ -74,12 +89,15 @@ class Way:
 
 
 def edges(states: Sequence[State]) -> dict[tuple[str, str], float]:
-    """Return the tree's links as the children tell them: (child, parent) -> round trip (ms). PathsError: it is no tree yet."""
+    """Return the tree's links as the children tell them: (child, parent) -> round trip (ms).
+    PathsError: it is no tree yet."""
     found = {}
     for state in states:
         if state["parent"] is None:
             continue
-        rtt = next((link["rtt_ms"] for link in state["links"] if link["peer"] == state["parent"]), None)
+        rtt = next(
+            (link["rtt_ms"] for link in state["links"] if link["peer"] == state["parent"]), None
+        )
         if rtt is None:
             raise PathsError(f"{state['name']} does not know how far its parent is")
         found[state["id"], state["parent"]] = float(rtt)
@@ -107,7 +125,10 @@ def ways(tree: dict[tuple[str, str], float], start: str) -> list[Way]:
 def diameter(tree: dict[tuple[str, str], float]) -> Way:
     """Return the longest way, by links and then by round trip."""
     everybody = {broker for pair in tree for broker in pair}
-    return max((way for broker in sorted(everybody) for way in ways(tree, broker)), key=lambda way: (way.hops, way.rtt_ms))
+    return max(
+        (way for broker in sorted(everybody) for way in ways(tree, broker)),
+        key=lambda way: (way.hops, way.rtt_ms),
+    )
 
 
 def last_change(samples: Polled, since: float) -> float:
@@ -132,16 +153,25 @@ def table(rows: Iterable[Row]) -> list[str]:
             lines.append(f"| {what} | {aim} | none | | | 0 |")
             continue
         missed = " (missed)" if wanted is not None and statistics.median(values) >= wanted else ""
-        figures = (f"{value:.3f}" for value in (statistics.median(values), min(values), max(values)))
+        figures = (
+            f"{value:.3f}" for value in (statistics.median(values), min(values), max(values))
+        )
         middle, least, most = figures
-        lines.append(f"| {what} | {aim} | {middle} {unit}{missed} | {least} | {most} | {len(values)} |")
+        lines.append(
+            f"| {what} | {aim} | {middle} {unit}{missed} | {least} | {most} | {len(values)} |"
+        )
     return lines
 
 
 def line_of(count: int, delay_ms: float) -> Topology:
     """Brokers in a line; each reaches the next ones only."""
     names = tuple(f"b{number}" for number in range(count))
-    return Topology("line", names, default=None, links={frozenset(pair): Wire(delay_ms=delay_ms) for pair in pairwise(names)})
+    return Topology(
+        "line",
+        names,
+        default=None,
+        links={frozenset(pair): Wire(delay_ms=delay_ms) for pair in pairwise(names)},
+    )
 
 
 def loopback_of(count: int) -> Topology:
@@ -178,7 +208,9 @@ class Client(asyncio.Protocol):
         for packet in self._decoder.receive(data):
             if isinstance(packet, Publish):
                 self.arrived.append((int(packet.payload), now))
-            elif (future := self._waiting.pop(type(packet), None)) is not None and not future.done():
+            elif (
+                future := self._waiting.pop(type(packet), None)
+            ) is not None and not future.done():
                 future.set_result(now)
 
     async def _ask(self, packet: Packet, answer: type) -> int:
@@ -245,12 +277,20 @@ class Network:
         end = time.monotonic() + PATIENCE
         since, reason = time.monotonic(), "no broker answers"
         while time.monotonic() < end:
-            states = [state for place in self.lab.brokers.values() if (state := await self._state(place.place.admin)) is not None]
+            states = [
+                state
+                for place in self.lab.brokers.values()
+                if (state := await self._state(place.place.admin)) is not None
+            ]
             try:
                 tree = edges(states) if len(states) == len(self.lab.brokers) else {}
             except PathsError as error:
                 tree, reason = {}, str(error)
-            if not tree or tree.keys() != self.tree.keys() or any(state["state"] != "runtime" for state in states):
+            if (
+                not tree
+                or tree.keys() != self.tree.keys()
+                or any(state["state"] != "runtime" for state in states)
+            ):
                 since = time.monotonic()
             self.states, self.tree = states, tree
             if time.monotonic() - since > SETTLED:
@@ -281,7 +321,8 @@ class Network:
     # ------------------------------------------------------------ a hop
 
     async def hold(self, broker_id: str, topic_filter: str, wanted: bool) -> None:
-        """Have a filter wanted at a broker, or not any more, by a session whose client is away; others know when this returns."""
+        """Have a filter wanted at a broker, or not any more, by a session whose client is away;
+        others know when this returns."""
         client = await Client.open(self.address(broker_id), "holder", clean=not wanted)
         if wanted:
             await client.subscribe(topic_filter)
@@ -289,7 +330,8 @@ class Network:
         await asyncio.sleep(SPREAD)
 
     def hop(self, seconds: float, samples: Samples) -> list[str]:
-        """Measure the latency at one broker and over one link, QoS 0 and 1; returns what was wrong."""
+        """Measure the latency at one broker and over one link, QoS 0 and 1; returns what was
+        wrong."""
         child, parent = next(iter(self.tree))
         host, port = self.address(child)
         wrong = []
@@ -297,9 +339,18 @@ class Network:
             medians = []
             for subscriber in (child, parent):
                 spec = LoadSpec(
-                    host, port, publishers=1, subscribers=1, qos=qos, rate=1000.0, seconds=seconds, warmup=0.3, drain=5.0,
-                    subscriber_port=self.address(subscriber)[1], topic="hop",
-                )  # fmt: skip
+                    host,
+                    port,
+                    publishers=1,
+                    subscribers=1,
+                    qos=qos,
+                    rate=1000.0,
+                    seconds=seconds,
+                    warmup=0.3,
+                    drain=5.0,
+                    subscriber_port=self.address(subscriber)[1],
+                    topic="hop",
+                )
                 if subscriber != child:  # the way is open before anything is published
                     uvloop.run(self.hold(subscriber, "hop/#", wanted=True))
                 result = run_latency(spec)
@@ -339,7 +390,9 @@ class Network:
             await self._look(far, near, first, last)
             unsubscribed = await subscriber.unsubscribe(topic)
             await self._watch(far, near, first, last)
-            samples.setdefault("first link", []).append(1e3 * last_change(first, unsubscribed / 1e9))
+            samples.setdefault("first link", []).append(
+                1e3 * last_change(first, unsubscribed / 1e9)
+            )
             samples.setdefault("last link", []).append(1e3 * last_change(last, unsubscribed / 1e9))
         finally:
             publishing.cancel()
@@ -350,7 +403,10 @@ class Network:
 
     async def _look(self, far: str, near: str, first: Polled, last: Polled) -> None:
         """Note how much the first broker has sent over links, and the last one got."""
-        for broker_id, counter, samples in ((far, "forwarded", first), (near, "received_link", last)):
+        for broker_id, counter, samples in (
+            (far, "forwarded", first),
+            (near, "received_link", last),
+        ):
             value = (await self.counters(broker_id))[counter]
             samples.append((time.monotonic(), value))
 
@@ -360,15 +416,23 @@ class Network:
         while True:
             await self._look(far, near, first, last)
             now = time.monotonic()
-            if all(now - polled[0][0] - last_change(polled, polled[0][0]) > STILL for polled in (first, last)):
+            if all(
+                now - polled[0][0] - last_change(polled, polled[0][0]) > STILL
+                for polled in (first, last)
+            ):
                 return
             if now > end:
-                raise PathsError(f"messages still cross links {PATIENCE:g} s after the last unsubscription")
+                raise PathsError(
+                    f"messages still cross links {PATIENCE:g} s after the last unsubscription"
+                )
             await asyncio.sleep(POLL)
 
 
-def measure(topology: Topology, options: argparse.Namespace, hop: bool) -> tuple[list[Row], list[str]]:
-    """Bring brokers up and measure all rounds; returns the table's rows, and what was wrong. Raises LabError, PathsError."""
+def measure(
+    topology: Topology, options: argparse.Namespace, hop: bool
+) -> tuple[list[Row], list[str]]:
+    """Bring brokers up and measure all rounds; returns the table's rows, and what was wrong. Raises
+    LabError, PathsError."""
     samples: Samples = {}
     wrong: list[str] = []
     with Lab(topology, KINDS[f"mqttree-{options.routing}"], way="relays") as lab:
@@ -393,7 +457,11 @@ def measure(topology: Topology, options: argparse.Namespace, hop: bool) -> tuple
                 for key, values in kept.items():
                     samples.setdefault(key, []).extend(values)
                 said = (f"{key} {values[0]:.3f}" for key, values in kept.items())
-                print(f"{topology.name}, round {number}, ms: " + "  ".join(said), file=sys.stderr, flush=True)
+                print(
+                    f"{topology.name}, round {number}, ms: " + "  ".join(said),
+                    file=sys.stderr,
+                    flush=True,
+                )
         assert longest is not None
     return rows(samples, hop, longest.hops, options.routing != "flood"), wrong
 
@@ -402,8 +470,17 @@ def rows(samples: Samples, hop: bool, hops: int, opens: bool) -> list[Row]:
     """Name what was measured, in ms."""
     found: list[Row] = []
     for qos in (0, 1) if hop else ():
-        found.append((f"QoS {qos}, median latency at one broker", "ms", None, samples.get(f"here {qos}", [])))
-        found.append((f"QoS {qos}, median latency at its neighbour", "ms", None, samples.get(f"there {qos}", [])))
+        found.append(
+            (f"QoS {qos}, median latency at one broker", "ms", None, samples.get(f"here {qos}", []))
+        )
+        found.append(
+            (
+                f"QoS {qos}, median latency at its neighbour",
+                "ms",
+                None,
+                samples.get(f"there {qos}", []),
+            )
+        )
         found.append((f"QoS {qos}, what the hop adds", "ms", HOP_MS, samples.get(f"hop {qos}", [])))
     if opens:
         trips = samples.get("rtt", [])
@@ -416,13 +493,23 @@ def rows(samples: Samples, hop: bool, hops: int, opens: bool) -> list[Row]:
         found.append(("SUBSCRIBE to its arrival", "ms", None, samples.get("first", [])))
         found.append(("SUBSCRIBE to SUBACK", "ms", None, samples.get("suback", [])))
         text = "UNSUBACK to the last message that {}"
-        found.append((text.format("the publisher's broker sends on"), "ms", CLOSE_MS, samples.get("first link", [])))
-        found.append((text.format("comes over the last link"), "ms", CLOSE_MS, samples.get("last link", [])))
+        found.append(
+            (
+                text.format("the publisher's broker sends on"),
+                "ms",
+                CLOSE_MS,
+                samples.get("first link", []),
+            )
+        )
+        found.append(
+            (text.format("comes over the last link"), "ms", CLOSE_MS, samples.get("last link", []))
+        )
     return found
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and print; returns the exit code: 1 when something could not be measured, or a message was lost."""
+    """Measure and print; returns the exit code: 1 when something could not be measured, or a
+    message was lost."""
     title = f"{options.brokers} brokers, --routing {options.routing}, {options.rounds} rounds"
     print(f"{title}, {os.cpu_count()} cores, load before {os.getloadavg()[0]:.1f}")
     failed = False
@@ -436,20 +523,31 @@ def run(options: argparse.Namespace) -> int:
             found, wrong = measure(topology, options, hop)
         except (LabError, LoadError, PathsError, OSError) as error:
             found, wrong = [], [str(error)]
-        print("\n".join([*(table(found) if found else []), *(f"wrong: {line}" for line in wrong)]), flush=True)
+        print(
+            "\n".join([*(table(found) if found else []), *(f"wrong: {line}" for line in wrong)]),
+            flush=True,
+        )
         failed |= bool(wrong)
     return 1 if failed else 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line; 2: bad input."""
-    parser = argparse.ArgumentParser(prog="python -m bench.paths", description=(__doc__ or "").split("\n", 1)[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.paths", description=(__doc__ or "").split("\n", 1)[0]
+    )
     parser.add_argument("--rounds", type=_between(1, 1000), default=5, metavar="N", help="(5)")
     parser.add_argument("--routing", choices=ROUTINGS, default="interest", help="(interest)")
     parser.add_argument("--brokers", type=_between(2, 50), default=7, metavar="N", help="(7)")
-    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="of each latency run (1)")
     parser.add_argument(
-        "--delay", type=float, default=5.0, metavar="MS", help="one way, from one of the line to the next; 0: no line (5)"
+        "--seconds", type=float, default=1.0, metavar="S", help="of each latency run (1)"
+    )
+    parser.add_argument(
+        "--delay",
+        type=float,
+        default=5.0,
+        metavar="MS",
+        help="one way, from one of the line to the next; 0: no line (5)",
     )
     options = parser.parse_args(argv)
     if not 0.01 <= options.seconds <= 3600 or not 0 <= options.delay <= 1000:

@@ -13,27 +13,35 @@ FOREVER = (1 << 63) - 1
 
 
 def lasts(at: int, done: Iterable[int]) -> int:
-    """Return until when (ns) what happens is put down to a fault: the next thing that is done, its undoing included."""
+    """Return until when (ns) what happens is put down to a fault: the next thing that is done, its
+    undoing included."""
     return min((when for when in done if when > at), default=FOREVER)
 
 
 def repaired(at: int, until: int, agreements: Iterable[int]) -> float | None:
-    """Return s from a fault to the first agreement on a tree while it lasts; None: a later one repairs something else."""
+    """Return s from a fault to the first agreement on a tree while it lasts; None: a later one
+    repairs something else."""
     return min(((when - at) / 1e9 for when in agreements if at <= when < until), default=None)
 
 
-def repairs(struck: Sequence[tuple[int, str, str]], agreements: Sequence[int]) -> list[dict[str, Any]]:
-    """Return kind, target and repair time (s; None: not repaired) of each fault. struck: (ns, what, target) in turn."""
+def repairs(
+    struck: Sequence[tuple[int, str, str]], agreements: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return kind, target and repair time (s; None: not repaired) of each fault. struck: (ns, what,
+    target) in turn."""
     found = []
     for at, kind, target in struck:
         if kind in STRIKES:
             until = lasts(at, (when for when, _, _ in struck))
-            found.append({"kind": kind, "target": target, "seconds": repaired(at, until, agreements)})
+            found.append(
+                {"kind": kind, "target": target, "seconds": repaired(at, until, agreements)}
+            )
     return found
 
 
 def repair(found: Sequence[dict[str, Any]]) -> tuple[float | None, str]:
-    """Return (s: the mean over a run's faults, ""), or (None, why there is none): one that was not repaired has no time."""
+    """Return (s: the mean over a run's faults, ""), or (None, why there is none): one that was not
+    repaired has no time."""
     known = [each["seconds"] for each in found if each["seconds"] is not None]
     if not found:
         return None, "no faults"

@@ -1,4 +1,5 @@
-"""How long a broker takes to be back, and how much memory: `python -m bench.restart [--retained N] [--sessions N] [--waiting N]`.
+"""How long a broker takes to be back, and how much memory:
+`python -m bench.restart [--retained N] [--sessions N] [--waiting N]`.
 
 One process writes a journal as a broker does, with checkpoints, and ends; another one reads it.
 """
@@ -73,10 +74,14 @@ def write(folder: Path, retained: int, sessions: int, waiting: int) -> None:
     for number in range(sessions):
         conn = node.connection_made("in", "peer", "tcp", Away(), 0.0)
         conn.receive(encode_packet(Connect("MQTT", 4, False, 0, f"client-{number}"), 4), 0.0)
-        conn.receive(encode_packet(Subscribe(1, [SubscriptionRequest(f"command/{number}", 1)]), 4), 0.0)
+        conn.receive(
+            encode_packet(Subscribe(1, [SubscriptionRequest(f"command/{number}", 1)]), 4), 0.0
+        )
         node.connection_lost(conn, "gone", 0.0)
         for _ in range(waiting):
-            node.publish(Message(f"command/{number}".encode(), b"x" * 64, 1, False, b"", None, None))
+            node.publish(
+                Message(f"command/{number}".encode(), b"x" * 64, 1, False, b"", None, None)
+            )
         if number % 100 == 99:
             running.turn()
     running.settle()
@@ -116,9 +121,15 @@ def resident() -> int:
 def main() -> int:
     """Carry out the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.restart", description=__doc__)
-    parser.add_argument("--retained", type=int, default=1_000_000, help="retained messages of 64 bytes (1000000)")
-    parser.add_argument("--sessions", type=int, default=100_000, help="sessions with a subscription each (100000)")
-    parser.add_argument("--waiting", type=int, default=2, help="messages of 64 bytes that wait for each (2)")
+    parser.add_argument(
+        "--retained", type=int, default=1_000_000, help="retained messages of 64 bytes (1000000)"
+    )
+    parser.add_argument(
+        "--sessions", type=int, default=100_000, help="sessions with a subscription each (100000)"
+    )
+    parser.add_argument(
+        "--waiting", type=int, default=2, help="messages of 64 bytes that wait for each (2)"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         spawn = multiprocessing.get_context("spawn")

@@ -1,4 +1,5 @@
-"""`mqttree bench list` and `mqttree bench run`: which scenarios there are, and carrying them out, one run after the other."""
+"""`mqttree bench list` and `mqttree bench run`: which scenarios there are, and carrying them out,
+one run after the other."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from bench.scenario import PARAMETERS, Cell, Scenario
 OVERHEAD = 7.0
 """s that a run takes besides its load, until it is known better."""
 LIMIT = 180.0
-"""s beyond the load, and what is waited for by its parameters, after which a run that does not end is ended."""
+"""s beyond the load, and what is waited for by its parameters, after which a run that does not end
+is ended."""
 _fork = multiprocessing.get_context("fork")
 
 
@@ -67,7 +69,8 @@ def listing() -> int:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Carry out `run`; 0: all went well or is not available, 1: something failed or was lost, 130: interrupted.
+    """Carry out `run`; 0: all went well or is not available, 1: something failed or was lost, 130:
+    interrupted.
 
     Raises ValueError, in one line, for bad input.
     """
@@ -86,27 +89,37 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _fine(record: dict[str, Any]) -> bool:
-    """Whether a run went well; what another broker under test loses is its business, and is in the table."""
+    """Whether a run went well; what another broker under test loses is its business, and is in the
+    table."""
     if record["status"] == rundir.COMPLETE:
         return not record["findings"] or KINDS[record["broker"]].program != "mqttree"
     return bool(record["status"] == rundir.NOT_AVAILABLE)
 
 
 def chosen(names: list[str], short: bool) -> list[Scenario]:
-    """The scenarios meant by names: their own, a paper's, "papers", "all", or files. ValueError in one line."""
+    """The scenarios meant by names: their own, a paper's, "papers", "all", or files. ValueError in
+    one line."""
     known = {name.lower(): name for name in scenario.PAPERS if name}
     found: dict[str, Scenario] = {}
     files: dict[str, Path] = {}
     for name in names:
         if name in ("all", "papers") or name.lower() in known:
             every = [scenario.load(each, short) for each in scenario.shipped()]
-            own = [s for s in every if name == "all" or (s.paper if name == "papers" else s.paper == known[name.lower()])]
+            own = [
+                s
+                for s in every
+                if name == "all"
+                or (s.paper if name == "papers" else s.paper == known[name.lower()])
+            ]
             wanted = [(each, scenario.path_of(each.name)) for each in own]
         else:
             wanted = [(scenario.load(name, short), scenario.path_of(name))]
         for each, path in wanted:
             if not path.samefile(files.setdefault(each.name, path)):
-                raise ValueError(f"{files[each.name]} and {path} are both called {each.name!r}, and so would be their folders")
+                raise ValueError(
+                    f"{files[each.name]} and {path} are both called {each.name!r}, "
+                    "and so would be their folders"
+                )
             found[each.name] = each
     return list(found.values())
 
@@ -130,14 +143,17 @@ def plan(arguments: argparse.Namespace) -> list[Job]:
             if not all(spellings(cell, key) & values for key, values in only.items()):
                 continue
             for repetition in range(1, (arguments.repeat or each.repetitions) + 1):
-                jobs.append(Job(each, cell, repetition, out / each.name / cell.name / f"r{repetition}"))
+                jobs.append(
+                    Job(each, cell, repetition, out / each.name / cell.name / f"r{repetition}")
+                )
     if not jobs:
         raise ValueError("no run is left by --only")
     return jobs
 
 
 def spellings(cell: Cell, key: str) -> set[str]:
-    """How a factor's or parameter's value may be written: as the table and the folder show it, or as in a file."""
+    """How a factor's or parameter's value may be written: as the table and the folder show it, or
+    as in a file."""
     value = cell.factors.get(key, getattr(cell.main, key) if key in PARAMETERS else None)
     return {str(value), scenario.short(value), str(value).lower()} if value is not None else set()
 
@@ -148,12 +164,16 @@ def _check_only(only: dict[str, set[str]], cells: list[Cell]) -> None:
         for value in sorted(values):
             if not any(there):
                 known = dict.fromkeys(name for cell in cells for name in cell.factors)
-                raise ValueError(f"--only {key}={value}: unknown factor {key!r}: one of {', '.join(known) or 'none'}")
+                raise ValueError(
+                    f"--only {key}={value}: unknown factor {key!r}: "
+                    f"one of {', '.join(known) or 'none'}"
+                )
             if not any(value in each for each in there):
                 shown = dict.fromkeys(
                     scenario.short(cell.factors.get(key, getattr(cell.main, key, "")))
-                    for cell, each in zip(cells, there, strict=True) if each
-                )  # fmt: skip
+                    for cell, each in zip(cells, there, strict=True)
+                    if each
+                )
                 raise ValueError(f"--only {key}={value}: {key} is one of {', '.join(shown)}")
 
 
@@ -199,26 +219,48 @@ def _carry_out(jobs: list[Job], arguments: argparse.Namespace) -> bool:
     return False
 
 
-def carry_out(job: Job, arguments: argparse.Namespace, common: dict[str, Any], bar: Progress) -> None:
-    """Make one run in a process of its own, and read what came of it. Raises OSError when its folder cannot be written."""
+def carry_out(
+    job: Job, arguments: argparse.Namespace, common: dict[str, Any], bar: Progress
+) -> None:
+    """Make one run in a process of its own, and read what came of it. Raises OSError when its
+    folder cannot be written."""
     cell = job.cell
     record: dict[str, Any] = {
-        **common, "run": rundir.new_id(), "scenario": job.scenario.name, "title": job.scenario.title,
+        **common,
+        "run": rundir.new_id(),
+        "scenario": job.scenario.name,
+        "title": job.scenario.title,
         "paper": job.scenario.paper,
-        "cell": cell.factors, "repetition": job.repetition, "seed": job.seed(arguments),
-        "short": arguments.short, "host": rundir.HOST, "on": [],
-        "broker": cell.main.broker, "routing": KINDS[cell.main.broker].routing, "parameters": cell.as_dict(),
-        "fingerprint": cell.fingerprint(), "topology": cell.topology.as_dict(), "figure": job.scenario.figure,
-        "asked": list(job.scenario.asked), "began": time.time(), "ended": None, "status": rundir.RUNNING,
-        "failures": [], "findings": [],
-        "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns(), "summary": {}, "processes": [],
-    }  # fmt: skip
+        "cell": cell.factors,
+        "repetition": job.repetition,
+        "seed": job.seed(arguments),
+        "short": arguments.short,
+        "host": rundir.HOST,
+        "on": [],
+        "broker": cell.main.broker,
+        "routing": KINDS[cell.main.broker].routing,
+        "parameters": cell.as_dict(),
+        "fingerprint": cell.fingerprint(),
+        "topology": cell.topology.as_dict(),
+        "figure": job.scenario.figure,
+        "asked": list(job.scenario.asked),
+        "began": time.time(),
+        "ended": None,
+        "status": rundir.RUNNING,
+        "failures": [],
+        "findings": [],
+        "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns(),
+        "summary": {},
+        "processes": [],
+    }
     job.record = record
     rundir.fresh(job.folder)
     ours, theirs = _fork.Pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    process = _fork.Process(target=runner.run, args=(cell, job.folder, record, arguments.lab, theirs), name="run")
+    process = _fork.Process(
+        target=runner.run, args=(cell, job.folder, record, arguments.lab, theirs), name="run"
+    )
     process.start()
     theirs.close()
     patience = cell.besides() + LIMIT
@@ -263,7 +305,11 @@ def _conclude(job: Job, code: int | None, reason: str) -> None:
     record = job.record = rundir.read(job.folder) or job.record
     assert record is not None
     if record["status"] == rundir.RUNNING or reason:
-        how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with code {code}"
+        how = (
+            f"was killed by {signal.Signals(-code).name}"
+            if code is not None and code < 0
+            else f"ended with code {code}"
+        )
         _failed(job, reason or f"the run's process {how}")
         rundir.write(job.folder, record)
 
@@ -289,10 +335,15 @@ def report(jobs: list[Job]) -> None:
             print(table)
         said += runtable.failures(records) + runtable.remarks(records, own[0].scenario.show)
     out = jobs[0].folder.parents[2]
-    undone = [job for job in jobs if job.record is None or job.record["status"] == rundir.INTERRUPTED]
+    undone = [
+        job for job in jobs if job.record is None or job.record["status"] == rundir.INTERRUPTED
+    ]
     if undone:
         names = undone[0].name if len(undone) == 1 else f"{undone[0].name} to {undone[-1].name}"
-        said.append(f"{len(undone)} of {len(jobs)} runs were not made ({names}): the same with --out {out} --resume makes them")
+        said.append(
+            f"{len(undone)} of {len(jobs)} runs were not made ({names}): "
+            f"the same with --out {out} --resume makes them"
+        )
     if said:
         print()
     for line in said:
@@ -315,7 +366,8 @@ class Progress(Protocol):
 
 
 class Estimate:
-    """The time that is left: what was guessed for the runs to come, times how wrong the guesses have been."""
+    """The time that is left: what was guessed for the runs to come, times how wrong the guesses
+    have been."""
 
     def __init__(self, jobs: list[Job]) -> None:
         self.left = sum(job.guess() for job in jobs)
@@ -356,7 +408,11 @@ class Lines(AbstractContextManager["Lines"]):
         self._done += 1
         self._estimate.end(job, seconds)
         state = job.record["status"] if job.record else "failed"
-        print(f"[{self._done}/{self._count}] {job.name}: {state}, {seconds:.1f} s; {self._estimate}", file=sys.stderr, flush=True)
+        print(
+            f"[{self._done}/{self._count}] {job.name}: {state}, {seconds:.1f} s; {self._estimate}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 class Bars(AbstractContextManager["Bars"]):
@@ -366,7 +422,12 @@ class Bars(AbstractContextManager["Bars"]):
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
+        )
         # No thread of its own: runs are forked from this process.
         self._bars = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
         self._estimate = Estimate(jobs)
@@ -393,7 +454,9 @@ class Bars(AbstractContextManager["Bars"]):
         self._estimate.end(job, seconds)
         self._bars.update(self._task, advance=1, left=str(self._estimate), refresh=True)
         if job.record is not None and job.record["status"] == rundir.FAILED:
-            self._bars.console.print(f"{job.name}: {'; '.join(job.record['failures'])}", markup=False, highlight=False)
+            self._bars.console.print(
+                f"{job.name}: {'; '.join(job.record['failures'])}", markup=False, highlight=False
+            )
 
 
 def progress(jobs: list[Job]) -> Lines | Bars:

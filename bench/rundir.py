@@ -1,4 +1,5 @@
-"""A run's folder: run.json says what was run, on what, and what came of it; trace/ has the events. OUT/SCENARIO/CELL/rN."""
+"""A run's folder: run.json says what was run, on what, and what came of it; trace/ has the events.
+OUT/SCENARIO/CELL/rN."""
 
 from __future__ import annotations
 
@@ -20,8 +21,15 @@ from typing import Any
 from bench.netlab.brokers import search_path
 
 SCHEMA = 3
-"""of run.json; rises when a figure changes its meaning: older runs are repeated, not averaged with newer ones."""
-COMPLETE, FAILED, NOT_AVAILABLE, INTERRUPTED, RUNNING = "complete", "failed", "not available", "interrupted", "running"
+"""of run.json; rises when a figure changes its meaning: older runs are repeated, not averaged with
+newer ones."""
+COMPLETE, FAILED, NOT_AVAILABLE, INTERRUPTED, RUNNING = (
+    "complete",
+    "failed",
+    "not available",
+    "interrupted",
+    "running",
+)
 HOST = "local"
 """How traces call the machine, whose clock is that of all times in run.json, too."""
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,9 +74,11 @@ def taken(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def claimed(out: Path) -> Iterator[None]:
-    """Have a folder of results for this command alone; made if need be. Raises ValueError in one line.
+    """Have a folder of results for this command alone; made if need be. Raises ValueError in one
+    line.
 
-    Runs are forked with the lock: it is free when the last of them has ended, even if the command itself was killed before.
+    Runs are forked with the lock: it is free when the last of them has ended, even if the command
+    itself was killed before.
     """
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out}: is no folder")
@@ -113,9 +123,13 @@ def machine() -> dict[str, Any]:
     except (OSError, IndexError):
         pass
     return {
-        "cpu": cpu, "cores": os.cpu_count(), "ram": memory, "kernel": platform.release(), "system": platform.system(),
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "ram": memory,
+        "kernel": platform.release(),
+        "system": platform.system(),
         "python": platform.python_version(),
-    }  # fmt: skip
+    }
 
 
 def _said(words: list[str]) -> str:
@@ -124,17 +138,31 @@ def _said(words: list[str]) -> str:
         return ""
     try:
         done = subprocess.run(
-            [program, *words[1:]], check=False, capture_output=True, text=True, timeout=20, cwd=ROOT, stdin=subprocess.DEVNULL
+            [program, *words[1:]],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip() or done.stderr.strip() if words[0] != "git" or not done.returncode else ""
+    return (
+        done.stdout.strip() or done.stderr.strip()
+        if words[0] != "git" or not done.returncode
+        else ""
+    )
 
 
 @functools.cache
 def versions() -> dict[str, str]:
     """Versions of what takes part; "" where it is not there."""
-    found = {"mosquitto": (_said(["mosquitto", "-h"]) or "\n").splitlines()[0].removeprefix("mosquitto version ")}
+    found = {
+        "mosquitto": (_said(["mosquitto", "-h"]) or "\n")
+        .splitlines()[0]
+        .removeprefix("mosquitto version ")
+    }
     for name in ("mqttree", "amqtt", "uvloop"):
         try:
             found[name] = metadata.version(name)
@@ -145,7 +173,8 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def commit() -> tuple[str, bool]:
-    """(commit, whether something is changed) of the program; ("", False) where it is no checkout."""
+    """(commit, whether something is changed) of the program; ("", False) where it is no
+    checkout."""
     name = _said(["git", "rev-parse", "HEAD"]) if (ROOT / ".git").exists() else ""
     return (name, bool(_said(["git", "status", "--porcelain"]))) if name else ("", False)
 
@@ -154,6 +183,10 @@ def description() -> dict[str, Any]:
     """What all runs of a command have in common, for run.json."""
     name, dirty = commit()
     return {
-        "schema": SCHEMA, "machine": machine(), "commit": name, "dirty": dirty, "versions": versions(),
+        "schema": SCHEMA,
+        "machine": machine(),
+        "commit": name,
+        "dirty": dirty,
+        "versions": versions(),
         "command": ["mqttree", *sys.argv[1:]],
-    }  # fmt: skip
+    }

@@ -1,4 +1,5 @@
-"""One run of one cell, in a process of its own: lab up, tree, clients, load, faults, lab down, everything in the run's folder."""
+"""One run of one cell, in a process of its own: lab up, tree, clients, load, faults, lab down,
+everything in the run's folder."""
 
 from __future__ import annotations
 
@@ -38,13 +39,16 @@ class RunError(Exception):
 
 
 class UnavailableError(RunError):
-    """What is asked for does not exist here: a program, or a routing that this version does not have."""
+    """What is asked for does not exist here: a program, or a routing that this version does not
+    have."""
 
 
 class Generator:
     """The process of the clients, and what it says."""
 
-    def __init__(self, lab: Lab, cell: Cell, specs: Any, folder: Path, names: dict[str, Any]) -> None:
+    def __init__(
+        self, lab: Lab, cell: Cell, specs: Any, folder: Path, names: dict[str, Any]
+    ) -> None:
         self._conn, theirs = _fork.Pipe()
         kept = self._conn
 
@@ -59,7 +63,8 @@ class Generator:
         theirs.close()
 
     async def hear(self, event: str, patience: float) -> dict[str, Any]:
-        """Wait for an event, and return it; RunError when the process ends instead or takes too long."""
+        """Wait for an event, and return it; RunError when the process ends instead or takes too
+        long."""
         end = time.monotonic() + patience
         while time.monotonic() < end:
             try:
@@ -75,7 +80,11 @@ class Generator:
                 self.process.join(2)
                 code = self.process.exitcode
                 dead = code is not None and code < 0
-                how = f"was killed by {signal.Signals(-(code or 0)).name}" if dead else f"ended with code {code}"
+                how = (
+                    f"was killed by {signal.Signals(-(code or 0)).name}"
+                    if dead
+                    else f"ended with code {code}"
+                )
                 raise RunError(f"the generator {how}") from None
             await asyncio.sleep(0.005)
         raise RunError(f"the generator did not say {event!r} within {patience:g} s")
@@ -89,7 +98,8 @@ class Generator:
             self._conn.send(what)
 
     def end(self) -> str:
-        """End the process: by itself, so that its trace is complete; else by force. Returns what it says went wrong."""
+        """End the process: by itself, so that its trace is complete; else by force. Returns what it
+        says went wrong."""
         self.say(None)
         self.process.join(10)
         if self.process.is_alive():
@@ -108,7 +118,9 @@ class Generator:
 class Run:
     """One run; `record` is its run.json."""
 
-    def __init__(self, cell: Cell, folder: Path, record: dict[str, Any], way: str, tell: Connection) -> None:
+    def __init__(
+        self, cell: Cell, folder: Path, record: dict[str, Any], way: str, tell: Connection
+    ) -> None:
         self.cell, self.folder, self.record, self._way, self._tell = cell, folder, record, way, tell
         self.trace_folder = folder / "trace"
         self.names = {"run": record["run"], "scenario": record["scenario"], "host": rundir.HOST}
@@ -146,7 +158,13 @@ class Run:
         topology = self.cell.topology.drawn(self.record["seed"])
         if missing := self.kind.missing():
             raise UnavailableError(missing)
-        on = (self.flow.at,) if self.flow.at else topology.brokers if self.kind.many else topology.brokers[:1]
+        on = (
+            (self.flow.at,)
+            if self.flow.at
+            else topology.brokers
+            if self.kind.many
+            else topology.brokers[:1]
+        )
 
         def recorder() -> Writer:
             return Writer(self.trace_folder, process="network", **self.names)
@@ -154,7 +172,9 @@ class Run:
         self.record["topology"] = topology.as_dict()
         self.record["on"] = list(on)
         self.stage("lab")
-        with Lab(topology, self.kind, on=on, way=self._way, seed=self.record["seed"], recorder=recorder) as lab:
+        with Lab(
+            topology, self.kind, on=on, way=self._way, seed=self.record["seed"], recorder=recorder
+        ) as lab:
             self.record["lab"] = lab.way
             if lab.why and self._way == "auto":
                 self.record["lab_why"] = lab.why
@@ -168,7 +188,10 @@ class Run:
             if lab.way == "namespaces":
                 lab.order({"do": "fresh"})
             if self.flow.cpu:
-                self.record["cpu_limit"] = {"share": self.flow.cpu, "way": [lab.limit_cpu(name, self.flow.cpu) for name in on]}
+                self.record["cpu_limit"] = {
+                    "share": self.flow.cpu,
+                    "way": [lab.limit_cpu(name, self.flow.cpu) for name in on],
+                }
             writer = Writer(self.trace_folder, process="observer", **self.names)
             with writer as trace:
                 for name in on:
@@ -202,14 +225,20 @@ class Run:
         if len(spared) == len(lab.brokers):
             spared = []
         specs = clients(cell, list(lab.brokers), spared, record["seed"])
-        record["placement"] = {spec.name: spec.broker for spec in specs} if len(specs) <= 500 else {}
+        record["placement"] = (
+            {spec.name: spec.broker for spec in specs} if len(specs) <= 500 else {}
+        )
         record["hosts"] = {spec.name: spec.host for spec in specs} if len(specs) <= 500 else {}
         self.stage("clients")
         generator = Generator(lab, cell, specs, self.trace_folder, self.names)
         record["processes"] = [
             {"name": "generator-0", "role": "generator", "pid": generator.process.pid},
             {"name": "observer", "role": "observer", "pid": os.getpid()},
-            *([{"name": "network", "role": "network", "pid": lab.network_pid}] if lab.way != "loopback" else []),
+            *(
+                [{"name": "network", "role": "network", "pid": lab.network_pid}]
+                if lab.way != "loopback"
+                else []
+            ),
         ]
         rundir.write(self.folder, record)
         try:
@@ -220,7 +249,14 @@ class Run:
         self._judge(observer, striker)
 
     async def _load(
-        self, lab: Lab, trace: Writer, observer: Observer, striker: Striker, faults: Any, generator: Generator, spared: list[str]
+        self,
+        lab: Lab,
+        trace: Writer,
+        observer: Observer,
+        striker: Striker,
+        faults: Any,
+        generator: Generator,
+        spared: list[str],
     ) -> None:
         cell, record, summary = self.cell, self.record, self.record["summary"]
         rss: dict[str, dict[str, int]] = {}
@@ -270,14 +306,19 @@ class Run:
         if before is not None and after is not None:
             summary["links"] = _difference(before, after)
             summary["boot"] = _sums(before)
-            summary["network"] = {key: after[key] for key in ("late_ms", "moved", "unroutable", "refused", "tap_broken")}
+            summary["network"] = {
+                key: after[key]
+                for key in ("late_ms", "moved", "unroutable", "refused", "tap_broken")
+            }
             if said := lacking(after):
                 summary["lacking"] = said
 
     def _opened(self, opened: dict[str, Any], rss: dict[str, dict[str, int]]) -> None:
         summary = self.record["summary"]
         summary["connections"] = opened["connections"]
-        summary["connections_per_s"] = opened["connections"] / opened["seconds"] if opened["seconds"] else None
+        summary["connections_per_s"] = (
+            opened["connections"] / opened["seconds"] if opened["seconds"] else None
+        )
         before, after = rss.get("connecting", {}), rss.get("connected", {})
         if after and opened["connections"]:
             growth = sum(after.values()) - sum(before.get(name, 0) for name in after)
@@ -285,11 +326,15 @@ class Run:
         if opened["failure"]:
             self.record["failures"].append(opened["failure"])
 
-    async def _phases(self, lab: Lab, trace: Writer, start: float, before: dict[str, Any] | None) -> None:
+    async def _phases(
+        self, lab: Lab, trace: Writer, start: float, before: dict[str, Any] | None
+    ) -> None:
         """Note the bytes of each phase."""
         if before is None or not self.cell.phases:
             return
-        phases = self.record["summary"]["phases"] = [{"name": "boot", "seconds": start - self._boot / 1e9, **_sums(before)}]
+        phases = self.record["summary"]["phases"] = [
+            {"name": "boot", "seconds": start - self._boot / 1e9, **_sums(before)}
+        ]
         last, since = before, 0.0
         for until, name in sorted(self.cell.phases):
             await asyncio.sleep(max(0.0, start + until - time.monotonic()))
@@ -300,7 +345,8 @@ class Run:
             last, since = now, until
 
     def _judge(self, observer: Observer, striker: Striker) -> None:
-        """Repair times, and promises of the broker under test that were broken: findings, while the run itself went well."""
+        """Repair times, and promises of the broker under test that were broken: findings, while the
+        run itself went well."""
         summary, record = self.record["summary"], self.record
         if observer.asks:
             summary["repairs"] = repairs(striker.struck, observer.agreements)
@@ -311,14 +357,19 @@ class Run:
             qos = self.cell.flows[name].qos
             what = f"flow {name}: " if name else ""
             if qos and flow["lost"]:
-                record["findings"].append(f"{what}{flow['lost']} messages that were accepted at QoS {qos} were lost")
+                record["findings"].append(
+                    f"{what}{flow['lost']} messages that were accepted at QoS {qos} were lost"
+                )
             if qos == 2 and flow["duplicates"]:
                 record["findings"].append(f"{what}{flow['duplicates']} duplicates at QoS 2")
 
 
 def _sums(totals: dict[str, Any]) -> dict[str, int]:
     links = totals["links"].values()
-    return {key: sum(link[key] for link in links) for key in ("bytes", "control_bytes", "data_bytes", "packets")}
+    return {
+        key: sum(link[key] for link in links)
+        for key in ("bytes", "control_bytes", "data_bytes", "packets")
+    }
 
 
 def _difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, int]:
@@ -327,14 +378,17 @@ def _difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, int]
 
 
 def wait_bridged(lab: Lab) -> None:
-    """Wait until every bridge made by hand is connected, as each broker's own $SYS says. Raises RunError."""
+    """Wait until every bridge made by hand is connected, as each broker's own $SYS says. Raises
+    RunError."""
     end = time.monotonic() + BRIDGE_SECONDS
     for broker in lab.brokers.values():
         for number, _ in enumerate(broker.place.bridges):
             topic = f"$SYS/broker/connection/bridge-{broker.name}-{number}/state"
             while not _says(lab, broker.name, topic, b"1"):
                 if time.monotonic() > end:
-                    raise RunError(f"a bridge of {broker.name} was not connected within {BRIDGE_SECONDS:g} s")
+                    raise RunError(
+                        f"a bridge of {broker.name} was not connected within {BRIDGE_SECONDS:g} s"
+                    )
                 time.sleep(0.05)
 
 
@@ -357,7 +411,8 @@ def _says(lab: Lab, broker: str, topic: str, wanted: bytes) -> bool:
 
 
 def run(cell: Cell, folder: Path, record: dict[str, Any], way: str, tell: Connection) -> None:
-    """The process (forked). Its own group's Ctrl-C is its parent's business, who sends SIGTERM; the kernel does if that has died.
+    """The process (forked). Its own group's Ctrl-C is its parent's business, who sends SIGTERM; the
+    kernel does if that has died.
 
     tell: takes stages (str), and ("failed", REASON) when run.json cannot be written.
     """
@@ -379,7 +434,8 @@ def run(cell: Cell, folder: Path, record: dict[str, Any], way: str, tell: Connec
 
 
 def _end_with_parent() -> None:
-    """Be sent SIGTERM when the parent dies. Raises KeyboardInterrupt if it has died before that was asked for."""
+    """Be sent SIGTERM when the parent dies. Raises KeyboardInterrupt if it has died before that was
+    asked for."""
     parent = multiprocessing.parent_process()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

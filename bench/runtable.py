@@ -1,4 +1,5 @@
-"""What `mqttree bench run` prints: one line for each cell, over its complete runs, and all that is not in a figure. Pure."""
+"""What `mqttree bench run` prints: one line for each cell, over its complete runs, and all that is
+not in a figure. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ def _flow(name: str) -> Callable[[Record], float | None]:
         values = [flow[name] for flow in flows if flow.get(name) is not None]
         if not values:
             return None
-        if name.startswith(("delay", "lag")):  # of the flow with the most deliveries: a mean over flows means nothing
+        # Of the flow with the most deliveries: a mean over flows means nothing.
+        if name.startswith(("delay", "lag")):
             return float(max(flows, key=lambda flow: flow["delivered"])[name] or 0.0)
         return float(sum(values))
 
@@ -51,7 +53,11 @@ COLUMNS: dict[str, tuple[str, Callable[[Record], float | None], str]] = {
     "data_bytes": ("data B", _summary("links", "data_bytes"), ",.0f"),
     "boot_bytes": ("boot B", _summary("boot", "control_bytes"), ",.0f"),
     "broker_cpu": ("cores/broker", _summary("broker_cpu"), ".3f"),
-    "broker_rss": ("RSS MB/broker", lambda r: (v / 1e6) if (v := r["summary"].get("broker_rss")) else None, ",.1f"),
+    "broker_rss": (
+        "RSS MB/broker",
+        lambda r: (v / 1e6) if (v := r["summary"].get("broker_rss")) else None,
+        ",.1f",
+    ),
     "generator_cpu": ("generator CPU", _summary("generator_cpu"), ".2f"),
     "convergence_s": ("convergence s", _summary("convergence_s"), ".3f"),
     "repair_s": ("repair s", _summary("repair_s"), ".3f"),
@@ -63,7 +69,16 @@ COLUMNS: dict[str, tuple[str, Callable[[Record], float | None], str]] = {
     "large_per_s": ("large/s", _of_flow("large", "delivered_per_s"), ",.2f"),
     "network_late_ms": ("network late p99 ms", _summary("network", "late_ms", "p99"), ".3f"),
 }
-USUAL = ("delay_mean_ms", "delay_p99_ms", "delivered_per_s", "lost", "duplicates", "control_bytes", "data_bytes", "broker_cpu")
+USUAL = (
+    "delay_mean_ms",
+    "delay_p99_ms",
+    "delivered_per_s",
+    "lost",
+    "duplicates",
+    "control_bytes",
+    "data_bytes",
+    "broker_cpu",
+)
 
 
 def _complete(record: Record) -> bool:
@@ -76,7 +91,8 @@ def _of(count: int, runs: int) -> str:
 
 
 def cell_text(values: Sequence[float | None], form: str, runs: int) -> str:
-    """Mean, its standard deviation where there are several, and n/N where it is not of all `runs`; "-" without any value."""
+    """Mean, its standard deviation where there are several, and n/N where it is not of all `runs`;
+    "-" without any value."""
     known = [value for value in values if value is not None]
     if not known:
         return "-"
@@ -90,18 +106,23 @@ def status_text(records: Sequence[Record]) -> str:
     counts: dict[str, int] = {}
     for record in records:
         status = str(record.get("status"))
-        counts["ok" if status == "complete" else status] = counts.get("ok" if status == "complete" else status, 0) + 1
+        counts["ok" if status == "complete" else status] = (
+            counts.get("ok" if status == "complete" else status, 0) + 1
+        )
     if len(counts) == 1:
         return next(iter(counts))
     return ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
 
 
 def rows(records: Iterable[Record], show: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """(headings, lines) of one scenario's runs; figures are of complete runs only, and say of how many where that is not all."""
+    """(headings, lines) of one scenario's runs; figures are of complete runs only, and say of how
+    many where that is not all."""
     names = [name for name in (show or USUAL) if name in COLUMNS]
     groups: dict[tuple[tuple[str, str], ...], list[Record]] = {}
     for record in records:
-        groups.setdefault(tuple((key, str(value)) for key, value in record["cell"].items()), []).append(record)
+        groups.setdefault(
+            tuple((key, str(value)) for key, value in record["cell"].items()), []
+        ).append(record)
     factors = list(dict.fromkeys(key for cell in groups for key, _ in cell))
     lines = []
     for cell, own in groups.items():
@@ -109,18 +130,28 @@ def rows(records: Iterable[Record], show: Sequence[str]) -> tuple[list[str], lis
         line = [values.get(factor, "") for factor in factors]
         for name in names:
             _, figure, form = COLUMNS[name]
-            line.append(cell_text([figure(record) for record in own if _complete(record)], form, len(own)))
+            line.append(
+                cell_text([figure(record) for record in own if _complete(record)], form, len(own))
+            )
         lines.append([*line, str(len(own)), status_text(own)])
     return [*factors, *(COLUMNS[name][0] for name in names), "runs", "state"], lines
 
 
 def text(title: str, headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
-    title += "; ± is a standard deviation" if any("±" in word for row in lines for word in row) else ""
-    widths = [max(len(row[column]) for row in [headings, *lines]) for column in range(len(headings))]
+    title += (
+        "; ± is a standard deviation" if any("±" in word for row in lines for word in row) else ""
+    )
+    widths = [
+        max(len(row[column]) for row in [headings, *lines]) for column in range(len(headings))
+    ]
 
     def line(row: Sequence[str]) -> str:
-        return "| " + " | ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)) + " |"
+        return (
+            "| "
+            + " | ".join(word.ljust(width) for word, width in zip(row, widths, strict=True))
+            + " |"
+        )
 
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     return "\n".join(["", title, "", line(headings), rule, *map(line, lines)])
@@ -138,24 +169,38 @@ def phases(records: Iterable[Record]) -> list[str]:
     lines = []
     for cell, own in groups.items():
         table = [
-            [f"{name}{_of(len(each), runs[cell])}", *(f"{statistics.fmean(p[key] for p in each):,.1f}" for key in _PHASE_KEYS)]
+            [
+                f"{name}{_of(len(each), runs[cell])}",
+                *(f"{statistics.fmean(p[key] for p in each):,.1f}" for key in _PHASE_KEYS),
+            ]
             for name, each in own.items()
         ]
-        lines.append(text(f"bytes by phase: {cell}", ["phase", "seconds", "signalling B", "data B", "IP B"], table))
+        lines.append(
+            text(
+                f"bytes by phase: {cell}",
+                ["phase", "seconds", "signalling B", "data B", "IP B"],
+                table,
+            )
+        )
     return lines
 
 
 def ratios(records: Iterable[Record]) -> list[str]:
-    """Each flow's rate in the mix over its rate alone (Hetero's figure), means of complete runs, as a table; [] without a mix."""
+    """Each flow's rate in the mix over its rate alone (Hetero's figure), means of complete runs, as
+    a table; [] without a mix."""
     rates: dict[str, dict[tuple[str, str], list[float]]] = {}
     runs: dict[tuple[str, str], int] = {}
     for record in records:
         mix = str(record["cell"].get("mix", ""))
         rest = ", ".join(f"{key}={value}" for key, value in record["cell"].items() if key != "mix")
         runs[rest, mix] = runs.get((rest, mix), 0) + 1
-        for flow, figures in record["summary"].get("flows", {}).items() if _complete(record) else ():
+        for flow, figures in (
+            record["summary"].get("flows", {}).items() if _complete(record) else ()
+        ):
             if mix and figures.get("delivered_per_s") is not None:
-                rates.setdefault(rest, {}).setdefault((mix, flow), []).append(figures["delivered_per_s"])
+                rates.setdefault(rest, {}).setdefault((mix, flow), []).append(
+                    figures["delivered_per_s"]
+                )
     table = []
     for rest, own in rates.items():
         for (mix, flow), values in own.items():
@@ -163,7 +208,16 @@ def ratios(records: Iterable[Record]) -> list[str]:
             alone, mixed = statistics.fmean(single), statistics.fmean(values)
             if mix != flow and alone:
                 apart = f"{alone:,.1f}{_of(len(single), runs.get((rest, flow), 0))}"
-                table.append([rest, mix, flow, apart, f"{mixed:,.1f}{_of(len(values), runs[rest, mix])}", f"{mixed / alone:.2f}"])
+                table.append(
+                    [
+                        rest,
+                        mix,
+                        flow,
+                        apart,
+                        f"{mixed:,.1f}{_of(len(values), runs[rest, mix])}",
+                        f"{mixed / alone:.2f}",
+                    ]
+                )
     headings = ["cell", "mix", "flow", "alone/s", "in the mix/s", "ratio"]
     return [text("throughput in the mix against alone", headings, table)] if table else []
 
@@ -185,16 +239,23 @@ def failures(records: Iterable[Record]) -> list[str]:
 
 
 def remarks(records: Iterable[Record], show: Sequence[str]) -> list[str]:
-    """One line for each complete run that says less than it seems to: a figure it lacks, messages that were never published."""
+    """One line for each complete run that says less than it seems to: a figure it lacks, messages
+    that were never published."""
     shown = [name for name in (show or USUAL) if name in COLUMNS]
     lines = []
     for record in records:
         if not _complete(record):
             continue
         summary = record["summary"]
-        words = [f"no {COLUMNS[name][0]}: {why}" for name, why in summary.get("missing", {}).items() if name in shown]
+        words = [
+            f"no {COLUMNS[name][0]}: {why}"
+            for name, why in summary.get("missing", {}).items()
+            if name in shown
+        ]
         if skipped := summary.get("skipped"):
-            words.append(f"{skipped:,} messages were not published, as their publishers were not connected")
+            words.append(
+                f"{skipped:,} messages were not published, as their publishers were not connected"
+            )
         if interruptions := summary.get("interruptions"):
             words.append(f"{interruptions:,} connections of clients were lost")
         words += summary.get("lacking", [])

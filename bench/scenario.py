@@ -1,4 +1,5 @@
-"""What a scenario file says: a topology, a load, faults, and the factors whose every combination is run. Pure.
+"""What a scenario file says: a topology, a load, faults, and the factors whose every combination is
+run. Pure.
 
 docs/benchmarks.md explains the keys; the shipped files in bench/scenarios/ show them.
 """
@@ -21,23 +22,72 @@ from broker.config.yaml_file import ConfigError, ConfigFile, KeyPath, kind_of
 
 FOLDER = Path(__file__).parent / "scenarios"
 KEYS = (
-    "title", "paper", "topology", "parameters", "flows", "factors", "repetitions", "faults", "phases", "figure", "asked", "show",
-    "short", "skip",
-)  # fmt: skip
+    "title",
+    "paper",
+    "topology",
+    "parameters",
+    "flows",
+    "factors",
+    "repetitions",
+    "faults",
+    "phases",
+    "figure",
+    "asked",
+    "show",
+    "short",
+    "skip",
+)
 SHORTENED = ("parameters", "flows", "factors", "repetitions", "faults", "phases")
-"""Keys that `short` may change; of factors those that it names, of parameters and flows the keys that it names."""
+"""Keys that `short` may change; of factors those that it names, of parameters and flows the keys
+that it names."""
 PAPERS = ("MQTT-ST", "Overlays", "Hetero", "EMQ", "")
 LOCALITIES = ("even", "0", "50", "100")
 CHOICES = ("random", "turn", "all")
-DEEDS = ("kill", "restart", "pause", "resume", "cut", "half-open", "slow", "lossy", "partition", "heal")
+DEEDS = (
+    "kill",
+    "restart",
+    "pause",
+    "resume",
+    "cut",
+    "half-open",
+    "slow",
+    "lossy",
+    "partition",
+    "heal",
+)
 ON_BROKERS = frozenset(("kill", "restart", "pause", "resume"))
 SELECTORS = ("root", "leaf", "random", "same")
 MEASURES = (
-    "published_per_s", "accepted_per_s", "delivered_per_s", "delivered_bytes_per_s", "delay_mean_ms", "delay_p50_ms",
-    "delay_p90_ms", "delay_p99_ms", "delay_p999_ms", "delay_max_ms", "accept_mean_ms", "lost", "lost_accepted", "unknown",
-    "duplicates", "disordered", "control_bytes", "data_bytes", "control_bytes_per_s", "data_bytes_per_s", "control_bytes_run",
-    "broker_cpu", "broker_rss", "generator_cpu", "convergence_s", "repair_s", "repair_service_s", "stretch", "jain",
-)  # fmt: skip
+    "published_per_s",
+    "accepted_per_s",
+    "delivered_per_s",
+    "delivered_bytes_per_s",
+    "delay_mean_ms",
+    "delay_p50_ms",
+    "delay_p90_ms",
+    "delay_p99_ms",
+    "delay_p999_ms",
+    "delay_max_ms",
+    "accept_mean_ms",
+    "lost",
+    "lost_accepted",
+    "unknown",
+    "duplicates",
+    "disordered",
+    "control_bytes",
+    "data_bytes",
+    "control_bytes_per_s",
+    "data_bytes_per_s",
+    "control_bytes_run",
+    "broker_cpu",
+    "broker_rss",
+    "generator_cpu",
+    "convergence_s",
+    "repair_s",
+    "repair_service_s",
+    "stretch",
+    "jain",
+)
 """What the tables of traces have (docs/traces.md): `asked` names some, or how they begin."""
 LONGEST = 86_400
 """s that anything in a scenario may take."""
@@ -52,16 +102,27 @@ MAX_RUNS = 5000
 class Parameters:
     """One load against one kind of broker; every one may be a factor.
 
-    broker: a kind (`netlab.brokers.KINDS`); brokers: how many (0: as in the topology); at: the host of the only broker
-    ("": all; the first for kinds that know no others). locality: where clients sit - even: in turn over all hosts; 100: all on
-    one; 0: publishers on one, subscribers on another; 50: each anywhere (with sites: half of each at the first two sites).
-    publishers, subscribers, topics: how many; choice: of topics - random, turn (by number), all (publishers in turn, subscribers
-    everything). payload: bytes. qos, version: of clients. rate: messages a second of each publisher; 0: as fast as `window`
-    messages that are not acknowledged (QoS 0: not delivered) allow. messages: of each publisher; 0: as many as fit into
-    `seconds`. begin: s until its first message is due. share: subscribers are one shared subscription. connections: so many more
-    that are only opened. mix: flows that take part, joined by +. cpu: share of a core for each broker; 0: no limit. settle: s
-    between the last subscription and the first message. drain: s without progress until what is missing is given up. every: one
-    message in so many is traced.
+    broker: a kind (`netlab.brokers.KINDS`).
+    brokers: how many (0: as in the topology).
+    at: the host of the only broker ("": all; the first for kinds that know no others).
+    locality: where clients sit - even: in turn over all hosts; 100: all on one; 0: publishers on
+        one, subscribers on another; 50: each anywhere (with sites: half of each at the first two
+        sites).
+    publishers, subscribers, topics: how many.
+    choice: of topics - random, turn (by number), all (publishers in turn, subscribers everything).
+    payload: bytes.
+    qos, version: of clients.
+    rate: messages a second of each publisher; 0: as fast as `window` messages that are not
+        acknowledged (QoS 0: not delivered) allow.
+    messages: of each publisher; 0: as many as fit into `seconds`.
+    begin: s until its first message is due.
+    share: subscribers are one shared subscription.
+    connections: so many more that are only opened.
+    mix: flows that take part, joined by +.
+    cpu: share of a core for each broker; 0: no limit.
+    settle: s between the last subscription and the first message.
+    drain: s without progress until what is missing is given up.
+    every: one message in so many is traced.
     """
 
     broker: str = "mqttree-flood"
@@ -91,18 +152,37 @@ class Parameters:
     def wrong(self) -> str:
         """Return what is wrong in one line; empty when nothing is."""
         bounds: dict[str, tuple[float, float]] = {
-            "brokers": (0, topologies.MAX_BROKERS), "publishers": (0, 20_000), "subscribers": (0, 20_000), "topics": (1, 100_000),
-            "payload": (8, 100_000_000), "qos": (0, 2), "rate": (0, 1e6), "window": (1, 60_000), "messages": (0, 1e9),
-            "seconds": (0, LONGEST), "begin": (0, LONGEST), "connections": (0, 15_000), "cpu": (0, 64), "settle": (0, 600),
+            "brokers": (0, topologies.MAX_BROKERS),
+            "publishers": (0, 20_000),
+            "subscribers": (0, 20_000),
+            "topics": (1, 100_000),
+            "payload": (8, 100_000_000),
+            "qos": (0, 2),
+            "rate": (0, 1e6),
+            "window": (1, 60_000),
+            "messages": (0, 1e9),
+            "seconds": (0, LONGEST),
+            "begin": (0, LONGEST),
+            "connections": (0, 15_000),
+            "cpu": (0, 64),
+            "settle": (0, 600),
             "drain": (0, 600),
             "every": (1, 1e6),
-        }  # fmt: skip
+        }
         for name, (least, most) in bounds.items():
             if not least <= getattr(self, name) <= most:
                 return f"{name} must be {least:,g} to {most:,g}, not {getattr(self, name)!r}"
-        for name, allowed in (("broker", tuple(KINDS)), ("locality", LOCALITIES), ("choice", CHOICES), ("version", (4, 5))):
+        for name, allowed in (
+            ("broker", tuple(KINDS)),
+            ("locality", LOCALITIES),
+            ("choice", CHOICES),
+            ("version", (4, 5)),
+        ):
             if getattr(self, name) not in allowed:
-                return f"{name} must be one of {', '.join(map(str, allowed))}, not {getattr(self, name)!r}"
+                return (
+                    f"{name} must be one of {', '.join(map(str, allowed))}, "
+                    f"not {getattr(self, name)!r}"
+                )
         if self.messages and not self.rate and not self.seconds:
             return "messages without rate need seconds"
         if self.share and self.version != 5:
@@ -111,10 +191,13 @@ class Parameters:
 
     def duration(self) -> float:
         """s that publishing takes."""
-        return self.begin + (self.messages / self.rate if self.messages and self.rate else self.seconds)
+        return self.begin + (
+            self.messages / self.rate if self.messages and self.rate else self.seconds
+        )
 
     def wanted(self, turn: int, at: float) -> bool:
-        """Whether a publisher's message with this number (from 0), due s after the beginning, is still one of the load."""
+        """Whether a publisher's message with this number (from 0), due s after the beginning, is
+        still one of the load."""
         return turn < self.messages if self.messages else at < self.begin + self.seconds
 
 
@@ -123,8 +206,8 @@ PARAMETERS = {item.name: item.type for item in fields(Parameters)}
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is done to the network or to a broker. at: s after the first message was due; duration: s until it is undone
-    (0: it stays)."""
+    """One thing that is done to the network or to a broker. at: s after the first message was due;
+    duration: s until it is undone (0: it stays)."""
 
     at: float
     do: str
@@ -154,7 +237,10 @@ class Cell:
     @property
     def name(self) -> str:
         """A folder's name."""
-        return ",".join(f"{key}={short(value)}" for key, value in sorted(self.factors.items())) or "all"
+        return (
+            ",".join(f"{key}={short(value)}" for key, value in sorted(self.factors.items()))
+            or "all"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """For run.json."""
@@ -171,11 +257,14 @@ class Cell:
 
     def duration(self) -> float:
         """s from the first message to the last, or to the last fault or phase."""
-        ends = [fault.at + fault.duration + 2 for fault in self.faults] + [at for at, _ in self.phases]
+        ends = [fault.at + fault.duration + 2 for fault in self.faults] + [
+            at for at, _ in self.phases
+        ]
         return max([flow.duration() for flow in self.flows.values()] + ends)
 
     def besides(self) -> float:
-        """s besides the load that its parameters ask for: to settle, to open connections, and to wait for what is missing."""
+        """s besides the load that its parameters ask for: to settle, to open connections, and to
+        wait for what is missing."""
         return self.main.settle + self.main.connections / 50 + 3 * self.drain
 
     @property
@@ -215,17 +304,22 @@ def load(name: str, short: bool = False) -> Scenario:
         raise ConfigError(f"unknown scenario {name!r}: one of {', '.join(shipped())}, or a file")
     file = ConfigFile.read(str(path))
     if not checked.NAME.fullmatch(path.stem):
-        raise ConfigError(f"{path}: no scenario can be called {path.stem!r}: letters, digits and . , + - _ only")
+        raise ConfigError(
+            f"{path}: no scenario can be called {path.stem!r}: letters, digits and . , + - _ only"
+        )
     return parse(file, path.stem, short)
 
 
 def path_of(name: str) -> Path:
     """The file that a name means: of a shipped scenario, or a path."""
-    return Path(name) if "/" in name or name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
+    return (
+        Path(name) if "/" in name or name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
+    )
 
 
 def parse(file: ConfigFile, name: str, short: bool = False) -> Scenario:
-    """Validate a scenario file, its shortened form included; ConfigError with one line that names the line."""
+    """Validate a scenario file, its shortened form included; ConfigError with one line that names
+    the line."""
     for key in file.data:
         if key not in KEYS:
             file.fail((str(key),), f"unknown key; known are {', '.join(KEYS)}")
@@ -246,7 +340,9 @@ class _Short(ConfigFile):
         self._changed = frozenset(file.data["short"])
 
     def where(self, key_path: KeyPath) -> str:
-        return super().where(("short", *key_path) if key_path and key_path[0] in self._changed else key_path)
+        return super().where(
+            ("short", *key_path) if key_path and key_path[0] in self._changed else key_path
+        )
 
 
 def _read(file: ConfigFile, name: str) -> Scenario:
@@ -262,22 +358,42 @@ def _read(file: ConfigFile, name: str) -> Scenario:
     } or {"": base}
     factors = _factors(file, data.get("factors", {}))
     repetitions = data.get("repetitions", 1)
-    if not isinstance(repetitions, int) or isinstance(repetitions, bool) or not 1 <= repetitions <= 1000:
+    if (
+        not isinstance(repetitions, int)
+        or isinstance(repetitions, bool)
+        or not 1 <= repetitions <= 1000
+    ):
         file.fail(("repetitions",), "must be 1 to 1000")
     faults = data.get("faults", [])
-    phases = tuple(_phase(file, entry) for entry in _list(file, ("phases",), data.get("phases", [])))
+    phases = tuple(
+        _phase(file, entry) for entry in _list(file, ("phases",), data.get("phases", []))
+    )
     names = ["boot", *(called for _, called in phases)]
     if twice := [called for number, called in enumerate(names) if called in names[:number]]:
-        file.fail(("phases",), f"{twice[0]!r} is there twice" if twice[0] != "boot" else "boot is what comes before all of them")
-    skip = [_mapping(file, ("skip",), entry) for entry in _list(file, ("skip",), data.get("skip", []))]
+        file.fail(
+            ("phases",),
+            f"{twice[0]!r} is there twice"
+            if twice[0] != "boot"
+            else "boot is what comes before all of them",
+        )
+    skip = [
+        _mapping(file, ("skip",), entry) for entry in _list(file, ("skip",), data.get("skip", []))
+    ]
     cells = []
     for combination in _combinations(factors):
-        if any(all(str(combination.get(key)) == str(value) for key, value in entry.items()) for entry in skip):
+        if any(
+            all(str(combination.get(key)) == str(value) for key, value in entry.items())
+            for entry in skip
+        ):
             continue
         cells.append(_cell(file, name, combination, flows, place, faults, phases))
     if not cells:
         file.fail(("factors",), "no combination is left")
-    if same := [cell.name for cell, following in itertools.pairwise(sorted(cells, key=_folder)) if cell.name == following.name]:
+    if same := [
+        cell.name
+        for cell, following in itertools.pairwise(sorted(cells, key=_folder))
+        if cell.name == following.name
+    ]:
         file.fail(("factors",), f"two combinations would have the folder {same[0]}")
     if len(max(cells, key=lambda cell: len(_folder(cell))).name.encode()) > MAX_NAME:
         file.fail(("factors",), f"a run's folder would have a name of more than {MAX_NAME} bytes")
@@ -287,12 +403,19 @@ def _read(file: ConfigFile, name: str) -> Scenario:
     if unknown := [word for word in show if word not in runtable.COLUMNS]:
         file.fail(("show",), f"unknown figure {unknown[0]!r}: one of {', '.join(runtable.COLUMNS)}")
     asked = tuple(str(word) for word in _list(file, ("asked",), data.get("asked", [])))
-    if unknown := [word for word in asked if not word or not any(name.startswith(word) for name in MEASURES)]:
-        file.fail(("asked",), f"unknown measure {unknown[0]!r}: one of {', '.join(MEASURES)}, or how it begins")
+    if unknown := [
+        word for word in asked if not word or not any(name.startswith(word) for name in MEASURES)
+    ]:
+        file.fail(
+            ("asked",),
+            f"unknown measure {unknown[0]!r}: one of {', '.join(MEASURES)}, or how it begins",
+        )
     figure = data.get("figure")
     if figure is not None:
         _mapping(file, ("figure",), figure)
-    return Scenario(name, str(data.get("title", name)), paper, tuple(cells), repetitions, figure, asked, show)
+    return Scenario(
+        name, str(data.get("title", name)), paper, tuple(cells), repetitions, figure, asked, show
+    )
 
 
 def _topology(file: ConfigFile) -> Topology:
@@ -303,7 +426,10 @@ def _topology(file: ConfigFile) -> Topology:
         except ConfigError as error:
             file.fail(("topology",), str(error))
     if given is None:
-        file.fail(("topology",), f"is missing: one of {', '.join(topologies.shipped())}, or one of its own")
+        file.fail(
+            ("topology",),
+            f"is missing: one of {', '.join(topologies.shipped())}, or one of its own",
+        )
     return topologies.parse(file, ("topology",), "own")
 
 
@@ -351,9 +477,19 @@ def _value(file: ConfigFile, at: KeyPath, name: str, value: Any) -> Any:
         file.fail(at, f"unknown parameter; known are {', '.join(PARAMETERS)}")
     if name == "locality" and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    accepted: dict[Any, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+    accepted: dict[Any, tuple[type, ...]] = {
+        "int": (int,),
+        "float": (int, float),
+        "str": (str,),
+        "bool": (bool,),
+    }
     if not isinstance(value, accepted[kind]) or (isinstance(value, bool) and kind != "bool"):
-        called = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}[str(kind)]
+        called = {
+            "int": "a whole number",
+            "float": "a number",
+            "str": "text",
+            "bool": "true or false",
+        }[str(kind)]
         file.fail(at, f"must be {called}, not {shown(value)}")
     if isinstance(value, int) and abs(value) > MAX_NUMBER:
         file.fail(at, "is too large")
@@ -361,7 +497,10 @@ def _value(file: ConfigFile, at: KeyPath, name: str, value: Any) -> Any:
 
 
 def _parameters(file: ConfigFile, at: KeyPath, changes: Any, base: Parameters) -> Parameters:
-    values = {str(key): _value(file, (*at, str(key)), str(key), value) for key, value in _mapping(file, at, changes).items()}
+    values = {
+        str(key): _value(file, (*at, str(key)), str(key), value)
+        for key, value in _mapping(file, at, changes).items()
+    }
     chosen = replace(base, **values)
     if wrong := chosen.wrong():
         file.fail(at, wrong)
@@ -375,8 +514,11 @@ def _factors(file: ConfigFile, given: Any) -> dict[str, list[Any]]:
         listed = _list(file, at, values)
         if not listed:
             file.fail(at, "is empty")
-        if name in ("fault", "delay_ms", "loss", "rate_mbit"):  # not of the load: which faults, and the default link
-            if wrong := [value for value in listed if name == "fault" and not isinstance(value, str)]:
+        # Not of the load: which faults, and the default link.
+        if name in ("fault", "delay_ms", "loss", "rate_mbit"):
+            if wrong := [
+                value for value in listed if name == "fault" and not isinstance(value, str)
+            ]:
                 file.fail(at, f"must be names of plans, not {kind_of(wrong[0])}")
         else:
             listed = [_value(file, at, str(name), value) for value in listed]
@@ -386,7 +528,11 @@ def _factors(file: ConfigFile, given: Any) -> dict[str, list[Any]]:
         for value, written in zip(listed, values, strict=True):
             word = short(value)
             if word in called:
-                file.fail(at, f"{shown(called[word])} and {shown(written)} would have the same folder, {name}={word}")
+                file.fail(
+                    at,
+                    f"{shown(called[word])} and {shown(written)} would have the same folder, "
+                    f"{name}={word}",
+                )
             called[word] = written
         factors[str(name)] = listed
     return factors
@@ -427,20 +573,26 @@ def _cell(
         except ValueError as error:
             file.fail(("factors",), str(error))
     if first.at and first.at not in place.hosts:
-        file.fail(("parameters", "at"), f"unknown host {first.at!r}: one of {', '.join(place.hosts)}")
+        file.fail(
+            ("parameters", "at"), f"unknown host {first.at!r}: one of {', '.join(place.hosts)}"
+        )
     if isinstance(faults, dict):  # named plans, chosen by the factor
         plan = combination.get("fault")
         if plan is None:
             file.fail(("faults",), "named plans of faults need the factor fault")
         if plan not in faults:
-            file.fail(("factors", "fault"), f"unknown plan {plan!r}: one of {', '.join(map(str, faults))}")
+            file.fail(
+                ("factors", "fault"), f"unknown plan {plan!r}: one of {', '.join(map(str, faults))}"
+            )
         listed = _list(file, ("faults", str(plan)), faults[plan])
     else:
         listed = _list(file, ("faults",), faults)
     deeds = {str(entry.get("do")) for entry in listed if isinstance(entry, dict)}
     if deeds - ON_BROKERS and not place.network:
         file.fail(("faults",), "without a network (topology) no link can be cut or slowed")
-    return Cell(name, combination, own, place, tuple(_fault(file, entry, place) for entry in listed), phases)
+    return Cell(
+        name, combination, own, place, tuple(_fault(file, entry, place) for entry in listed), phases
+    )
 
 
 def _phase(file: ConfigFile, entry: Any) -> tuple[float, str]:
@@ -466,13 +618,22 @@ def _fault(file: ConfigFile, entry: Any, place: Topology) -> Fault:
     if deed in ON_BROKERS:
         name = values.pop("broker", "")
         if name not in (*SELECTORS, *place.brokers):
-            file.fail(at, f"broker must be {', '.join(SELECTORS)} or one of {', '.join(place.brokers)}, not {shown(name)}")
+            file.fail(
+                at,
+                f"broker must be {', '.join(SELECTORS)} or one of {', '.join(place.brokers)}, "
+                f"not {shown(name)}",
+            )
         if values:
             file.fail(at, f"{deed} takes no {next(iter(values))}")
         return Fault(when, deed, broker=name, duration=duration)
     if deed == "partition":
         given = values.pop("groups", None)
-        if values or not isinstance(given, list) or len(given) < 2 or not all(isinstance(group, list) for group in given):
+        if (
+            values
+            or not isinstance(given, list)
+            or len(given) < 2
+            or not all(isinstance(group, list) for group in given)
+        ):
             file.fail(at, "partition takes groups, a list of at least two lists of hosts")
         groups = tuple(tuple(map(str, group)) for group in given)
         if wrong := wrong_groups(groups, place):
@@ -484,7 +645,12 @@ def _fault(file: ConfigFile, entry: Any, place: Topology) -> Fault:
     if unknown_keys := [key for key in values if key not in WIRE_FIELDS]:
         file.fail(at, f"{deed} takes no {unknown_keys[0]}")
     if (deed in ("slow", "lossy")) is not bool(values):
-        file.fail(at, f"{deed} needs any of {', '.join(WIRE_FIELDS)}" if not values else f"{deed} takes no {next(iter(values))}")
+        file.fail(
+            at,
+            f"{deed} needs any of {', '.join(WIRE_FIELDS)}"
+            if not values
+            else f"{deed} takes no {next(iter(values))}",
+        )
     try:
         wire_from(values, Wire())
     except ValueError as error:
@@ -493,7 +659,8 @@ def _fault(file: ConfigFile, entry: Any, place: Topology) -> Fault:
 
 
 def wrong_groups(groups: Sequence[Sequence[str]], place: Topology) -> str:
-    """Return what is wrong with a partition's groups of hosts in one line; empty when nothing is."""
+    """Return what is wrong with a partition's groups of hosts in one line; empty when nothing
+    is."""
     named = [host for group in groups for host in group]
     if unknown := [host for host in named if host not in place.hosts]:
         return f"unknown host {unknown[0]!r}: one of {', '.join(place.hosts)}"
@@ -508,7 +675,11 @@ def _links(file: ConfigFile, value: Any, place: Topology) -> tuple[tuple[str, st
     if value == "all":
         return tuple(place.pairs())
     known = (*place.hosts, *SELECTORS)
-    if not isinstance(value, list) or len(value) != 2 or not all(host in known or host == "all" for host in value):
+    if (
+        not isinstance(value, list)
+        or len(value) != 2
+        or not all(host in known or host == "all" for host in value)
+    ):
         file.fail(("faults",), f"link must be all or two of {', '.join(known)}")
     if value[0] == value[1] != "random":
         file.fail(("faults",), f"there is no link from {value[0]} to itself")

@@ -1,4 +1,5 @@
-"""`mqttree bench lab`: a test network to play with. Faults are typed, or piped in, while one's own clients run."""
+"""`mqttree bench lab`: a test network to play with. Faults are typed, or piped in, while one's own
+clients run."""
 
 from __future__ import annotations
 
@@ -45,13 +46,16 @@ class Say(Protocol):
 
 
 def parse(line: str, place: Topology) -> Fault | str:
-    """What a line asks for: a fault, or one of the words tree, links, help and quit. ValueError in one line."""
+    """What a line asks for: a fault, or one of the words tree, links, help and quit. ValueError in
+    one line."""
     words = shlex.split(line)
     deed, rest = words[0], words[1:]
     if deed in ("tree", "links", "help", "quit"):
         return deed
     if deed not in DEEDS:
-        raise ValueError(f"unknown word {deed!r}: one of {', '.join(DEEDS)}, tree, links, sleep, help, quit")
+        raise ValueError(
+            f"unknown word {deed!r}: one of {', '.join(DEEDS)}, tree, links, sleep, help, quit"
+        )
     if deed in ON_BROKERS:
         known = (*place.brokers, *SELECTORS)
         if len(rest) != 1 or rest[0] not in known:
@@ -96,7 +100,9 @@ def pause(line: str) -> float | None:
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds <= LONGEST:
-        raise ValueError(f"sleep takes 0 to {LONGEST:,} seconds, not {' '.join(words[1:]) or 'nothing'}")
+        raise ValueError(
+            f"sleep takes 0 to {LONGEST:,} seconds, not {' '.join(words[1:]) or 'nothing'}"
+        )
     return seconds
 
 
@@ -109,7 +115,10 @@ def tree_lines(views: dict[str, View], dead: list[str]) -> list[str]:
             lines.append(f"{name}: dead or stopped")
             continue
         links = " ".join(f"{link['name']}:{link['role']}" for link in view["links"] if link["up"])
-        lines.append(f"{name}: {view['state']}, root {names.get(view['root'], view['root'])}, {links or 'no links'}")
+        lines.append(
+            f"{name}: {view['state']}, root {names.get(view['root'], view['root'])}, "
+            f"{links or 'no links'}"
+        )
     return lines
 
 
@@ -118,8 +127,9 @@ def link_lines(totals: dict[str, Any] | None) -> list[str]:
     if totals is None:
         return ["there is no network"]
     return [
-        f"{name.replace('>', ' -> ')}: {link['packets']:,} packets, {link['control_bytes']:,} B signalling, "
-        f"{link['data_bytes']:,} B data; dropped {link['loss']} lost, {link['queue']} by the queue, {link['shut']} cut off"
+        f"{name.replace('>', ' -> ')}: {link['packets']:,} packets, "
+        f"{link['control_bytes']:,} B signalling, {link['data_bytes']:,} B data; "
+        f"dropped {link['loss']} lost, {link['queue']} by the queue, {link['shut']} cut off"
         for name, link in totals["links"].items()
     ] + [f"the network process is late by p99 {totals['late_ms']['p99']:.3f} ms"]
 
@@ -130,7 +140,10 @@ def where(lab: Lab) -> list[str]:
     for name in lab.brokers:
         host, port = lab.address(name, name)
         space = lab.namespace(name)
-        lines.append(f"  {name}: {f'ip netns exec {space} ' if space else ''}mosquitto_sub -h {host} -p {port} -t '#'")
+        lines.append(
+            f"  {name}: {f'ip netns exec {space} ' if space else ''}"
+            f"mosquitto_sub -h {host} -p {port} -t '#'"
+        )
     return lines
 
 
@@ -141,7 +154,8 @@ def _shown(wanted: str, lab: Lab, observer: Observer) -> list[str]:
 
 
 def read_lines(put: Callable[[str], object], descriptor: int = 0) -> None:
-    """Hand on every line of an input, also a last one without its end, then "quit". For a thread: files cannot be polled."""
+    """Hand on every line of an input, also a last one without its end, then "quit". For a thread:
+    files cannot be polled."""
     rest = b""
     while True:
         try:
@@ -185,7 +199,9 @@ async def _play(lab: Lab, say: Say) -> None:
             said = observer.agreements[-1] if observer.agreements else 0
             line = (await lines.get()).strip()
             if lab.broken:
-                raise LabError("the network process has ended: the brokers have no network any more")
+                raise LabError(
+                    "the network process has ended: the brokers have no network any more"
+                )
             if not line or line.startswith("#"):
                 continue
             try:
@@ -203,9 +219,17 @@ async def _play(lab: Lab, say: Say) -> None:
                 began = time.monotonic_ns()
                 striker.strike(fault)
                 say(f"{fault.do} {striker.struck[-1][2]}")
-                if observer.asks and fault.do not in ("slow", "lossy") and await observer.agreed(10):
+                if (
+                    observer.asks
+                    and fault.do not in ("slow", "lossy")
+                    and await observer.agreed(10)
+                ):
                     if observer.agreements[-1] != said:
-                        say(f"one tree again after {(observer.agreements[-1] - began) / 1e9:.3f} s, root {observer.root()}")
+                        say(
+                            "one tree again after "
+                            f"{(observer.agreements[-1] - began) / 1e9:.3f} s, "
+                            f"root {observer.root()}"
+                        )
                 elif observer.asks and fault.do not in ("slow", "lossy"):
                     say("no one tree of all within 10 s")
             except (ValueError, LabError) as error:
@@ -217,7 +241,8 @@ async def _play(lab: Lab, say: Say) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Bring a lab up and obey; 0, or 1 when it does not come up or its network dies. ValueError for bad input."""
+    """Bring a lab up and obey; 0, or 1 when it does not come up or its network dies. ValueError for
+    bad input."""
     if arguments.broker not in KINDS:
         raise ValueError(f"unknown broker {arguments.broker!r}: one of {', '.join(KINDS)}")
     place = topologies.load(arguments.topology).drawn(arguments.seed)
@@ -228,7 +253,11 @@ def main(arguments: argparse.Namespace) -> int:
     try:
         with Lab(place, KINDS[arguments.broker], way=arguments.lab, seed=arguments.seed) as lab:
             lab.start()
-            say(f"{len(lab.brokers)} brokers ({arguments.broker}), {lab.way}" + (f" ({lab.why})" if lab.why else "") + ":")
+            say(
+                f"{len(lab.brokers)} brokers ({arguments.broker}), {lab.way}"
+                + (f" ({lab.why})" if lab.why else "")
+                + ":"
+            )
             for line in where(lab):
                 say(line)
             say(HELP)

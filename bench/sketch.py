@@ -1,7 +1,9 @@
-"""The ceiling: the least that can still be called forwarding MQTT, to know what generator and interpreter can do.
+"""The ceiling: the least that can still be called forwarding MQTT, to know what generator and
+interpreter can do.
 
-Exact topics only, PUBLISH passed on unchanged at any QoS with the publisher's packet identifiers, no sessions, no
-checks. `python -m bench.sketch PORT` serves on 127.0.0.1; nothing but benchmarks and their tests should.
+Exact topics only, PUBLISH passed on unchanged at any QoS with the publisher's packet identifiers,
+no sessions, no checks. `python -m bench.sketch PORT` serves on 127.0.0.1; nothing but benchmarks
+and their tests should.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ class Sketch(asyncio.Protocol):
                     target.outbox.append(packet)
                     touched.add(target)
                 if first & 6:
-                    self.outbox.append((b"\x40\x02" if first & 2 else b"\x50\x02") + data[at : at + 2])
+                    self.outbox.append(
+                        (b"\x40\x02" if first & 2 else b"\x50\x02") + data[at : at + 2]
+                    )
                     touched.add(self)
             else:
                 self._control(first, data[body:after])

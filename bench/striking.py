@@ -16,14 +16,21 @@ from bench.scenario import ON_BROKERS, SELECTORS, Fault
 from bench.trace import Writer
 
 UNDONE = {"kill": "restart", "pause": "resume"}
-POSSIBLE = {"kill": ("runs", "is stopped"), "pause": ("runs",), "resume": ("is stopped",), "restart": ("does not run",)}
+POSSIBLE = {
+    "kill": ("runs", "is stopped"),
+    "pause": ("runs",),
+    "resume": ("is stopped",),
+    "restart": ("does not run",),
+}
 """How a broker has to be for what is done to it to change anything."""
 
 
 class Striker:
     """Who does it."""
 
-    def __init__(self, lab: Lab, observer: Observer, trace: Writer, seed: int, cpu: float = 0.0) -> None:
+    def __init__(
+        self, lab: Lab, observer: Observer, trace: Writer, seed: int, cpu: float = 0.0
+    ) -> None:
         """`cpu`: the share of a core that each broker has, also when it is back (0: no limit)."""
         self._lab, self._observer, self._trace = lab, observer, trace
         self._random = random.Random(f"{seed}/faults")
@@ -31,12 +38,14 @@ class Striker:
         self._numbers = itertools.count(1)
         self._cpu = cpu
         self._stopped: dict[str, int] = {}  # which fault has stopped a broker, by its number
-        self._shut: dict[int, set[tuple[str, str]]] = {}  # directions that nothing passes in, by the number of the fault
+        # Directions that nothing passes in, by the number of the fault.
+        self._shut: dict[int, set[tuple[str, str]]] = {}
         self.struck: list[tuple[int, str, str]] = []
         """(ns, kind, target) of what has been done."""
 
     def resolve(self, faults: tuple[Fault, ...]) -> list[Fault]:
-        """Put names in the place of root, leaf, random and same, as things stand now, so that clients can be spared.
+        """Put names in the place of root, leaf, random and same, as things stand now, so that
+        clients can be spared.
 
         random stops another broker each time, while there are any.
         """
@@ -65,7 +74,10 @@ class Striker:
         if name == "same":
             return last or next(iter(self._lab.brokers))
         if name == "random":
-            return self._random.choice([broker for broker in self._lab.brokers if broker not in but] or list(self._lab.brokers))
+            return self._random.choice(
+                [broker for broker in self._lab.brokers if broker not in but]
+                or list(self._lab.brokers)
+            )
         return self._observer.root() if name == "root" else self._observer.leaf()
 
     async def carry_out(self, faults: list[Fault], start: float) -> None:
@@ -75,7 +87,9 @@ class Striker:
             number = next(self._numbers)
             heapq.heappush(plan, (fault.at, number, False, fault))
             if fault.duration:
-                undone = replace(fault, do=UNDONE.get(fault.do, "heal"), at=fault.at + fault.duration, wire={})
+                undone = replace(
+                    fault, do=UNDONE.get(fault.do, "heal"), at=fault.at + fault.duration, wire={}
+                )
                 heapq.heappush(plan, (undone.at, number, True, undone))
         while plan:
             at, number, undoing, fault = heapq.heappop(plan)
@@ -85,7 +99,8 @@ class Striker:
     def strike(self, fault: Fault, number: int = 0, undoing: bool = False) -> None:
         """Do one thing, now. Raises LabError where the lab cannot, or where it comes to nothing.
 
-        number: by which it is undone alone (0: a new one); undoing: of the fault with this number, and of no other.
+        number: by which it is undone alone (0: a new one); undoing: of the fault with this number,
+        and of no other.
         """
         at = time.monotonic_ns()
         target, detail = fault.broker, ""
@@ -97,9 +112,20 @@ class Striker:
         else:
             pairs = self._pairs(fault)
             if not pairs:
-                raise LabError(f"{fault.do}: there is no link between {' and '.join(fault.links[0]) if fault.links else 'them'}")
-            target = f"{pairs[0][0]}-{pairs[0][1]}" if len(pairs) == 1 else "all" if not fault.groups else "partition"
-            detail = "|".join("+".join(group) for group in fault.groups) or " ".join(f"{k}={v}" for k, v in fault.wire.items())
+                raise LabError(
+                    f"{fault.do}: there is no link between "
+                    f"{' and '.join(fault.links[0]) if fault.links else 'them'}"
+                )
+            target = (
+                f"{pairs[0][0]}-{pairs[0][1]}"
+                if len(pairs) == 1
+                else "all"
+                if not fault.groups
+                else "partition"
+            )
+            detail = "|".join("+".join(group) for group in fault.groups) or " ".join(
+                f"{k}={v}" for k, v in fault.wire.items()
+            )
             self._on_links(fault, pairs, number, undoing)
         self._trace.fault(at, fault.do, target, detail)
         self.struck.append((at, fault.do, target))
@@ -133,9 +159,17 @@ class Striker:
 
     def _pairs(self, fault: Fault) -> list[tuple[str, str]]:
         if fault.groups:
-            rest = set(self._lab.topology.hosts) - {host for group in fault.groups for host in group}
+            rest = set(self._lab.topology.hosts) - {
+                host for group in fault.groups for host in group
+            }
             groups = [*map(list, fault.groups[:-1]), [*fault.groups[-1], *sorted(rest)]]
-            pairs = [(a, b) for i, one in enumerate(groups) for other in groups[i + 1 :] for a in one for b in other]
+            pairs = [
+                (a, b)
+                for i, one in enumerate(groups)
+                for other in groups[i + 1 :]
+                for a in one
+                for b in other
+            ]
             return self._linked(pairs)
         pairs = []
         for one, other in fault.links:
@@ -150,7 +184,9 @@ class Striker:
         """Those between which there is a link."""
         return [pair for pair in pairs if self._lab.topology.wire(*pair) is not None]
 
-    def _on_links(self, fault: Fault, pairs: list[tuple[str, str]], number: int, undoing: bool) -> None:
+    def _on_links(
+        self, fault: Fault, pairs: list[tuple[str, str]], number: int, undoing: bool
+    ) -> None:
         both = fault.do != "half-open"
         directions = {*pairs, *((other, one) for one, other in pairs if both)}
         if undoing:

@@ -22,8 +22,8 @@ from bench.load.spec import LoadSpec
 _READY_SECONDS = 15.0
 _END_SECONDS = 5.0
 
-# 2.0.11 never delivers QoS 2 messages that once waited for a place in flight (more than 20 at a time, any client), and
-# QoS 1 is faster for it without that limit too.
+# 2.0.11 never delivers QoS 2 messages that once waited for a place in flight (more than 20 at a
+# time, any client), and QoS 1 is faster for it without that limit too.
 _MOSQUITTO = """\
 listener {port} 127.0.0.1
 allow_anonymous true
@@ -47,8 +47,9 @@ plugins:
 class Target:
     """A broker to start.
 
-    command: a template of a shell-like command line, in which {port}, {config} (a file with `config` in it, its own
-    {port} filled in), {dir} (an empty folder that is removed afterwards) and {python} stand for their values.
+    command: a template of a shell-like command line, in which {port}, {config} (a file with
+    `config` in it, its own {port} filled in), {dir} (an empty folder that is removed afterwards)
+    and {python} stand for their values.
     """
 
     name: str
@@ -64,7 +65,10 @@ class Target:
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        Target("mqttree", "{python} -m broker.cli run --listen 127.0.0.1:{port} --discovery off --data-dir {dir}"),
+        Target(
+            "mqttree",
+            "{python} -m broker.cli run --listen 127.0.0.1:{port} --discovery off --data-dir {dir}",
+        ),
         Target("mosquitto", "mosquitto -c {config}", _MOSQUITTO),
         Target("mosquitto-nodelay", "mosquitto -c {config}", "set_tcp_nodelay true\n" + _MOSQUITTO),
         Target("amqtt", "amqtt -c {config}", _AMQTT),
@@ -83,7 +87,8 @@ class Running:
 
 
 def target(text: str) -> Target:
-    """Look a target up by name, or make one from NAME=COMMAND; ValueError in one line for anything else."""
+    """Look a target up by name, or make one from NAME=COMMAND; ValueError in one line for anything
+    else."""
     name, equals, command = text.partition("=")
     if equals and name and command.strip():
         try:
@@ -94,7 +99,10 @@ def target(text: str) -> Target:
             raise ValueError(f"target {name}: the command needs {{port}}")
         return Target(name, command)
     if text not in TARGETS:
-        raise ValueError(f"unknown target {text!r}: one of {', '.join(TARGETS)}, or NAME=COMMAND with {{port}} in it")
+        raise ValueError(
+            f"unknown target {text!r}: one of {', '.join(TARGETS)}, "
+            "or NAME=COMMAND with {port} in it"
+        )
     return TARGETS[text]
 
 
@@ -107,7 +115,8 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(what: Target) -> Iterator[Running]:
-    """Start a broker, wait until it completes an MQTT handshake, and end it (by its pid) whatever happens inside.
+    """Start a broker, wait until it completes an MQTT handshake, and end it (by its pid) whatever
+    happens inside.
 
     Raises LoadError, with the last line that the program printed, when it does not get that far.
     """
@@ -118,12 +127,19 @@ def running(what: Target) -> Iterator[Running]:
         config, log = directory / "config", directory / "log"
         config.write_text(what.config.replace("{port}", str(port)))
         (directory / "data").mkdir()
-        values = {"port": str(port), "config": str(config), "dir": str(directory / "data"), "python": sys.executable}
+        values = {
+            "port": str(port),
+            "config": str(config),
+            "dir": str(directory / "data"),
+            "python": sys.executable,
+        }
         command = [_fill(word, values) for word in shlex.split(what.command)]
         command[0] = shutil.which(command[0], path=_search_path()) or command[0]
         with log.open("wb") as output:
             try:
-                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                )
             except OSError as error:
                 raise LoadError(f"{what.name} cannot be started: {error}") from error
         try:
@@ -157,7 +173,11 @@ def _await(name: str, process: subprocess.Popen[bytes], port: int, log: Path) ->
             time.sleep(0.02)
     said = log.read_text(errors="replace").strip().splitlines()
     ended = process.poll()
-    how = f"ended with code {ended}" if ended is not None else f"was not ready after {_READY_SECONDS:g} s ({reason})"
+    how = (
+        f"ended with code {ended}"
+        if ended is not None
+        else f"was not ready after {_READY_SECONDS:g} s ({reason})"
+    )
     raise LoadError(f"{name} {how}{': ' + said[-1] if said else ''}")
 
 

@@ -14,10 +14,11 @@ PREFIX = "topic-tree"
 
 @dataclass(frozen=True, slots=True)
 class ClientSpec:
-    """One client. host: where it sits; broker: whom it connects to; number: of the publisher in the run, -1: a subscriber.
+    """One client. host: where it sits; broker: whom it connects to; number: of the publisher in the
+    run, -1: a subscriber.
 
-    topics: what a publisher publishes, in turn, or a subscriber's one filter. start: s after the beginning at which its first
-    message is due.
+    topics: what a publisher publishes, in turn, or a subscriber's one filter. start: s after the
+    beginning at which its first message is due.
     """
 
     name: str
@@ -30,7 +31,8 @@ class ClientSpec:
 
 
 def nearest(topology: Topology, host: str, brokers: Sequence[str]) -> str:
-    """The broker that clients on a host connect to: on the same host, else the one with the shortest delay."""
+    """The broker that clients on a host connect to: on the same host, else the one with the
+    shortest delay."""
     if host in brokers:
         return host
     wires = ((topology.wire(host, broker), broker) for broker in brokers)
@@ -38,21 +40,32 @@ def nearest(topology: Topology, host: str, brokers: Sequence[str]) -> str:
     return min(reachable)[1] if reachable else brokers[0]
 
 
-def _hosts(flow: Parameters, hosts: Sequence[str], sites: bool, source: random.Random) -> tuple[list[str], list[str]]:
+def _hosts(
+    flow: Parameters, hosts: Sequence[str], sites: bool, source: random.Random
+) -> tuple[list[str], list[str]]:
     """The hosts of publishers and of subscribers."""
     publishers, subscribers = flow.publishers, flow.subscribers
     if flow.locality == "even" or len(hosts) == 1:
-        return [hosts[n % len(hosts)] for n in range(publishers)], [hosts[n % len(hosts)] for n in range(subscribers)]
+        return [hosts[n % len(hosts)] for n in range(publishers)], [
+            hosts[n % len(hosts)] for n in range(subscribers)
+        ]
     if flow.locality == "50":
         if sites:
-            return [hosts[n % 2] for n in range(publishers)], [hosts[n % 2] for n in range(subscribers)]
-        return [source.choice(hosts) for _ in range(publishers)], [source.choice(hosts) for _ in range(subscribers)]
+            return [hosts[n % 2] for n in range(publishers)], [
+                hosts[n % 2] for n in range(subscribers)
+            ]
+        return [source.choice(hosts) for _ in range(publishers)], [
+            source.choice(hosts) for _ in range(subscribers)
+        ]
     one, other = (hosts[0], hosts[1]) if sites else source.sample(list(hosts), 2)
     return [one] * publishers, [one if flow.locality == "100" else other] * subscribers
 
 
-def clients(cell: Cell, brokers: Sequence[str], spared: Sequence[str], seed: int) -> list[ClientSpec]:
-    """All clients of a cell, subscribers first. brokers: those that run; spared: brokers that will fail and get none."""
+def clients(
+    cell: Cell, brokers: Sequence[str], spared: Sequence[str], seed: int
+) -> list[ClientSpec]:
+    """All clients of a cell, subscribers first. brokers: those that run; spared: brokers that will
+    fail and get none."""
     topology = cell.topology
     result: list[ClientSpec] = []
     publishers: list[ClientSpec] = []
@@ -62,24 +75,40 @@ def clients(cell: Cell, brokers: Sequence[str], spared: Sequence[str], seed: int
         usable = [broker for broker in brokers if broker not in spared]
         where, whither = _hosts(flow, hosts, bool(topology.sites), source)
         stem = f"{PREFIX}/{flow_name}" if flow_name else PREFIX
-        names = [f"{stem}/{source.randrange(1 << 32):08x}/{number:03d}" for number in range(flow.topics)]
+        names = [
+            f"{stem}/{source.randrange(1 << 32):08x}/{number:03d}" for number in range(flow.topics)
+        ]
         used = []
         for number, host in enumerate(where):
             topic = source.choice(names) if flow.choice == "random" else names[number % len(names)]
             used.append(topic)
             start = flow.begin + (source.random() / flow.rate if flow.rate else 0.0)
             name = f"{flow_name or 'p'}-pub-{number}"
-            spec = ClientSpec(name, flow_name, host, nearest(topology, host, usable), (topic,), len(publishers), start)
+            spec = ClientSpec(
+                name,
+                flow_name,
+                host,
+                nearest(topology, host, usable),
+                (topic,),
+                len(publishers),
+                start,
+            )
             publishers.append(spec)
         for number, host in enumerate(whither):
             if flow.choice == "all":
                 chosen = f"{stem}/#"
             else:
-                chosen = source.choice(used or names) if flow.choice == "random" else names[number % len(names)]
+                chosen = (
+                    source.choice(used or names)
+                    if flow.choice == "random"
+                    else names[number % len(names)]
+                )
             if flow.share:
                 chosen = f"$share/{flow_name or 'group'}/{chosen}"
             name = f"{flow_name or 's'}-sub-{number}"
-            result.append(ClientSpec(name, flow_name, host, nearest(topology, host, usable), (chosen,)))
+            result.append(
+                ClientSpec(name, flow_name, host, nearest(topology, host, usable), (chosen,))
+            )
     return result + publishers
 
 

@@ -1,7 +1,8 @@
-"""A whole broker as one synchronous object: bytes in, bytes out, `now` handed in (design section 1).
+"""A whole broker as one synchronous object: bytes in, bytes out, `now` handed in (design section
+1).
 
-It reads no clock, opens no socket and awaits nothing. A driver calls the inputs, then `flush` and `take_effects`, and `tick` at
-`next_deadline`. Nothing here raises for what peers send.
+It reads no clock, opens no socket and awaits nothing. A driver calls the inputs, then `flush` and
+`take_effects`, and `tick` at `next_deadline`. Nothing here raises for what peers send.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ RULED_AT_ONCE, RULED_WORK = 100, 8
 """sessions that new rules are put in force for at a time, and steps of work for each."""
 
 CLOSED_WORK, GONE_WORK = 2 * limits.PACKET_WORK, 5
-"""steps for a client that is told why it is closed (its will is sent, its session may end); for a connection that is gone."""
+"""steps for a client that is told why it is closed (its will is sent, its session may end); for a
+connection that is gone."""
 
 
 class Timer:
@@ -108,10 +110,13 @@ class Node:
         self.hooks = hooks or Hooks()
         self.fast = not self.hooks.every_packet
         self.turns = Turns(self)
-        self.paused = 0  # connections whose transport holds enough; not 0: flush after every read, see `hold_publishers`
+        # connections whose transport holds enough; not 0: flush after every read, see
+        # `hold_publishers`
+        self.paused = 0
         self.counters = Counters()
         self.dirty: list[Connection | Session] = []
-        self.unheld: deque[Connection] = deque()  # publishers that were held, and had been read further than was handled
+        # Publishers that were held, and had been read further than was handled.
+        self.unheld: deque[Connection] = deque()
         self.ended = 0  # connections whose peer has gone and whose last packets wait for plugins
         self.effects: list[Effect] = []
         self.connections: set[Connection] = set()
@@ -123,17 +128,24 @@ class Node:
         self.feeds = RetainedFeeds(self)
         self.fanout = Fanout(self)
         self.forwarding: list[Link] = []  # links in the live stream
-        self.federated = False  # somebody else was there: what is published must be numbered and kept
+        # Somebody else was there: what is published must be numbered and kept.
+        self.federated = False
         self.current: Connection | None = None  # whose bytes are being handled
         self._timers: list[tuple[float, int, Timer]] = []
         self._timer_number = count()
         self._cancelled = 0
-        self._handshakes: Wheel[Handshake] = Wheel(self.schedule, self._check_handshake, self.turns.full)
-        self._keep_alives: Wheel[Client] = Wheel(self.schedule, self._check_keep_alive, self.turns.full)
-        self._holding: dict[object, set[Connection]] = {}  # slow subscriber (or plugins) -> publishers not read for it
+        self._handshakes: Wheel[Handshake] = Wheel(
+            self.schedule, self._check_handshake, self.turns.full
+        )
+        self._keep_alives: Wheel[Client] = Wheel(
+            self.schedule, self._check_keep_alive, self.turns.full
+        )
+        # Slow subscriber (or plugins) -> publishers not read for it.
+        self._holding: dict[object, set[Connection]] = {}
         self._hold_timers: dict[object, Timer] = {}
         self.methods: dict[str, Method] = {}
-        """Authentication Method -> what begins an exchange; the driver puts them in (they need secrets and true randomness)."""
+        """Authentication Method -> what begins an exchange; the driver puts them in (they need
+        secrets and true randomness)."""
         self.connected = 0  # clients
         self.stopping = False
         """This broker is saying goodbye to very many clients, some in each turn."""
@@ -150,9 +162,16 @@ class Node:
     # ---------------------------------------------------------------- inputs
 
     def connection_made(
-        self, kind: str, peer: str, listener: str, transport: Transport, now: float, dial: Dial | None = None
+        self,
+        kind: str,
+        peer: str,
+        listener: str,
+        transport: Transport,
+        now: float,
+        dial: Dial | None = None,
     ) -> Connection:
-        """A connection was accepted ("in") or a dial succeeded ("out", with its effect). Feed `Connection.receive`."""
+        """A connection was accepted ("in") or a dial succeeded ("out", with its effect). Feed
+        `Connection.receive`."""
         self.now = now
         self.counters.accepted += 1
         conn = Connection(self, kind, peer, listener, transport, now)
@@ -173,20 +192,28 @@ class Node:
         if conn.owner is handshake and not conn.closed and not conn.waiting:
             self.counters.connect_timeout += 1
             what = "no CONNECT" if conn.owner.connect is None else "no end of its authentication"
-            self.log_limit.line("info", what, conn.peer, f"{conn.peer}: {what} within {self.config.connect_timeout:g} s; closed")
+            self.log_limit.line(
+                "info",
+                what,
+                conn.peer,
+                f"{conn.peer}: {what} within {self.config.connect_timeout:g} s; closed",
+            )
             conn.abort(what)
             self.turns.work += limits.PACKET_WORK
 
     def connection_lost(self, conn: Connection, reason: str, now: float) -> None:
         """A connection is closed, by whomever; harmless when repeated.
 
-        A client may publish, disconnect and be gone while a plugin is still asked about its first message. What it sent counts
-        all the same, its DISCONNECT above all (MQTT-3.14.4-3).
+        A client may publish, disconnect and be gone while a plugin is still asked about its first
+        message. What it sent counts all the same, its DISCONNECT above all (MQTT-3.14.4-3).
         """
         if (
             conn.waiting
             and not (conn.closing or conn.closed or conn.ended)
-            and (isinstance(conn.owner, Client) or (isinstance(conn.owner, Handshake) and conn.owner.in_line))
+            and (
+                isinstance(conn.owner, Client)
+                or (isinstance(conn.owner, Handshake) and conn.owner.in_line)
+            )
             and self.ended < limits.MAX_ENDED
         ):
             self.ended += 1
@@ -218,7 +245,8 @@ class Node:
         self.release_publishers(conn)
         for publishers in self._holding.values():
             publishers.discard(conn)
-        current, self.current = self.current, None  # what its end brings about holds nobody who was read before
+        # What its end brings about holds nobody who was read before.
+        current, self.current = self.current, None
         if conn.owner is not None:
             conn.owner.lost(reason, now)
         self.current = current
@@ -278,7 +306,8 @@ class Node:
                 pass
 
     def tick(self, now: float) -> None:
-        """Do what is due, as much of it as goes into one turn (`turns`); what is left is due at once."""
+        """Do what is due, as much of it as goes into one turn (`turns`); what is left is due at
+        once."""
         self.now = now
         self.current = None
         self.federation.awake(now)
@@ -303,7 +332,8 @@ class Node:
         return due
 
     def flush(self) -> None:
-        """Hand every outbox to its transport, each once; go on with publishers that waited for somebody who has caught up."""
+        """Hand every outbox to its transport, each once; go on with publishers that waited for
+        somebody who has caught up."""
         self._flush()
         while self.unheld:
             self.unheld.popleft().go_on(self.now)
@@ -346,8 +376,8 @@ class Node:
         return timer
 
     def cancel(self, timer: Timer) -> None:
-        """Do not call. What the timer refers to is free at once, its place in the heap soon: clients that come and go, each
-        with a timer in a day, must not fill the memory."""
+        """Do not call. What the timer refers to is free at once, its place in the heap soon:
+        clients that come and go, each with a timer in a day, must not fill the memory."""
         if timer.call is not None:
             timer.call = None
             self._cancelled += 1
@@ -359,7 +389,8 @@ class Node:
     # ---------------------------------------------------------------- messages
 
     def publish(self, message: Message) -> None:
-        """Take over an application message that was published here: deliver it here and pass it on."""
+        """Take over an application message that was published here: deliver it here and pass it
+        on."""
         self.counters.published_single += 1
         if message.retain:
             self.federation.retention.written(message)
@@ -377,7 +408,8 @@ class Node:
         self.publish(Message(topic.encode(), payload, qos, retain, b"", None, None))
 
     def retain(self, message: Message) -> None:
-        """Note that a retained message has become its topic's (empty: that it was deleted; MQTT-3.3.1-5 to -8)."""
+        """Note that a retained message has become its topic's (empty: that it was deleted;
+        MQTT-3.3.1-5 to -8)."""
         if self.hooks.events:
             self.event("broker_retained_message", message=kept(message))
 
@@ -389,20 +421,31 @@ class Node:
     # ---------------------------------------------------------------- access
 
     def set_access(self, access: Access | None, now: float) -> None:
-        """Put users and rules in force, for all from their next packet on; of some thousand clients a few ms later, as they take
-        turns. Nobody is disconnected."""
+        """Put users and rules in force, for all from their next packet on; of some thousand clients
+        a few ms later, as they take turns. Nobody is disconnected."""
         self.now, self.current = now, None
         self.access = access
         self.fanout.forget_routes()
-        self.turns.go(self._put_in_force(list(self.sessions.values())), lambda: self.access is not access)
+        self.turns.go(
+            self._put_in_force(list(self.sessions.values())), lambda: self.access is not access
+        )
 
     def _put_in_force(self, sessions: list[Session]) -> Iterator[int]:
-        """Have sessions keep to the rules, some of them at a time; yields the steps of work that it took."""
+        """Have sessions keep to the rules, some of them at a time; yields the steps of work that it
+        took."""
         for number, session in enumerate(sessions, 1):
             conn, old = session.conn, session.permissions
-            listener = conn.listener if conn is not None else old.listener if old is not None else session.listener
+            listener = (
+                conn.listener
+                if conn is not None
+                else old.listener
+                if old is not None
+                else session.listener
+            )
             if listener is not None:
-                session.permissions = self.permissions(session.username, session.client_id, listener)
+                session.permissions = self.permissions(
+                    session.username, session.client_id, listener
+                )
             if conn is not None and isinstance(conn.owner, Client):
                 conn.owner.choose_routes()
             if not number % RULED_AT_ONCE:
@@ -413,15 +456,20 @@ class Node:
             if not number % RULED_AT_ONCE:
                 yield RULED_AT_ONCE * RULED_WORK
 
-    def permissions(self, username: str | None, client_id: str, listener: str) -> Permissions | None:
+    def permissions(
+        self, username: str | None, client_id: str, listener: str
+    ) -> Permissions | None:
         """Return what a client may; None: everything."""
         if self.access is None:
             return None
         certified = listener in self.config.identity_listeners
-        return self.access.permissions(username, client_id, listener, verified=self.hooks.verified, certified=certified)
+        return self.access.permissions(
+            username, client_id, listener, verified=self.hooks.verified, certified=certified
+        )
 
     def revoke(self, session: Session) -> None:
-        """Drop what waits for a session that may not receive it any more; others of its groups get what was theirs."""
+        """Drop what waits for a session that may not receive it any more; others of its groups get
+        what was theirs."""
         for outgoing in session.revoke():
             self.fanout.pass_on(outgoing)
 
@@ -450,7 +498,8 @@ class Node:
             self.turns.work += CLOSED_WORK
 
     def client_gone(self, client: Client, reason: str, *, graceful: bool) -> None:
-        """A client's connection ended: will, session expiry (MQTT-3.1.2-8, MQTT-3.1.2-11). Harmless when repeated."""
+        """A client's connection ended: will, session expiry (MQTT-3.1.2-8, MQTT-3.1.2-11). Harmless
+        when repeated."""
         session = client.session
         if session.conn is not client.conn:
             return
@@ -465,7 +514,8 @@ class Node:
         conn = client.conn
         conn.outbox = list(conn.outbox)
         if conn.outbox:
-            self.dirty.append(conn)  # perhaps only the session was listed, and its outbox is another one now
+            # Perhaps only the session was listed, and its outbox is another one now.
+            self.dirty.append(conn)
         if client.timer is not None:
             self._keep_alives.discard(client.timer, client)
         client.forget_routes()
@@ -489,26 +539,35 @@ class Node:
             self.durability.keep(session)
         self.federation.unlogged.watch(session)
         if session.expiry != NEVER:
-            session.expiry_timer = self.schedule(self.now + session.expiry, lambda now: self.expire(session))
+            session.expiry_timer = self.schedule(
+                self.now + session.expiry, lambda now: self.expire(session)
+            )
 
     def take_over(self, session: Session) -> None:
-        """Disconnect the connection that a newer one with its client id replaces, here or elsewhere (MQTT-3.1.4-3)."""
+        """Disconnect the connection that a newer one with its client id replaces, here or elsewhere
+        (MQTT-3.1.4-3)."""
         conn = session.conn
         assert conn is not None
         self.counters.taken_over += 1
         owner = conn.owner
-        conn.outbox = list(session.outbox)  # what was queued on the old connection still goes out there
+        # What was queued on the old connection still goes out there.
+        conn.outbox = list(session.outbox)
         session.outbox = []
         if isinstance(owner, Client):
             if conn.outbox:
                 self.dirty.append(conn)
-            last = encode_packet(Disconnect(ReasonCode.SESSION_TAKEN_OVER), 5) if owner.version == 5 else b""
+            last = (
+                encode_packet(Disconnect(ReasonCode.SESSION_TAKEN_OVER), 5)
+                if owner.version == 5
+                else b""
+            )
             conn.linger = True
             conn.close(last)
             self.client_gone(owner, "taken over", graceful=False)
 
     def expire(self, session: Session) -> None:
-        """End a session whose client has been away for too long. All clients of a network that failed may be, in one moment."""
+        """End a session whose client has been away for too long. All clients of a network that
+        failed may be, in one moment."""
         self.counters.sessions_expired += 1
         self.turns.work += limits.PACKET_WORK
         self.end_session(session)
@@ -522,21 +581,25 @@ class Node:
         if session.keeper is not None and isinstance(session, KeptSession) and session.conn is None:
             session.keeper.meta(session)
         permissions = session.permissions
-        if will.topic.startswith("$") or (permissions is not None and not permissions.may_publish(will.topic)):
+        if will.topic.startswith("$") or (
+            permissions is not None and not permissions.may_publish(will.topic)
+        ):
             self.counters.publish_refused += 1
             return
         self.counters.wills += 1
         self.publish(message_of(will, self.now, session))
 
     def redirect(self, client: Client, reference: str, permanent: bool) -> None:
-        """Send a client to another broker (MQTT 5, 4.13): DISCONNECT with `reference` ("host:port", several with spaces between);
-        before MQTT 5 it is only closed. Its will is sent, or waits, as at any end that is not the client's own."""
+        """Send a client to another broker (MQTT 5, 4.13): DISCONNECT with `reference` ("host:port",
+        several with spaces between); before MQTT 5 it is only closed. Its will is sent, or waits,
+        as at any end that is not the client's own."""
         self.counters.redirected += 1
         reason = ReasonCode.SERVER_MOVED if permanent else ReasonCode.USE_ANOTHER_SERVER
         client.shut(reason, "", {Property.SERVER_REFERENCE: reference})
 
     def end_session(self, session: Session) -> None:
-        """Forget a session: a delayed will is due, subscriptions and messages go (MQTT-3.1.2-8, MQTT-4.1.0)."""
+        """Forget a session: a delayed will is due, subscriptions and messages go (MQTT-3.1.2-8,
+        MQTT-4.1.0)."""
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
             self.moving.ended(session)
@@ -556,17 +619,19 @@ class Node:
     # ---------------------------------------------------------------- backpressure
 
     def hold_publishers(self, slow: Connection) -> None:
-        """Do not read the present publisher until `slow` has caught up; a client for HOLD_TIME without progress, a link as long
-        as it lives (`LinkAcks` closes one that takes nothing).
+        """Do not read the present publisher until `slow` has caught up; a client for HOLD_TIME
+        without progress, a link as long as it lives (`LinkAcks` closes one that takes nothing).
 
-        The present publisher is right only while a driver flushes after every read as long as `paused` is not 0.
+        The present publisher is right only while a driver flushes after every read as long as
+        `paused` is not 0.
         """
         source = self.current
         if source is not None and source is not slow and self.watched(slow):
             self.hold(source, slow)
 
     def watched(self, slow: Connection) -> bool:
-        """Whether publishers may wait for `slow`. It is looked at from now on: they do so until HOLD_TIME without progress."""
+        """Whether publishers may wait for `slow`. It is looked at from now on: they do so until
+        HOLD_TIME without progress."""
         if slow not in self._holding and slow not in self.links_by_connection and not slow.stalled:
             slow.waiting_since = self.now
             self._watch_hold(slow)
@@ -579,7 +644,8 @@ class Node:
             self.hold(self.current, reason)
 
     def hold(self, source: Connection, reason: object) -> None:
-        """Do not read `source` until `release_publishers(reason)`. A link is read on: those are held whose messages it brings."""
+        """Do not read `source` until `release_publishers(reason)`. A link is read on: those are
+        held whose messages it brings."""
         publishers = self._holding.setdefault(reason, set())
         if source in self.links_by_connection and not isinstance(reason, Rest):
             self.federation.backpressure.note(reason)
@@ -598,9 +664,12 @@ class Node:
     def _check_hold(self, slow: Connection, now: float, *, again: bool = False) -> None:
         if slow.waiting_since + limits.HOLD_TIME > now:
             self._watch_hold(slow)
-        elif not again:  # we may have been stopped: what it has sent meanwhile is read before the next look
+        elif not again:
+            # We may have been stopped: what it has sent meanwhile is read before the next look.
             look = now + limits.HOLD_LOOK
-            self._hold_timers[slow] = self.schedule(look, lambda now: self._check_hold(slow, now, again=True))
+            self._hold_timers[slow] = self.schedule(
+                look, lambda now: self._check_hold(slow, now, again=True)
+            )
         else:
             slow.stalled = True
             if isinstance(slow.owner, Client):
@@ -623,8 +692,9 @@ class Node:
     # ---------------------------------------------------------------- end
 
     def stop(self, now: float, then: Callable[[], None] = lambda: None) -> None:
-        """Say goodbye to everybody: links, announcements, MQTT 5 clients (0x8B). Flush, then close. Of very many clients some go
-        in each turn, and for the others everything goes on until theirs; nobody else is let in. `then` is called at the end."""
+        """Say goodbye to everybody: links, announcements, MQTT 5 clients (0x8B). Flush, then close.
+        Of very many clients some go in each turn, and for the others everything goes on until
+        theirs; nobody else is let in. `then` is called at the end."""
         self.now, self.current = now, None
         if not self.stopping:
             self.stopping = True
@@ -639,7 +709,8 @@ class Node:
             if session.conn is not None and isinstance(session.conn.owner, Client):
                 session.conn.owner.shut(ReasonCode.SERVER_SHUTTING_DOWN)
                 steps = CLOSED_WORK
-        self.federation.leave(self.now)  # after the clients: their wills go to other brokers, too (MQTT-3.1.2-8)
+        # After the clients: their wills go to other brokers, too (MQTT-3.1.2-8).
+        self.federation.leave(self.now)
         for conn in list(self.connections):
             conn.close()
         self.stopping = False

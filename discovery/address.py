@@ -19,7 +19,8 @@ _WILDCARDS = frozenset(("", "0.0.0.0", "::", "*"))
 
 
 class Address(NamedTuple):
-    """Host (IPv4, IPv6 without brackets, or a name) and TCP port. Plain tuples order as text: sort by `sort_key`."""
+    """Host (IPv4, IPv6 without brackets, or a name) and TCP port. Plain tuples order as text: sort
+    by `sort_key`."""
 
     host: str
     port: int
@@ -44,7 +45,8 @@ def _literal(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def sort_key(address: Address) -> SortKey:
-    """Order IPv4 before IPv6 before names, as numbers and not as text, then by port (MQTT-ST: the lowest address)."""
+    """Order IPv4 before IPv6 before names, as numbers and not as text, then by port (MQTT-ST: the
+    lowest address)."""
     found = _literal(address.host)
     if found is None:
         return (2, 0, address.host.lower(), address.port)
@@ -78,7 +80,8 @@ def is_loopback(host: str) -> bool:
 
 
 def normal_host(host: str) -> str:
-    """Return the one spelling of a host: IPv6 compressed, IPv4-mapped IPv6 as IPv4, names in lower case.
+    """Return the one spelling of a host: IPv6 compressed, IPv4-mapped IPv6 as IPv4, names in lower
+    case.
 
     Raises ValueError with one clear line when it is neither an IP address nor a host name.
     """
@@ -113,7 +116,9 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
     elif trimmed.count(":") > 1:
         host, port_text = trimmed, None
         if not is_literal(host):
-            raise ValueError(f"address {text!r}: an IPv6 address with a port is written [IPv6]:PORT")
+            raise ValueError(
+                f"address {text!r}: an IPv6 address with a port is written [IPv6]:PORT"
+            )
     else:
         host, colon, after = trimmed.partition(":")
         port_text = after if colon else None

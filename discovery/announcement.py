@@ -1,9 +1,10 @@
 """The announcement of a broker: one UDP datagram, packed and unpacked.
 
-Layout, big-endian: magic (4 bytes), version u8, flags u8, id (8 bytes), boot u32, counter u32, wall clock u64 (ms since
-the epoch), port u16, then cluster, host and name, each a length u8 and UTF-8; then fields of later versions, which are
-skipped; at the end, when the flag says so, the IP address that it is sent from (16 bytes) and HMAC-SHA256 of everything
-before. Somebody who sends it again from another address cannot have it taken for news of the broker there (`bind`).
+Layout, big-endian: magic (4 bytes), version u8, flags u8, id (8 bytes), boot u32, counter u32, wall
+clock u64 (ms since the epoch), port u16, then cluster, host and name, each a length u8 and UTF-8;
+then fields of later versions, which are skipped; at the end, when the flag says so, the IP address
+that it is sent from (16 bytes) and HMAC-SHA256 of everything before. Somebody who sends it again
+from another address cannot have it taken for news of the broker there (`bind`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _PREFIX = struct.Struct("!4sBB")
 
 
 class AnnouncementError(ValueError):
-    """A datagram that is not an announcement for us; `kind` is "garbage", "version", "cluster", "secret" or "source"."""
+    """A datagram that is not an announcement for us; `kind` is "garbage", "version", "cluster",
+    "secret" or "source"."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -45,8 +47,9 @@ class AnnouncementError(ValueError):
 class Announcement:
     """What a broker says of itself.
 
-    `address.host` "" means "the address that this datagram came from"; `wall` is in seconds since the epoch, kept to
-    the millisecond; `counter` grows with every announcement of a `boot`; `new` asks for answers, `leave` is a goodbye.
+    `address.host` "" means "the address that this datagram came from"; `wall` is in seconds since
+    the epoch, kept to the millisecond; `counter` grows with every announcement of a `boot`; `new`
+    asks for answers, `leave` is a goodbye.
     """
 
     cluster: str
@@ -70,16 +73,30 @@ class Announcement:
         return Address(self.address.host or normal_host(source[0]), self.address.port)
 
     def encode(self, secret: bytes | None, host: str = "") -> bytes:
-        """Pack into a datagram, signed when a secret is set, to be sent from the IP address `host` ("": `bind` is going to say).
+        """Pack into a datagram, signed when a secret is set, to be sent from the IP address `host`
+        ("": `bind` is going to say).
 
         Raises ValueError for a field that does not fit.
         """
-        flags = (_LEAVE if self.leave else 0) | (_NEW if self.new else 0) | (_SIGNED if secret is not None else 0)
+        flags = (
+            (_LEAVE if self.leave else 0)
+            | (_NEW if self.new else 0)
+            | (_SIGNED if secret is not None else 0)
+        )
         if len(self.id) != ID_BYTES:
             raise ValueError(f"broker id has {len(self.id)} bytes instead of {ID_BYTES}")
         try:
             wall_ms = round(self.wall * 1000)
-            head = _FIXED.pack(MAGIC, self.version, flags, self.id, self.boot, self.counter, wall_ms, self.address.port)
+            head = _FIXED.pack(
+                MAGIC,
+                self.version,
+                flags,
+                self.id,
+                self.boot,
+                self.counter,
+                wall_ms,
+                self.address.port,
+            )
         except struct.error as error:
             raise ValueError(f"announcement: {error}") from None
         parts = [head]
@@ -96,7 +113,8 @@ class Announcement:
 
 
 def bind(data: bytes, secret: bytes | None, host: str) -> bytes:
-    """Return the datagram as it is sent from the interface with the IP address `host`; without a secret that is the same."""
+    """Return the datagram as it is sent from the interface with the IP address `host`; without a
+    secret that is the same."""
     return data if secret is None else _sign(data[:-SIGNATURE_BYTES], secret, host)
 
 
@@ -106,7 +124,8 @@ def unsigned(data: bytes, secret: bytes | None) -> bytes:
 
 
 def check_text(what: str, text: str, limit: int) -> bytes:
-    """Return `text` in UTF-8. Raises ValueError when it is longer than `limit` bytes or not printable."""
+    """Return `text` in UTF-8. Raises ValueError when it is longer than `limit` bytes or not
+    printable."""
     if not text.isprintable():  # it is going to stand in other brokers' logs
         raise ValueError(f"{what} {text!r} has characters that cannot be printed")
     raw = text.encode("utf-8", "surrogatepass")
@@ -115,11 +134,14 @@ def check_text(what: str, text: str, limit: int) -> bytes:
     return raw
 
 
-def decode(data: bytes, secret: bytes | None, cluster: str | None = None, host: str | None = None) -> Announcement:
+def decode(
+    data: bytes, secret: bytes | None, cluster: str | None = None, host: str | None = None
+) -> Announcement:
     """Unpack a datagram that came from the IP address `host` (None: not looked at).
 
-    With `cluster` given, another cluster's datagram is refused as "cluster" before its signature is looked at: two
-    clusters that share a network have different secrets, and that is nobody's mistake.
+    With `cluster` given, another cluster's datagram is refused as "cluster" before its signature is
+    looked at: two clusters that share a network have different secrets, and that is nobody's
+    mistake.
     Raises AnnouncementError with a one-line reason and nothing else, whatever the bytes.
     """
     if len(data) > MAX_DATAGRAM:
@@ -128,7 +150,9 @@ def decode(data: bytes, secret: bytes | None, cluster: str | None = None, host: 
         raise AnnouncementError("garbage", "not an announcement")
     _, version, flags = _PREFIX.unpack_from(data)
     if version != VERSION:
-        raise AnnouncementError("version", f"announcement version {version}, this broker speaks {VERSION}")
+        raise AnnouncementError(
+            "version", f"announcement version {version}, this broker speaks {VERSION}"
+        )
     signed = bool(flags & _SIGNED)
     end = len(data) - (SIGNATURE_BYTES if signed else 0)
     if end < _FIXED.size:
@@ -139,7 +163,9 @@ def decode(data: bytes, secret: bytes | None, cluster: str | None = None, host: 
         raise AnnouncementError("cluster", f"announcement of cluster {claimed!r}")
     _check_signature(data, signed, secret)
     if signed and host is not None and data[end : end + SOURCE_BYTES] != packed(host):
-        raise AnnouncementError("source", "announcement was signed for another address, somebody sent it again")
+        raise AnnouncementError(
+            "source", "announcement was signed for another address, somebody sent it again"
+        )
     advertised, offset = _read_text(data, offset, end, "advertised host", MAX_HOST)
     name, offset = _read_text(data, offset, end, "broker name", MAX_NAME)
     if port == 0:
@@ -152,9 +178,17 @@ def decode(data: bytes, secret: bytes | None, cluster: str | None = None, host: 
         except ValueError as error:
             raise AnnouncementError("garbage", f"advertised {error}") from None
     return Announcement(
-        claimed, broker_id, boot, counter, wall_ms / 1000, Address(advertised, port), name,
-        bool(flags & _LEAVE), bool(flags & _NEW), version,
-    )  # fmt: skip
+        claimed,
+        broker_id,
+        boot,
+        counter,
+        wall_ms / 1000,
+        Address(advertised, port),
+        name,
+        bool(flags & _LEAVE),
+        bool(flags & _NEW),
+        version,
+    )
 
 
 def _read_text(data: bytes, offset: int, end: int, what: str, limit: int) -> tuple[str, int]:
@@ -176,7 +210,9 @@ def _read_text(data: bytes, offset: int, end: int, what: str, limit: int) -> tup
 def _check_signature(data: bytes, signed: bool, secret: bytes | None) -> None:
     if secret is None:
         if signed:
-            raise AnnouncementError("secret", "announcement is signed, this broker has no cluster secret")
+            raise AnnouncementError(
+                "secret", "announcement is signed, this broker has no cluster secret"
+            )
     elif not signed:
         raise AnnouncementError("secret", "announcement is not signed with the cluster secret")
     elif not hmac.compare_digest(_mac(secret, data[:-MAC_BYTES]), data[-MAC_BYTES:]):

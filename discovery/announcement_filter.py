@@ -1,4 +1,5 @@
-"""What keeps datagrams out: other clusters, wrong secrets, replays, garbage. Counts each, complains seldom."""
+"""What keeps datagrams out: other clusters, wrong secrets, replays, garbage. Counts each, complains
+seldom."""
 
 from __future__ import annotations
 
@@ -8,14 +9,17 @@ from dataclasses import dataclass
 from discovery.announcement import Announcement, AnnouncementError, decode
 
 MAX_SEEN = 2048
-"""Brokers whose last announcement is remembered: twice the members, so that those that left are not replayed."""
+"""Brokers whose last announcement is remembered: twice the members, so that those that left are not
+replayed."""
 MAX_COMPLAINTS = 256
-"""Source hosts about which a line was logged within the last minute; more of them are only counted."""
+"""Source hosts about which a line was logged within the last minute; more of them are only
+counted."""
 COMPLAINT_INTERVAL = 60.0
 REPEAT_WINDOW = 2.0
 """Seconds in which a second copy of a datagram is no replay: it came over another interface."""
 REORDER_WINDOW = 10.0
-"""Without a secret, an older announcement is refused only this long: a forged counter must not silence a broker."""
+"""Without a secret, an older announcement is refused only this long: a forged counter must not
+silence a broker."""
 STALE_WINDOW = 60.0
 """The same for a forged boot number, in seconds since it was heard."""
 
@@ -38,7 +42,8 @@ class _Seen:
 
 
 class Gate:
-    """Decides on each datagram before anything else sees it. Its tables are bounded and hold only what passed."""
+    """Decides on each datagram before anything else sees it. Its tables are bounded and hold only
+    what passed."""
 
     def __init__(
         self,
@@ -48,7 +53,8 @@ class Gate:
         counters: dict[str, int],
         complain: Callable[[str], None],
     ) -> None:
-        """Take the cluster's name and secret, the tolerated difference of clocks (s), where to count and complain."""
+        """Take the cluster's name and secret, the tolerated difference of clocks (s), where to
+        count and complain."""
         self._cluster = cluster
         self._secret = secret
         self._clock_window = clock_window
@@ -70,23 +76,36 @@ class Gate:
             return announcement
         return None
 
-    def fresh(self, announcement: Announcement, source: tuple[str, int], now: float, wall: float) -> bool:
+    def fresh(
+        self, announcement: Announcement, source: tuple[str, int], now: float, wall: float
+    ) -> bool:
         """Say whether it is newer than all that was heard of this broker, and remember it if so.
 
-        `now` is monotonic, `wall` the time of day (s since the epoch). With a secret every older announcement is a
-        replay; without one, where anything can be forged, only old boots and what came out of order are left out.
+        `now` is monotonic, `wall` the time of day (s since the epoch). With a secret every older
+        announcement is a replay; without one, where anything can be forged, only old boots and what
+        came out of order are left out.
         """
         secret = self._secret is not None
         if secret and abs(announcement.wall - wall) > self._clock_window:
             difference = f"{announcement.wall - wall:+.0f} s, more than {self._clock_window:g} s"
-            self.refuse("clock", f"clock of broker {announcement.id.hex()} differs by {difference}", source, now)
+            self.refuse(
+                "clock",
+                f"clock of broker {announcement.id.hex()} differs by {difference}",
+                source,
+                now,
+            )
             return False
         seen = self._seen.get(announcement.id)
         if seen is not None:
             age = now - seen.at
             if announcement.boot < seen.boot:
                 if secret:
-                    self.refuse("replay", f"announcement of an earlier boot of {announcement.id.hex()}", source, now)
+                    self.refuse(
+                        "replay",
+                        f"announcement of an earlier boot of {announcement.id.hex()}",
+                        source,
+                        now,
+                    )
                     return False
                 if age < STALE_WINDOW:
                     self._counters["stale_boot"] += 1
@@ -96,7 +115,12 @@ class Gate:
                     self._counters["repeated"] += 1
                     return False
                 if secret:
-                    self.refuse("replay", f"announcement of {announcement.id.hex()} was heard before", source, now)
+                    self.refuse(
+                        "replay",
+                        f"announcement of {announcement.id.hex()} was heard before",
+                        source,
+                        now,
+                    )
                     return False
             del self._seen[announcement.id]
         elif len(self._seen) >= MAX_SEEN and not self._make_room(now):
@@ -106,7 +130,8 @@ class Gate:
         return True
 
     def refuse(self, kind: str, reason: str, source: tuple[str, int], now: float) -> None:
-        """Count, and complain once a minute for each host at most. Other clusters are nobody's fault."""
+        """Count, and complain once a minute for each host at most. Other clusters are nobody's
+        fault."""
         self._counters[_COUNTER_OF_KIND[kind]] += 1
         if kind == "cluster":
             return
@@ -122,7 +147,8 @@ class Gate:
         self._complain(f"datagram from {source[0]} ignored: {reason}")
 
     def _make_room(self, now: float) -> bool:
-        """Drop the broker that was silent longest; with a secret only when the clock check refuses every replay."""
+        """Drop the broker that was silent longest; with a secret only when the clock check refuses
+        every replay."""
         broker_id, seen = next(iter(self._seen.items()))
         if self._secret is not None and now - seen.at <= 2 * self._clock_window:
             return False

@@ -11,7 +11,8 @@ from discovery.dialler import NEVER
 from discovery.effects import Identity, MembershipConfig
 
 BURST = (0.05, 0.1, 0.2)
-"""Seconds between the announcements of a start: a lost datagram costs little, and most of Td stays quiet."""
+"""Seconds between the announcements of a start: a lost datagram costs little, and most of Td stays
+quiet."""
 BURST_JITTER = 0.25
 BEACON_JITTER = 0.2
 ANSWER_JITTER = (0.002, 0.02)
@@ -19,25 +20,33 @@ ANSWER_JITTER = (0.002, 0.02)
 ANSWER_SPACING = 0.05
 """Seconds between announcements, however many newcomers ask."""
 OWN_KEPT = 256
-"""Own datagrams remembered, to know them when they come back: at ANSWER_SPACING apart ten seconds' worth."""
+"""Own datagrams remembered, to know them when they come back: at ANSWER_SPACING apart ten seconds'
+worth."""
 
 
 class Beacon:
-    """The announcements of one broker: a burst at the start, answers, and a slow beacon for split networks to meet."""
+    """The announcements of one broker: a burst at the start, answers, and a slow beacon for split
+    networks to meet."""
 
-    def __init__(self, config: MembershipConfig, own: Identity, now: float, rng: random.Random) -> None:
-        """Plan the first announcement for `now`; none ever when the configuration does not announce."""
+    def __init__(
+        self, config: MembershipConfig, own: Identity, now: float, rng: random.Random
+    ) -> None:
+        """Plan the first announcement for `now`; none ever when the configuration does not
+        announce."""
         self._config = config
         self._own = own
         self._rng = rng
-        self._address = Address("", own.address.port) if is_wildcard(own.address.host) else own.address
+        self._address = (
+            Address("", own.address.port) if is_wildcard(own.address.host) else own.address
+        )
         self._burst = list(reversed(BURST))
         self._counter = 0
         self._last = -NEVER
         self._sent: deque[bytes] = deque()
         self._recent: set[bytes] = set()
         self.due = now if config.announce else NEVER
-        self._encode(0.0, leave=False, new=False)  # an identity that cannot be announced is refused now
+        # An identity that cannot be announced is refused now.
+        self._encode(0.0, leave=False, new=False)
 
     def announcement(self, now: float, wall: float) -> bytes:
         """Return the datagram that is due, and plan the next one."""
@@ -60,7 +69,8 @@ class Beacon:
         self._hasten(now + self._rng.uniform(*ANSWER_JITTER))
 
     def soon(self, now: float) -> None:
-        """Plan an announcement within a tenth of a second, for somebody who was lost - as others may notice at once."""
+        """Plan an announcement within a tenth of a second, for somebody who was lost - as others
+        may notice at once."""
         self._hasten(now + self._rng.uniform(0.0, 0.1))
 
     def is_own(self, data: bytes) -> bool:
@@ -84,5 +94,13 @@ class Beacon:
     def _encode(self, wall: float, leave: bool, new: bool) -> bytes:
         own = self._own
         return Announcement(
-            self._config.cluster, own.id, own.boot, self._counter, max(wall, 0.0), self._address, own.name, leave, new
+            self._config.cluster,
+            own.id,
+            own.boot,
+            self._counter,
+            max(wall, 0.0),
+            self._address,
+            own.name,
+            leave,
+            new,
         ).encode(self._config.secret)

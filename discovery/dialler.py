@@ -10,30 +10,33 @@ from discovery.address import Address
 
 NEVER = float("inf")
 MAX_DIALS = 8
-"""Dials under way at a time: enough to be done with a hundred addresses in a few round trips, few enough that a
-starting federation of a hundred does not send every broker a hundred SYNs at once."""
+"""Dials under way at a time: enough to be done with a hundred addresses in a few round trips, few
+enough that a starting federation of a hundred does not send every broker a hundred SYNs at once."""
 MAX_RETRIES = 6
-"""Of these, dials of addresses that failed before: dead addresses that swallow packets hold their dial until it times
-out, and must leave room for those that were never tried."""
+"""Of these, dials of addresses that failed before: dead addresses that swallow packets hold their
+dial until it times out, and must leave room for those that were never tried."""
 BACKOFF_FIRST = 0.1
 BACKOFF_CAP = 5.0
 BACKOFF_CAP_LATE = 10.0
 BACKOFF_LATE = 60.0
 """Seconds of failing after which the cap becomes BACKOFF_CAP_LATE."""
 REDIAL_FLOOR = 0.1
-"""Seconds between two dials of one address, whatever asks for them: announcements can be forged, dials cost a peer."""
+"""Seconds between two dials of one address, whatever asks for them: announcements can be forged,
+dials cost a peer."""
 MIN_DELAY = 0.02
 FIRST_TRY = 1.0
 """Seconds within which a first dial is about to be made; what is planned for later is no news."""
 DOUBTFUL_BURST = 100
 DOUBTFUL_RATE = 50.0
-"""Dials, at once and a second, of addresses where nobody has answered yet and which nobody configured: made-up brokers must not
-make us knock at a thousand doors, and a federation of a hundred must find itself without delay."""
+"""Dials, at once and a second, of addresses where nobody has answered yet and which nobody
+configured: made-up brokers must not make us knock at a thousand doors, and a federation of a
+hundred must find itself without delay."""
 
 
 @dataclass(slots=True, eq=False)
 class Target:
-    """One address to dial. `owner` is the id of the broker known to be there; `wanted` is false while it is linked."""
+    """One address to dial. `owner` is the id of the broker known to be there; `wanted` is false
+    while it is linked."""
 
     address: Address
     owner: bytes | None = None
@@ -60,11 +63,14 @@ class Dialler:
     """Targets and their next dials. Knows nothing of members: an owner is only a label here."""
 
     def __init__(self, rng: random.Random, timeout: float) -> None:
-        """Take the randomness, and the seconds after which a dial that was never heard of again counts as failed."""
+        """Take the randomness, and the seconds after which a dial that was never heard of again
+        counts as failed."""
         self._rng = rng
         self._timeout = timeout
         self.targets: dict[Address, Target] = {}
-        self._heaps: dict[tuple[bool, bool], list[_Entry]] = {(r, d): [] for r in (False, True) for d in (False, True)}
+        self._heaps: dict[tuple[bool, bool], list[_Entry]] = {
+            (r, d): [] for r in (False, True) for d in (False, True)
+        }
         self._doubtful = float(DOUBTFUL_BURST)  # that may be dialled at once, as of `_doubtful_at`
         self._doubtful_at = -NEVER
         self._serial = 0
@@ -79,10 +85,15 @@ class Dialler:
     def first_tries(self, now: float) -> list[Target]:
         """Return the targets that are dialled for the first time, or are about to be."""
         soon = now + FIRST_TRY
-        return [t for t in self.targets.values() if t.wanted and not t.failures and (t.under_way or t.due <= soon)]
+        return [
+            t
+            for t in self.targets.values()
+            if t.wanted and not t.failures and (t.under_way or t.due <= soon)
+        ]
 
     def add(self, address: Address) -> Target:
-        """Return the target of this address, made when it is new; not dialled before it is wanted."""
+        """Return the target of this address, made when it is new; not dialled before it is
+        wanted."""
         target = self.targets.get(address)
         if target is None:
             target = self.targets[address] = Target(address)
@@ -96,14 +107,16 @@ class Dialler:
         self.targets.pop(target.address, None)
 
     def want(self, target: Target, due: float) -> None:
-        """Dial at `due`, or earlier when that is already planned; a dial under way is left to end first."""
+        """Dial at `due`, or earlier when that is already planned; a dial under way is left to end
+        first."""
         target.wanted = True
         due = max(due, target.started + REDIAL_FLOOR)
         if not target.under_way and due < target.due:
             self._plan(target, due)
 
     def trust(self, target: Target, *, static: bool | None = None) -> None:
-        """Note that a broker answered there, or with `static` whether the configuration names it."""
+        """Note that a broker answered there, or with `static` whether the configuration names
+        it."""
         if static is None:
             target.proven = True
         else:
@@ -130,7 +143,10 @@ class Dialler:
         target.failures += 1
         target.failing_since = min(target.failing_since, now)
         if target.wanted:
-            self._plan(target, max(now + patience + self._backoff(target, now), target.started + REDIAL_FLOOR))
+            self._plan(
+                target,
+                max(now + patience + self._backoff(target, now), target.started + REDIAL_FLOOR),
+            )
 
     def resume(self, target: Target, now: float) -> None:
         """Want an address again that failed before it was given up: after the backoff of then."""
@@ -147,7 +163,8 @@ class Dialler:
         self._release(target)
 
     def take(self, now: float) -> tuple[list[Target], list[Target]]:
-        """Return the targets to dial now, and those whose dial timed out (already planned again)."""
+        """Return the targets to dial now, and those whose dial timed out (already planned
+        again)."""
         late: list[Target] = []
         while self._under_way:
             oldest = next(iter(self._under_way.values()))
@@ -156,7 +173,9 @@ class Dialler:
             self.penalise(oldest, now)
             late.append(oldest)
         begun: list[Target] = []
-        self._doubtful = min(DOUBTFUL_BURST, self._doubtful + max(0.0, now - self._doubtful_at) * DOUBTFUL_RATE)
+        self._doubtful = min(
+            DOUBTFUL_BURST, self._doubtful + max(0.0, now - self._doubtful_at) * DOUBTFUL_RATE
+        )
         self._doubtful_at = now
         while len(self._under_way) < MAX_DIALS:
             entry = self._next(now)
@@ -184,7 +203,9 @@ class Dialler:
             for doubtful in (False, True):
                 entry = self._first(doubtful)
                 if entry is not None:
-                    deadline = min(deadline, max(entry[0], self._allowed_at()) if doubtful else entry[0])
+                    deadline = min(
+                        deadline, max(entry[0], self._allowed_at()) if doubtful else entry[0]
+                    )
         return deadline
 
     def _allowed_at(self) -> float:
@@ -230,7 +251,8 @@ class Dialler:
         heap = self._heaps[target.failures > 0, target.doubtful]
         self._serial += 1
         heapq.heappush(heap, (due, self._serial, target))
-        if len(heap) > 4 * len(self.targets) + 64:  # outdated entries below the top, left by plans that changed
+        # Outdated entries are below the top, left by plans that changed.
+        if len(heap) > 4 * len(self.targets) + 64:
             valid = {entry[2].address: entry for entry in heap if entry[2].due == entry[0]}
             heap[:] = valid.values()
             heapq.heapify(heap)

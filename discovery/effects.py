@@ -20,14 +20,16 @@ class State(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Announce:
-    """Send this datagram to the multicast group, from each interface as `announcement.bind` makes it."""
+    """Send this datagram to the multicast group, from each interface as `announcement.bind` makes
+    it."""
 
     data: bytes
 
 
 @dataclass(slots=True, frozen=True)
 class Dial:
-    """Open a link to this address. To be answered: dial_failed, link_up, address_is_peer or address_is_self."""
+    """Open a link to this address. To be answered: dial_failed, link_up, address_is_peer or
+    address_is_self."""
 
     address: Address
 
@@ -63,7 +65,8 @@ class StateChanged:
 
 @dataclass(slots=True, frozen=True)
 class Surplus:
-    """The link to this broker, which we dialled, is one too many for a while now: to be closed if the tree can do without it."""
+    """The link to this broker, which we dialled, is one too many for a while now: to be closed if
+    the tree can do without it."""
 
     id: bytes
 
@@ -80,7 +83,8 @@ Effect = Announce | Dial | Log | NewMember | Left | StateChanged | Surplus | Sam
 
 @dataclass(slots=True, frozen=True)
 class Identity:
-    """Who a broker is: id (8 bytes, stable), boot number (u32, grows), advertised address, and a name for people.
+    """Who a broker is: id (8 bytes, stable), boot number (u32, grows), advertised address, and a
+    name for people.
 
     A wildcard host advertises whatever address its datagrams come from.
     """
@@ -93,7 +97,8 @@ class Identity:
 
 @dataclass(slots=True, frozen=True)
 class MembershipConfig:
-    """Settings of discovery; times in seconds. Raises ValueError with one clear line for one that cannot be."""
+    """Settings of discovery; times in seconds. Raises ValueError with one clear line for one that
+    cannot be."""
 
     cluster: str = "mqttree"
     secret: bytes | None = None
@@ -107,7 +112,8 @@ class MembershipConfig:
     forget_after: float = 300.0
     clock_window: float = 60.0
     full_mesh: int | None = None
-    """Other brokers up to which there is a link to each (`neighbour_selection`); None: any number."""
+    """Other brokers up to which there is a link to each (`neighbour_selection`); None: any
+    number."""
 
     def __post_init__(self) -> None:
         if not self.cluster:
@@ -117,7 +123,14 @@ class MembershipConfig:
             raise ValueError("cluster secret is empty")
         if len(self.seeds) > MAX_SEEDS:
             raise ValueError(f"{len(self.seeds)} seeds are more than {MAX_SEEDS}")
-        for setting in ("td", "beacon", "dial_patience", "dial_timeout", "forget_after", "clock_window"):
+        for setting in (
+            "td",
+            "beacon",
+            "dial_patience",
+            "dial_timeout",
+            "forget_after",
+            "clock_window",
+        ):
             if not 0.0 < getattr(self, setting) < 1e9:
                 raise ValueError(f"{setting} is not a positive number of seconds")
 

@@ -11,7 +11,8 @@ MAX_ADDRESSES = 4
 
 
 def encode_members(members: Iterable[tuple[bytes, int, Sequence[Address], bool]]) -> bytes:
-    """Encode (id, boot, addresses, alive) of each: id 8, boot u32, alive u8, count u8, then host length u8, host, port u16."""
+    """Encode (id, boot, addresses, alive) of each: id 8, boot u32, alive u8, count u8, then host
+    length u8, host, port u16."""
     parts = []
     for broker_id, boot, addresses, alive in members:
         told = [a for a in addresses if len(a.host.encode()) < 256][:MAX_ADDRESSES]
@@ -23,7 +24,8 @@ def encode_members(members: Iterable[tuple[bytes, int, Sequence[Address], bool]]
 
 
 def decode_members(data: bytes) -> list[tuple[bytes, int, list[Address], bool]]:
-    """Decode what `encode_members` made. What is truncated or no text ends the list there: gossip is a hint, not a promise."""
+    """Decode what `encode_members` made. What is truncated or no text ends the list there: gossip
+    is a hint, not a promise."""
     members: list[tuple[bytes, int, list[Address], bool]] = []
     at = 0
     while at + 14 <= len(data):

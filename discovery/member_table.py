@@ -1,4 +1,5 @@
-"""The table of the other brokers: their addresses, which of them are linked, who dials whom, and who is forgotten."""
+"""The table of the other brokers: their addresses, which of them are linked, who dials whom, and
+who is forgotten."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from discovery.effects import Identity, MembershipConfig
 from discovery.seeds import MAX_SEEDS
 
 MAX_MEMBERS = 1024
-"""Ten times the largest federation that is tested; at some 500 bytes each no burden, whoever forges announcements."""
+"""Ten times the largest federation that is tested; at some 500 bytes each no burden, whoever forges
+announcements."""
 MAX_ADDRESSES = 4
 """Addresses of one member that are kept: IPv4 and IPv6 on two networks."""
 MAX_BURIED = 1024
@@ -23,14 +25,16 @@ MAX_SELVES = 64
 SELF_RETRY = 300.0
 """Seconds after which an address that was this broker's own may have become another's."""
 ADDRESS_STAGGER = 0.15
-"""Seconds between the dials of one member's addresses: the first one nearly always answers sooner."""
+"""Seconds between the dials of one member's addresses: the first one nearly always answers
+sooner."""
 REDIAL_JITTER = 0.02
 """Seconds: all who lose one broker do not dial it in the same instant."""
 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """Another broker. `heard` is when its last own announcement came, `since` when it was learnt or last linked."""
+    """Another broker. `heard` is when its last own announcement came, `since` when it was learnt or
+    last linked."""
 
     id: bytes
     boot: int
@@ -65,7 +69,8 @@ class _Grave:
 
 
 class Roster:
-    """Members, their addresses and the dials to them. Decides no state and says nothing to anybody."""
+    """Members, their addresses and the dials to them. Decides no state and says nothing to
+    anybody."""
 
     def __init__(self, config: MembershipConfig, own: Identity, rng: random.Random) -> None:
         """Begin with no member."""
@@ -77,18 +82,22 @@ class Roster:
         self._owned: dict[bytes, list[Target]] = {}
         self._graves: dict[bytes, _Grave] = {}  # oldest first
         self._selves: dict[Address, float] = {}  # until when an address counts as our own
-        self._seeds: dict[str | None, list[Address]] = {}  # name -> addresses, None: from the configuration
-        self.hearsay: set[bytes] = set()  # members that neither announced themselves nor were ever linked or in our tree
+        # Name -> addresses; None: from the configuration.
+        self._seeds: dict[str | None, list[Address]] = {}
+        # Members that neither announced themselves nor were ever linked or in our tree.
+        self.hearsay: set[bytes] = set()
         self.chosen: set[bytes] | None = None  # who is to be linked; None: everybody
         self.version = 0
         self.forget_due = NEVER
 
-    # --- members -----------------------------------------------------------------------------------------------------
+    # ---------------------------------------------------------------- members
 
     def make_room(self, now: float) -> Member | None:
-        """When the table is full, drop and return the oldest member never linked, else the oldest not linked.
+        """When the table is full, drop and return the oldest member never linked, else the oldest
+        not linked.
 
-        Those in our tree come last; they are not safe, as a neighbour may make up a tree with a thousand brokers in it.
+        Those in our tree come last; they are not safe, as a neighbour may make up a tree with a
+        thousand brokers in it.
         """
         if len(self.members) < MAX_MEMBERS:
             return None
@@ -117,7 +126,8 @@ class Roster:
         return True
 
     def reborn(self, member: Member, boot: int, now: float) -> None:
-        """Take note of a higher boot: the link to the former one is dead, whether or not that has been noticed."""
+        """Take note of a higher boot: the link to the former one is dead, whether or not that has
+        been noticed."""
         member.boot = boot
         member.since = now
         member.linked = False
@@ -129,7 +139,8 @@ class Roster:
             self.dialler.forgive(target)
 
     def revived(self, member: Member, now: float) -> None:
-        """Take back `reborn`: who announced the higher boot was another broker with the same id, and left."""
+        """Take back `reborn`: who announced the higher boot was another broker with the same id,
+        and left."""
         member.boot = member.link_boot
         member.linked = True
         self._touch(member)
@@ -155,14 +166,16 @@ class Roster:
         return gone
 
     def bury(self, broker_id: bytes, boot: int, now: float, final: bool) -> None:
-        """Believe no gossip about this boot for a while; with `final` not even from one who says that it is alive."""
+        """Believe no gossip about this boot for a while; with `final` not even from one who says
+        that it is alive."""
         self._graves.pop(broker_id, None)
         if len(self._graves) >= MAX_BURIED:
             del self._graves[next(iter(self._graves))]
         self._graves[broker_id] = _Grave(boot, now + self._config.forget_after, final)
 
     def buried(self, broker_id: bytes, boot: int, alive: bool, now: float) -> bool:
-        """Say whether gossip about this broker is old news. Else the forgetful would remind each other for ever."""
+        """Say whether gossip about this broker is old news. Else the forgetful would remind each
+        other for ever."""
         grave = self._graves.get(broker_id)
         if grave is None:
             return False
@@ -171,14 +184,15 @@ class Roster:
             return False
         return boot <= grave.boot and (grave.final or not alive)
 
-    # --- addresses ---------------------------------------------------------------------------------------------------
+    # ---------------------------------------------------------------- addresses
 
     def addresses(self, member: Member) -> tuple[Address, ...]:
         """Return the addresses of a member, at most MAX_ADDRESSES."""
         return tuple(target.address for target in self._owned[member.id][:MAX_ADDRESSES])
 
     def tellable(self, addresses: Sequence[Address], via: Address | None) -> list[Address]:
-        """Drop what cannot be dialled from here: no hosts, wildcards, and the loopback of another host."""
+        """Drop what cannot be dialled from here: no hosts, wildcards, and the loopback of another
+        host."""
         far = via is not None and not is_loopback(via.host)
         told: list[Address] = []
         for host, port in addresses[:MAX_ADDRESSES]:
@@ -187,8 +201,11 @@ class Roster:
                     told.append(Address(normal_host(host), port))
         return told
 
-    def add_address(self, member: Member, address: Address, now: float, hearsay: bool = False) -> bool:
-        """Note where a member can be dialled; True when that is news. Hearsay replaces nothing that is known."""
+    def add_address(
+        self, member: Member, address: Address, now: float, hearsay: bool = False
+    ) -> bool:
+        """Note where a member can be dialled; True when that is news. Hearsay replaces nothing that
+        is known."""
         if self.is_own(address, now):
             return False
         target = self.dialler.targets.get(address)
@@ -197,7 +214,8 @@ class Roster:
             if holder is member:
                 return False
             if (member if holder is None else holder).linked or (holder is not None and hearsay):
-                return False  # only whoever answers there may take a seed, or an address that works for another
+                # Only whoever answers there may take a seed, or an address that works for another.
+                return False
         if not self._make_space(member, replace=not hearsay and not member.linked):
             return False
         self._own_target(self.dialler.add(address), member)
@@ -206,7 +224,9 @@ class Roster:
     def seed(self, key: str | None, addresses: Iterable[Address], now: float) -> None:
         """Replace the addresses of one seed; those that are new are dialled at once by everyone."""
         former = self._seeds.get(key, [])
-        others = {address for name, known in self._seeds.items() if name != key for address in known}
+        others = {
+            address for name, known in self._seeds.items() if name != key for address in known
+        }
         current = list(dict.fromkeys(addresses))[: max(0, MAX_SEEDS - len(others))]
         if current:
             self._seeds[key] = current
@@ -259,7 +279,7 @@ class Roster:
         if target.static:
             self.dialler.postpone(target, now + SELF_RETRY)
 
-    # --- neighbours --------------------------------------------------------------------------------------------------
+    # ---------------------------------------------------------------- neighbours
 
     def wants(self, member: Member) -> bool:
         """Say whether this member is to be linked."""
@@ -309,10 +329,11 @@ class Roster:
             member.since = now
             self.forget_due = min(self.forget_due, now + self._config.forget_after)
 
-    # --- dials -------------------------------------------------------------------------------------------------------
+    # ---------------------------------------------------------------- dials
 
     def want(self, member: Member, now: float, forgive: bool = False) -> None:
-        """Dial a member: at once from the lower id, from the higher one only if no link stands by then. Only who is chosen."""
+        """Dial a member: at once from the lower id, from the higher one only if no link stands by
+        then. Only who is chosen."""
         if not self.wants(member):
             if forgive:
                 for target in self._owned[member.id]:
@@ -378,7 +399,8 @@ class Roster:
             self.dialler.penalise(target, now, self._config.dial_patience)
 
     def ended(self, address: Address) -> None:
-        """A dial has ended with a link to a broker that is not in the table: asked again in some minutes."""
+        """A dial has ended with a link to a broker that is not in the table: asked again in some
+        minutes."""
         target = self.dialler.targets.get(address)
         if target is not None:
             self.dialler.finished(target)
@@ -403,7 +425,8 @@ class Roster:
             self._own_target(target, member)
 
     def _make_space(self, member: Member, replace: bool) -> bool:
-        """Say whether a member may have one address more, giving up its oldest if `replace`. Seeds do not count."""
+        """Say whether a member may have one address more, giving up its oldest if `replace`. Seeds
+        do not count."""
         discovered = [known for known in self._owned[member.id] if not known.static]
         if len(discovered) < MAX_ADDRESSES:
             return True

@@ -1,9 +1,10 @@
 """Who is in the cluster, what to tell them and whom to dial.
 
-The states DISCOVERY, OTC and RUNTIME of Overlays 3, Fig. 2 are a label: they say for people and tests how far this broker is, and
-drive nothing. The paper dials when Td is over and sends messages when the tree stands. Here a broker is dialled as soon as it is
-heard of, its link takes part in the tree at once, and each link carries messages when both ends agree on it: a start would only
-be slower by Td otherwise.
+The states DISCOVERY, OTC and RUNTIME of Overlays 3, Fig. 2 are a label: they say for people and
+tests how far this broker is, and drive nothing. The paper dials when Td is over and sends messages
+when the tree stands. Here a broker is dialled as soon as it is heard of, its link takes part in the
+tree at once, and each link carries messages when both ends agree on it: a start would only be
+slower by Td otherwise.
 """
 
 from __future__ import annotations
@@ -35,32 +36,58 @@ from discovery.member_table import Member, Roster
 from discovery.neighbour_selection import Ring
 
 DISCOVERY_STRETCH = 5.0
-"""Most that newcomers can lengthen one DISCOVERY, in Td: a stream of them must not keep a broker from its tree."""
+"""Most that newcomers can lengthen one DISCOVERY, in Td: a stream of them must not keep a broker
+from its tree."""
 STABLE_LINK = 1.0
-"""Seconds after which a link counts as having worked: one that breaks sooner is redialled with growing pauses."""
+"""Seconds after which a link counts as having worked: one that breaks sooner is redialled with
+growing pauses."""
 MAX_HEARSAY = 256
-"""Members believed to exist only because a neighbour said so: a neighbour that makes up thousands must not send us dialling."""
+"""Members believed to exist only because a neighbour said so: a neighbour that makes up thousands
+must not send us dialling."""
 MAX_OFFENDERS = 64
-"""Addresses remembered as using our own id, so that each is reported once; one is a mistake, 64 are an attack."""
+"""Addresses remembered as using our own id, so that each is reported once; one is a mistake, 64 are
+an attack."""
 ALIVE_BEACONS = 3.0
 """A member heard within so many beacon intervals counts as alive."""
 
 COUNTERS = (
-    "announcements_sent", "received", "accepted", "own", "repeated", "garbage", "wrong_cluster", "wrong_secret",
-    "wrong_version", "wrong_clock", "replayed", "stale_boot", "duplicate_id", "table_full", "members_full",
-    "gossip_refused", "dials", "dials_failed", "dials_timed_out", "leaves", "forgotten",
-)  # fmt: skip
+    "announcements_sent",
+    "received",
+    "accepted",
+    "own",
+    "repeated",
+    "garbage",
+    "wrong_cluster",
+    "wrong_secret",
+    "wrong_version",
+    "wrong_clock",
+    "replayed",
+    "stale_boot",
+    "duplicate_id",
+    "table_full",
+    "members_full",
+    "gossip_refused",
+    "dials",
+    "dials_failed",
+    "dials_timed_out",
+    "leaves",
+    "forgotten",
+)
 
 
 class Membership:
-    """Discovery of one broker. Feed the inputs, drain `take_effects()` after each, call `tick` at `next_deadline()`.
+    """Discovery of one broker. Feed the inputs, drain `take_effects()` after each, call `tick` at
+    `next_deadline()`.
 
-    Times `now` are monotonic seconds. Links are those to other brokers, one for each: `link_up` and `link_down` say
-    whether any connection to a broker stands, and not which.
+    Times `now` are monotonic seconds. Links are those to other brokers, one for each: `link_up` and
+    `link_down` say whether any connection to a broker stands, and not which.
     """
 
-    def __init__(self, config: MembershipConfig, own: Identity, now: float, wall: float, rng: random.Random) -> None:
-        """Start in DISCOVERY; `wall` is the time of day at `now` (s since the epoch). Raises ValueError."""
+    def __init__(
+        self, config: MembershipConfig, own: Identity, now: float, wall: float, rng: random.Random
+    ) -> None:
+        """Start in DISCOVERY; `wall` is the time of day at `now` (s since the epoch). Raises
+        ValueError."""
         check_identity(own)
         self.config = config
         self.own = own
@@ -73,16 +100,19 @@ class Membership:
         self._agreed = False
         self._discovery_since = now
         self._td_until = now + config.td
-        self._gate = Gate(config.cluster, config.secret, config.clock_window, self.counters, self._warn)
+        self._gate = Gate(
+            config.cluster, config.secret, config.clock_window, self.counters, self._warn
+        )
         self._beacon = Beacon(config, own, now, rng)
         self._roster = Roster(config, own, rng)
         self._ring = Ring(own.id, self._roster, config.full_mesh, rng)
-        self._offenders: dict[tuple[int, Address], int] = {}  # -> counter heard first, -1 once reported
+        # (boot, address) -> the counter that was heard first; -1 once it is reported.
+        self._offenders: dict[tuple[int, Address], int] = {}
         if config.seeds:
             self._roster.seed(None, config.seeds, now)
         self._advance(now)
 
-    # --- what the node reads -----------------------------------------------------------------------------------------
+    # ---------------------------------------------------------------- what the node reads
 
     @property
     def gossip_version(self) -> int:
@@ -95,19 +125,26 @@ class Membership:
         return self._left
 
     def searching(self, now: float) -> bool:
-        """Say whether somebody may be about to be found: the tree has not settled, or an address is tried for the first time and
-        leads to nobody who is reached already."""
+        """Say whether somebody may be about to be found: the tree has not settled, or an address is
+        tried for the first time and leads to nobody who is reached already."""
         if self._left:
             return False
         known = self._roster.members
-        owners = [known.get(target.owner or b"") for target in self._roster.dialler.first_tries(now)]
-        return self.state is not State.RUNTIME or any(owner is None or not (owner.linked or owner.reachable) for owner in owners)
+        owners = [
+            known.get(target.owner or b"") for target in self._roster.dialler.first_tries(now)
+        ]
+        return self.state is not State.RUNTIME or any(
+            owner is None or not (owner.linked or owner.reachable) for owner in owners
+        )
 
-    def members(self, now: float, since: int = -1) -> list[tuple[bytes, int, tuple[Address, ...], bool]]:
-        """List (id, boot, addresses, alive) of every other broker known, to be told over links; with `since` those that are
-        new, or of whom something is, since `gossip_version` was that.
+    def members(
+        self, now: float, since: int = -1
+    ) -> list[tuple[bytes, int, tuple[Address, ...], bool]]:
+        """List (id, boot, addresses, alive) of every other broker known, to be told over links;
+        with `since` those that are new, or of whom something is, since `gossip_version` was that.
 
-        `alive` is first-hand: linked here, in the same tree, or heard lately - never what others said.
+        `alive` is first-hand: linked here, in the same tree, or heard lately - never what others
+        said.
         """
         heard_since = now - ALIVE_BEACONS * self.config.beacon
         return [
@@ -139,12 +176,17 @@ class Membership:
         """When to call `tick`, or None when only an input can change anything."""
         if self._left:
             return None
-        due = min(self._beacon.due, self._roster.dialler.next_deadline(), self._roster.forget_due, self._ring.due)
+        due = min(
+            self._beacon.due,
+            self._roster.dialler.next_deadline(),
+            self._roster.forget_due,
+            self._ring.due,
+        )
         if self.state is State.DISCOVERY:
             due = min(due, self._td_until)
         return None if due == NEVER else due
 
-    # --- inputs ------------------------------------------------------------------------------------------------------
+    # ---------------------------------------------------------------- inputs
 
     def tick(self, now: float) -> None:
         """Do what is due."""
@@ -155,7 +197,8 @@ class Membership:
         self._wall_offset = wall - now
 
     def datagram_received(self, data: bytes, source: tuple[str, int], now: float) -> None:
-        """Take a datagram of the group from `source` (host, UDP port). Never raises, whatever the bytes."""
+        """Take a datagram of the group from `source` (host, UDP port). Never raises, whatever the
+        bytes."""
         if self._left:
             return
         self.counters["received"] += 1
@@ -185,14 +228,20 @@ class Membership:
         alive: bool = True,
         via: Address | None = None,
     ) -> None:
-        """Take gossip about a broker; `alive` as in `members()`, `via` the address of the neighbour that told.
+        """Take gossip about a broker; `alive` as in `members()`, `via` the address of the neighbour
+        that told.
 
-        One host's loopback leads another nowhere: with a `via` that is not loopback such addresses are dropped.
+        One host's loopback leads another nowhere: with a `via` that is not loopback such addresses
+        are dropped.
         """
         if self._left:
             return
         roster = self._roster
-        if len(broker_id) != ID_BYTES or broker_id == self.own.id or roster.buried(broker_id, boot, alive, now):
+        if (
+            len(broker_id) != ID_BYTES
+            or broker_id == self.own.id
+            or roster.buried(broker_id, boot, alive, now)
+        ):
             self.counters["gossip_refused"] += 1
             return
         member = roster.members.get(broker_id)
@@ -221,7 +270,8 @@ class Membership:
             self._advance(now)
 
     def seed_resolved(self, addresses: Iterable[Address], now: float, seed: str = "") -> None:
-        """Take all the present addresses of one configured name; they replace those that `seed` had before."""
+        """Take all the present addresses of one configured name; they replace those that `seed` had
+        before."""
         if not self._left:
             self._roster.seed(seed, addresses, now)
             self._advance(now)
@@ -236,9 +286,15 @@ class Membership:
         self._advance(now)
 
     def link_up(
-        self, broker_id: bytes, boot: int, address: Address | None, now: float, dialled: Address | None = None
+        self,
+        broker_id: bytes,
+        boot: int,
+        address: Address | None,
+        now: float,
+        dialled: Address | None = None,
     ) -> None:
-        """A link to this broker stands. `address` is what it advertises; `dialled` what our dial, if any, was to."""
+        """A link to this broker stands. `address` is what it advertises; `dialled` what our dial,
+        if any, was to."""
         if self._left:
             return
         roster = self._roster
@@ -251,16 +307,21 @@ class Membership:
             return
         self._meet(broker_id, boot, now, linked=True)
         member = roster.members.get(broker_id)
-        if member is None:  # full of linked members: it works, but is neither gossiped nor redialled
+        if member is None:
+            # The table is full of linked members. The link works, but the broker is neither
+            # gossiped nor redialled.
             if dialled is not None:
                 roster.ended(dialled)
         else:
-            roster.linked(member, boot, [found for found in (address, dialled) if found is not None], now)
+            roster.linked(
+                member, boot, [found for found in (address, dialled) if found is not None], now
+            )
             member.called = dialled is not None
         self._advance(now)
 
     def link_down(self, broker_id: bytes, now: float, boot: int | None = None) -> None:
-        """No link to this broker stands any more. With `boot`, ignored when a link to another boot stands meanwhile."""
+        """No link to this broker stands any more. With `boot`, ignored when a link to another boot
+        stands meanwhile."""
         member = self._roster.members.get(broker_id)
         if self._left or member is None or (boot is not None and boot != member.link_boot):
             return
@@ -275,25 +336,30 @@ class Membership:
             self._roster.lost(member, now, stable=now - member.link_since >= STABLE_LINK)
             self._ring.changed(now)
             if self._roster.wants(member):
-                self._beacon.soon(now)  # Overlays: a broker marked disconnected is sought with a discovery message
+                # Overlays: a broker marked disconnected is sought with a discovery message.
+                self._beacon.soon(now)
         self._advance(now)
 
     def reachable(self, broker_id: bytes, there: bool, now: float) -> None:
-        """A broker came into the tree that we are in, or is in it no longer. It need not be linked to be alive."""
+        """A broker came into the tree that we are in, or is in it no longer. It need not be linked
+        to be alive."""
         member = self._roster.members.get(broker_id)
         if member is not None and not self._left:
             self._roster.reached(member, there, now)
 
     def address_is_self(self, address: Address, now: float) -> None:
-        """A dial turned out to have reached this broker itself: the address is left alone for some minutes."""
+        """A dial turned out to have reached this broker itself: the address is left alone for some
+        minutes."""
         if not self._left:
             self._roster.is_self(address, now)
             self._advance(now)
 
     def address_is_peer(self, address: Address, broker_id: bytes, now: float) -> None:
-        """A dial reached a broker that is linked, or about to be by another connection: the address is remembered.
+        """A dial reached a broker that is linked, or about to be by another connection: the address
+        is remembered.
 
-        It is not redialled while a link to that broker stands; until link_up says so, with growing pauses.
+        It is not redialled while a link to that broker stands; until link_up says so, with growing
+        pauses.
         """
         if self._left:
             return
@@ -312,14 +378,15 @@ class Membership:
         self._advance(now)
 
     def leave(self, now: float) -> None:
-        """Say goodbye: one last announcement; from here on nothing is done and nothing listened to."""
+        """Say goodbye: one last announcement; from here on nothing is done and nothing listened
+        to."""
         if self._left:
             return
         if self.config.announce:
             self._send(self._beacon.goodbye(now + self._wall_offset))
         self._left = True
 
-    # --- reactions ---------------------------------------------------------------------------------------------------
+    # ---------------------------------------------------------------- reactions
 
     def _announced(self, heard: Announcement, source: tuple[str, int], now: float) -> None:
         known = self._roster.members.get(heard.id)
@@ -341,7 +408,8 @@ class Membership:
             self._roster.want(member, now, forgive=True)
 
     def _meet(self, broker_id: bytes, boot: int, now: float, linked: bool = False) -> bool:
-        """Make it a member with this boot; True when that is news, which sets DISCOVERY again (Overlays 3)."""
+        """Make it a member with this boot; True when that is news, which sets DISCOVERY again
+        (Overlays 3)."""
         member = self._roster.members.get(broker_id)
         if member is not None and (boot == member.boot or (linked and boot < member.boot)):
             return False
@@ -363,22 +431,28 @@ class Membership:
         if self.state is not State.DISCOVERY:
             self._discovery_since = now
             self._enter(State.DISCOVERY)
-        self._td_until = min(now + self.config.td, self._discovery_since + DISCOVERY_STRETCH * self.config.td)
+        self._td_until = min(
+            now + self.config.td, self._discovery_since + DISCOVERY_STRETCH * self.config.td
+        )
 
     def _goodbye(self, broker_id: bytes, boot: int, now: float) -> None:
         if broker_id == self.own.id or len(broker_id) != ID_BYTES:
             return
         self.counters["leaves"] += 1
         member = self._roster.members.get(broker_id)
-        if member is not None and (boot < member.boot or (member.standing and boot != member.link_boot)):
-            # Of an earlier start, or of another broker with the same id: the one that is linked stays.
+        if member is not None and (
+            boot < member.boot or (member.standing and boot != member.link_boot)
+        ):
+            # Of an earlier start, or of another broker with the same id: the one that is linked
+            # stays.
             if not member.linked and boot == member.boot:
                 self._roster.revived(member, now)
             return
         self._roster.bury(broker_id, boot, now, final=True)
         if member is not None:
             if member.linked:
-                member.leaving = True  # the link's own end completes it; a forged goodbye does no harm to it
+                # The link's own end completes it; a forged goodbye does no harm to it.
+                member.leaving = True
             else:
                 self._forget(member, now)
 
@@ -388,15 +462,20 @@ class Membership:
         self._effects.append(Left(member.id))
 
     def _namesake_announced(self, heard: Announcement, source: tuple[str, int], now: float) -> None:
-        """Our own id in a datagram not sent lately: another broker has it, or we had it in an earlier life."""
+        """Our own id in a datagram not sent lately: another broker has it, or we had it in an
+        earlier life."""
         if heard.leave:
             return
-        if self.config.secret is not None and abs(heard.wall - now - self._wall_offset) > self.config.clock_window:
+        if (
+            self.config.secret is not None
+            and abs(heard.wall - now - self._wall_offset) > self.config.clock_window
+        ):
             self._gate.refuse("replay", "our own announcement was heard again", source, now)
             return
         address = heard.address_from(source)
         if heard.boot < self.own.boot:
-            # what we said before a restart may still be on its way: only one that goes on talking is alive
+            # What we said before a restart may still be on its way: only one that goes on talking
+            # is alive.
             first = self._offenders.get((heard.boot, address))
             if first is None:
                 if len(self._offenders) < MAX_OFFENDERS:
@@ -413,9 +492,12 @@ class Membership:
         if reported == -1 or (reported is None and len(self._offenders) >= MAX_OFFENDERS):
             return
         self._offenders[(boot, address)] = -1
-        self._warn(f"two brokers with one id: {address} also uses {self.own.id.hex()}; it is not federated with")
+        self._warn(
+            f"two brokers with one id: {address} also uses {self.own.id.hex()}; "
+            "it is not federated with"
+        )
 
-    # --- the clock ---------------------------------------------------------------------------------------------------
+    # ---------------------------------------------------------------- the clock
 
     def _advance(self, now: float) -> None:
         if self._left:
@@ -433,7 +515,8 @@ class Membership:
                 self._forget(member, now)
         if self._ring.due <= now:
             self._effects += [Surplus(broker) for broker in self._ring.review(now)]
-        begun, late = self._roster.dialler.take(now)  # last, as what is forgotten makes room for other dials
+        # Last, as what is forgotten makes room for other dials.
+        begun, late = self._roster.dialler.take(now)
         for target in late:
             self.counters["dials_timed_out"] += 1
             self._ring.changed(now)
@@ -454,7 +537,9 @@ class Membership:
 
     def _complain_of(self, target: Target, reason: str) -> None:
         if target.failures == 1 and target.static:
-            self._effects.append(Log("info", f"seed {target.address} cannot be reached, trying on: {reason}"))
+            self._effects.append(
+                Log("info", f"seed {target.address} cannot be reached, trying on: {reason}")
+            )
         else:
             self._effects.append(Log("debug", f"dial of {target.address} failed: {reason}"))
 

@@ -1,7 +1,9 @@
-"""Which of many members a broker links to: a chordal ring over their sorted ids (docs/decisions/0019-neighbours.md).
+"""Which of many members a broker links to: a chordal ring over their sorted ids
+(docs/decisions/0019-neighbours.md).
 
-Up to `full_mesh` members everybody links to everybody. Beyond, a broker wants those that are 1, 2, 4, 8, ... places away on the
-ring, in both directions, and whoever would otherwise be cut off. It closes what it dialled and does not want, after a while.
+Up to `full_mesh` members everybody links to everybody. Beyond, a broker wants those that are 1, 2,
+4, 8, ... places away on the ring, in both directions, and whoever would otherwise be cut off. It
+closes what it dialled and does not want, after a while.
 """
 
 from __future__ import annotations
@@ -13,25 +15,33 @@ from discovery.dialler import NEVER
 from discovery.member_table import Roster
 
 SETTLE = 0.1
-"""Seconds without a new member after which the ring is looked at anew: those that start together are one change, not hundreds."""
+"""Seconds without a new member after which the ring is looked at anew: those that start together
+are one change, not hundreds."""
 SETTLE_AT_MOST = 0.5
 """Seconds that newcomers can put this off."""
 REVIEW = 5.0
-"""Seconds between two looks when nothing changes: at strays, and at links that are not wanted any more."""
+"""Seconds between two looks when nothing changes: at strays, and at links that are not wanted any
+more."""
 STRAY_AFTER = 10.0
-"""Seconds that a member is neither linked nor in our tree before it is dialled, wherever it is on the ring: a tree takes one or
-two to form, and some more with a slow network."""
+"""Seconds that a member is neither linked nor in our tree before it is dialled, wherever it is on
+the ring: a tree takes one or two to form, and some more with a slow network."""
 MAX_STRAYS = 16
-"""Strays that are dialled at a time, those that were tried least first: about as many as a broker has neighbours."""
+"""Strays that are dialled at a time, those that were tried least first: about as many as a broker
+has neighbours."""
 SURPLUS_AFTER = 30.0
-"""Seconds that a link is not wanted before it is closed: longer than a restart takes, and than what a join or a leave moves."""
+"""Seconds that a link is not wanted before it is closed: longer than a restart takes, and than what
+a join or a leave moves."""
 
 
-def neighbours(own: bytes, others: Iterable[bytes], failing: Callable[[bytes], bool] = lambda _: False) -> set[bytes]:
-    """Choose among `others`: those 1, 2, 4, ... places away up to half of the ring; beside one that fails the next that does not.
+def neighbours(
+    own: bytes, others: Iterable[bytes], failing: Callable[[bytes], bool] = lambda _: False
+) -> set[bytes]:
+    """Choose among `others`: those 1, 2, 4, ... places away up to half of the ring; beside one that
+    fails the next that does not.
 
-    If nobody fails and all choose from the same members, the choice is mutual, everybody chooses at most 2 * log2(n) of n, and
-    the graph is connected (by distance 1) with a diameter of at most log2(n).
+    If nobody fails and all choose from the same members, the choice is mutual, everybody chooses at
+    most 2 * log2(n) of n, and the graph is connected (by distance 1) with a diameter of at most
+    log2(n).
     """
     ring = sorted({own, *others})
     size = len(ring)
@@ -57,7 +67,9 @@ class Ring:
 
     __slots__ = ("_began", "_full_mesh", "_own", "_rng", "_roster", "_surplus", "due")
 
-    def __init__(self, own: bytes, roster: Roster, full_mesh: int | None, rng: random.Random) -> None:
+    def __init__(
+        self, own: bytes, roster: Roster, full_mesh: int | None, rng: random.Random
+    ) -> None:
         """`full_mesh`: members (without ourselves) up to which all are chosen; None: any number."""
         self._own = own
         self._roster = roster
@@ -84,11 +96,15 @@ class Ring:
             self.due = min(now + SETTLE, self._began + SETTLE_AT_MOST)
 
     def chance(self) -> bool:
-        """Whether to answer a newcomer: of many brokers some are enough, as one link makes it known to all."""
-        return not self.crowded or self._rng.random() * len(self._roster.members) < 2 * (self._full_mesh or 1)
+        """Whether to answer a newcomer: of many brokers some are enough, as one link makes it known
+        to all."""
+        return not self.crowded or self._rng.random() * len(self._roster.members) < 2 * (
+            self._full_mesh or 1
+        )
 
     def review(self, now: float) -> list[bytes]:
-        """Choose anew and have the missing ones dialled; returns those whose links may be closed, if we dialled them."""
+        """Choose anew and have the missing ones dialled; returns those whose links may be closed,
+        if we dialled them."""
         roster = self._roster
         self._began = -NEVER
         if self._full_mesh is None or len(roster.members) <= self._full_mesh:
@@ -99,7 +115,11 @@ class Ring:
         self.due = now + REVIEW * self._rng.uniform(0.8, 1.0)
         chosen = self._choice(now)
         roster.choose(chosen, now)
-        unwanted = [member.id for member in roster.members.values() if member.linked and member.id not in chosen]
+        unwanted = [
+            member.id
+            for member in roster.members.values()
+            if member.linked and member.id not in chosen
+        ]
         self._surplus = {broker: self._surplus.get(broker, now) for broker in unwanted}
         return [
             broker
@@ -110,8 +130,11 @@ class Ring:
     def _choice(self, now: float) -> set[bytes]:
         roster = self._roster
         members = roster.members
-        # Who was made up by a neighbour must not keep a place: whom only others speak for has none once a dial failed.
-        credible = [member.id for member in members.values() if member.known or not roster.failing(member)]
+        # Who was made up by a neighbour must not keep a place: whom only others speak for has none
+        # once a dial failed.
+        credible = [
+            member.id for member in members.values() if member.known or not roster.failing(member)
+        ]
         if len(credible) <= (self._full_mesh or 0):
             chosen = set(credible)
         else:
@@ -124,7 +147,13 @@ class Ring:
             if roster.seeded(member) or (member.was_linked and now - member.since < STRAY_AFTER):
                 chosen.add(member.id)
             elif now - member.since >= STRAY_AFTER:
-                strays.append((roster.failures(member), member.id not in former, self._rng.random(), member.id))
+                strays.append(
+                    (
+                        roster.failures(member),
+                        member.id not in former,
+                        self._rng.random(),
+                        member.id,
+                    )
+                )
         chosen.update(stray[3] for stray in sorted(strays)[:MAX_STRAYS])
         return chosen
-

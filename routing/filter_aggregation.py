@@ -1,9 +1,12 @@
-"""Which of many topic filters stand for all of them: those that no other one covers (aggregation; issue 4, point 1).
+"""Which of many topic filters stand for all of them: those that no other one covers (aggregation;
+issue 4, point 1).
 
-A filter that another one covers need not be announced. Each such filter hangs below one that covers it, so that it is looked at
-again when that one goes, and only then. Exchanging a filter for the hundred thousand that it covered, or back, takes a while: it
-goes in pieces, and after each of them what is announced matches all that is wanted. Pure, and nothing is found by looking at all
-filters: what covers one is what matches a topic with a new word for each of its wildcards; what it covers has its words.
+A filter that another one covers need not be announced. Each such filter hangs below one that covers
+it, so that it is looked at again when that one goes, and only then. Exchanging a filter for the
+hundred thousand that it covered, or back, takes a while: it goes in pieces, and after each of them
+what is announced matches all that is wanted. Pure, and nothing is found by looking at all filters:
+what covers one is what matches a topic with a new word for each of its wildcards; what it covers
+has its words.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ INDEXED = 8
 """levels by whose words filters are found; the others are compared."""
 
 SPELLINGS: Final = {"+/#": "#", "/+/#": "/#", "": "#"}
-"""Filters that match the same topics as others: no topic is empty. The empty one is no client's, but the broker's own."""
+"""Filters that match the same topics as others: no topic is empty. The empty one is no client's,
+but the broker's own."""
 
 _Bucket = str | dict[str, None]
 """Filters with a word at a level; most words are those of one filter."""
@@ -28,18 +32,32 @@ _Bucket = str | dict[str, None]
 class Cover:
     """A set of filters (valid, without `$share/`), and what is to be announced for it.
 
-    `add` and `remove` are harmless when the filter is there already, or is not. After them `work` tells what changes.
+    `add` and `remove` are harmless when the filter is there already, or is not. After them `work`
+    tells what changes.
     """
 
-    __slots__ = ("_at", "_leaving", "_maximal", "_news", "_over", "_spelt", "_tasks", "_under", "_wild")
+    __slots__ = (
+        "_at",
+        "_leaving",
+        "_maximal",
+        "_news",
+        "_over",
+        "_spelt",
+        "_tasks",
+        "_under",
+        "_wild",
+    )
 
     def __init__(self) -> None:
-        self._maximal: dict[str, None] = {}  # of the set, those that nothing covers; all are announced
+        # Of the set, those that nothing covers; all are announced.
+        self._maximal: dict[str, None] = {}
         self._leaving: dict[str, None] = {}  # announced still, until what they covered is
         self._over: dict[str, str] = {}  # of the set, those that are covered -> what covers them
-        self._under: dict[str, dict[str, None]] = {}  # the same the other way round; also of what is leaving
+        # The same the other way round; also of what is leaving.
+        self._under: dict[str, dict[str, None]] = {}
         self._wild: SubscriptionTrie[str] = SubscriptionTrie()  # of the set, those with wildcards
-        self._at: list[dict[str, _Bucket]] = [{} for _ in range(INDEXED)]  # of the maximal ones: by level, by word
+        # Of the maximal ones: by level, by word.
+        self._at: list[dict[str, _Bucket]] = [{} for _ in range(INDEXED)]
         self._spelt: dict[str, set[str]] = {common: set() for common in SPELLINGS.values()}
         self._tasks: deque[Iterator[None]] = deque()
         self._news: dict[str, bool] = {}  # announced (True) or withdrawn, and not told yet
@@ -99,12 +117,15 @@ class Cover:
                 self._tasks.popleft()
             steps -= 1
         news, self._news = self._news, {}
-        return [f for f, announced in news.items() if announced], [f for f, announced in news.items() if not announced]
+        return [f for f, announced in news.items() if announced], [
+            f for f, announced in news.items() if not announced
+        ]
 
     # ---------------------------------------------------------------- one filter
 
     def _place(self, topic_filter: str) -> None:
-        """Hang a filter that is nowhere below one that covers it; if there is none, it is maximal."""
+        """Hang a filter that is nowhere below one that covers it; if there is none, it is
+        maximal."""
         over = self._covering(topic_filter)
         if over is not None:
             self._attach(topic_filter, over)
@@ -115,7 +136,9 @@ class Cover:
             if isinstance(bucket, dict):
                 bucket[topic_filter] = None
             else:
-                self._at[at][word] = topic_filter if bucket is None else {bucket: None, topic_filter: None}
+                self._at[at][word] = (
+                    topic_filter if bucket is None else {bucket: None, topic_filter: None}
+                )
         if topic_filter in self._leaving:
             del self._leaving[topic_filter]
         else:
@@ -154,7 +177,9 @@ class Cover:
         endless = levels[-1] == "#"
         if endless:
             levels.pop()
-        for found in self._wild.match("/".join("\0" if level == "+" else level for level in levels)):
+        for found in self._wild.match(
+            "/".join("\0" if level == "+" else level for level in levels)
+        ):
             if found != topic_filter and (not endless or found[-1] == "#"):
                 return found
         return None
@@ -191,7 +216,8 @@ class Cover:
             yield
 
     def _leave(self, topic_filter: str) -> Iterator[None]:
-        """Find other places for what was covered by a filter that was maximal; then withdraw that."""
+        """Find other places for what was covered by a filter that was maximal; then withdraw
+        that."""
         while under := self._under.get(topic_filter):
             for found in list(under):
                 if topic_filter in self._maximal:
@@ -214,4 +240,8 @@ def _levels(topic_filter: str) -> list[str]:
 
 def _words(topic_filter: str) -> list[tuple[int, str]]:
     """Return the indexed levels that are no wildcards: (depth, word)."""
-    return [(at, level) for at, level in enumerate(_levels(topic_filter)[:INDEXED]) if level not in ("+", "#")]
+    return [
+        (at, level)
+        for at, level in enumerate(_levels(topic_filter)[:INDEXED])
+        if level not in ("+", "#")
+    ]

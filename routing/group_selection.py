@@ -1,6 +1,8 @@
-"""Shared subscriptions of a whole federation: which broker gives a message to one of a group's members (MQTT 5, 4.8.2).
+"""Shared subscriptions of a whole federation: which broker gives a message to one of a group's
+members (MQTT 5, 4.8.2).
 
-The choice is made once, where a message is published, from what every broker tells of its own members.
+The choice is made once, where a message is published, from what every broker tells of its own
+members.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from typing import Final
 from routing.topic_filter import is_wildcard, well_formed
 
 MARK_SIZE: Final = 6
-"""bytes that stand for a group and its filter on a link: few groups match one topic, so that two of them share a mark once in
-many billions of years."""
+"""bytes that stand for a group and its filter on a link: few groups match one topic, so that two of
+them share a mark once in many billions of years."""
 
 HERE: Final = b""
 """Chosen: this broker. No broker has an empty id."""
@@ -33,8 +35,9 @@ class Own(IntEnum):
 
 
 class Teller:
-    """Another broker that tells of its groups. All of them are cut off in one moment, however many they are; what it tells when
-    it is back may be looked at later, and what it tells no more then is forgotten later still (`shared_subscriptions`)."""
+    """Another broker that tells of its groups. All of them are cut off in one moment, however many
+    they are; what it tells when it is back may be looked at later, and what it tells no more then
+    is forgotten later still (`shared_subscriptions`)."""
 
     __slots__ = ("cut", "id", "marks", "news", "stale", "told", "until")
 
@@ -44,8 +47,10 @@ class Teller:
         self.until = 0.0  # s; then what it has told is forgotten, while it is cut off
         self.marks: set[bytes] = set()  # of its groups,
         self.stale: set[bytes] = set()  # and of those that it does not tell of any more
-        self.news: dict[bytes, bytes | None] = {}  # group -> what it tells of it and is still to be looked at (None: no member)
-        self.told: deque[tuple[bytes, bytes | None]] = deque()  # what it told before, as entries of its listing: it comes first
+        # Group -> what it tells of it and is still to be looked at (None: no member).
+        self.news: dict[bytes, bytes | None] = {}
+        # What it told before, as entries of its listing: it comes first.
+        self.told: deque[tuple[bytes, bytes | None]] = deque()
 
     def lost(self, until: float) -> None:
         """It cannot be reached. It tells all of its groups again when it can be."""
@@ -57,7 +62,8 @@ class Teller:
             self.stale.clear()
 
     def back(self) -> None:
-        """It can be reached, and tells all of its groups: what it does not tell again is no more."""
+        """It can be reached, and tells all of its groups: what it does not tell again is no
+        more."""
         self.cut = False
         self.forget()
 
@@ -102,22 +108,35 @@ class Pool:
         self.brokers: dict[bytes, Standing] = {}
 
     def choose(
-        self, own: Own, skip: Container[bytes] = (), *, busy: Callable[[bytes], bool] | None = None, again: bool = False
+        self,
+        own: Own,
+        skip: Container[bytes] = (),
+        *,
+        busy: Callable[[bytes], bool] | None = None,
+        again: bool = False,
     ) -> bytes | None:
         """Return whose members get the next message: `HERE`, or the id of a broker; None: nobody's.
 
-        Members here that keep up come first, then connected ones elsewhere, those here that are behind, those here that are away,
-        those away elsewhere, and last those of brokers that are cut off, for whom it waits in the log. `skip`: not these; `busy`:
-        who has so much already that others come first; `again`: given once more, so not to who is cut off, nor in any order.
+        Members here that keep up come first, then connected ones elsewhere, those here that are
+        behind, those here that are away, those away elsewhere, and last those of brokers that are
+        cut off, for whom it waits in the log. `skip`: not these; `busy`: who has so much already
+        that others come first; `again`: given once more, so not to who is cut off, nor in any
+        order.
         """
         if own is Own.READY:
             return HERE
-        there = [standing for standing in self.brokers.values() if standing.id not in skip and (again or not standing.pending)]
+        there = [
+            standing
+            for standing in self.brokers.values()
+            if standing.id not in skip and (again or not standing.pending)
+        ]
         reachable = [standing for standing in there if not standing.teller.cut]
         connected = [standing for standing in reachable if standing.weight]
         if connected:
             if busy is not None and len(connected) > 1:
-                connected = [standing for standing in connected if not busy(standing.id)] or connected
+                connected = [
+                    standing for standing in connected if not busy(standing.id)
+                ] or connected
             return _turn(connected)
         if own is not Own.NONE:
             return HERE
@@ -127,7 +146,8 @@ class Pool:
 
 
 def _turn(candidates: list[Standing]) -> bytes:
-    """Return who is next when each has as many turns as its weight says, spread evenly (smooth weighted round robin)."""
+    """Return who is next when each has as many turns as its weight says, spread evenly (smooth
+    weighted round robin)."""
     total = 0
     best = candidates[0]
     for standing in candidates:
@@ -141,7 +161,8 @@ def _turn(candidates: list[Standing]) -> bytes:
 
 
 def group_key(group: str, topic_filter: str) -> bytes:
-    """Return what names a group and its filter; neither can contain the NUL between them (MQTT-1.5.4-2)."""
+    """Return what names a group and its filter; neither can contain the NUL between them
+    (MQTT-1.5.4-2)."""
     return f"{group}\0{topic_filter}".encode()
 
 
@@ -152,7 +173,12 @@ def parse_key(key: bytes) -> tuple[str, str]:
         ValueError: it is none.
     """
     group, nul, topic_filter = key.decode().partition("\0")
-    if not (group and nul and topic_filter) or "/" in group or is_wildcard(group) or "\0" in topic_filter:
+    if (
+        not (group and nul and topic_filter)
+        or "/" in group
+        or is_wildcard(group)
+        or "\0" in topic_filter
+    ):
         raise ValueError("no shared subscription")
     if not well_formed(topic_filter):
         raise ValueError("a filter with a wildcard in the wrong place")
@@ -165,11 +191,13 @@ def mark_of(key: bytes) -> bytes:
 
 
 def encode_standing(connected: int) -> bytes:
-    """Return what is told of a number of connected members: its power of two, so that it need not be told often."""
+    """Return what is told of a number of connected members: its power of two, so that it need not
+    be told often."""
     return bytes((connected.bit_length(),))
 
 
 def decode_standing(value: bytes) -> int:
-    """Return about how many members are connected. What a later version adds is skipped; nothing, or nonsense, counts as none."""
+    """Return about how many members are connected. What a later version adds is skipped; nothing,
+    or nonsense, counts as none."""
     bits = min(value[0], 20) if value else 0
     return 1 << bits - 1 if bits else 0

@@ -1,11 +1,14 @@
-"""What every broker of the federation says of itself, known to all: listings, numbered by their broker (Overlays 4.1: SRT, PRT).
+"""What every broker of the federation says of itself, known to all: listings, numbered by their
+broker (Overlays 4.1: SRT, PRT).
 
-A broker posts entries (key -> value) in its own listing; who its neighbours in the tree are is part of it. Listings and their
-changes are flooded over the tree and each version is taken once, so that nothing can circulate, as with the link states of OSPF
-(RFC 2328, 13). From the neighbours that all of them name, each broker computes who can be reached and via whom. Pure: messages to
-neighbours and events are data that the owner takes.
+A broker posts entries (key -> value) in its own listing; who its neighbours in the tree are is part
+of it. Listings and their changes are flooded over the tree and each version is taken once, so that
+nothing can circulate, as with the link states of OSPF (RFC 2328, 13). From the neighbours that all
+of them name, each broker computes who can be reached and via whom. Pure: messages to neighbours and
+events are data that the owner takes.
 
-    ask for all -> stamps (what there is, in which version) -> ask (from which version on) -> changes, or a listing (in parts)
+    ask for all -> stamps (what there is, in which version) -> ask (from which version on)
+                -> changes, or a listing (in parts)
 """
 
 from __future__ import annotations
@@ -33,22 +36,24 @@ OWN_LIMIT = 1_000_000
 """entries of one listing; a broker's aggregated filters are far fewer."""
 
 MAX_BROKERS = 1024
-"""listings, of reachable brokers and of those that were; the federation's members are limited to as many."""
+"""listings, of reachable brokers and of those that were; the federation's members are limited to as
+many."""
 
 SMALL = 100
 OWN_BYTES = 256 * 1024 * 1024
 MAX_BYTES = 512 * 1024 * 1024
 ALL_MEMORY = 1024 * 1024 * 1024
-"""bytes of key and value up to which an entry always finds room in our own listing; bytes of this with larger entries, so long
-filters and client ids, at most; bytes of somebody else's, which may be made up. OWN_LIMIT small entries have 100 MB. Bytes of
-memory of all listings of the others, those that are coming included: who cannot be reached makes room, then what is new is not
-taken."""
+"""bytes of key and value up to which an entry always finds room in our own listing; bytes of this
+with larger entries, so long filters and client ids, at most; bytes of somebody else's, which may be
+made up. OWN_LIMIT small entries have 100 MB. Bytes of memory of all listings of the others, those
+that are coming included: who cannot be reached makes room, then what is new is not taken."""
 
 AT_ONCE = 2 * PART
 """bytes of listings that go to one neighbour at a time: some ms of work, here as there."""
 
 STAMPS, ASK, LISTING, CHANGES, DIGEST, ASK_ALL, ALL = range(7)
 """Kinds of messages, their first byte. ALL: stamps of everything, the answer to ASK_ALL."""
+
 
 @dataclass(slots=True, frozen=True)
 class Came:
@@ -129,7 +134,9 @@ class Directory:
         """
         if self.own.entries.get(key) == value:
             return
-        if len(key) + len(value) > MAX_ENTRY or (len(self.own.entries) >= OWN_LIMIT and key not in self.own.entries):
+        if len(key) + len(value) > MAX_ENTRY or (
+            len(self.own.entries) >= OWN_LIMIT and key not in self.own.entries
+        ):
             raise ValueError("entry beyond the limits of a listing")
         old = self.own.entries.get(key)
         size = len(value) + len(key) if old is None else len(value) - len(old)
@@ -176,7 +183,8 @@ class Directory:
 
     @property
     def lacks(self) -> bool:
-        """Whether neighbours have told of listings that are newer than those here, and have not sent them yet."""
+        """Whether neighbours have told of listings that are newer than those here, and have not
+        sent them yet."""
         return any(neighbour.missing for neighbour in self._neighbours.values())
 
     def ready(self, peer: bytes) -> bool:
@@ -195,7 +203,9 @@ class Directory:
         """The neighbour gets what goes over the tree: those behind it can be reached."""
         if peer in self._neighbours:
             listing = self.listings.get(peer)
-            self.post(NEIGHBOUR + peer, UP + (listing.stamp()[8:] if listing is not None else bytes(12)))
+            self.post(
+                NEIGHBOUR + peer, UP + (listing.stamp()[8:] if listing is not None else bytes(12))
+            )
             self.flush()
             self._find_ways()
 
@@ -205,18 +215,24 @@ class Directory:
             self._memory -= sum(loading.memory for loading in neighbour.loading.values())
             if self.own.entries.get(NEIGHBOUR + peer, DOWN)[:1] == UP:
                 self.flush()
-                self.post(NEIGHBOUR + peer, DOWN + stamp_of(b"", self.own.boot, self.own.version + 1))
+                self.post(
+                    NEIGHBOUR + peer, DOWN + stamp_of(b"", self.own.boot, self.own.version + 1)
+                )
             self.flush()
             self._find_ways()
 
     def check(self, peer: bytes) -> None:
-        """Send a digest of what we know to a neighbour, so that it notices if it knows something else."""
+        """Send a digest of what we know to a neighbour, so that it notices if it knows something
+        else."""
         self.flush()
         self._say(peer, bytes((DIGEST,)) + self._digest())
 
-    def take_messages(self, room: Callable[[bytes], bool] = lambda peer: True) -> list[tuple[bytes, bytes]]:
-        """Drain what is to be sent: (neighbour, message). Of listings that were asked for, AT_ONCE to each neighbour for which
-        there is `room`; what is said to it meanwhile comes behind. So it gets no more of them at a time, whatever it asks for."""
+    def take_messages(
+        self, room: Callable[[bytes], bool] = lambda peer: True
+    ) -> list[tuple[bytes, bytes]]:
+        """Drain what is to be sent: (neighbour, message). Of listings that were asked for, AT_ONCE
+        to each neighbour for which there is `room`; what is said to it meanwhile comes behind. So
+        it gets no more of them at a time, whatever it asks for."""
         for peer, neighbour in self._neighbours.items():
             if (neighbour.asked or neighbour.sending) and room(peer):
                 self._answer_some(peer, neighbour)
@@ -272,7 +288,8 @@ class Directory:
         if neighbour is None:
             if kind != ASK_ALL:
                 return  # the link left the tree here already
-            # The link is part of the tree there already; what is wanted here has to be known there before anything is sent.
+            # The link is part of the tree there already; what is wanted here has to be known there
+            # before anything is sent.
             neighbour = self._neighbours[peer] = _Neighbour()
         if kind in (STAMPS, ALL):
             self._stamps(peer, neighbour, body)
@@ -294,7 +311,11 @@ class Directory:
                 self._say(peer, bytes((ASK_ALL,)))
         elif kind == ASK_ALL:
             self.flush()
-            known = [listing.stamp() for listing in (self.own, *self.listings.values()) if listing.version]
+            known = [
+                listing.stamp()
+                for listing in (self.own, *self.listings.values())
+                if listing.version
+            ]
             self._say(peer, bytes((ALL,)) + b"".join(known))
         if self._moved:
             self._find_ways()
@@ -371,7 +392,11 @@ class Directory:
 
     def _shrink(self, but: Listing | None) -> bool:
         """Forget brokers that cannot be reached until there is room; whether there is."""
-        for listing in [listing for listing in self.listings.values() if listing.via is None and listing is not but]:
+        for listing in [
+            listing
+            for listing in self.listings.values()
+            if listing.via is None and listing is not but
+        ]:
             if self._memory <= ALL_MEMORY:
                 break
             self._memory -= listing.memory
@@ -383,13 +408,20 @@ class Directory:
         old, listing.entries = listing.entries, new
         listing.size = sum(map(len, new)) + sum(map(len, new.values()))
         self._memory += listing.memory
-        listing.up = {key[1:]: None for key, value in new.items() if key[:1] == NEIGHBOUR and value[:1] == UP}
+        listing.up = {
+            key[1:]: None for key, value in new.items() if key[:1] == NEIGHBOUR and value[:1] == UP
+        }
         if listing.via is not None:
-            changes: list[tuple[bytes, bytes | None]] = [(key, None) for key in old if key not in new]
+            changes: list[tuple[bytes, bytes | None]] = [
+                (key, None) for key in old if key not in new
+            ]
             changes += [(key, value) for key, value in new.items() if old.get(key) != value]
             self._events.append(Posted(listing.id, changes))
         listing.recent.clear()
-        listing.boot, listing.version = int.from_bytes(state[:4], "big"), int.from_bytes(state[4:], "big")
+        listing.boot, listing.version = (
+            int.from_bytes(state[:4], "big"),
+            int.from_bytes(state[4:], "big"),
+        )
         self._taken(listing)
         self._moved = True
 
@@ -420,7 +452,11 @@ class Directory:
                 listing.named(key, value)
                 self._moved = True
         self._memory += listing.memory
-        if len(entries) > OWN_LIMIT or listing.size > MAX_BYTES or (self._memory > ALL_MEMORY and not self._shrink(listing)):
+        if (
+            len(entries) > OWN_LIMIT
+            or listing.size > MAX_BYTES
+            or (self._memory > ALL_MEMORY and not self._shrink(listing))
+        ):
             raise DirectoryError("more than a listing, or all of them, may have")
         old, listing.version = listing.version, int.from_bytes(after, "big")
         self._taken(listing)
@@ -430,9 +466,21 @@ class Directory:
 
     # ---------------------------------------------------------------- said
 
-    def _flood(self, listing: Listing, before: int, changes: list[tuple[bytes, bytes | None]], source: bytes | None) -> None:
+    def _flood(
+        self,
+        listing: Listing,
+        before: int,
+        changes: list[tuple[bytes, bytes | None]],
+        source: bytes | None,
+    ) -> None:
         stamp = listing.stamp()
-        parts = (bytes((CHANGES,)), stamp[:12], before.to_bytes(8, "big"), stamp[12:], encode_changes(changes))
+        parts = (
+            bytes((CHANGES,)),
+            stamp[:12],
+            before.to_bytes(8, "big"),
+            stamp[12:],
+            encode_changes(changes),
+        )
         message = b"".join(parts)
         if len(message) > RECENT_SIZE:
             listing.recent.clear()
@@ -455,7 +503,11 @@ class Directory:
         if listing is None or not listing.version:
             return iter(())
         known = int.from_bytes(state[4:], "big")
-        if listing.boot.to_bytes(4, "big") == state[:4] and listing.recent and listing.recent[0][0] <= known:
+        if (
+            listing.boot.to_bytes(4, "big") == state[:4]
+            and listing.recent
+            and listing.recent[0][0] <= known
+        ):
             return iter([message for before, message in listing.recent if before >= known])
         return parts_of(bytes((LISTING,)) + listing.stamp(), list(listing.entries), listing.entries)
 
@@ -465,8 +517,12 @@ class Directory:
     # ---------------------------------------------------------------- ways
 
     def _joined(self, one: Listing, other: Listing) -> bool:
-        """Whether both are neighbours as they say now. Who has not heard of it yet has not denied it."""
-        mine, theirs = one.entries.get(NEIGHBOUR + other.id, b""), other.entries.get(NEIGHBOUR + one.id, b"")
+        """Whether both are neighbours as they say now. Who has not heard of it yet has not denied
+        it."""
+        mine, theirs = (
+            one.entries.get(NEIGHBOUR + other.id, b""),
+            other.entries.get(NEIGHBOUR + one.id, b""),
+        )
         if mine[:1] == UP:
             return theirs[:1] == UP or _not_denied(mine[1:], theirs, other)
         return theirs[:1] == UP and _not_denied(theirs[1:], mine, one)
@@ -481,7 +537,11 @@ class Directory:
             for named in namer.up:
                 namers.setdefault(named, []).append(namer.id)
         for peer in self._neighbours:
-            listing = self.listings.get(peer) if self.own.entries.get(NEIGHBOUR + peer, DOWN)[:1] == UP else None
+            listing = (
+                self.listings.get(peer)
+                if self.own.entries.get(NEIGHBOUR + peer, DOWN)[:1] == UP
+                else None
+            )
             if listing is not None and listing.version and self._joined(self.own, listing):
                 ways[peer] = peer
                 edge.append(listing)
@@ -515,16 +575,20 @@ class Directory:
 
 
 def _not_denied(known: bytes, said: bytes, other: Listing) -> bool:
-    """Whether what a broker says of a neighbour (nothing, or DOWN) is older than what the neighbour knew when it said UP."""
+    """Whether what a broker says of a neighbour (nothing, or DOWN) is older than what the neighbour
+    knew when it said UP."""
     if not said:
         return known[:4] == other.boot.to_bytes(4, "big")
     return known >= said[1:]
 
 
 def _digest(stamps: Iterable[bytes]) -> bytes:
-    """A value that depends on all stamps and not on their order: each is mixed, so that differences do not cancel out."""
+    """A value that depends on all stamps and not on their order: each is mixed, so that differences
+    do not cancel out."""
     total = 0
     for stamp in stamps:
         value = int.from_bytes(stamp, "big")
-        total += (value * 0x9E3779B97F4A7C15F39CC0605CEDC835 + (value >> 64) * 0xC2B2AE3D27D4EB4F) & (1 << 128) - 1
+        total += (
+            value * 0x9E3779B97F4A7C15F39CC0605CEDC835 + (value >> 64) * 0xC2B2AE3D27D4EB4F
+        ) & (1 << 128) - 1
     return (total & (1 << 128) - 1).to_bytes(16, "big")

@@ -14,14 +14,15 @@ ENTRY_MEMORY = 200
 
 RECENT = 64
 RECENT_SIZE = 4096
-"""changes of a listing, and bytes of each at most, that are kept for who missed them: a short absence costs no whole listing."""
+"""changes of a listing, and bytes of each at most, that are kept for who missed them: a short
+absence costs no whole listing."""
 
 PART = 60_000
 """bytes of a listing that go into one message, so that others get in between."""
 
 NEIGHBOUR = b"n"
-"""First byte of the keys that name a neighbour in the tree. Value: UP and the state of its listing that we knew then; or DOWN and
-the state of ours that said so first (12 bytes: boot, version)."""
+"""First byte of the keys that name a neighbour in the tree. Value: UP and the state of its listing
+that we knew then; or DOWN and the state of ours that said so first (12 bytes: boot, version)."""
 
 UP, DOWN = b"\1", b"\0"
 
@@ -46,7 +47,8 @@ class Listing:
         self.size = 0  # bytes of its entries
         self.up: dict[bytes, None] = {}  # brokers that its entries name as neighbours
         self.via: bytes | None = None  # the neighbour that leads to it; None: it is not reachable
-        self.recent: deque[tuple[int, bytes]] = deque(maxlen=RECENT)  # (version before, message CHANGES), without holes
+        # (version before, message CHANGES), without holes.
+        self.recent: deque[tuple[int, bytes]] = deque(maxlen=RECENT)
 
     @property
     def memory(self) -> int:
@@ -87,7 +89,8 @@ def stamp_of(broker_id: bytes, boot: int, version: int) -> bytes:
 
 
 def parts_of(head: bytes, keys: list[bytes], entries: dict[bytes, bytes]) -> Iterator[bytes]:
-    """The parts of a listing. `keys`: all of it when it had the version of `head`; what changes meanwhile is told behind it."""
+    """The parts of a listing. `keys`: all of it when it had the version of `head`; what changes
+    meanwhile is told behind it."""
     first, part, size = 1, list[tuple[bytes, bytes | None]](), 0
     for key in keys:
         value = entries.get(key)
@@ -101,7 +104,8 @@ def parts_of(head: bytes, keys: list[bytes], entries: dict[bytes, bytes]) -> Ite
 
 
 def encode_changes(changes: Iterable[tuple[bytes, bytes | None]]) -> bytes:
-    """Return entries as they are written: u32 sizes of key and value (REMOVED: none), key, value."""
+    """Return entries as they are written: u32 sizes of key and value (REMOVED: none), key,
+    value."""
     parts = []
     for key, value in changes:
         size = REMOVED if value is None else len(value)
@@ -113,7 +117,10 @@ def decode_changes(data: bytes, at: int) -> list[tuple[bytes, bytes | None]]:
     """Return the entries from a place on. Raises DirectoryError."""
     changes: list[tuple[bytes, bytes | None]] = []
     while at < len(data):
-        key_size, size = int.from_bytes(data[at : at + 4], "big"), int.from_bytes(data[at + 4 : at + 8], "big")
+        key_size, size = (
+            int.from_bytes(data[at : at + 4], "big"),
+            int.from_bytes(data[at + 4 : at + 8], "big"),
+        )
         removed = size == REMOVED
         end = at + 8 + key_size + (0 if removed else size)
         if at + 8 > len(data) or end > len(data) or end - at > MAX_ENTRY + 8:

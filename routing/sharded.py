@@ -1,4 +1,5 @@
-"""A dict in many parts: with a million keys a dict stands still for 40 to 90 ms each time it grows, as it moves all of them."""
+"""A dict in many parts: with a million keys a dict stands still for 40 to 90 ms each time it grows,
+as it moves all of them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ _MASK = SHARDS - 1
 
 
 class ShardedDict(Generic[V]):
-    """Strings with values. The hash of a string is not known to who chooses it, so no part gets more than its share."""
+    """Strings with values. The hash of a string is not known to who chooses it, so no part gets
+    more than its share."""
 
     __slots__ = ("_shards", "_size")
 

@@ -1,9 +1,11 @@
-"""Overlays: the tree on which the messages of one broker reach those that want them (Overlays 4.2, 5.2; docs/decisions/0020).
+"""Overlays: the tree on which the messages of one broker reach those that want them (Overlays 4.2,
+5.2; docs/decisions/0020).
 
-Every broker tells what each of its links costs, and what a way through it costs. An edge is there when both its ends say so. The
-tree of an origin is that of the shortest ways from it to all others (Dijkstra); an overlay is the part of it that leads to the
-brokers that want a topic. All brokers that know the same graph find the same trees: ties go to fewer hops, then to the lower id.
-Pure: what is said comes in, trees come out.
+Every broker tells what each of its links costs, and what a way through it costs. An edge is there
+when both its ends say so. The tree of an origin is that of the shortest ways from it to all others
+(Dijkstra); an overlay is the part of it that leads to the brokers that want a topic. All brokers
+that know the same graph find the same trees: ties go to fewer hops, then to the lower id. Pure:
+what is said comes in, trees come out.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ class Tree:
     def __init__(self, origin: bytes) -> None:
         self.origin = origin
         self.parent: bytes | None = None
-        """The neighbour that leads to the origin; None for the origin itself, and where there is no way."""
+        """The neighbour that leads to the origin; None for the origin itself, and where there is no
+        way."""
         self.next: dict[bytes, bytes] = {}
-        """Brokers behind this one -> the neighbour that leads there. Others get nothing of this origin from here."""
+        """Brokers behind this one -> the neighbour that leads there. Others get nothing of this
+        origin from here."""
         self.hops: dict[bytes, int] = {}
         """Links between the origin and each broker that it reaches."""
 
@@ -42,10 +46,12 @@ class Graph:
         self._said: dict[bytes, dict[bytes, int]] = {}  # broker -> neighbour -> cost
         self._relays: dict[bytes, int] = {}
         self._leaves: set[bytes] = set()
-        self._edges: dict[bytes, list[tuple[bytes, int]]] | None = None  # of both ends; None: to be found anew
+        # Of both ends; None: to be found anew.
+        self._edges: dict[bytes, list[tuple[bytes, int]]] | None = None
 
     def post(self, broker: bytes, neighbour: bytes, cost: int | None) -> None:
-        """Take a broker's word for its link to a neighbour: microseconds, or None when there is none.
+        """Take a broker's word for its link to a neighbour: microseconds, or None when there is
+        none.
 
         Raises:
             ValueError: it has more links than a broker may have.
@@ -76,14 +82,16 @@ class Graph:
         (self._leaves.add if only else self._leaves.discard)(broker)
 
     def relay(self, broker: bytes, cost: int | None) -> None:
-        """Take a broker's word for what a way through it costs on top (microseconds); None: nothing."""
+        """Take a broker's word for what a way through it costs on top (microseconds); None:
+        nothing."""
         if cost is None:
             self._relays.pop(broker, None)
         else:
             self._relays[broker] = min(cost, MAX_COST)
 
     def cost(self, one: bytes, other: bytes) -> int | None:
-        """Return what the link between two brokers costs: what the end says that finds it dearer. None: it is not there."""
+        """Return what the link between two brokers costs: what the end says that finds it dearer.
+        None: it is not there."""
         there = self._said.get(one, {}).get(other)
         back = self._said.get(other, {}).get(one)
         return None if there is None or back is None else max(there, back)
@@ -112,7 +120,8 @@ class Graph:
         tree.parent = parents.get(own)
         if own not in tree.hops:
             return tree
-        first: dict[bytes, bytes | None] = {own: None}  # broker -> our neighbour on the way to it; None: it is not behind us
+        # Broker -> our neighbour on the way to it; None: it is not behind us.
+        first: dict[bytes, bytes | None] = {own: None}
         for broker in tree.hops:  # nearest first
             if broker == origin:
                 first.setdefault(broker, None)
@@ -126,7 +135,8 @@ class Graph:
         return tree
 
     def _parents(self, origin: bytes, hops: dict[bytes, int]) -> dict[bytes, bytes]:
-        """Find the shortest ways from an origin: the broker before each one on its way. Fills `hops`, nearest first."""
+        """Find the shortest ways from an origin: the broker before each one on its way. Fills
+        `hops`, nearest first."""
         edges = self.edges()
         relays, leaves = self._relays, self._leaves
         parents: dict[bytes, bytes] = {}

@@ -1,8 +1,9 @@
-"""Who subscribed to this topic, which retained topics match this filter: both without looking at everything.
+"""Who subscribed to this topic, which retained topics match this filter: both without looking at
+everything.
 
-No walk recurses: a filter may have 32,768 levels, and its depth must cost time in proportion and no stack. Because each
-node has one parent, the nodes reached at a level are distinct, so a look-up never visits a node twice, however many
-wildcards a filter has.
+No walk recurses: a filter may have 32,768 levels, and its depth must cost time in proportion and no
+stack. Because each node has one parent, the nodes reached at a level are distinct, so a look-up
+never visits a node twice, however many wildcards a filter has.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from routing.topic_filter import is_wildcard, matches, well_formed
 
 V = TypeVar("V")
 
-# The subscribers of one filter, in order of arrival. Most filters have one: a pair takes a quarter of a dict's bytes.
+# The subscribers of one filter, in order of arrival. Most filters have one: a pair takes a quarter
+# of a dict's bytes.
 _Bucket = tuple[Hashable, V] | dict[Hashable, V]
 
 
 class _Node(Generic[V]):
-    """A level prefix of wildcard filters. Nothing follows '#', so it is a bucket at its parent and not a node."""
+    """A level prefix of wildcard filters. Nothing follows '#', so it is a bucket at its parent and
+    not a node."""
 
     __slots__ = ("bucket", "children", "multi", "plus")
 
@@ -32,16 +35,20 @@ class _Node(Generic[V]):
 
     def is_empty(self) -> bool:
         """Whether no filter ends here or below."""
-        return not self.children and self.plus is None and self.multi is None and self.bucket is None
+        return (
+            not self.children and self.plus is None and self.multi is None and self.bucket is None
+        )
 
 
 class SubscriptionTrie(Generic[V]):
     """Topic filters with keyed values: which values does a topic concern?
 
-    A filter without wildcards is found by one look-up in a dict; the others stand in a trie with a level a step.
-    Filters are taken literally: split ``$share/`` off first (:func:`topic_filter.split_shared`).
+    A filter without wildcards is found by one look-up in a dict; the others stand in a trie with a
+    level a step. Filters are taken literally: split ``$share/`` off first
+    (:func:`topic_filter.split_shared`).
 
-    :ivar version: grows with every change, never falls; a cache of :meth:`match` is good while it stays.
+    :ivar version: grows with every change, never falls; a cache of :meth:`match` is good while it
+        stays.
     :ivar steps: what :meth:`match` has cost: nodes visited and values found.
     """
 
@@ -65,7 +72,8 @@ class SubscriptionTrie(Generic[V]):
         return filter in self._exact or filter in self._wild
 
     def filters(self) -> Iterator[str]:
-        """Each filter once, in order of arrival, those without wildcards first. No change while iterating."""
+        """Each filter once, in order of arrival, those without wildcards first. No change while
+        iterating."""
         yield from self._exact
         yield from self._wild
 
@@ -79,7 +87,8 @@ class SubscriptionTrie(Generic[V]):
         return bucket.get(key)
 
     def insert(self, filter: str, key: Hashable, value: V) -> bool:
-        """Set the value of (filter, key); an old value is replaced and keeps its place in the order.
+        """Set the value of (filter, key); an old value is replaced and keeps its place in the
+        order.
 
         :returns: True if the filter is new here, that is, this is the first interest in it.
         :raises ValueError: a wildcard stands where none may (MQTT-4.7.1-1, -2).
@@ -91,7 +100,9 @@ class SubscriptionTrie(Generic[V]):
             bucket[key] = value
         else:
             joined = bucket is not None and bucket[0] != key
-            new: _Bucket[V] = dict((bucket, (key, value))) if bucket is not None and joined else (key, value)
+            new: _Bucket[V] = (
+                dict((bucket, (key, value))) if bucket is not None and joined else (key, value)
+            )
             if buckets is self._wild:
                 if bucket is None and not well_formed(filter):
                     raise ValueError(f"malformed topic filter: {filter[:80]!r}")
@@ -104,7 +115,8 @@ class SubscriptionTrie(Generic[V]):
     def remove(self, filter: str, key: Hashable) -> bool:
         """Forget (filter, key); what is not there is no error.
 
-        :returns: True if nobody holds the filter any more, that is, the last interest in it has gone.
+        :returns: True if nobody holds the filter any more, that is, the last interest in it has
+            gone.
         """
         buckets = self._buckets(filter)
         bucket = buckets.get(filter)
@@ -128,10 +140,12 @@ class SubscriptionTrie(Generic[V]):
         return last
 
     def match(self, topic: str) -> list[V]:
-        """Return the values of all filters that match a valid topic name (4.7.1; MQTT-4.7.2-1), in a fixed order.
+        """Return the values of all filters that match a valid topic name (4.7.1; MQTT-4.7.2-1), in
+        a fixed order.
 
-        Values of one filter come in order of arrival. A key that holds several matching filters appears once for each.
-        The time is that of the nodes visited: at most those of the filters' prefixes that match the topic's.
+        Values of one filter come in order of arrival. A key that holds several matching filters
+        appears once for each. The time is that of the nodes visited: at most those of the filters'
+        prefixes that match the topic's.
         """
         found: list[V] = []
         bucket = self._exact.get(topic)
@@ -223,12 +237,14 @@ NODE = 350
 """bytes of memory of a node of stored topics with its key, about."""
 
 MANY = 4096
-"""children of one node from which on they are kept in parts: with all in one dict, that would stand still when it grows."""
+"""children of one node from which on they are kept in parts: with all in one dict, that would stand
+still when it grows."""
 
 
 class _TopicNode:
-    """A level prefix that several stored topics have; ``topic`` is set where one ends. A topic that alone has a prefix stands
-    there as it is, in place of a node: most of a million topics have no node of their own."""
+    """A level prefix that several stored topics have; ``topic`` is set where one ends. A topic that
+    alone has a prefix stands there as it is, in place of a node: most of a million topics have no
+    node of their own."""
 
     __slots__ = ("children", "topic")
 
@@ -337,15 +353,18 @@ class TopicTrie(Generic[V]):
         return self._values.pop(topic)
 
     def match(self, filter: str) -> list[tuple[str, V]]:
-        """Return (topic, value) of all topics that a valid filter matches (4.7.1; MQTT-4.7.2-1), in a fixed order."""
+        """Return (topic, value) of all topics that a valid filter matches (4.7.1; MQTT-4.7.2-1), in
+        a fixed order."""
         values = self._values
         return [(topic, values[topic]) for topic in self.search(filter) if topic is not None]
 
     def search(self, filter: str) -> Iterator[str | None]:
-        """Each topic that a valid filter matches, and None for each step that found none. Topics may come and go meanwhile.
+        """Each topic that a valid filter matches, and None for each step that found none. Topics
+        may come and go meanwhile.
 
-        A filter without wildcards is one look-up, ``#`` alone one pass. Otherwise the steps are the nodes visited: each
-        level of the filter looks at the nodes that its prefix matches, ``#`` at all that lie below them.
+        A filter without wildcards is one look-up, ``#`` alone one pass. Otherwise the steps are the
+        nodes visited: each level of the filter looks at the nodes that its prefix matches, ``#`` at
+        all that lie below them.
         """
         if not is_wildcard(filter):
             yield filter if filter in self._values else None
@@ -355,7 +374,8 @@ class TopicTrie(Generic[V]):
                 yield None if topic.startswith("$") else topic
             return
         levels = filter.split("/")
-        stack: list[tuple[Iterator[_TopicNode | str], int]] = [(iter((self._root,)), 0)]  # with levels that are done
+        # With the number of levels that are done.
+        stack: list[tuple[Iterator[_TopicNode | str], int]] = [(iter((self._root,)), 0)]
         while stack:
             nodes, depth = stack[-1]
             node = next(nodes, None)
@@ -376,8 +396,17 @@ class TopicTrie(Generic[V]):
 
 
 def _children(node: _TopicNode, guarded: bool) -> Iterator[_TopicNode | str]:
-    """All that is below a node; if guarded, without levels that begin with '$': wildcards skip these (MQTT-4.7.2-1)."""
+    """All that is below a node; if guarded, without levels that begin with '$': wildcards skip
+    these (MQTT-4.7.2-1)."""
     children = node.children
     if isinstance(children, ShardedDict):
-        return (child for level, child in children.items() if not (guarded and level.startswith("$")))
-    return iter([child for level, child in (children or {}).items() if not (guarded and level.startswith("$"))])
+        return (
+            child for level, child in children.items() if not (guarded and level.startswith("$"))
+        )
+    return iter(
+        [
+            child
+            for level, child in (children or {}).items()
+            if not (guarded and level.startswith("$"))
+        ]
+    )

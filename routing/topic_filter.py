@@ -1,7 +1,7 @@
 """Topic names and topic filters: what is valid, what matches what (MQTT 3.1.1 and 5, section 4.7).
 
-Everything here works on whole strings and favours being obviously right; :mod:`subscription_trie` is the fast counterpart
-and is tested against :func:`matches`.
+Everything here works on whole strings and favours being obviously right; :mod:`subscription_trie`
+is the fast counterpart and is tested against :func:`matches`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ SHARE_PREFIX: Final = "$share/"
 
 
 def _valid_utf8_string(text: str) -> bool:
-    """Whether ``text`` can travel as a non-empty UTF-8 Encoded String (MQTT-1.5.4-1, -2; MQTT-4.7.3-1, -2, -3)."""
+    """Whether ``text`` can travel as a non-empty UTF-8 Encoded String (MQTT-1.5.4-1, -2;
+    MQTT-4.7.3-1, -2, -3)."""
     if not text or len(text) > MAX_TOPIC_BYTES or "\0" in text:
         return False
     if text.isascii():
@@ -31,8 +32,9 @@ def valid_topic_name(topic: str) -> bool:
     """Whether a PUBLISH may carry ``topic``.
 
     At least one character, at most 65,535 bytes of UTF-8, no U+0000, no surrogate, no wildcard
-    (MQTT-3.3.2-2; MQTT-4.7.1-1; MQTT-4.7.3-1 to -3). A topic that begins with ``$`` is valid: who may publish to it
-    is for the broker to say. An MQTT 5 PUBLISH with a topic alias carries an empty topic; resolve the alias first.
+    (MQTT-3.3.2-2; MQTT-4.7.1-1; MQTT-4.7.3-1 to -3). A topic that begins with ``$`` is valid: who
+    may publish to it is for the broker to say. An MQTT 5 PUBLISH with a topic alias carries an
+    empty topic; resolve the alias first.
     """
     return "+" not in topic and "#" not in topic and _valid_utf8_string(topic)
 
@@ -40,8 +42,9 @@ def valid_topic_name(topic: str) -> bool:
 def valid_topic_filter(filter: str) -> bool:
     """Whether a SUBSCRIBE or UNSUBSCRIBE may carry ``filter``.
 
-    At least one character, at most 65,535 bytes of UTF-8, no U+0000, no surrogate; wildcards where they may stand
-    (MQTT-4.7.1-1, -2); what begins with ``$share/`` has a share name and a filter behind it (MQTT-4.8.2-1, -2).
+    At least one character, at most 65,535 bytes of UTF-8, no U+0000, no surrogate; wildcards where
+    they may stand (MQTT-4.7.1-1, -2); what begins with ``$share/`` has a share name and a filter
+    behind it (MQTT-4.8.2-1, -2).
     """
     if not _valid_utf8_string(filter):
         return False
@@ -52,7 +55,8 @@ def valid_topic_filter(filter: str) -> bool:
 
 
 def well_formed(filter: str) -> bool:
-    """Whether each wildcard of ``filter`` fills a level, and ``#`` the last one (MQTT-4.7.1-1, -2); no other check."""
+    """Whether each wildcard of ``filter`` fills a level, and ``#`` the last one (MQTT-4.7.1-1, -2);
+    no other check."""
     if "#" in filter and (filter.find("#") != len(filter) - 1 or filter[-2:] not in ("#", "/#")):
         return False
     return "+" not in filter or all(level == "+" or "+" not in level for level in filter.split("/"))
@@ -64,10 +68,11 @@ def is_wildcard(filter: str) -> bool:
 
 
 def split_shared(filter: str) -> tuple[str | None, str]:
-    """Share name and inner filter of a shared subscription; ``(None, filter)`` for an ordinary one (MQTT 5, 4.8.2).
+    """Share name and inner filter of a shared subscription; ``(None, filter)`` for an ordinary one
+    (MQTT 5, 4.8.2).
 
-    :raises ValueError: the filter begins with ``$share/`` but lacks a share name or a filter, or has a wildcard in the
-        share name; never for what :func:`valid_topic_filter` accepts.
+    :raises ValueError: the filter begins with ``$share/`` but lacks a share name or a filter, or
+        has a wildcard in the share name; never for what :func:`valid_topic_filter` accepts.
     """
     if not filter.startswith(SHARE_PREFIX):
         return None, filter
@@ -78,11 +83,13 @@ def split_shared(filter: str) -> tuple[str | None, str]:
 
 
 def matches(filter: str, topic: str) -> bool:
-    """Whether ``filter`` matches ``topic``, both valid; the definition that every faster way is tested against.
+    """Whether ``filter`` matches ``topic``, both valid; the definition that every faster way is
+    tested against.
 
-    Level by level: ``+`` stands for one level, also an empty one; ``#`` for the parent and any number of levels below
-    it (4.7.1.2, 4.7.1.3). A wildcard at the first level never matches a topic that begins with ``$`` (MQTT-4.7.2-1).
-    Letters match by code point, without normalisation (MQTT-4.7.3-4). ``$share/`` is not treated in any special way.
+    Level by level: ``+`` stands for one level, also an empty one; ``#`` for the parent and any
+    number of levels below it (4.7.1.2, 4.7.1.3). A wildcard at the first level never matches a
+    topic that begins with ``$`` (MQTT-4.7.2-1). Letters match by code point, without normalisation
+    (MQTT-4.7.3-4). ``$share/`` is not treated in any special way.
     """
     if topic.startswith("$") and filter.startswith(("+", "#")):
         return False
@@ -99,17 +106,20 @@ def matches(filter: str, topic: str) -> bool:
 
 
 def covers(a: str, b: str) -> bool:
-    """Whether filter ``a`` matches every topic that filter ``b`` matches (both valid, ``$share/`` split off).
+    """Whether filter ``a`` matches every topic that filter ``b`` matches (both valid, ``$share/``
+    split off).
 
-    Exact but for the limit on the length of a topic: a filter so long that only few topics fit its wildcards may be
-    covered although this says that it is not, which costs an aggregation a line and never a message.
+    Exact but for the limit on the length of a topic: a filter so long that only few topics fit its
+    wildcards may be covered although this says that it is not, which costs an aggregation a line
+    and never a message.
     """
     if b.startswith("$") and a.startswith(("+", "#")):
         return False
     a_levels = a.split("/")
     b_levels = b.split("/")
     if b in ("#", "/#"):
-        # The parent that this '#' includes would be the empty topic, which does not exist: one level more is certain.
+        # The parent that this '#' includes would be the empty topic, which does not exist: one
+        # level more is certain.
         b_levels.insert(-1, "+")
     for depth, level in enumerate(a_levels):
         if level == "#":

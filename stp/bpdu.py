@@ -1,10 +1,13 @@
-"""The bridge protocol data unit that PINGREQ carries between brokers (MQTT-ST II-C2; 802.1D clause 9), and its bytes.
+"""The bridge protocol data unit that PINGREQ carries between brokers (MQTT-ST II-C2; 802.1D clause
+9), and its bytes.
 
 Layout, big endian, version 1::
 
-    version u8 | flags u8 | role u8 | echo u8 | hops u8 | number of topology changes u8 | BPDU number u32
-    root id 8 | root boot u32 | root capability u32 (tenths) | root seq u32 | path cost u32 (microseconds)
-    age u32 (ms) | sender capability u32 (tenths) | root port u16 | root host length u8 | root host (UTF-8)
+    version u8 | flags u8 | role u8 | echo u8 | hops u8 | number of topology changes u8
+    BPDU number u32
+    root id 8 | root boot u32 | root capability u32 (tenths) | root seq u32
+    path cost u32 (microseconds) | age u32 (ms) | sender capability u32 (tenths)
+    root port u16 | root host length u8 | root host (UTF-8)
     [flags & 1: sequence request: root id 8 | boot u32 | seq u32]
     topology changes, each: origin id 8 | origin boot u32 | number u32
 
@@ -21,7 +24,17 @@ from typing import NamedTuple
 
 from stp.priority_vector import ID_BYTES, MAX_COST_US, RootVector
 
-__all__ = ["MAX_CHANGES", "VERSION", "Bpdu", "BpduError", "ChangeNumber", "Role", "SeqRequest", "decode", "encode"]
+__all__ = [
+    "MAX_CHANGES",
+    "VERSION",
+    "Bpdu",
+    "BpduError",
+    "ChangeNumber",
+    "Role",
+    "SeqRequest",
+    "decode",
+    "encode",
+]
 
 VERSION = 1
 MAX_CHANGES = 32
@@ -47,7 +60,8 @@ class Role(IntEnum):
 
 
 class ChangeNumber(NamedTuple):
-    """A numbered topology change: the broker that saw it, that broker's boot number and its count of changes."""
+    """A numbered topology change: the broker that saw it, that broker's boot number and its count
+    of changes."""
 
     origin: bytes
     boot: int
@@ -109,15 +123,30 @@ def encode(bpdu: Bpdu) -> bytes:
         raise BpduError(f"{len(bpdu.changes)} topology changes in one BPDU")
     try:
         head = _HEAD.pack(
-            VERSION, 0 if bpdu.request is None else _FLAG_REQUEST, bpdu.role, bpdu.echo, bpdu.hops, len(bpdu.changes),
-            bpdu.number, _id(root.id), root.boot, root.tenths, bpdu.seq, bpdu.path_cost_us,
-            bpdu.age_ms, bpdu.tenths, root.address[1], len(host),
-        )  # fmt: skip
+            VERSION,
+            0 if bpdu.request is None else _FLAG_REQUEST,
+            bpdu.role,
+            bpdu.echo,
+            bpdu.hops,
+            len(bpdu.changes),
+            bpdu.number,
+            _id(root.id),
+            root.boot,
+            root.tenths,
+            bpdu.seq,
+            bpdu.path_cost_us,
+            bpdu.age_ms,
+            bpdu.tenths,
+            root.address[1],
+            len(host),
+        )
         if bpdu.request is None and not bpdu.changes:
             return head + host
         parts = [head, host]
         if bpdu.request is not None:
-            parts.append(_TRIPLE.pack(_id(bpdu.request.root_id), bpdu.request.boot, bpdu.request.seq))
+            parts.append(
+                _TRIPLE.pack(_id(bpdu.request.root_id), bpdu.request.boot, bpdu.request.seq)
+            )
         parts.extend(_TRIPLE.pack(_id(c.origin), c.boot, c.number) for c in bpdu.changes)
     except struct.error as error:
         raise BpduError(f"BPDU field out of range: {error}") from None
@@ -131,11 +160,28 @@ def _id(value: bytes) -> bytes:
 
 
 def decode(data: bytes) -> Bpdu:
-    """Read a BPDU. Raises BpduError for anything short, of another version or not believable; nothing else."""
+    """Read a BPDU. Raises BpduError for anything short, of another version or not believable;
+    nothing else."""
     if len(data) < _HEAD.size:
         raise BpduError(f"BPDU of {len(data)} bytes is too short")
-    (version, flags, role, echo, hops, change_count, number, root_id, boot, tenths, seq, cost, age, own_tenths, port,
-     host_length) = _HEAD.unpack_from(data)  # fmt: skip
+    (
+        version,
+        flags,
+        role,
+        echo,
+        hops,
+        change_count,
+        number,
+        root_id,
+        boot,
+        tenths,
+        seq,
+        cost,
+        age,
+        own_tenths,
+        port,
+        host_length,
+    ) = _HEAD.unpack_from(data)
     if version != VERSION:
         raise BpduError(f"BPDU version {version} is not known")
     if not Role.ROOT <= role <= Role.BLOCKED or echo > Role.BLOCKED:
@@ -157,4 +203,6 @@ def decode(data: bytes) -> Bpdu:
         request = SeqRequest(*_TRIPLE.unpack_from(data, pos))
         pos += _TRIPLE.size
     changes = tuple(ChangeNumber(*triple) for triple in _TRIPLE.iter_unpack(data[pos:end]))
-    return Bpdu(root, seq, cost, own_tenths, Role(role), Role(echo), hops, age, number, request, changes)
+    return Bpdu(
+        root, seq, cost, own_tenths, Role(role), Role(echo), hops, age, number, request, changes
+    )

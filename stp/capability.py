@@ -1,5 +1,5 @@
-"""A broker's capability C = alpha*L + beta*M (Overlays 4.2.1, eq. 1; the "R" of MQTT-ST's text is M), and how it follows what is
-available without making the root change places."""
+"""A broker's capability C = alpha*L + beta*M (Overlays 4.2.1, eq. 1; the "R" of MQTT-ST's text is
+M), and how it follows what is available without making the root change places."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ _MAX_CAPABILITY = 100_000_000.0
 BAND = 0.25
 """part of the capability by which a measurement has to differ to count,"""
 LOOKS = 3
-"""and how many in a row have to: what a burst takes for a minute is no news, and brokers that are about equal stay in order."""
+"""and how many in a row have to: what a burst takes for a minute is no news, and brokers that are
+about equal stay in order."""
 
 
-def capability(cpu_ghz: float, cores: int, memory_gib: float, *, alpha: float = 1.0, beta: float = 1.0) -> float:
+def capability(
+    cpu_ghz: float, cores: int, memory_gib: float, *, alpha: float = 1.0, beta: float = 1.0
+) -> float:
     """C = alpha*L + beta*M with L = clock in GHz times cores and M = memory in GiB, rounded to 0.1.
 
     Raises ValueError when the result is no number or negative.
@@ -30,10 +33,13 @@ def capability(cpu_ghz: float, cores: int, memory_gib: float, *, alpha: float = 
 
 
 def measure(*, alpha: float = 1.0, beta: float = 1.0) -> float:
-    """This machine's capability: its cores at their highest clock, and the memory that is available now, in whole GiB from 4
-    on so that equal machines tie (the lower address wins). An unknown clock (virtual machines, some boards) counts as 1 GHz."""
+    """This machine's capability: its cores at their highest clock, and the memory that is available
+    now, in whole GiB from 4 on so that equal machines tie (the lower address wins). An unknown
+    clock (virtual machines, some boards) counts as 1 GHz."""
     memory_gib = psutil.virtual_memory().available / 2**30
-    return capability(_clock_ghz(), psutil.cpu_count() or 1, _coarse(memory_gib), alpha=alpha, beta=beta)
+    return capability(
+        _clock_ghz(), psutil.cpu_count() or 1, _coarse(memory_gib), alpha=alpha, beta=beta
+    )
 
 
 class Damped:
@@ -63,7 +69,8 @@ def _coarse(gib: float) -> float:
 
 
 def _clock_ghz() -> float:
-    """Highest clock of the CPU in GHz; the current one changes with the load, and a root must not."""
+    """Highest clock of the CPU in GHz; the current one changes with the load, and a root must
+    not."""
     try:
         frequency = psutil.cpu_freq()
     except (OSError, NotImplementedError, RuntimeError, AttributeError, ValueError):

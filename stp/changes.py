@@ -1,4 +1,5 @@
-"""What a tree tells its owner, and the memory that lets a numbered topology change be relayed exactly once."""
+"""What a tree tells its owner, and the memory that lets a numbered topology change be relayed
+exactly once."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ from dataclasses import dataclass
 from stp.bpdu import ChangeNumber, Role
 from stp.priority_vector import RootVector
 
-__all__ = ["Change", "ChangeLog", "ForwardingChanged", "RoleChanged", "RootChanged", "TopologyChange"]
+__all__ = [
+    "Change",
+    "ChangeLog",
+    "ForwardingChanged",
+    "RoleChanged",
+    "RootChanged",
+    "TopologyChange",
+]
 
 
 @dataclass(slots=True, frozen=True)
@@ -27,7 +35,8 @@ class RoleChanged:
 
 @dataclass(slots=True, frozen=True)
 class ForwardingChanged:
-    """A port began or ceased to forward messages; a port that went down while it forwarded ceased to, too."""
+    """A port began or ceased to forward messages; a port that went down while it forwarded ceased
+    to, too."""
 
     peer: bytes
     forwarding: bool
@@ -45,12 +54,14 @@ Change = RootChanged | RoleChanged | ForwardingChanged | TopologyChange
 
 
 class ChangeLog:
-    """The newest topology change of each origin. MQTT-ST II-C6 does not say how a relay stops; it stops here."""
+    """The newest topology change of each origin. MQTT-ST II-C6 does not say how a relay stops; it
+    stops here."""
 
     __slots__ = ("_own_number", "_seen", "limit")
 
     def __init__(self, limit: int) -> None:
-        """At most `limit` origins are remembered; the one heard of longest ago is forgotten first."""
+        """At most `limit` origins are remembered; the one heard of longest ago is forgotten
+        first."""
         self._seen: dict[bytes, tuple[int, int]] = {}
         self._own_number = 0
         self.limit = limit
@@ -64,7 +75,8 @@ class ChangeLog:
         return ChangeNumber(origin, boot, self._own_number)
 
     def is_new(self, change: ChangeNumber) -> bool:
-        """Whether the change has to be applied and relayed; remembers it. A later boot of an origin starts afresh."""
+        """Whether the change has to be applied and relayed; remembers it. A later boot of an origin
+        starts afresh."""
         life = (change.boot, change.number)
         seen = self._seen.pop(change.origin, None)
         if seen is None and len(self._seen) >= self.limit:

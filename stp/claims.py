@@ -1,4 +1,5 @@
-"""What the neighbours say of the root, and which of it may be believed (RFC 8966 3.5; 802.1D 17.21)."""
+"""What the neighbours say of the root, and which of it may be believed (RFC 8966 3.5; 802.1D
+17.21)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ __all__ = ["Claims"]
 
 
 class Claims:
-    """Judges the last BPDU of each port. A claim counts when it is usable, and may be newly followed when it is feasible, too."""
+    """Judges the last BPDU of each port. A claim counts when it is usable, and may be newly
+    followed when it is feasible, too."""
 
     __slots__ = ("_config", "_own_id", "_ports", "feasibility", "grace_until", "parent")
 
@@ -39,7 +41,8 @@ class Claims:
         return max(parent.fresh_at + self._config.max_age_s, self.grace_until)
 
     def usable(self, port: Port, now: float) -> bool:
-        """Whether a claim may be looked at: fresh, not about us, not through us, of the root's latest life."""
+        """Whether a claim may be looked at: fresh, not about us, not through us, of the root's
+        latest life."""
         bpdu = port.bpdu
         return (
             bpdu is not None
@@ -52,10 +55,15 @@ class Claims:
         )
 
     def contradicted(self, root: RootVector, now: float) -> bool:
-        """Whether the root is a neighbour that lives, in another life than the claim's: it told us itself, and who says
-        otherwise is mistaken or lies. (Without that a higher boot number would be believed by everybody.)"""
+        """Whether the root is a neighbour that lives, in another life than the claim's: it told us
+        itself, and who says otherwise is mistaken or lies. (Without that a higher boot number would
+        be believed by everybody.)"""
         port = self._ports.get(root.id)
-        return port is not None and port.peer.boot != root.boot and port.heard_at + 2 * self._config.hello_s > now
+        return (
+            port is not None
+            and port.peer.boot != root.boot
+            and port.heard_at + 2 * self._config.hello_s > now
+        )
 
     def feasible(self, bpdu: Bpdu) -> bool:
         """Whether to follow a claim cannot close a loop."""

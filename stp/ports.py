@@ -1,4 +1,5 @@
-"""A port: this broker's end of a link to one neighbour, what the neighbour last said on it, and what the link costs."""
+"""A port: this broker's end of a link to one neighbour, what the neighbour last said on it, and
+what the link costs."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ PortRank = tuple[int, int, AddressKey, bytes]
 
 @dataclass(slots=True)
 class Port:
-    """One link of the tree. The public fields are read by status pages; only the Tree writes them."""
+    """One link of the tree. The public fields are read by status pages; only the Tree writes
+    them."""
 
     peer: Identity
     tenths: int
@@ -41,7 +43,8 @@ class Port:
     rtt_ms: float | None = None
     """Smoothed round trip time in ms; None before the first sample."""
     link_cost_us: int = round(UNKNOWN_RTT_MS * 1000)
-    """The link's cost as used in path costs (microseconds): follows rtt_ms in steps, see `resample`."""
+    """The link's cost as used in path costs (microseconds): follows rtt_ms in steps, see
+    `resample`."""
     bpdu: Bpdu | None = None
     """The neighbour's last BPDU."""
     fresh_at: float = 0.0
@@ -103,7 +106,8 @@ class Port:
         return self.role is Role.DESIGNATED and bpdu.role is Role.BLOCKED
 
     def may_forward(self, role: Role) -> bool:
-        """Whether messages may pass in this role: not before both ends have agreed on who is whose parent."""
+        """Whether messages may pass in this role: not before both ends have agreed on who is whose
+        parent."""
         bpdu = self.bpdu
         if bpdu is None:
             return False
@@ -112,13 +116,16 @@ class Port:
         return role is Role.DESIGNATED and bpdu.role is Role.ROOT
 
     def rank(self, cost_us: int) -> PortRank:
-        """Order among paths to one root: cost, then the neighbour's capability (MQTT-ST II-C4), then its address."""
+        """Order among paths to one root: cost, then the neighbour's capability (MQTT-ST II-C4),
+        then its address."""
         return (cost_us, -self.tenths, self.peer_key, self.peer.id)
 
     def accept(self, bpdu: Bpdu, now: float) -> None:
-        """Store a BPDU and work out how old its news of the root is: the age it says plus half a round trip."""
+        """Store a BPDU and work out how old its news of the root is: the age it says plus half a
+        round trip."""
         old = self.bpdu
-        # A quarter of a second at most: a round trip that was measured too long must not make live news look dead.
+        # A quarter of a second at most: a round trip that was measured too long must not make live
+        # news look dead.
         fresh_at = now - bpdu.age_ms / 1000 - min(self.rtt_ms or 0.0, 500.0) / 2000
         if old is not None and old.seq == bpdu.seq and same_root(old.root, bpdu.root):
             fresh_at = max(fresh_at, self.fresh_at)
@@ -137,18 +144,25 @@ class Port:
     def sample(self, rtt_ms: float, now: float) -> bool:
         """Take a round trip time in ms; True if it was the first, which counts at once.
 
-        The median of the last nine drops late answers (a collector's pause, a burst of data); the mean over the first 32
-        samples and an exponential mean with gain 1/32 behind them damp jitter. A median four times off is no jitter but
-        another path: the mean starts afresh. Ignored: nonsense (nan, negative) and answers that a silent neighbour,
-        stopped or cut off, gave when it came back.
+        The median of the last nine drops late answers (a collector's pause, a burst of data); the
+        mean over the first 32 samples and an exponential mean with gain 1/32 behind them damp
+        jitter. A median four times off is no jitter but another path: the mean starts afresh.
+        Ignored: nonsense (nan, negative) and answers that a silent neighbour, stopped or cut off,
+        gave when it came back.
         """
         self.touch(now)
-        if not 0.0 <= rtt_ms <= _MAX_RTT_MS or (rtt_ms > _STALL_S * 1000 and now - rtt_ms / 1000 < self.silent_until):
+        if not 0.0 <= rtt_ms <= _MAX_RTT_MS or (
+            rtt_ms > _STALL_S * 1000 and now - rtt_ms / 1000 < self.silent_until
+        ):
             return False
         self._recent = [*self._recent[1 - _MEDIAN_OF :], rtt_ms]
         median = sorted(self._recent)[(len(self._recent) - 1) // 2]
         first = self.rtt_ms is None
-        if self.rtt_ms is None or median > self.rtt_ms * _OTHER_PATH or median * _OTHER_PATH < self.rtt_ms:
+        if (
+            self.rtt_ms is None
+            or median > self.rtt_ms * _OTHER_PATH
+            or median * _OTHER_PATH < self.rtt_ms
+        ):
             self.rtt_ms = median
             self._samples = 1
         else:
@@ -173,7 +187,8 @@ class Port:
         return max(MIN_LINK_COST_US, round((self.rtt_ms or 0.0) * 1000))
 
     def charge_bpdu(self, now: float, burst: int, per_s: float) -> float:
-        """Take one from what may be sent to this neighbour; returns 0, or how long to wait (s) when there is none left."""
+        """Take one from what may be sent to this neighbour; returns 0, or how long to wait (s) when
+        there is none left."""
         self.bpdus_left = min(burst, self.bpdus_left + (now - self.bpdus_at) * per_s)
         self.bpdus_at = now
         if self.bpdus_left < 1:

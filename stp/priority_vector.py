@@ -1,8 +1,9 @@
 """Priority vectors: who is the better root, and which claims about a root may be believed.
 
-A *claim* is what a neighbour's BPDU says: "my root is R (boot b), its newest sequence number that reached me is s, my
-path to it costs c". Roots are ordered by capability (Overlays 4.2.1) and then by address. Claims are believed under the
-feasibility condition of DSDV and Babel (RFC 8966, 3.5.1), which keeps parent pointers free of loops at every moment.
+A *claim* is what a neighbour's BPDU says: "my root is R (boot b), its newest sequence number that
+reached me is s, my path to it costs c". Roots are ordered by capability (Overlays 4.2.1) and then
+by address. Claims are believed under the feasibility condition of DSDV and Babel (RFC 8966, 3.5.1),
+which keeps parent pointers free of loops at every moment.
 """
 
 from __future__ import annotations
@@ -49,9 +50,11 @@ class Address(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def address_key(host: str, port: int) -> AddressKey:
-    """Sort key of an address: IPv4 as a number, then IPv6 as a number, then names as text; the port last.
+    """Sort key of an address: IPv4 as a number, then IPv6 as a number, then names as text; the port
+    last.
 
-    "Lowest IP address" of MQTT-ST means the number: 10.0.0.9 is lower than 10.0.0.10, which as text it is not.
+    "Lowest IP address" of MQTT-ST means the number: 10.0.0.9 is lower than 10.0.0.10, which as text
+    it is not.
     """
     try:
         ip = ipaddress.ip_address(host.partition("%")[0])
@@ -64,12 +67,14 @@ def address_key(host: str, port: int) -> AddressKey:
 
 
 def seq_newer(a: int, b: int) -> bool:
-    """Whether sequence number `a` comes after `b`; u32 serial arithmetic (RFC 1982), so wrapping is harmless."""
+    """Whether sequence number `a` comes after `b`; u32 serial arithmetic (RFC 1982), so wrapping is
+    harmless."""
     return a != b and (a - b) & _SEQ_MASK < _SEQ_HALF
 
 
 def to_tenths(capability: float) -> int:
-    """Capability as it is compared and sent: whole tenths that fit a u32. Raises ValueError when it cannot be."""
+    """Capability as it is compared and sent: whole tenths that fit a u32. Raises ValueError when it
+    cannot be."""
     if not 0.0 <= capability <= 429_496_729.0:
         raise ValueError(f"capability must be between 0 and 429496729, not {capability!r}")
     return round(capability * 10)
@@ -77,7 +82,8 @@ def to_tenths(capability: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A broker: id (8 bytes, stable over restarts), boot number (u32, grows with each restart), listening address."""
+    """A broker: id (8 bytes, stable over restarts), boot number (u32, grows with each restart),
+    listening address."""
 
     id: bytes
     boot: int
@@ -121,7 +127,8 @@ def same_root(a: RootVector, b: RootVector) -> bool:
 
 
 def better_root(a: RootVector, b: RootVector) -> bool:
-    """Whether `a` is strictly better: higher capability, lower address, lower id; of one broker, the later life."""
+    """Whether `a` is strictly better: higher capability, lower address, lower id; of one broker,
+    the later life."""
     if a.id == b.id:
         return a.boot > b.boot
     return a.key < b.key
@@ -129,7 +136,8 @@ def better_root(a: RootVector, b: RootVector) -> bool:
 
 @dataclass(slots=True)
 class _Distance:
-    """Feasibility distance to one root: the smallest (newest seq, lowest cost) that was ever advertised."""
+    """Feasibility distance to one root: the smallest (newest seq, lowest cost) that was ever
+    advertised."""
 
     boot: int
     seq: int | None  # None: a newer life was seen, nothing was advertised for it yet
@@ -140,17 +148,19 @@ class _Distance:
 class FeasibilityTable:
     """Feasibility distances by root id (RFC 8966, 3.2.5, the source table).
 
-    Why parent pointers cannot loop: order distances by newer seq, then lower cost. A broker moves to a parent only when
-    the parent's claim is below its own distance, and the parent's distance is at most that claim, for ever, since
-    distances only fall. What a broker advertises is its parent's claim plus a positive link cost, so its own distance
-    stays above its parent's also while it keeps the parent, whatever the parent's cost becomes. A loop would be a
-    distance below itself.
+    Why parent pointers cannot loop: order distances by newer seq, then lower cost. A broker moves
+    to a parent only when the parent's claim is below its own distance, and the parent's distance is
+    at most that claim, for ever, since distances only fall. What a broker advertises is its
+    parent's claim plus a positive link cost, so its own distance stays above its parent's also
+    while it keeps the parent, whatever the parent's cost becomes. A loop would be a distance below
+    itself.
     """
 
     __slots__ = ("_entries", "expiry_s", "limit")
 
     def __init__(self, expiry_s: float, limit: int) -> None:
-        """Entries live `expiry_s` seconds after their last use; at `limit` entries the longest unused one goes."""
+        """Entries live `expiry_s` seconds after their last use; at `limit` entries the longest
+        unused one goes."""
         self._entries: dict[bytes, _Distance] = {}
         self.expiry_s = expiry_s
         self.limit = limit
@@ -162,18 +172,24 @@ class FeasibilityTable:
         return iter(self._entries)
 
     def stale(self, root: RootVector) -> bool:
-        """Whether a later life of this root is known, so that nothing said about this one counts."""
+        """Whether a later life of this root is known, so that nothing said about this one
+        counts."""
         entry = self._entries.get(root.id)
         return entry is not None and root.boot < entry.boot
 
     def feasible(self, root: RootVector, seq: int, cost_us: int) -> bool:
-        """Whether a claim (root, seq, cost of the claimer in microseconds) may be newly followed."""
+        """Whether a claim (root, seq, cost of the claimer in microseconds) may be newly
+        followed."""
         entry = self._entries.get(root.id)
         if entry is None or root.boot > entry.boot:
             return True
         if root.boot < entry.boot:
             return False
-        return entry.seq is None or seq_newer(seq, entry.seq) or (seq == entry.seq and cost_us < entry.cost_us)
+        return (
+            entry.seq is None
+            or seq_newer(seq, entry.seq)
+            or (seq == entry.seq and cost_us < entry.cost_us)
+        )
 
     def seq(self, root: RootVector) -> int | None:
         """Newest sequence number advertised for this life of the root, or None."""
@@ -185,7 +201,9 @@ class FeasibilityTable:
         entry = self._entries.get(root.id)
         if entry is None:
             if len(self._entries) >= self.limit:
-                del self._entries[min(self._entries, key=lambda root_id: self._entries[root_id].used_at)]
+                del self._entries[
+                    min(self._entries, key=lambda root_id: self._entries[root_id].used_at)
+                ]
             self._entries[root.id] = _Distance(root.boot, seq, cost_us, now)
             return
         entry.used_at = now
@@ -203,13 +221,18 @@ class FeasibilityTable:
         return True
 
     def forget(self, root_id: bytes, boot: int) -> None:
-        """The broker itself says that it lives as `boot`: entries for any other life are void, later ones too."""
+        """The broker itself says that it lives as `boot`: entries for any other life are void,
+        later ones too."""
         entry = self._entries.get(root_id)
         if entry is not None and entry.boot != boot:
             entry.boot, entry.seq = boot, None
 
     def expire(self, now: float, keep: bytes) -> None:
         """Drop entries that were not used for the expiry time, except the one of root id `keep`."""
-        gone = [i for i, entry in self._entries.items() if now - entry.used_at > self.expiry_s and i != keep]
+        gone = [
+            i
+            for i, entry in self._entries.items()
+            if now - entry.used_at > self.expiry_s and i != keep
+        ]
         for root_id in gone:
             del self._entries[root_id]

@@ -1,4 +1,5 @@
-"""To which neighbours something is to be said, and how soon (802.1D 17.21.18 txConfig, 17.13.12 TxHoldCount)."""
+"""To which neighbours something is to be said, and how soon (802.1D 17.21.18 txConfig, 17.13.12
+TxHoldCount)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ __all__ = ["Transmission"]
 
 
 class Transmission:
-    """The neighbours that have not heard the newest. What is told them is made when it is sent, so that much news is one BPDU."""
+    """The neighbours that have not heard the newest. What is told them is made when it is sent, so
+    that much news is one BPDU."""
 
     __slots__ = ("_config", "_dirty", "_held_until", "gap_s", "hold_until")
 
@@ -37,7 +39,8 @@ class Transmission:
         self._dirty.pop(peer_id, None)
 
     def due(self, now: float) -> list[Port]:
-        """The neighbours to be told now, in order. Who was told too much lately is told later, all in one."""
+        """The neighbours to be told now, in order. Who was told too much lately is told later, all
+        in one."""
         if not self._dirty or now < self.hold_until:
             return []
         told: list[Port] = []

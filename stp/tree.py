@@ -1,15 +1,18 @@
-"""The spanning tree of one broker as a pure object (MQTT-ST II-C; Overlays 4; after 802.1D 17 and RFC 8966 3.5).
+"""The spanning tree of one broker as a pure object (MQTT-ST II-C; Overlays 4; after 802.1D 17 and
+RFC 8966 3.5).
 
 Three mechanisms, each with one job:
 
 * **election**: the best root that any believable, fresh claim names; self if there is none better;
-* **feasibility** (`vector.FeasibilityTable`): a broker newly follows a claim only if that cannot close a loop; when no
-  claim qualifies it asks the root for a newer sequence number, which makes every claim under it qualify;
-* **age**: a claim says how long ago its root was known to live; older than max_age it is dead everywhere at the same
-  time, so that news of a dead root cannot circulate.
+* **feasibility** (`vector.FeasibilityTable`): a broker newly follows a claim only if that cannot
+  close a loop; when no claim qualifies it asks the root for a newer sequence number, which makes
+  every claim under it qualify;
+* **age**: a claim says how long ago its root was known to live; older than max_age it is dead
+  everywhere at the same time, so that news of a dead root cannot circulate.
 
-Everything is announced when it changes; the hello timer only refreshes. The caller hands in what happened with `now`
-(seconds, monotonic), then sends what `take_bpdus` returns and looks at `take_changes`.
+Everything is announced when it changes; the hello timer only refreshes. The caller hands in what
+happened with `now` (seconds, monotonic), then sends what `take_bpdus` returns and looks at
+`take_changes`.
 """
 
 from __future__ import annotations
@@ -18,7 +21,14 @@ import math
 import random
 
 from stp.bpdu import Bpdu, ChangeNumber, Role, SeqRequest
-from stp.changes import Change, ChangeLog, ForwardingChanged, RoleChanged, RootChanged, TopologyChange
+from stp.changes import (
+    Change,
+    ChangeLog,
+    ForwardingChanged,
+    RoleChanged,
+    RootChanged,
+    TopologyChange,
+)
 from stp.claims import Claims
 from stp.config import TreeConfig
 from stp.ports import Port
@@ -34,7 +44,15 @@ from stp.priority_vector import (
 )
 from stp.transmit import Transmission
 
-__all__ = ["Change", "ForwardingChanged", "RoleChanged", "RootChanged", "TopologyChange", "Tree", "TreeConfig"]
+__all__ = [
+    "Change",
+    "ForwardingChanged",
+    "RoleChanged",
+    "RootChanged",
+    "TopologyChange",
+    "Tree",
+    "TreeConfig",
+]
 
 _U32 = 0xFFFFFFFF
 _MAX_HOPS = 255
@@ -45,13 +63,39 @@ class Tree:
     """One broker's view of the tree and its side of the protocol."""
 
     __slots__ = (
-        "_bump_at", "_bumped_at", "_changes", "_changes_out", "_claims", "_deadline", "_forgiven", "_now", "_out", "_own_key",
-        "_own_seq", "_own_vector", "_refresh_at", "_retired_us", "_rng", "_settled_at", "_sweep_at", "_tenths", "config", "epoch",
-        "hops", "own", "path_cost_us", "ports", "root", "root_seq",
-    )  # fmt: skip
+        "_bump_at",
+        "_bumped_at",
+        "_changes",
+        "_changes_out",
+        "_claims",
+        "_deadline",
+        "_forgiven",
+        "_now",
+        "_out",
+        "_own_key",
+        "_own_seq",
+        "_own_vector",
+        "_refresh_at",
+        "_retired_us",
+        "_rng",
+        "_settled_at",
+        "_sweep_at",
+        "_tenths",
+        "config",
+        "epoch",
+        "hops",
+        "own",
+        "path_cost_us",
+        "ports",
+        "root",
+        "root_seq",
+    )
 
-    def __init__(self, own: Identity, capability: float, config: TreeConfig, now: float, rng: random.Random) -> None:
-        """A broker on its own: root of itself, no ports. Raises ValueError for a capability that is no number >= 0."""
+    def __init__(
+        self, own: Identity, capability: float, config: TreeConfig, now: float, rng: random.Random
+    ) -> None:
+        """A broker on its own: root of itself, no ports. Raises ValueError for a capability that is
+        no number >= 0."""
         self.own = own
         self.config = config
         self.ports: dict[bytes, Port] = {}
@@ -101,19 +145,26 @@ class Tree:
 
     @property
     def agreed(self) -> bool:
-        """Whether every neighbour that is not silent names the same root and both ends agree on every link."""
+        """Whether every neighbour that is not silent names the same root and both ends agree on
+        every link."""
         silent = self._now - self.config.max_age_s
-        return all(port.agrees(self.root) for port in self.ports.values() if port.heard_at >= silent)
+        return all(
+            port.agrees(self.root) for port in self.ports.values() if port.heard_at >= silent
+        )
 
     @property
     def is_leaf(self) -> bool:
-        """Whether nobody's messages pass through this broker: it has no link in the tree but the one to its parent."""
-        return not any(port.forwarding for port in self.ports.values() if port is not self._claims.parent)
+        """Whether nobody's messages pass through this broker: it has no link in the tree but the
+        one to its parent."""
+        return not any(
+            port.forwarding for port in self.ports.values() if port is not self._claims.parent
+        )
 
     # ---- what happens to it ----------------------------------------------------------------------
 
     def port_up(self, peer: Identity, capability: float, now: float) -> None:
-        """A link to `peer` is ready. A second call for one peer replaces the link and what was known of it.
+        """A link to `peer` is ready. A second call for one peer replaces the link and what was
+        known of it.
 
         Raises ValueError if the peer has this broker's own id or the capability is no number >= 0.
         """
@@ -131,14 +182,16 @@ class Tree:
             self._reselect(now)
 
     def port_down(self, peer_id: bytes, now: float, failed: bool) -> None:
-        """The link to a neighbour is gone; `failed` says that nobody meant it to. Unknown neighbours are ignored."""
+        """The link to a neighbour is gone; `failed` says that nobody meant it to. Unknown
+        neighbours are ignored."""
         self._wake(now)
         if peer_id in self.ports:
             self._drop_port(peer_id, now, failed)
 
     def retire(self, now: float) -> None:
-        """This broker is going to leave: be root no longer where there is another one, and nobody's parent where there is another
-        way. While the neighbours turn to others, everything goes on."""
+        """This broker is going to leave: be root no longer where there is another one, and nobody's
+        parent where there is another way. While the neighbours turn to others, everything goes
+        on."""
         self._wake(now)
         self._tenths = 0
         self._own_vector = RootVector.of(self.own, 0.0)
@@ -151,7 +204,8 @@ class Tree:
             self._reselect(now)
 
     def set_capability(self, capability: float, now: float) -> None:
-        """What this broker can do has changed: it may be root no longer, or from now on. Raises ValueError as at the start."""
+        """What this broker can do has changed: it may be root no longer, or from now on. Raises
+        ValueError as at the start."""
         tenths = to_tenths(capability)
         self._wake(now)
         if self._retired_us or tenths == self._tenths:
@@ -166,7 +220,8 @@ class Tree:
         self._announce_all(now)
 
     def bpdu_received(self, peer_id: bytes, bpdu: Bpdu, now: float) -> bool:
-        """A neighbour's BPDU, in the order of sending. False if it was ignored because there is no such port."""
+        """A neighbour's BPDU, in the order of sending. False if it was ignored because there is no
+        such port."""
         port = self.ports.get(peer_id)
         if port is None:
             return False
@@ -183,8 +238,8 @@ class Tree:
         return True
 
     def rtt_sample(self, peer_id: bytes, rtt_ms: float, now: float) -> bool:
-        """A round trip to a neighbour took `rtt_ms` ms; True if that changed the link's cost. Values that cannot be are
-        ignored."""
+        """A round trip to a neighbour took `rtt_ms` ms; True if that changed the link's cost.
+        Values that cannot be are ignored."""
         port = self.ports.get(peer_id)
         if port is None:
             return False
@@ -198,10 +253,12 @@ class Tree:
         return True
 
     def heard(self, peer_id: bytes, now: float) -> None:
-        """Bytes came in from a neighbour in the middle of a packet: it lives, though its BPDUs wait behind the packet.
+        """Bytes came in from a neighbour in the middle of a packet: it lives, though its BPDUs wait
+        behind the packet.
 
-        Only the parent's news is kept alive by this (nobody else's is needed), and not for longer than feasibility
-        distances are remembered: beyond that a broker may have forgotten what protects it from old news.
+        Only the parent's news is kept alive by this (nobody else's is needed), and not for longer
+        than feasibility distances are remembered: beyond that a broker may have forgotten what
+        protects it from old news.
         """
         port = self.ports.get(peer_id)
         if port is None:
@@ -229,8 +286,14 @@ class Tree:
 
     def next_deadline(self) -> float:
         """When `tick` has to be called next, at the latest."""
-        deadline = min(self._refresh_at, self._sweep_at, self._bump_at, self._out.next_deadline(self._now))
-        return deadline if self._claims.parent is None else min(deadline, self._claims.expiry(self._claims.parent))
+        deadline = min(
+            self._refresh_at, self._sweep_at, self._bump_at, self._out.next_deadline(self._now)
+        )
+        return (
+            deadline
+            if self._claims.parent is None
+            else min(deadline, self._claims.expiry(self._claims.parent))
+        )
 
     # ---- what it wants ---------------------------------------------------------------------------
 
@@ -255,14 +318,26 @@ class Tree:
         if self._claims.parent is not None:
             age_ms = min(_U32, max(0, round((now - self._claims.parent.fresh_at) * 1000)))
         return Bpdu(
-            self.root, self.root_seq, self.path_cost_us, self._tenths, port.role, port.echo, self.hops, age_ms,
-            port.number_out, request, port.take_changes(),
-        )  # fmt: skip
+            self.root,
+            self.root_seq,
+            self.path_cost_us,
+            self._tenths,
+            port.role,
+            port.echo,
+            self.hops,
+            age_ms,
+            port.number_out,
+            request,
+            port.take_changes(),
+        )
 
     def _announce_all(self, now: float) -> None:
         self._out.announce_all(self.ports)
-        # Below the root a broker usually speaks because a new seq arrived; its own timer must not run just ahead.
-        self._refresh_at = now + (self._hello() if self._claims.parent is None else 1.25 * self.config.hello_s)
+        # Below the root a broker usually speaks because a new seq arrived; its own timer must not
+        # run just ahead.
+        self._refresh_at = now + (
+            self._hello() if self._claims.parent is None else 1.25 * self.config.hello_s
+        )
 
     def _hello(self) -> float:
         return self.config.hello_s * self._rng.uniform(0.95, 1.0)
@@ -270,7 +345,8 @@ class Tree:
     # ---- selection -------------------------------------------------------------------------------
 
     def _evaluate(self, port: Port, now: float) -> None:
-        """Look at one port's new claim or new cost, without a look at the others unless it matters."""
+        """Look at one port's new claim or new cost, without a look at the others unless it
+        matters."""
         bpdu = port.bpdu
         assert bpdu is not None
         outdated = (
@@ -306,17 +382,22 @@ class Tree:
             return
         hello = self.config.hello_s
         if seq_newer(bpdu.seq, self.root_seq) and port.fresh_at - parent.fresh_at > 3 * hello:
-            self._follow(port, now)  # the parent hangs: others have heard of the root for three hellos
+            # The parent hangs: others have heard of the root for three hellos.
+            self._follow(port, now)
             return
         port.resample()
         cost = self._cost(bpdu, port)
-        if now < self._settled_at:  # the root is new and the tree still forming: take the best path at once
+        # The root is new and the tree still forming: take the best path at once.
+        if now < self._settled_at:
             if port.rank(cost) < parent.rank(self.path_cost_us):
                 self._follow(port, now)
             return
         gain = self.path_cost_us - cost
-        enough = max(self.config.hysteresis_ms * 1000, self.config.hysteresis_ratio * self.path_cost_us)
-        # Fewer hops for no more latency is a gain too: each costs a broker work, and a LAN never saves 2 ms.
+        enough = max(
+            self.config.hysteresis_ms * 1000, self.config.hysteresis_ratio * self.path_cost_us
+        )
+        # Fewer hops for no more latency is a gain too: each costs a broker work, and a LAN never
+        # saves 2 ms.
         if gain < enough and not (gain >= 0 and bpdu.hops + 1 < self.hops):
             port.better_since = None
         elif port.better_since is None:
@@ -325,7 +406,8 @@ class Tree:
             self._follow(port, now)
 
     def _reselect(self, now: float) -> None:
-        """Elect from all ports (802.1D 17.21.25 updtRolesTree). The parent is kept while it names the same root.
+        """Elect from all ports (802.1D 17.21.25 updtRolesTree). The parent is kept while it names
+        the same root.
 
         Keeping needs no feasibility, see FeasibilityTable.
         """
@@ -361,9 +443,21 @@ class Tree:
             port.resample()  # costs stand still under one seq
         cost = self._cost(bpdu, port)
         hops = min(_MAX_HOPS, bpdu.hops + 1)
-        news = moved or new_root or bpdu.seq != self.root_seq or cost != self.path_cost_us or hops != self.hops
+        news = (
+            moved
+            or new_root
+            or bpdu.seq != self.root_seq
+            or cost != self.path_cost_us
+            or hops != self.hops
+        )
         roles = moved or new_root or cost != self.path_cost_us
-        self._claims.parent, self.root, self.root_seq, self.path_cost_us, self.hops = port, bpdu.root, bpdu.seq, cost, hops
+        self._claims.parent, self.root, self.root_seq, self.path_cost_us, self.hops = (
+            port,
+            bpdu.root,
+            bpdu.seq,
+            cost,
+            hops,
+        )
         self._claims.feasibility.advertise(bpdu.root, bpdu.seq, cost, now)
         if moved:
             port.better_since = None
@@ -401,7 +495,8 @@ class Tree:
             self._changes_out.append(ForwardingChanged(peer_id, False))
         if port is self._claims.parent:
             self._reselect(now)
-            failed = failed and self._claims.parent is not None  # becoming root has numbered the change
+            # Becoming root has numbered the change.
+            failed = failed and self._claims.parent is not None
         if failed and was_tree:
             self._number_change()
 
@@ -417,7 +512,8 @@ class Tree:
         self._announce_all(now)
 
     def _lost(self, root: RootVector) -> None:
-        """The root that we followed is out of reach for now: along with the news, ask all for a newer seq of it."""
+        """The root that we followed is out of reach for now: along with the news, ask all for a
+        newer seq of it."""
         if self._claims.feasibility.stale(root):
             return
         request = self._claims.request(root)
@@ -426,7 +522,8 @@ class Tree:
             self._out.announce(port)
 
     def _ask(self, port: Port) -> None:
-        """The neighbour knows a better root, but to follow it could close a loop: ask for a seq that cannot."""
+        """The neighbour knows a better root, but to follow it could close a loop: ask for a seq
+        that cannot."""
         bpdu = port.bpdu
         assert bpdu is not None
         request = self._claims.request(bpdu.root)
@@ -466,7 +563,12 @@ class Tree:
         if port is self._claims.parent:
             return Role.ROOT
         bpdu = port.bpdu
-        if self._claims.parent is None or bpdu is None or bpdu.role is Role.ROOT or not self._claims.fresh(port, now):
+        if (
+            self._claims.parent is None
+            or bpdu is None
+            or bpdu.role is Role.ROOT
+            or not self._claims.fresh(port, now)
+        ):
             return Role.DESIGNATED
         if not same_root(bpdu.root, self.root):
             return Role.DESIGNATED if better_root(self.root, bpdu.root) else Role.BLOCKED
@@ -493,13 +595,16 @@ class Tree:
     def _number_change(self) -> None:
         self._spread(self._changes.mint(self.own.id, self.own.boot), None)
 
-    def _changes_received(self, changes: tuple[ChangeNumber, ...], source: Port, now: float) -> None:
+    def _changes_received(
+        self, changes: tuple[ChangeNumber, ...], source: Port, now: float
+    ) -> None:
         config = self.config
         source.earn_changes(now, config.changes_burst, config.changes_per_s)
         applied = False
         for change in changes:
             if source.changes_left < 1:
-                break  # it is said twice, so that what a repair brings is not lost to a moment's flood
+                # It is said twice, so that what a repair brings is not lost to a moment's flood.
+                break
             if change.origin != self.own.id and self._changes.is_new(change):
                 source.changes_left -= 1
                 self._spread(change, source)
@@ -520,8 +625,8 @@ class Tree:
     def _wake(self, now: float) -> None:
         """Every event passes here first: notice that this process itself was stopped.
 
-        Then the parent's claim gets a respite to be renewed from the sockets, while its true age is what the
-        neighbours are told, so that they do not believe what we slept over.
+        Then the parent's claim gets a respite to be renewed from the sockets, while its true age is
+        what the neighbours are told, so that they do not believe what we slept over.
         """
         if now - self._deadline > self.config.stall_s and not self._forgiven:
             self._forgiven = True

@@ -11,38 +11,58 @@ from hypothesis import HealthCheck, settings
 
 from tests.ports import free_ports as pick_ports
 
-# A shared machine stalls at times, so neither an example nor its making has a deadline; the limit of a test is pytest's.
-# What fails in `make test` fails every time; new examples are looked for with ARGS=--hypothesis-profile=random.
+# A shared machine stalls at times, so neither an example nor its making has a deadline; the limit
+# of a test is pytest's.
+# What fails in `make test` fails every time; new examples are looked for with
+# ARGS=--hypothesis-profile=random.
 settings.register_profile(
-    "random", deadline=None, max_examples=100, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "random",
+    deadline=None,
+    max_examples=100,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("fixed", settings.get_profile("random"), derandomize=True)
-settings.register_profile("quick", settings.get_profile("fixed"), max_examples=10)  # between two edits
+# This one is for a run between two edits.
+settings.register_profile("quick", settings.get_profile("fixed"), max_examples=10)
 settings.load_profile("fixed")
 
 # MQTT.js is there when node and npm were (scripts/setup mqttjs).
-_MQTTJS = shutil.which("node") and [path.name for path in (Path(__file__).parents[1] / ".venv").glob("mqttjs-*[0-9]")]
+_MQTTJS = shutil.which("node") and [
+    path.name for path in (Path(__file__).parents[1] / ".venv").glob("mqttjs-*[0-9]")
+]
 collect_ignore = [] if _MQTTJS else ["process/test_mqttjs.py"]
 
 
 def pytest_report_header() -> str:
     """Say whether MQTT.js is tried: what is not collected would not be missed."""
-    return f"MQTT.js: {', '.join(_MQTTJS) if _MQTTJS else 'not there, process/test_mqttjs.py is left out'}"
+    return (
+        "MQTT.js: "
+        f"{', '.join(_MQTTJS) if _MQTTJS else 'not there, process/test_mqttjs.py is left out'}"
+    )
 
 
 LIMIT = 600
-"""s for a test that hangs: ten times as long as the longest takes on a machine that is four times too busy."""
+"""s for a test that hangs: ten times as long as the longest takes on a machine that is four times
+too busy."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--drawn`: only tests whose examples Hypothesis draws; with `--hypothesis-profile=random` these are new ones each time."""
-    parser.addoption("--drawn", action="store_true", help="only tests with examples that Hypothesis draws")
+    """`--drawn`: only tests whose examples Hypothesis draws; with `--hypothesis-profile=random`
+    these are new ones each time."""
+    parser.addoption(
+        "--drawn", action="store_true", help="only tests with examples that Hypothesis draws"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give every test this limit; several waits, each with a limit of its own, have room in it."""
     if config.getoption("--drawn"):
-        items[:] = [item for item in items if getattr(getattr(item, "obj", None), "is_hypothesis_test", False)]
+        items[:] = [
+            item
+            for item in items
+            if getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+        ]
     for item in items:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMIT))

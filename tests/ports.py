@@ -1,7 +1,8 @@
 """TCP ports for tests.
 
-Below those that the kernel gives to whoever connects: such a port stays free between being chosen and being used, also after
-thousands of connections that leave theirs in TIME_WAIT, and a dial of a dead broker does not reach itself.
+Below those that the kernel gives to whoever connects: such a port stays free between being chosen
+and being used, also after thousands of connections that leave theirs in TIME_WAIT, and a dial of a
+dead broker does not reach itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ _random = random.SystemRandom()  # no seed of a test makes two runs choose the s
 
 
 def _range() -> range:
-    """Ports to choose from; where the kernel gives nearly all of them to clients, there is no better than the usual ones."""
+    """Ports to choose from; where the kernel gives nearly all of them to clients, there is no
+    better than the usual ones."""
     try:
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except (OSError, ValueError):
@@ -25,7 +27,8 @@ def _range() -> range:
 
 
 def ports_in_a_row(number: int) -> list[int]:
-    """So many ports, one after the other, that are free on 127.0.0.1; never the same twice. Raises RuntimeError."""
+    """So many ports, one after the other, that are free on 127.0.0.1; never the same twice. Raises
+    RuntimeError."""
     for _ in range(1000):
         first = _random.choice(_range())
         ports = list(range(first, first + number))

@@ -1,10 +1,13 @@
-"""Five real brokers under QoS 1 and 2 traffic while some are killed, stopped for a while, restarted and flooded, round by round:
-`python -m tests.soak [--minutes N] [--seed N] [--rate N] [--routing MODE] [--brokers N] [--connections N]`.
+"""Five real brokers under QoS 1 and 2 traffic while some are killed, stopped for a while, restarted
+and flooded, round by round:
+`python -m tests.soak [--minutes N] [--seed N] [--rate N] [--routing MODE] [--brokers N]
+[--connections N]`.
 Exit code 1 at the first broken promise.
 
-Each round chooses two brokers that live through it, for the publishers and one subscriber; anything may happen to the others, and
-the subscriber's broker may be stopped for a while. Then all come back, and everything that the publishers saw acknowledged must
-have arrived: at QoS 2 once, in order at both. More than a thousand messages a second (`--rate`) come from `mqttree bench load`.
+Each round chooses two brokers that live through it, for the publishers and one subscriber; anything
+may happen to the others, and the subscriber's broker may be stopped for a while. Then all come
+back, and everything that the publishers saw acknowledged must have arrived: at QoS 2 once, in order
+at both. More than a thousand messages a second (`--rate`) come from `mqttree bench load`.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ BY_HAND = 1000
 SECONDS = 9
 """s of load beyond that, in each round: faults begin in the first two, and end within five."""
 GROWTH = 300 << 20
-"""bytes that a broker may need more than after its start: its log (32 MiB), the queues of a flood, and what malloc keeps."""
+"""bytes that a broker may need more than after its start: its log (32 MiB), the queues of a flood,
+and what malloc keeps."""
 
 
 Fault = tuple[float, Broker, float]
@@ -77,7 +81,8 @@ class Soak:
                 raise Broken(f"round {number}: {broker.name} wrote a traceback")
 
     def faults(self, plan: list[Fault], gently: Broker) -> Callable[[float], bool]:
-        """Return what does all that is due of a plan, s after its beginning, and says whether there is more to come."""
+        """Return what does all that is due of a plan, s after its beginning, and says whether there
+        is more to come."""
         back: list[tuple[float, Broker]] = []
 
         def go_on(now: float) -> bool:
@@ -124,7 +129,10 @@ class Soak:
             while go_on(now) or now < 3.0:
                 now = time.monotonic() - begin
                 for qos, client in publishers.items():
-                    if len(sent[qos]) < self.rate / 2 * now and len(sent[qos]) - len(client.acknowledged) < 2000:
+                    if (
+                        len(sent[qos]) < self.rate / 2 * now
+                        and len(sent[qos]) - len(client.acknowledged) < 2000
+                    ):
                         payload = b"%d %d %d" % (number, qos, len(sent[qos]))
                         sent[qos].append(client.publish(f"soak/{qos}", payload, qos))
                 time.sleep(0.0005)
@@ -135,9 +143,13 @@ class Soak:
             for qos, client in publishers.items():
                 self.arrived(number, qos, len(sent[qos]), subscriber)
                 if client.lost.is_set():
-                    raise Broken(f"round {number}: a publisher lost its connection to a broker that lived")
+                    raise Broken(
+                        f"round {number}: a publisher lost its connection to a broker that lived"
+                    )
             if subscriber.lost.is_set():
-                raise Broken(f"round {number}: the subscriber lost its connection to a broker that lived")
+                raise Broken(
+                    f"round {number}: the subscriber lost its connection to a broker that lived"
+                )
             self.done.update(messages=sum(map(len, sent.values())))
 
     def known(self, publisher: Client, subscriber: Client) -> None:
@@ -157,7 +169,10 @@ class Soak:
         prefix = f"soak/{qos}"
         expected = [b"%d %d %d" % (number, qos, index) for index in range(count)]
         try:
-            until(lambda: len(set(subscriber.payloads(prefix))) >= count, f"round {number}: all at QoS {qos}")
+            until(
+                lambda: len(set(subscriber.payloads(prefix))) >= count,
+                f"round {number}: all at QoS {qos}",
+            )
         except AssertionError:
             missing = sorted(set(expected) - set(subscriber.payloads(prefix)))
             what = f"{len(missing)} of {count} acknowledged at QoS {qos} are lost, as {missing[:3]}"
@@ -165,11 +180,21 @@ class Soak:
         came = subscriber.payloads(prefix)
         if (came if qos == 2 else list(dict.fromkeys(came))) != expected:
             twice = [payload for payload, times in Counter(came).items() if times > 1]
-            raise Broken(f"round {number}: QoS {qos}, {len(twice)} twice, or out of order: {twice[:3]}")
+            raise Broken(
+                f"round {number}: QoS {qos}, {len(twice)} twice, or out of order: {twice[:3]}"
+            )
 
     def disturb(self, broker: Broker, *, gently: bool) -> None:
         """Do something to a broker; `gently`: it must live."""
-        choices = ("kill", "kill", "stop", "stop", "terminate", "kill" if self.halves else "half-open")  # open files: one flood
+        # There is only one flood of half-open connections, because of the open files.
+        choices = (
+            "kill",
+            "kill",
+            "stop",
+            "stop",
+            "terminate",
+            "kill" if self.halves else "half-open",
+        )
         what = "stop" if gently else self.rng.choice(choices)
         self.done[what] += 1
         match what:
@@ -201,7 +226,10 @@ class Soak:
             assert broker.process is not None
             used = psutil.Process(broker.process.pid).memory_info().rss
             if used > self.first.setdefault(broker.process.pid, used) + GROWTH:
-                raise Broken(f"{broker.name} uses {used >> 20} MiB, {self.first[broker.process.pid] >> 20} at its start")
+                raise Broken(
+                    f"{broker.name} uses {used >> 20} MiB, "
+                    f"{self.first[broker.process.pid] >> 20} at its start"
+                )
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -209,10 +237,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=None, help="default: the time")
-    parser.add_argument("--rate", type=int, default=RATE, help=f"messages a second in all (default: {RATE})")
+    parser.add_argument(
+        "--rate", type=int, default=RATE, help=f"messages a second in all (default: {RATE})"
+    )
     parser.add_argument("--brokers", type=int, default=5)
     parser.add_argument("--routing", choices=("topic", "interest", "flood"), default="topic")
-    parser.add_argument("--connections", type=int, default=10_000, help="half-open connections of a flood")
+    parser.add_argument(
+        "--connections", type=int, default=10_000, help="half-open connections of a flood"
+    )
     arguments = parser.parse_args(argv)
     seed = arguments.seed if arguments.seed is not None else int(time.time())
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -221,7 +253,10 @@ def main(argv: list[str] | None = None) -> int:
     end = time.monotonic() + 60 * arguments.minutes
     cluster = Cluster(folder, "--routing", arguments.routing)
     soak = Soak(cluster, seed, arguments.connections, arguments.rate)
-    print(f"seed {seed}, {arguments.rate} messages a second, {arguments.routing}, logs in {folder}", flush=True)
+    print(
+        f"seed {seed}, {arguments.rate} messages a second, {arguments.routing}, logs in {folder}",
+        flush=True,
+    )
     try:
         for _ in range(arguments.brokers):
             cluster.add()

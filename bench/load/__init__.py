@@ -1,7 +1,7 @@
 """MQTT load generator: saturating and open-loop loads that prove what arrived.
 
-run_throughput keeps a broker saturated behind subscriber-driven windows, run_latency publishes by the clock,
-run_connections opens many connections. Each takes a LoadSpec.
+run_throughput keeps a broker saturated behind subscriber-driven windows, run_latency publishes by
+the clock, run_connections opens many connections. Each takes a LoadSpec.
 """
 
 from bench.load.histogram import Histogram

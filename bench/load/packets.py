@@ -1,24 +1,46 @@
 """The few MQTT packets that a load generator sends, encoded once before the run.
 
-Independent of the broker's own codec on purpose: a mistake there must not cancel out here. Layouts: MQTT 3.1.1 and 5,
-chapters 2 and 3.
+Independent of the broker's own codec on purpose: a mistake there must not cancel out here. Layouts:
+MQTT 3.1.1 and 5, chapters 2 and 3.
 """
 
 from __future__ import annotations
 
 import struct
 
-CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, PINGRESP, DISCONNECT = 2, 3, 4, 5, 6, 7, 9, 13, 14
+# fmt: off
+(
+    CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, PINGRESP, DISCONNECT,
+) = (
+    2,       3,       4,      5,      6,      7,       9,      13,       14,
+)
+# fmt: on
 PINGREQ_BYTES = b"\xc0\x00"
 DISCONNECT_BYTES = b"\xe0\x00"
 
 _USER_PROPERTY = 0x26
 _RECEIVE_MAXIMUM = 0x21
-# Width in bytes of the CONNACK properties (MQTT 5, table 2-4); 0: a length-prefixed string, -1: a pair of them.
+# Width in bytes of the CONNACK properties (MQTT 5, table 2-4); 0: a length-prefixed string, -1: a
+# pair of them.
 _CONNACK_WIDTHS = {
-    0x11: 4, 0x12: 0, 0x13: 2, 0x15: 0, 0x16: 0, 0x1A: 0, 0x1C: 0, 0x1F: 0, 0x21: 2, 0x22: 2, 0x24: 1, 0x25: 1,
-    0x26: -1, 0x27: 4, 0x28: 1, 0x29: 1, 0x2A: 1,
-}  # fmt: skip
+    0x11: 4,
+    0x12: 0,
+    0x13: 2,
+    0x15: 0,
+    0x16: 0,
+    0x1A: 0,
+    0x1C: 0,
+    0x1F: 0,
+    0x21: 2,
+    0x22: 2,
+    0x24: 1,
+    0x25: 1,
+    0x26: -1,
+    0x27: 4,
+    0x28: 1,
+    0x29: 1,
+    0x2A: 1,
+}
 _STRINGS = {0: 1, -1: 2}
 
 
@@ -54,16 +76,22 @@ def connect(client_id: str, version: int, keep_alive: int = 0) -> bytes:
 def subscribe(topic_filter: str, qos: int, version: int, packet_id: int = 1) -> bytes:
     """Encode SUBSCRIBE with one filter."""
     properties = b"\x00" if version == 5 else b""
-    return packet(0x82, struct.pack("!H", packet_id) + properties + string(topic_filter) + bytes((qos,)))
+    return packet(
+        0x82, struct.pack("!H", packet_id) + properties + string(topic_filter) + bytes((qos,))
+    )
 
 
-def publish(topic: str, payload: bytes, qos: int, version: int, user_properties: int = 0) -> tuple[bytes, int, int]:
+def publish(
+    topic: str, payload: bytes, qos: int, version: int, user_properties: int = 0
+) -> tuple[bytes, int, int]:
     """Encode PUBLISH with packet identifier 0, to be filled in.
 
-    Returns the packet, the offset of the packet identifier (0 where there is none) and the offset of the payload.
+    Returns the packet, the offset of the packet identifier (0 where there is none) and the offset
+    of the payload.
     """
     pairs = b"".join(
-        bytes((_USER_PROPERTY,)) + string(f"key-{i:04d}") + string(f"value-{i:04d}") for i in range(user_properties)
+        bytes((_USER_PROPERTY,)) + string(f"key-{i:04d}") + string(f"value-{i:04d}")
+        for i in range(user_properties)
     )
     properties = varint(len(pairs)) + pairs if version == 5 else b""
     body = string(topic) + (b"\x00\x00" if qos else b"") + properties + payload
@@ -90,7 +118,8 @@ def header(data: bytes | bytearray, pos: int, end: int) -> tuple[int, int] | Non
 
 
 def receive_maximum(connack_body: bytes) -> int:
-    """Read the Receive Maximum of an MQTT 5 CONNACK's body (3.2.2.3.3); 65,535 where it is absent."""
+    """Read the Receive Maximum of an MQTT 5 CONNACK's body (3.2.2.3.3); 65,535 where it is
+    absent."""
     pos, length, shift = 2, 0, 0
     while pos < len(connack_body):
         byte = connack_body[pos]

@@ -1,8 +1,9 @@
 """Publishers and subscribers on raw non-blocking sockets.
 
-The generator must not be what is measured: whole batches of packets are numbered and checked by strided slices, so
-one message costs some nanoseconds of C and no Python bytecode. Packets of one run have one size; whatever does not
-fit that picture (another packet, a gap, a repetition) is parsed one by one.
+The generator must not be what is measured: whole batches of packets are numbered and checked by
+strided slices, so one message costs some nanoseconds of C and no Python bytecode. Packets of one
+run have one size; whatever does not fit that picture (another packet, a gap, a repetition) is
+parsed one by one.
 """
 
 from __future__ import annotations
@@ -48,13 +49,15 @@ def dial(
 
 
 def expect(sock: socket.socket, kind: int) -> bytes:
-    """Read exactly one packet of a kind from a blocking socket and return its body; LoadError for anything else."""
+    """Read exactly one packet of a kind from a blocking socket and return its body; LoadError for
+    anything else."""
     data = bytearray()
     while True:
         head = packets.header(data, 0, len(data)) if data else None
         if head is not None and len(data) >= head[1]:
             break
-        more = sock.recv(1 if head is None else head[1] - len(data))  # never a byte of what comes after it
+        # Never a byte of what comes after the packet.
+        more = sock.recv(1 if head is None else head[1] - len(data))
         if not more:
             raise LoadError(f"connection closed while waiting for packet type {kind}")
         data += more
@@ -74,7 +77,9 @@ def subscribe(sock: socket.socket, topic_filter: str, qos: int, version: int) ->
     sock.sendall(packets.subscribe(topic_filter, qos, version))
     granted = expect(sock, packets.SUBACK)[-1]
     if granted != qos:
-        raise LoadError(f"subscription to {topic_filter} was granted 0x{granted:02x} instead of QoS {qos}")
+        raise LoadError(
+            f"subscription to {topic_filter} was granted 0x{granted:02x} instead of QoS {qos}"
+        )
 
 
 class Peer:
@@ -124,7 +129,8 @@ class Peer:
         self.flush()
 
     def fill(self) -> int:
-        """Receive into the shared buffer, behind the rest of the last read; return how many bytes lie there."""
+        """Receive into the shared buffer, behind the rest of the last read; return how many bytes
+        lie there."""
         rest = len(self.rest)
         if len(_buffer) < rest + _RECV_BYTES:
             _buffer.extend(bytes(rest + _RECV_BYTES - len(_buffer)))
@@ -149,12 +155,33 @@ class Publisher(Peer):
     """Publishes one topic as fast as its window allows, or message by message on a schedule."""
 
     __slots__ = (
-        "_acks", "_batch", "_id_offset", "_inflight", "_least", "_packets", "_payload", "_qos", "_size", "_slots",
-        "_topics", "_upper", "_window", "acked", "floor", "index", "sent",
-    )  # fmt: skip
+        "_acks",
+        "_batch",
+        "_id_offset",
+        "_inflight",
+        "_least",
+        "_packets",
+        "_payload",
+        "_qos",
+        "_size",
+        "_slots",
+        "_topics",
+        "_upper",
+        "_window",
+        "acked",
+        "floor",
+        "index",
+        "sent",
+    )
 
     def __init__(
-        self, sock: socket.socket, epoll: select.epoll, spec: LoadSpec, index: int, *, receive_maximum: int
+        self,
+        sock: socket.socket,
+        epoll: select.epoll,
+        spec: LoadSpec,
+        index: int,
+        *,
+        receive_maximum: int,
     ) -> None:
         super().__init__(sock, epoll)
         self.index, self._qos = index, spec.qos
@@ -168,18 +195,22 @@ class Publisher(Peer):
         self._window = spec.window
         self._inflight = min(spec.window, receive_maximum) if spec.qos else spec.window
         self._batch = max(1, min(self._window, _BATCH_BYTES // self._size))
-        # Waiting until a quarter of the window is free keeps writes large: the broker, not our system calls, is busy.
+        # Waiting until a quarter of the window is free keeps writes large: the broker, not our
+        # system calls, is busy.
         self._least = max(1, min(self._inflight // 4, self._batch))
         # Slot n holds a packet with topic n modulo the number of topics.
         self._slots = self._batch + self._topics
-        self._packets = bytearray(b"".join(encoded[slot % self._topics][0] for slot in range(self._slots)))
+        self._packets = bytearray(
+            b"".join(encoded[slot % self._topics][0] for slot in range(self._slots))
+        )
         self._upper = 0
         self._acks = re.compile(rb"(?:\x40\x02..)++|(?:\x50\x02..)++|(?:\x70\x02..)++", re.DOTALL)
         self.sent = self.acked = 0
         self.floor = 0  # up to here the window no longer waits: given up as lost
 
     def pump(self, received: int, eager: bool = False) -> int:
-        """Send what fits the window, given how many messages the slowest subscriber has; return how many were sent.
+        """Send what fits the window, given how many messages the slowest subscriber has; return how
+        many were sent.
 
         Only fair-sized batches, unless eager.
         """
@@ -197,7 +228,8 @@ class Publisher(Peer):
         return self.sent - before
 
     def _number(self, count: int) -> memoryview:
-        """Number the next packets, at most `count`, and return them; they hold good until the next call."""
+        """Number the next packets, at most `count`, and return them; they hold good until the next
+        call."""
         start, size, buffer = self.sent, self._size, self._packets
         low = start % _CYCLE
         count = min(count, _CYCLE - low)
@@ -220,7 +252,8 @@ class Publisher(Peer):
         return memoryview(buffer)[base:end]
 
     def one(self, stamp: int) -> None:
-        """Append one message to the outbox that carries the time at which it should be sent (ns)."""
+        """Append one message to the outbox that carries the time at which it should be sent
+        (ns)."""
         packet = bytearray(self._number(1))
         at = self._payload + HEADER_BYTES
         packet[at : at + 8] = stamp.to_bytes(8, "big")
@@ -254,7 +287,8 @@ class Publisher(Peer):
         self.keep(pos, end)
 
     def _single(self, kind: int, body: bytes) -> None:
-        """Handle one packet outside of the usual picture: an acknowledgement with a reason code, above all."""
+        """Handle one packet outside of the usual picture: an acknowledgement with a reason code,
+        above all."""
         if kind in (packets.PUBACK, packets.PUBREC, packets.PUBCOMP):
             if len(body) > 2 and body[2] >= 0x80:
                 raise LoadError(f"a PUBLISH was refused with reason 0x{body[2]:02x}")
@@ -271,14 +305,28 @@ class Publisher(Peer):
 class Subscriber(Peer):
     """Counts and checks everything that arrives, and acknowledges it.
 
-    progress: a sequence shared with the publishers (of other processes too); entry publisher * width + index is one
-    more than the last sequence number that came from that publisher.
+    progress: a sequence shared with the publishers (of other processes too); entry publisher *
+    width + index is one more than the last sequence number that came from that publisher.
     """
 
     __slots__ = (
-        "_expected", "_heads", "_latency", "_missing", "_offset", "_only", "_progress", "_publish", "_qos", "_rels",
-        "_size", "_slot", "_version", "_width", "index", "tally",
-    )  # fmt: skip
+        "_expected",
+        "_heads",
+        "_latency",
+        "_missing",
+        "_offset",
+        "_only",
+        "_progress",
+        "_publish",
+        "_qos",
+        "_rels",
+        "_size",
+        "_slot",
+        "_version",
+        "_width",
+        "index",
+        "tally",
+    )
 
     def __init__(
         self,
@@ -338,7 +386,8 @@ class Subscriber(Peer):
         """Count the PUBLISH packets of the known layout that lie one after the other at pos."""
         size = self._size
         count = min((end - pos) // size, _CYCLE)
-        # Only a first byte is looked at here; a stream that is out of step shows in its sequence numbers.
+        # Only a first byte is looked at here; a stream that is out of step shows in its sequence
+        # numbers.
         if self._qos < 2 and _buffer[pos : pos + count * size : size] == self._heads[:1] * count:
             return count
         assert self._publish is not None
@@ -346,7 +395,8 @@ class Subscriber(Peer):
         return min((match.end() - pos) // size, _CYCLE) if match else 0
 
     def _learn(self, pos: int, body: int, end: int) -> None:
-        """Take the layout of a PUBLISH as that of those to come: the broker may add properties of its own."""
+        """Take the layout of a PUBLISH as that of those to come: the broker may add properties of
+        its own."""
         qos = _buffer[pos] >> 1 & 3
         if qos != self._qos:
             raise LoadError(f"a message arrived with QoS {qos} instead of {self._qos}")
@@ -367,7 +417,9 @@ class Subscriber(Peer):
         self._heads = bytes((first,)) + _buffer[pos + 1 : body]
         firsts = b"[" + re.escape(bytes((first,))) + re.escape(bytes((first | 8,))) + b"]"
         rest = self._size - len(self._heads)
-        self._publish = re.compile(b"(?:%b%b.{%d})++" % (firsts, re.escape(self._heads[1:]), rest), re.DOTALL)
+        self._publish = re.compile(
+            b"(?:%b%b.{%d})++" % (firsts, re.escape(self._heads[1:]), rest), re.DOTALL
+        )
 
     def _arrived(self, pos: int, count: int) -> None:
         """Check and acknowledge a run of PUBLISH packets at pos."""
@@ -375,7 +427,9 @@ class Subscriber(Peer):
         end = pos + count * size
         if self._qos:
             at = self._id_offset(pos)
-            answer = bytearray((b"\x40\x02\x00\x00" if self._qos == 1 else b"\x50\x02\x00\x00") * count)
+            answer = bytearray(
+                (b"\x40\x02\x00\x00" if self._qos == 1 else b"\x50\x02\x00\x00") * count
+            )
             answer[2::4] = _buffer[at:end:size]
             answer[3::4] = _buffer[at + 1 : end : size]
             self.write(answer)
@@ -398,7 +452,8 @@ class Subscriber(Peer):
         return body + 2 + int.from_bytes(_buffer[body : body + 2], "big")
 
     def _check(self, pos: int, count: int, origin: int) -> None:
-        """Compare a run's sequence numbers with the expected ones; they are the next `count` in all but rare cases."""
+        """Compare a run's sequence numbers with the expected ones; they are the next `count` in all
+        but rare cases."""
         size = self._size
         at = pos + self._offset
         last = at + (count - 1) * size
@@ -420,7 +475,9 @@ class Subscriber(Peer):
         """Book one message whose payload lies at `at` and that may not be the expected one."""
         number = int.from_bytes(_buffer[at : at + 8], "big")
         if number >> 48 != origin:
-            raise LoadError(f"a message of publisher {number >> 48} where one of publisher {origin} was due")
+            raise LoadError(
+                f"a message of publisher {number >> 48} where one of publisher {origin} was due"
+            )
         sequence = number & 0xFFFF_FFFF_FFFF
         expected = self._expected[origin]
         missing = self._missing.setdefault(origin, set())

@@ -54,7 +54,8 @@ def run_throughput(spec: LoadSpec) -> LoadResult:
 
 
 def run_latency(spec: LoadSpec) -> LatencyResult:
-    """Publish `rate` messages a second by the clock, whatever comes back; raises as run_throughput does.
+    """Publish `rate` messages a second by the clock, whatever comes back; raises as run_throughput
+    does.
 
     The warm-up is a load of its own, so that every message of the measured one is in the histogram.
     """
@@ -76,7 +77,8 @@ def run_latency(spec: LoadSpec) -> LatencyResult:
 
 
 def run_connections(spec: LoadSpec, connections: int, batch: int = 100) -> ConnectionsResult:
-    """Open that many MQTT connections, `batch` of them in flight at a time, and hold them until all are up.
+    """Open that many MQTT connections, `batch` of them in flight at a time, and hold them until all
+    are up.
 
     Raises LoadError when one is refused, ValueError for fewer than one.
     """
@@ -130,7 +132,9 @@ def _run(spec: LoadSpec, latency: bool) -> _Totals:
         meter = _Meter(spec.pid)
         for member in crew:
             member.ask("run", start)
-        reports = [cast(Report, member.answer(spec.warmup + spec.seconds + 30.0)) for member in crew]
+        reports = [
+            cast(Report, member.answer(spec.warmup + spec.seconds + 30.0)) for member in crew
+        ]
         broker_cpu = meter.read()
         sent = [0] * spec.publishers
         for report in reports:
@@ -166,7 +170,8 @@ def _sum_finals(finals: list[Final]) -> Final:
 
 
 class _Meter:
-    """CPU time of the broker over the whole of a run; the warm-up is the same load, so it may be in."""
+    """CPU time of the broker over the whole of a run; the warm-up is the same load, so it may be
+    in."""
 
     def __init__(self, pid: int | None) -> None:
         self._process = psutil.Process(pid) if pid is not None else None
@@ -213,7 +218,9 @@ class _There:
     def __init__(self, spec: LoadSpec, process: int, progress: Any, latency: bool) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, spec, process, progress, latency), daemon=True)
+        self._process = context.Process(
+            target=_serve, args=(theirs, spec, process, progress, latency), daemon=True
+        )
         self._process.start()
         theirs.close()
 
@@ -243,10 +250,16 @@ class _There:
 
 
 def _serve(
-    pipe: multiprocessing.connection.Connection, spec: LoadSpec, process: int, progress: Any, latency: bool
+    pipe: multiprocessing.connection.Connection,
+    spec: LoadSpec,
+    process: int,
+    progress: Any,
+    latency: bool,
 ) -> None:
     """Carry out what the driver asks for until it closes the pipe."""
-    worker = Worker(spec, process, cast(MutableSequence[int], memoryview(progress).cast("B").cast("q")), latency)
+    worker = Worker(
+        spec, process, cast(MutableSequence[int], memoryview(progress).cast("B").cast("q")), latency
+    )
     try:
         while True:
             method, arguments = pipe.recv()

@@ -13,19 +13,25 @@ STAMP_BYTES = 8  # latency runs: when the message should have been sent (ns, mon
 
 
 class LoadError(Exception):
-    """The load could not be carried out: nobody listens, a refusal, a lost connection, a broken stream."""
+    """The load could not be carried out: nobody listens, a refusal, a lost connection, a broken
+    stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSpec:
     """One load.
 
-    pattern "pairs": publisher i -> topic i -> subscriber i. "mesh": every publisher -> one topic -> every subscriber
-    (one to many and many to one are meshes with one publisher or one subscriber).
-    window: messages that a publisher may be ahead of its slowest subscriber. payload: bytes. rate: messages a second of
-    all publishers together (latency runs). warmup, seconds, drain: s; drain is how long without any progress the end
-    of the run waits for what is missing. topics: how many each publisher uses in turn, which shows what a broker saves
-    where neighbours have one topic. pid: the broker, to account for its CPU time (None: not known).
+    pattern: "pairs": publisher i -> topic i -> subscriber i. "mesh": every publisher -> one topic
+        -> every subscriber (one to many and many to one are meshes with one publisher or one
+        subscriber).
+    window: messages that a publisher may be ahead of its slowest subscriber.
+    payload: bytes.
+    rate: messages a second of all publishers together (latency runs).
+    warmup, seconds, drain: s; drain is how long without any progress the end of the run waits for
+        what is missing.
+    topics: how many each publisher uses in turn, which shows what a broker saves where neighbours
+        have one topic.
+    pid: the broker, to account for its CPU time (None: not known).
     """
 
     host: str = "127.0.0.1"
@@ -38,7 +44,8 @@ class LoadSpec:
     version: int = 4
     subscriber_version: int | None = None
     subscriber_port: int | None = None
-    """Where the subscribers connect, when that is another broker than the publishers' (None: the same)."""
+    """Where the subscribers connect, when that is another broker than the publishers' (None: the
+    same)."""
     user_properties: int = 0
     window: int = 1000
     rate: float = 1000.0
@@ -59,7 +66,9 @@ class LoadSpec:
         if self.publishers < 1 or self.subscribers < 1:
             raise ValueError("at least one publisher and one subscriber are needed")
         if self.pattern == "pairs" and self.publishers != self.subscribers:
-            raise ValueError(f"pairs need as many subscribers as publishers, not {self.subscribers}")
+            raise ValueError(
+                f"pairs need as many subscribers as publishers, not {self.subscribers}"
+            )
         if self.pattern == "mesh" and self.publishers > MESH_LIMIT:
             raise ValueError(f"a mesh has at most {MESH_LIMIT} publishers")
         if self.publishers > 65_535:
@@ -106,7 +115,9 @@ class Tally:
 class Outcome:
     """What every run proves.
 
-    seconds: the measured time. sent: messages published in the whole run; expected: how many arrivals they call for.
+    seconds: the measured time.
+    sent: messages published in the whole run.
+    expected: how many arrivals they call for.
     unacknowledged: QoS 1 and 2 messages whose handshake did not end.
     """
 
@@ -131,7 +142,8 @@ class Outcome:
         tally = self.tally
         return (
             f"sent {self.sent:,} expected {self.expected:,} received {tally.received:,} "
-            f"lost {tally.lost:,} duplicated {tally.duplicated:,} out of order {tally.out_of_order:,} "
+            f"lost {tally.lost:,} duplicated {tally.duplicated:,} "
+            f"out of order {tally.out_of_order:,} "
             f"unacknowledged {self.unacknowledged:,}"
         )
 
@@ -140,8 +152,10 @@ class Outcome:
 class LoadResult(Outcome):
     """What a throughput run came to.
 
-    rate: PUBLISH arrivals a second in the measured time; published_rate: messages sent a second in it.
-    generator_cpu, broker_cpu: CPUs used while measuring (1.0: one core full; broker None without a pid).
+    rate: PUBLISH arrivals a second in the measured time.
+    published_rate: messages sent a second in it.
+    generator_cpu, broker_cpu: CPUs used while measuring (1.0: one core full; broker None without a
+        pid).
     """
 
     rate: float
@@ -154,8 +168,10 @@ class LoadResult(Outcome):
 class LatencyResult(Outcome):
     """What an open-loop run came to.
 
-    rate: arrivals a second. latency: from the time a message should have been sent to its arrival (ns), so a stall is
-    counted against every message that it delays. lag: how late the generator itself handed messages over (ns).
+    rate: arrivals a second.
+    latency: from the time a message should have been sent to its arrival (ns), so a stall is
+        counted against every message that it delays.
+    lag: how late the generator itself handed messages over (ns).
     """
 
     rate: float
@@ -170,7 +186,8 @@ class LatencyResult(Outcome):
 
 @dataclass(slots=True)
 class ConnectionsResult:
-    """Connections a second (CONNECT to CONNACK) and what an idle one costs in the broker's resident memory (bytes)."""
+    """Connections a second (CONNECT to CONNACK) and what an idle one costs in the broker's resident
+    memory (bytes)."""
 
     connections: int
     seconds: float

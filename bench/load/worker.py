@@ -14,7 +14,8 @@ from bench.load import peers
 from bench.load.histogram import Histogram
 from bench.load.spec import LoadError, LoadSpec, Tally
 
-_STALL = 1.0  # s without any arrival after which what is outstanding no longer holds the window closed
+# Seconds without any arrival after which what is outstanding no longer holds the window closed.
+_STALL = 1.0
 _SPIN_NS = 20_000  # a sleep ends late by about this; the last stretch before a due time is spun
 _PR_SET_TIMERSLACK = 29
 _BURST = 64  # overdue messages that an open-loop step sends before it listens again
@@ -49,7 +50,9 @@ def share(count: int, process: int, processes: int) -> range:
 class Worker:
     """Set up, run, drain: the driver calls the three in turn, in this process or through a pipe."""
 
-    def __init__(self, spec: LoadSpec, process: int, progress: MutableSequence[int], latency: bool = False) -> None:
+    def __init__(
+        self, spec: LoadSpec, process: int, progress: MutableSequence[int], latency: bool = False
+    ) -> None:
         self._spec, self._process, self._progress, self._latency = spec, process, progress, latency
         self._final = Final()
         self._publishers: list[peers.Publisher] = []
@@ -67,23 +70,35 @@ class Worker:
         if spec.filters and not process:
             sock, _ = peers.dial(spec, f"{spec.topic}-filters", version)
             for number in range(spec.filters):
-                peers.subscribe(sock, f"elsewhere/{number}/+/#" if number % 2 else f"elsewhere/+/{number}", 0, version)
+                peers.subscribe(
+                    sock,
+                    f"elsewhere/{number}/+/#" if number % 2 else f"elsewhere/+/{number}",
+                    0,
+                    version,
+                )
             self._idle = sock
         for index in share(spec.subscribers, process, spec.processes):
-            sock, _ = peers.dial(spec, f"{spec.topic}-s{index:05d}", version, port=spec.subscriber_port)
+            sock, _ = peers.dial(
+                spec, f"{spec.topic}-s{index:05d}", version, port=spec.subscriber_port
+            )
             for topic in peers.topics(spec, index):
                 peers.subscribe(sock, topic, spec.qos, version)
             self._subscribers.append(
-                peers.Subscriber(sock, self._epoll, spec, index, progress=self._progress, latency=histogram)
+                peers.Subscriber(
+                    sock, self._epoll, spec, index, progress=self._progress, latency=histogram
+                )
             )
         for index in share(spec.publishers, process, spec.processes):
             sock, receive_maximum = peers.dial(spec, f"{spec.topic}-p{index:05d}", spec.version)
-            self._publishers.append(peers.Publisher(sock, self._epoll, spec, index, receive_maximum=receive_maximum))
+            self._publishers.append(
+                peers.Publisher(sock, self._epoll, spec, index, receive_maximum=receive_maximum)
+            )
         for peer in (*self._subscribers, *self._publishers):
             self._handlers[peer.sock.fileno()] = peer.ready
 
     def run(self, start: float) -> Report:
-        """Publish from `start` (s, monotonic) through warm-up and measured time; report on the latter."""
+        """Publish from `start` (s, monotonic) through warm-up and measured time; report on the
+        latter."""
         spec = self._spec
         measure, stop = start + spec.warmup, float("inf")
         before: tuple[int, int, float, float] | None = None
@@ -95,7 +110,8 @@ class Worker:
             now = time.monotonic()
             if before is None and now >= measure:
                 before = (*self._counts(), now, time.process_time())
-                stop = now + spec.seconds  # not from `start`: a busy machine may have let us wait since
+                # Not from `start`: a busy machine may have let us wait since.
+                stop = now + spec.seconds
             if now >= stop:
                 break
             step(now)
@@ -110,11 +126,14 @@ class Worker:
         )
 
     def drain(self, sent: list[int]) -> Final:
-        """Wait until every message has arrived and is acknowledged, or nothing has moved for `drain` seconds."""
+        """Wait until every message has arrived and is acknowledged, or nothing has moved for
+        `drain` seconds."""
         final, spec = self._final, self._spec
         moved, last = time.monotonic(), (-1, -1)
         while time.monotonic() - moved < spec.drain:
-            missing = sum(subscriber.behind(sent) + subscriber.tally.lost for subscriber in self._subscribers)
+            missing = sum(
+                subscriber.behind(sent) + subscriber.tally.lost for subscriber in self._subscribers
+            )
             final.unacknowledged = self._unacknowledged()
             if missing <= 0 and not final.unacknowledged:
                 break
@@ -122,7 +141,8 @@ class Worker:
             if state != last:
                 moved, last = time.monotonic(), state
             self._poll(0.01)
-        while self._poll(0.05) and time.monotonic() - moved < spec.drain:  # what comes now was not asked for
+        # What comes now was not asked for.
+        while self._poll(0.05) and time.monotonic() - moved < spec.drain:
             pass
         for subscriber in self._subscribers:
             tally = subscriber.tally
@@ -137,7 +157,11 @@ class Worker:
         self._epoll.close()
 
     def _unacknowledged(self) -> int:
-        return sum(publisher.sent - publisher.acked for publisher in self._publishers) if self._spec.qos else 0
+        return (
+            sum(publisher.sent - publisher.acked for publisher in self._publishers)
+            if self._spec.qos
+            else 0
+        )
 
     def _counts(self) -> tuple[int, int]:
         received = sum(subscriber.tally.received for subscriber in self._subscribers)
@@ -161,8 +185,9 @@ class Worker:
             if self._poll(0):
                 self._heard = now
                 return
-            # Nothing more to batch. To keep silent now would leave a broker without TCP_NODELAY, which holds its next
-            # acknowledgements back until our TCP has spoken, waiting for a timer.
+            # Nothing more to batch. To keep silent now would leave a broker without TCP_NODELAY,
+            # which holds its next acknowledgements back until our TCP has spoken, waiting for a
+            # timer.
             sent += self._pump(eager=True)
         # A window can also be opened by another process, which no socket of ours tells.
         if self._poll(0.001 if spec.processes > 1 and not sent else 0.02) or sent:
@@ -182,12 +207,15 @@ class Worker:
         return sent
 
     def _scheduled(self, start: float) -> Callable[[float], None]:
-        """Return the step of an open-loop run: this process's publishers take turns at their share of the rate."""
+        """Return the step of an open-loop run: this process's publishers take turns at their share
+        of the rate."""
         publishers = self._publishers
         spec = self._spec
-        with contextlib.suppress(OSError, AttributeError):  # Linux rounds sleeps up by 50 us unless asked not to
+        # Linux rounds sleeps up by 50 us unless asked not to.
+        with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
-        interval = spec.publishers * 1e9 / (spec.rate * max(1, len(publishers)))  # ns between two of ours
+        # Nanoseconds between two of ours.
+        interval = spec.publishers * 1e9 / (spec.rate * max(1, len(publishers)))
         origin = int(start * 1e9) + int(interval * self._process / spec.processes)
         turn = 0
 

@@ -1,7 +1,8 @@
 """What a lab of namespaces can carry here: `python -m bench.netlab [TOPOLOGY]`.
 
-Datagrams on every link, alone, show its delay against what was asked for; then a TCP stream on every link in both directions
-shows the rate that it gets, and how late the network process is meanwhile.
+Datagrams on every link, alone, show its delay against what was asked for; then a TCP stream on
+every link in both directions shows the rate that it gets, and how late the network process is
+meanwhile.
 """
 
 from __future__ import annotations
@@ -96,9 +97,13 @@ def stream(lab: Lab, pairs: list[tuple[str, str]], seconds: float) -> list[float
 
 def main() -> int:
     """Parse the command line, measure, print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.netlab", description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.netlab", description=__doc__.split("\n", 1)[0]
+    )
     parser.add_argument("topology", nargs="?", default="mesh5")
-    parser.add_argument("--seconds", type=checked.positive, default=6.0, metavar="S", help="of full load (6)")
+    parser.add_argument(
+        "--seconds", type=checked.positive, default=6.0, metavar="S", help="of full load (6)"
+    )
     options = parser.parse_args()
     try:
         place = topologies.load(options.topology).drawn(1)
@@ -108,14 +113,28 @@ def main() -> int:
             found = delays(lab, pairs, 20)
             late = lab.order({"do": "totals"})["late_ms"]
             added = [measured - asked for asked, measured in found]
-            print(f"{len(found)} links: {statistics.median(added):.3f} ms more than asked for (median), ", end="")
-            print(f"{max(added):.3f} ms at most; late by p50 {late['p50']:.3f}, p99 {late['p99']:.3f} ms")
+            print(
+                f"{len(found)} links: "
+                f"{statistics.median(added):.3f} ms more than asked for (median), ",
+                end="",
+            )
+            print(
+                f"{max(added):.3f} ms at most; "
+                f"late by p50 {late['p50']:.3f}, p99 {late['p99']:.3f} ms"
+            )
             lab.order({"do": "fresh"})
             rates = stream(lab, pairs + [(b, a) for a, b in pairs], options.seconds)
             totals = lab.order({"do": "totals"})
             late = totals["late_ms"]
-            print(f"{len(rates)} TCP streams: {min(rates):.2f} to {max(rates):.2f} Mbit/s, {sum(rates):.0f} together; ", end="")
-            print(f"late by p50 {late['p50']:.3f}, p99 {late['p99']:.3f}, max {late['max']:.3f} ms ({totals['moved']:,} packets)")
+            print(
+                f"{len(rates)} TCP streams: {min(rates):.2f} to {max(rates):.2f} Mbit/s, "
+                f"{sum(rates):.0f} together; ",
+                end="",
+            )
+            print(
+                f"late by p50 {late['p50']:.3f}, p99 {late['p99']:.3f}, "
+                f"max {late['max']:.3f} ms ({totals['moved']:,} packets)"
+            )
     except (ConfigError, LabError) as error:
         print(f"python -m bench.netlab: {error}", file=sys.stderr)
         return 2

@@ -1,4 +1,5 @@
-"""Brokers under test as processes: how each kind is configured and started in a lab, and what can be done to it."""
+"""Brokers under test as processes: how each kind is configured and started in a lab, and what can
+be done to it."""
 
 from __future__ import annotations
 
@@ -57,8 +58,9 @@ def search_path() -> str:
 class Place:
     """Where a broker of a lab is: its host's address, its ports, and how to step inside its host.
 
-    advertise: the address that others dial. peers: where it dials others (name -> address), for bridges; seeds: for mqttree
-    without multicast.
+    advertise: the address that others dial.
+    bridges: where it dials others (name -> address).
+    seeds: for mqttree without multicast.
     """
 
     name: str
@@ -73,25 +75,46 @@ class Place:
 
 
 def mosquitto_configuration(place: Place) -> str:
-    """Return the file for Mosquitto: no limit in flight (2.0.11 loses beyond it), no Nagle, bridges for all topics at QoS 2."""
+    """Return the file for Mosquitto: no limit in flight (2.0.11 loses beyond it), no Nagle, bridges
+    for all topics at QoS 2."""
     lines = [
-        f"listener {place.port} {place.address}", "allow_anonymous true", "persistence false", "set_tcp_nodelay true",
-        "max_inflight_messages 0", "max_queued_messages 0", "log_dest stderr", "log_type error", "log_type warning",
-    ]  # fmt: skip
+        f"listener {place.port} {place.address}",
+        "allow_anonymous true",
+        "persistence false",
+        "set_tcp_nodelay true",
+        "max_inflight_messages 0",
+        "max_queued_messages 0",
+        "log_dest stderr",
+        "log_type error",
+        "log_type warning",
+    ]
     for number, (address, port) in enumerate(place.bridges.values()):
         lines += [
-            f"connection {place.name}-{number}", f"address {address}:{port}", "topic # both 2", "try_private true",
-            "start_type automatic", "restart_timeout 1", "keepalive_interval 10", "notifications_local_only true",
-            f"remote_clientid bridge-{place.name}-{number}", "cleansession false",
-        ]  # fmt: skip
+            f"connection {place.name}-{number}",
+            f"address {address}:{port}",
+            "topic # both 2",
+            "try_private true",
+            "start_type automatic",
+            "restart_timeout 1",
+            "keepalive_interval 10",
+            "notifications_local_only true",
+            f"remote_clientid bridge-{place.name}-{number}",
+            "cleansession false",
+        ]
     return "\n".join(lines) + "\n"
 
 
 def amqtt_configuration(place: Place) -> str:
     """Return the file for amqtt."""
     return (
-        f"listeners:\n  default:\n    type: tcp\n    bind: {place.address}:{place.port}\n    max_connections: 0\nplugins:\n"
-        "  amqtt.plugins.authentication.AnonymousAuthPlugin:\n    allow_anonymous: true\n"
+        "listeners:\n"
+        "  default:\n"
+        "    type: tcp\n"
+        f"    bind: {place.address}:{place.port}\n"
+        "    max_connections: 0\n"
+        "plugins:\n"
+        "  amqtt.plugins.authentication.AnonymousAuthPlugin:\n"
+        "    allow_anonymous: true\n"
     )
 
 
@@ -99,17 +122,38 @@ def command(kind: Kind, place: Place, cluster: str) -> list[str]:
     """Write the configuration that a broker needs, and return its command."""
     if kind.program == "mqttree":
         words = [
-            sys.executable, "-m", "broker.cli", "run", "--listen", f"{place.address}:{place.port}", "--name", place.name,
-            "--admin", f"127.0.0.1:{place.admin}", "--cluster", cluster, "--data-dir", str(place.folder / "data"),
-            "--log-level", "warning", "--routing", kind.routing or "flood",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "broker.cli",
+            "run",
+            "--listen",
+            f"{place.address}:{place.port}",
+            "--name",
+            place.name,
+            "--admin",
+            f"127.0.0.1:{place.admin}",
+            "--cluster",
+            cluster,
+            "--data-dir",
+            str(place.folder / "data"),
+            "--log-level",
+            "warning",
+            "--routing",
+            kind.routing or "flood",
+        ]
         if place.seeds:
-            words += ["--discovery", "static"] + [word for seed in place.seeds for word in ("--seed", seed)]
+            words += ["--discovery", "static"] + [
+                word for seed in place.seeds for word in ("--seed", seed)
+            ]
         if place.advertise:
             words += ["--advertise", place.advertise]
         return words
     config = place.folder / "config"
-    config.write_text(mosquitto_configuration(place) if kind.program == "mosquitto" else amqtt_configuration(place))
+    config.write_text(
+        mosquitto_configuration(place)
+        if kind.program == "mosquitto"
+        else amqtt_configuration(place)
+    )
     return [shutil.which(kind.program, path=search_path()) or kind.program, "-c", str(config)]
 
 
@@ -139,10 +183,17 @@ class BrokerProcess:
 
     def start(self) -> None:
         """Start it on its host. Raises OSError."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("MQTTREE_")} | {MARK: owner()}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("MQTTREE_")} | {
+            MARK: owner()
+        }
         with self._log.open("ab") as log, self.place.inside():
             self.process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
             )
         self.starts += 1
         self.paused = False
@@ -184,7 +235,9 @@ class BrokerProcess:
         code = self.process.poll() if self.process is not None else None
         if code is not None and code < 0:
             return f"{self.name} was killed by {signal.Signals(-code).name}"
-        return f"{self.name} ended with code {code}" + (f": {said}" if (said := self.said()) else "")
+        return f"{self.name} ended with code {code}" + (
+            f": {said}" if (said := self.said()) else ""
+        )
 
 
 def end_all(brokers: list[BrokerProcess]) -> None:
@@ -198,7 +251,8 @@ def end_all(brokers: list[BrokerProcess]) -> None:
 
 
 def port_open(place: Place) -> bool:
-    """Whether somebody listens where the broker should (looked up by the kernel's table, so that nobody is disturbed)."""
+    """Whether somebody listens where the broker should (looked up by the kernel's table, so that
+    nobody is disturbed)."""
     wanted = f":{place.port:04X}"
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError), place.inside():
@@ -213,12 +267,15 @@ def wait_listening(brokers: list[BrokerProcess], patience: float) -> str:
     """Wait until all listen; return what went wrong, in one line, or nothing."""
     end = time.monotonic() + patience
     for awaited in brokers:
-        while not port_open(awaited.place):  # a look takes its time from those that start: at one after the other
+        # A look takes its time from those that start: at one after the other.
+        while not port_open(awaited.place):
             for broker in brokers:
                 if not broker.running:
                     return broker.ended()
             if time.monotonic() > end:
                 said = awaited.said()
-                return f"{awaited.name} did not listen within {patience:g} s" + (f": {said}" if said else "")
+                return f"{awaited.name} did not listen within {patience:g} s" + (
+                    f": {said}" if said else ""
+                )
             time.sleep(0.02)
     return ""

@@ -1,4 +1,5 @@
-"""A share of a core for a process: by cgroup, else by the program cpulimit, else by stopping and continuing it in turn."""
+"""A share of a core for a process: by cgroup, else by the program cpulimit, else by stopping and
+continuing it in turn."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class CpuLimit:
             used, period = quota(self._share)
             try:
                 group.mkdir()
-                if not (group / "cgroup.procs").exists():  # an ordinary folder, in which cgroups are mounted
+                # Without that file it is an ordinary folder, in which cgroups are mounted.
+                if not (group / "cgroup.procs").exists():
                     delete_cgroup(group)
                     continue
                 if (group / "cpu.max").exists():
@@ -71,7 +73,11 @@ class CpuLimit:
         environment = os.environ | {MARK: owner()}
         with contextlib.suppress(OSError):
             self._program = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=environment,
             )
             return "cpulimit"
         return ""
@@ -87,7 +93,9 @@ class CpuLimit:
         with contextlib.suppress(OSError):
             used_from = time.clock_gettime(clock)
             while not self._over.wait(STEP):
-                left = (time.monotonic() - allowed_from) * self._share - (time.clock_gettime(clock) - used_from)
+                left = (time.monotonic() - allowed_from) * self._share - (
+                    time.clock_gettime(clock) - used_from
+                )
                 if left > STEP * 4:  # what was not used is not saved up
                     used_from -= left - STEP * 4
                 if stopped is not (left < 0):

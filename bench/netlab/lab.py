@@ -1,4 +1,5 @@
-"""A test network that is up: hosts, the network between them, brokers on them, and everything that can be done to these."""
+"""A test network that is up: hosts, the network between them, brokers on them, and everything that
+can be done to these."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class LabError(Exception):
 
 
 def resolved(topology: Topology, way: str) -> tuple[str, str]:
-    """Return (how a network is made here if `way` is asked for, why not of namespaces; "" where they work or are not wanted).
+    """Return (how a network is made here if `way` is asked for, why not of namespaces; "" where
+    they work or are not wanted).
 
     How: "namespaces", "relays" or "loopback".
     """
@@ -49,7 +51,8 @@ def resolved(topology: Topology, way: str) -> tuple[str, str]:
 
 
 class Lab:
-    """Brokers of one kind on a drawn topology. A context manager: what it made is gone afterwards, whatever happens.
+    """Brokers of one kind on a drawn topology. A context manager: what it made is gone afterwards,
+    whatever happens.
 
     One at a time in a process: what it made is known by its process.
     """
@@ -66,13 +69,17 @@ class Lab:
         seed: int = 1,
         recorder: Callable[[], network.Recorder] | None = None,
     ) -> None:
-        """`on`: hosts that get a broker (None: all that the topology names; the first for a kind that knows no others).
+        """`on`: hosts that get a broker (None: all that the topology names; the first for a kind
+        that knows no others).
 
-        way: "namespaces" (root), "relays", or the first of them that works; a topology without a network is on the loopback.
+        way: "namespaces" (root), "relays", or the first of them that works; a topology without a
+            network is on the loopback.
         recorder: makes what takes the trace, in the network's process.
         """
         self.topology, self.kind, self.seed = topology, kind, seed
-        self.on = tuple(on) if on is not None else topology.brokers if kind.many else topology.brokers[:1]
+        self.on = (
+            tuple(on) if on is not None else topology.brokers if kind.many else topology.brokers[:1]
+        )
         self.way, self.why = resolved(topology, way)
         if way == "namespaces" and self.why:
             raise LabError(f"no lab of namespaces here: {self.why}")
@@ -120,7 +127,8 @@ class Lab:
         self._stack.close()
 
     def start(self) -> None:
-        """Start all brokers and wait until they listen. Raises LabError with one line about the first that does not."""
+        """Start all brokers and wait until they listen. Raises LabError with one line about the
+        first that does not."""
         if missing := self.kind.missing():
             raise LabError(missing)
         try:
@@ -156,7 +164,15 @@ class Lab:
         listening = dict(zip(self.on, ports, strict=False))
         for host, admin in zip(self.on, ports[len(self.on) :], strict=True):
             bridges = {p: ("127.0.0.1", listening[p]) for c, p in self._bridges() if c == host}
-            place = Place(host, "127.0.0.1", listening[host], admin, self._folder / host, nullcontext, bridges=bridges)
+            place = Place(
+                host,
+                "127.0.0.1",
+                listening[host],
+                admin,
+                self._folder / host,
+                nullcontext,
+                bridges=bridges,
+            )
             self._add(host, place)
 
     def _make_namespaces(self) -> None:
@@ -167,8 +183,18 @@ class Lab:
         addresses = {host: space.address for host, space in self._spaces.items()}
         for host in self.on:
             space = self._spaces[host]
-            bridges = {p: (addresses[p], network.MQTT_PORT) for c, p in self._bridges() if c == host}
-            place = Place(host, space.address, network.MQTT_PORT, ADMIN_PORT, self._folder / host, space.inside, bridges=bridges)
+            bridges = {
+                p: (addresses[p], network.MQTT_PORT) for c, p in self._bridges() if c == host
+            }
+            place = Place(
+                host,
+                space.address,
+                network.MQTT_PORT,
+                ADMIN_PORT,
+                self._folder / host,
+                space.inside,
+                bridges=bridges,
+            )
             self._add(host, place)
         self._serve(network.run, (self.topology, tuns, addresses, self.on))
 
@@ -183,17 +209,28 @@ class Lab:
         routes: relays.Routes = {port: ("", broker) for broker, port in named.items()}
         routes |= {port: pair for pair, port in self._direct.items()}
         for broker in on:
-            bridges = {p: ("127.0.0.1", self._direct[broker, p]) for c, p in self._bridges() if c == broker}
+            bridges = {
+                p: ("127.0.0.1", self._direct[broker, p]) for c, p in self._bridges() if c == broker
+            }
             seeds = tuple(f"127.0.0.1:{port}" for other, port in named.items() if other != broker)
             place = Place(
-                broker, "127.0.0.1", targets[broker], admins[broker], self._folder / broker, nullcontext,
-                advertise=f"127.0.0.1:{named[broker]}", seeds=seeds, bridges=bridges,
-            )  # fmt: skip
+                broker,
+                "127.0.0.1",
+                targets[broker],
+                admins[broker],
+                self._folder / broker,
+                nullcontext,
+                advertise=f"127.0.0.1:{named[broker]}",
+                seeds=seeds,
+                bridges=bridges,
+            )
             self._add(broker, place)
         self._serve(relays.run, (self.topology, targets, routes))
 
     def _bridges(self) -> tuple[tuple[str, str], ...]:
-        return self.topology.bridges() if self.kind.many and self.kind.program == "mosquitto" else ()
+        return (
+            self.topology.bridges() if self.kind.many and self.kind.program == "mosquitto" else ()
+        )
 
     def _serve(self, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         self._orders, theirs = _fork.Pipe()
@@ -226,12 +263,18 @@ class Lab:
                 return answer
         except (EOFError, OSError):
             pass
-        raise LabError("the network process has ended" if not self._network.is_alive() else "the network process does not answer")
+        raise LabError(
+            "the network process has ended"
+            if not self._network.is_alive()
+            else "the network process does not answer"
+        )
 
     def order(self, order: dict[str, Any]) -> dict[str, Any]:
         """Give the network process an order. Raises LabError, ValueError for one that cannot be."""
         if self._orders is None:
-            raise LabError("there is no network between brokers on the loopback: nothing can be cut or slowed")
+            raise LabError(
+                "there is no network between brokers on the loopback: nothing can be cut or slowed"
+            )
         try:
             self._orders.send(order)
         except OSError:
@@ -257,11 +300,15 @@ class Lab:
         return self._network.pid if self._network is not None else None
 
     def totals(self) -> dict[str, Any] | None:
-        """What went through every link, and how late the network process was; None without a network."""
+        """What went through every link, and how late the network process was; None without a
+        network."""
         return self.order({"do": "totals"}) if self._orders is not None else None
 
-    def set_links(self, pairs: Iterable[tuple[str, str]], *, both: bool = True, **what: Any) -> None:
-        """Change directions of links: open=False, wire={...} (see `topology.Wire`; ValueError for what cannot be).
+    def set_links(
+        self, pairs: Iterable[tuple[str, str]], *, both: bool = True, **what: Any
+    ) -> None:
+        """Change directions of links: open=False, wire={...} (see `topology.Wire`; ValueError for
+        what cannot be).
 
         With by=N, undo=N undoes this alone; heal=True undoes everything.
         """
@@ -294,7 +341,8 @@ class Lab:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return so many ports of 127.0.0.1 that nobody listens on, below those that the kernel gives to whoever connects."""
+    """Return so many ports of 127.0.0.1 that nobody listens on, below those that the kernel gives
+    to whoever connects."""
     source = random.Random(os.getpid() * 1000 + time.monotonic_ns())
     found: list[int] = []
     for port in source.sample(PORTS, len(PORTS)):

@@ -1,4 +1,5 @@
-"""Network namespaces with a TUN device each, and how a process steps into one for the moment of opening a socket."""
+"""Network namespaces with a TUN device each, and how a process steps into one for the moment of
+opening a socket."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def unsupported() -> str:
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         return "needs /dev/net/tun"
     try:
-        done = subprocess.run(["ip", "netns", "list"], check=False, capture_output=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            ["ip", "netns", "list"], check=False, capture_output=True, stdin=subprocess.DEVNULL
+        )
     except OSError:
         return "needs the program ip (Debian: iproute2)"
     if done.returncode:
@@ -59,7 +62,8 @@ def _inside(descriptor: int) -> Iterator[None]:
 
 
 class Namespace:
-    """One host of a lab: a namespace with loopback and one TUN device, through which everything else is reached."""
+    """One host of a lab: a namespace with loopback and one TUN device, through which everything
+    else is reached."""
 
     def __init__(self, host: str, address: str) -> None:
         """Make it. Raises OSError with one line."""
@@ -69,9 +73,11 @@ class Namespace:
         try:
             self.tun = self._open_tun()
             batch = [
-                "link set lo up", f"addr add {address}/16 dev {DEVICE}", f"link set {DEVICE} txqueuelen 5000 mtu {MTU} up",
+                "link set lo up",
+                f"addr add {address}/16 dev {DEVICE}",
+                f"link set {DEVICE} txqueuelen 5000 mtu {MTU} up",
                 f"route add default dev {DEVICE}",
-            ]  # fmt: skip
+            ]
             _ip(["-n", self.name, "-batch", "-"], "\n".join(batch))
         except OSError:
             self.delete()
@@ -85,11 +91,15 @@ class Namespace:
         with self.inside():
             descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
             try:
-                fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), _IFF_TUN_NO_PI))
+                fcntl.ioctl(
+                    descriptor, _TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), _IFF_TUN_NO_PI)
+                )
             except OSError:
                 os.close(descriptor)
                 raise
-            Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1") if Path("/proc/sys/net/ipv6").exists() else None
+            Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1") if Path(
+                "/proc/sys/net/ipv6"
+            ).exists() else None
         return descriptor
 
     def delete(self) -> None:

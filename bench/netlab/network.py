@@ -1,4 +1,5 @@
-"""The network between namespaces as one process: it owns every TUN device and moves each IP packet when its time has come."""
+"""The network between namespaces as one process: it owns every TUN device and moves each IP packet
+when its time has come."""
 
 from __future__ import annotations
 
@@ -32,18 +33,30 @@ _PR_SET_TIMERSLACK = 29
 class Recorder(Protocol):
     """What the network tells to whoever keeps the trace (`bench.trace.Writer`)."""
 
-    def forwarded(self, at: int, publisher: int, sequence: int, source: str, target: str, size: int) -> None:
+    def forwarded(
+        self, at: int, publisher: int, sequence: int, source: str, target: str, size: int
+    ) -> None:
         """Take a PUBLISH of a generator that was seen on a link."""
 
     def control(self, at: int, source: str, target: str, kind: str, size: int) -> None:
         """Take any other MQTT packet."""
 
     def link(
-        self, at: int, source: str, target: str, packets: int, bytes: int, control_bytes: int, data_bytes: int, dropped: int
+        self,
+        at: int,
+        source: str,
+        target: str,
+        packets: int,
+        bytes: int,
+        control_bytes: int,
+        data_bytes: int,
+        dropped: int,
     ) -> None:
         """Take the cumulative counts of one direction of a link."""
 
-    def resources(self, at: int, process: str, role: str, cpu_s: float, rss: int, threads: int) -> None:
+    def resources(
+        self, at: int, process: str, role: str, cpu_s: float, rss: int, threads: int
+    ) -> None:
         """Take what a process has used so far."""
 
     def tick(self) -> None:
@@ -70,7 +83,9 @@ class Meter:
         if self.recorder is None:
             return
         if data and what.publisher >= 0:
-            self.recorder.forwarded(self.now, what.publisher, what.sequence, source, target, what.size)
+            self.recorder.forwarded(
+                self.now, what.publisher, what.sequence, source, target, what.size
+            )
         elif not data:
             self.recorder.control(self.now, source, target, what.kind, what.size)
 
@@ -83,26 +98,41 @@ class Meter:
             if pipe.packets or dropped:
                 key = (source, target)
                 self.recorder.link(
-                    self.now, source, target, pipe.packets, pipe.bytes, self.control.get(key, 0), self.data.get(key, 0), dropped
+                    self.now,
+                    source,
+                    target,
+                    pipe.packets,
+                    pipe.bytes,
+                    self.control.get(key, 0),
+                    self.data.get(key, 0),
+                    dropped,
                 )
 
     def totals(self, pipes: dict[tuple[str, str], Pipe]) -> dict[str, Any]:
         """For the lab: counts of each direction that anything has happened on."""
         return {
             f"{source}>{target}": {
-                "packets": pipe.packets, "bytes": pipe.bytes, "loss": pipe.dropped_loss, "queue": pipe.dropped_queue,
-                "shut": pipe.dropped_shut, "control_bytes": self.control.get((source, target), 0),
+                "packets": pipe.packets,
+                "bytes": pipe.bytes,
+                "loss": pipe.dropped_loss,
+                "queue": pipe.dropped_queue,
+                "shut": pipe.dropped_shut,
+                "control_bytes": self.control.get((source, target), 0),
                 "data_bytes": self.data.get((source, target), 0),
             }
             for (source, target), pipe in pipes.items()
             if pipe.packets or pipe.dropped_shut
-        }  # fmt: skip
+        }
 
 
 def obey(order: dict[str, Any], pipes: dict[tuple[str, str], Pipe]) -> None:
-    """Carry out an order about some directions: {"pairs": [[from, to]...]} and one of the following.
+    """Carry out an order about some directions: {"pairs": [[from, to]...]} and one of the
+    following.
 
-    "open": false or "wire": {...}, with "by": N if it is to be undone alone; "undo": N; "heal": true, which undoes everything.
+    "open": false or "wire": {...}, with "by": N if it is to be undone alone;
+    "undo": N;
+    "heal": true, which undoes everything.
+
     Raises ValueError, in one line, for a direction that there is not; nothing is done then.
     """
     for source, target in order["pairs"]:
@@ -122,15 +152,23 @@ def obey(order: dict[str, Any], pipes: dict[tuple[str, str], Pipe]) -> None:
 
 
 def lacking(totals: object) -> list[str]:
-    """Return what the figures of a run lack, by a network's totals (or what a run.json has in their place), one line each."""
+    """Return what the figures of a run lack, by a network's totals (or what a run.json has in their
+    place), one line each."""
     said = {
-        "tap_broken": "packets between brokers were of streams that could no longer be read: bytes of links are too few",
+        "tap_broken": (
+            "packets between brokers were of streams that could no longer be read: "
+            "bytes of links are too few"
+        ),
         "refused": "packets were not taken by the host that they had come to",
         "unroutable": "packets were for addresses that no host has",
     }
     if not isinstance(totals, Mapping):
         return []
-    return [f"{count:,} {text}" for key, text in said.items() if isinstance(count := totals.get(key), int) and count > 0]
+    return [
+        f"{count:,} {text}"
+        for key, text in said.items()
+        if isinstance(count := totals.get(key), int) and count > 0
+    ]
 
 
 class Network:
@@ -146,21 +184,27 @@ class Network:
         seed: int,
         on: Iterable[str] | None = None,
     ) -> None:
-        """`tuns`: the descriptor of each host's device; `addresses`: their IPv4 addresses; `orders`: from the lab.
+        """`tuns`: the descriptor of each host's device; `addresses`: their IPv4 addresses;
+        `orders`: from the lab.
 
-        on: the hosts that have a broker (None: as in the topology); what is said between others is not read along.
+        on: the hosts that have a broker (None: as in the topology); what is said between others is
+        not read along.
         """
         hosts = topology.hosts
         self.pipes = {(a, b): Pipe(topology.wire(a, b)) for a in hosts for b in hosts if a != b}
         self._tuns, self._orders = tuns, orders
         self._random = random.Random(seed)
-        self._by_address = {bytes(map(int, address.split("."))): host for host, address in addresses.items()}
+        self._by_address = {
+            bytes(map(int, address.split("."))): host for host, address in addresses.items()
+        }
         self._brokers = frozenset(topology.brokers if on is None else on)
         self.meter = Meter(recorder)
         self._tap = Tap(self.meter.seen, frozenset((MQTT_PORT,)))
         self._queue: list[tuple[int, int, int, bytes, int]] = []
-        self._since = time.monotonic_ns()  # what is found in a device has come later than this (ns),
-        self._left: dict[int, int] = {}  # or than this, where it was not emptied
+        # What is found in a device has come later than this (ns), or than what `_left` says,
+        # where the device was not emptied.
+        self._since = time.monotonic_ns()
+        self._left: dict[int, int] = {}
         self._count = 0
         self.late = Histogram()
         self._unroutable = self._refused = 0
@@ -225,7 +269,11 @@ class Network:
             if not target or target == source:
                 self._unroutable += 1
                 continue
-            if self._send(now, source, target, data, now - since) and source in self._brokers and target in self._brokers:
+            if (
+                self._send(now, source, target, data, now - since)
+                and source in self._brokers
+                and target in self._brokers
+            ):
                 self._tap.packet(source, target, data)
         self._left[descriptor] = since
 
@@ -273,10 +321,13 @@ class Network:
             self.meter.report(self.pipes)
             late = {f"p{point:g}": self.late.percentile(point) for point in (50, 99)}
             answer = {
-                "links": self.meter.totals(self.pipes), "moved": self.late.total,
+                "links": self.meter.totals(self.pipes),
+                "moved": self.late.total,
                 "late_ms": late | {"max": self.late.maximum / 1e6},
-                "unroutable": self._unroutable, "refused": self._refused, "tap_broken": self._tap.broken,
-            }  # fmt: skip
+                "unroutable": self._unroutable,
+                "refused": self._refused,
+                "tap_broken": self._tap.broken,
+            }
         self._orders.send(answer)
         return True
 
@@ -284,11 +335,14 @@ class Network:
 def tell_use(recorder: Recorder, now: int, own: psutil.Process) -> None:
     """Tell the recorder what this process has used."""
     cpu = own.cpu_times()
-    recorder.resources(now, "network", "network", cpu.user + cpu.system, own.memory_info().rss, own.num_threads())
+    recorder.resources(
+        now, "network", "network", cpu.user + cpu.system, own.memory_info().rss, own.num_threads()
+    )
 
 
 def settle() -> None:
-    """Make this process one that is woken in time: no garbage collection, fine timers, ahead of the brokers where it may."""
+    """Make this process one that is woken in time: no garbage collection, fine timers, ahead of the
+    brokers where it may."""
     gc.disable()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)

@@ -1,7 +1,9 @@
-"""Who owns what a lab makes: names that tell whether their owner still lives, a reaper, and what dead owners left behind.
+"""Who owns what a lab makes: names that tell whether their owner still lives, a reaper, and what
+dead owners left behind.
 
-A lab can end in every way that there is, also by kill -9. A small child process, the reaper, holds the other end of a pipe; when
-that closes it ends the brokers and removes what was made. Should the reaper be killed too, the next lab removes what is left.
+A lab can end in every way that there is, also by kill -9. A small child process, the reaper, holds
+the other end of a pipe; when that closes it ends the brokers and removes what was made. Should the
+reaper be killed too, the next lab removes what is left.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ CGROUPS = (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup"))
 
 
 def open_standard() -> None:
-    """Have descriptors 0 to 2: where one was closed, the next file would get its number, and be taken for input or output."""
+    """Have descriptors 0 to 2: where one was closed, the next file would get its number, and be
+    taken for input or output."""
     while True:
         descriptor = os.open(os.devnull, os.O_RDWR)
         if descriptor > 2:
@@ -37,7 +40,8 @@ def open_standard() -> None:
 
 
 def started(pid: int) -> int | None:
-    """Return when a process was started (clock ticks since boot); None: there is none, or it is dead and not yet waited for."""
+    """Return when a process was started (clock ticks since boot); None: there is none, or it is
+    dead and not yet waited for."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):
@@ -51,7 +55,8 @@ def owner() -> str:
 
 
 def alive(name: str) -> bool:
-    """Whether the owner in "PID-TICKS..." lives; names that are not of this form are nobody's business: True."""
+    """Whether the owner in "PID-TICKS..." lives; names that are not of this form are nobody's
+    business: True."""
     pid, _, rest = name.partition("-")
     ticks = rest.partition("-")[0]
     if not (pid.isdigit() and ticks.isdigit()):
@@ -60,7 +65,8 @@ def alive(name: str) -> bool:
 
 
 def end_processes(pids: Iterable[tuple[int, int | None]]) -> None:
-    """Kill processes that are still those that were started at these ticks, and wait until they are gone."""
+    """Kill processes that are still those that were started at these ticks, and wait until they are
+    gone."""
     waiting = []
     for pid, ticks in pids:
         if ticks is not None and started(pid) == ticks:
@@ -76,11 +82,17 @@ def end_processes(pids: Iterable[tuple[int, int | None]]) -> None:
 def delete_namespace(name: str) -> None:
     """Remove a network namespace if it is there."""
     if (NETNS / name).exists():
-        subprocess.run(["ip", "netns", "delete", name], check=False, stdin=subprocess.DEVNULL, capture_output=True)
+        subprocess.run(
+            ["ip", "netns", "delete", name],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+        )
 
 
 def delete_cgroup(path: Path) -> None:
-    """Remove a cgroup if it is there and empty; a process that was killed stays in it until its parent has waited for it."""
+    """Remove a cgroup if it is there and empty; a process that was killed stays in it until its
+    parent has waited for it."""
     end = time.monotonic() + 2
     while path.is_dir():
         try:
@@ -103,7 +115,11 @@ def _marked(of: str | None) -> list[tuple[int, int | None]]:
         except OSError:
             continue
         for word in words:
-            left = of is None and word.startswith(MARK.encode() + b"=") and not alive(word.decode().split("=")[1])
+            left = (
+                of is None
+                and word.startswith(MARK.encode() + b"=")
+                and not alive(word.decode().split("=")[1])
+            )
             if left or word == wanted:
                 found.append((int(entry.name), started(int(entry.name))))
     return found
@@ -140,7 +156,8 @@ class Reaper:
     """Removes everything of this process's labs when it is gone, however it went."""
 
     def __init__(self) -> None:
-        """Fork. To be made before other children are: they must not hold its pipe (`let_go` in each)."""
+        """Fork. To be made before other children are: they must not hold its pipe (`let_go` in
+        each)."""
         self._owner = owner()
         open_standard()
         reading, self._writing = os.pipe()

@@ -1,4 +1,5 @@
-"""One direction of a link: when does a packet that is sent now arrive, if it does. Pure: `now` and randomness are handed in."""
+"""One direction of a link: when does a packet that is sent now arrive, if it does. Pure: `now` and
+randomness are handed in."""
 
 from __future__ import annotations
 
@@ -11,14 +12,31 @@ from bench.netlab.topology import Wire, wire_from
 class Pipe:
     """Delay, jitter, rate (a queue that is sent byte after byte), loss, and a tap that can be shut.
 
-    Packets never overtake each other. Counts what went through and what was dropped, and why. What is done to it is done by a
-    number, and undone by that: it is open when nobody shuts it any more, and has all changes that last, later ones first.
+    Packets never overtake each other. Counts what went through and what was dropped, and why. What
+    is done to it is done by a number, and undone by that: it is open when nobody shuts it any more,
+    and has all changes that last, later ones first.
     """
 
     __slots__ = (
-        "_busy_until", "_changes", "_delay", "_first", "_jitter", "_last", "_loss", "_ns_per_byte", "_queue", "_shut", "_there",
-        "bytes", "dropped_loss", "dropped_queue", "dropped_shut", "open", "packets", "wire",
-    )  # fmt: skip
+        "_busy_until",
+        "_changes",
+        "_delay",
+        "_first",
+        "_jitter",
+        "_last",
+        "_loss",
+        "_ns_per_byte",
+        "_queue",
+        "_shut",
+        "_there",
+        "bytes",
+        "dropped_loss",
+        "dropped_queue",
+        "dropped_shut",
+        "open",
+        "packets",
+        "wire",
+    )
 
     def __init__(self, wire: Wire | None) -> None:
         """Take what the link is like; None: there is none, and nothing ever passes."""
@@ -44,7 +62,8 @@ class Pipe:
         self.open = False
 
     def change(self, changes: dict[str, Any], by: int = 0) -> None:
-        """Change some of the link's parameters; ValueError in one line. What is on its way stays on its way."""
+        """Change some of the link's parameters; ValueError in one line. What is on its way stays on
+        its way."""
         self._apply(wire_from(changes, self.wire))
         self._changes[by] = self._changes.get(by, {}) | changes
 
@@ -68,7 +87,8 @@ class Pipe:
         self._apply(wire)
 
     def offer(self, now: int, size: int, source: random.Random) -> int | None:
-        """Return when a packet of `size` bytes that is sent at `now` (ns) arrives (ns); None: it is dropped."""
+        """Return when a packet of `size` bytes that is sent at `now` (ns) arrives (ns); None: it is
+        dropped."""
         if not self.open:
             self.dropped_shut += 1
             return None

@@ -1,9 +1,12 @@
-"""The network where there are no namespaces: every connection between hosts runs through this process, which delays its bytes.
+"""The network where there are no namespaces: every connection between hosts runs through this
+process, which delays its bytes.
 
-Each broker advertises a port of this process; which broker dials there is read in the CONNECT (mqttree's say their names). For
-bridges and clients, which do not, every (host, broker) has a port of its own. As TCP would look: what is lost comes a
-retransmission later (with all that its connection sends after it, and nothing else), what the queue has no room for is not read
-yet, a cut or deaf direction keeps what is sent until it heals or is given up, and nothing is told to the other.
+Each broker advertises a port of this process; which broker dials there is read in the CONNECT
+(mqttree's say their names). For bridges and clients, which do not, every (host, broker) has a port
+of its own. As TCP would look: what is lost comes a retransmission later (with all that its
+connection sends after it, and nothing else), what the queue has no room for is not read yet, a cut
+or deaf direction keeps what is sent until it heals or is given up, and nothing is told to the
+other.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ Routes = dict[int, tuple[str, str]]
 
 
 class Fine(selectors.EpollSelector):
-    """Waits to the microsecond; epoll's own timeout counts in ms, which would be added to every delay."""
+    """Waits to the microsecond; epoll's own timeout counts in ms, which would be added to every
+    delay."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """As the base class does."""
@@ -53,16 +57,19 @@ class Fine(selectors.EpollSelector):
 
 
 class End(asyncio.Protocol):
-    """One half of a connection: what comes from `host` goes to the other half, through the pipe of this direction."""
+    """One half of a connection: what comes from `host` goes to the other half, through the pipe of
+    this direction."""
 
     def __init__(self, relays: Relays, host: str) -> None:
         self.relays, self.host = relays, host
         self.other: End | None = None
         self.transport: asyncio.Transport | None = None
         self.stream: Stream | None = None
-        self.pipe: Pipe | None = None  # from here to the other host; None: they are one host, or it is not known yet
-        self.early: deque[bytes] = deque()  # segments that may not go on yet,
-        self.under_way: deque[bytes] = deque()  # and those that have not arrived yet; empty: the end
+        # From here to the other host; None: they are one host, or it is not known yet.
+        self.pipe: Pipe | None = None
+        self.early: deque[bytes] = deque()  # segments that may not go on yet
+        # Segments that have not arrived yet; empty: the end.
+        self.under_way: deque[bytes] = deque()
         self.last = 0  # when the last of them does (ns)
         self.ended = False
         self.full = False
@@ -106,7 +113,11 @@ class End(asyncio.Protocol):
         """Begin to pass on: the other half is there."""
         self.other = other
         self.pipe = self.relays.pipes.get((self.host, other.host))
-        if self.host in self.relays.brokers and other.host in self.relays.brokers and self.pipe is not None:
+        if (
+            self.host in self.relays.brokers
+            and other.host in self.relays.brokers
+            and self.pipe is not None
+        ):
             meter, source, target = self.relays.meter, self.host, other.host
             self.stream = Stream(talk, lambda seen: meter.seen(source, target, seen))
         self.go_on()
@@ -136,11 +147,14 @@ class End(asyncio.Protocol):
         self.go_on()
 
     def _wait(self, now: int) -> float:
-        """Return s after which there may be room in the queue; drawn, so that no connection is always the first. 0: there is."""
+        """Return s after which there may be room in the queue; drawn, so that no connection is
+        always the first. 0: there is."""
         pipe = self.pipe
         if pipe is None or (backlog := pipe.backlog(now)) <= self.relays.most(pipe):
             return 0.0
-        return max(1e-4, self.relays.random.random() * backlog * 8e-6 / (pipe.wire.rate_mbit or 1.0))
+        return max(
+            1e-4, self.relays.random.random() * backlog * 8e-6 / (pipe.wire.rate_mbit or 1.0)
+        )
 
     def _tap(self, data: bytes) -> None:
         assert self.stream is not None
@@ -160,7 +174,8 @@ class End(asyncio.Protocol):
         self.relays.at(self.last, self._arrive)
 
     def _arrive(self) -> None:
-        """The first that is under way has arrived: whichever timer says so, for timers of one time come in any order."""
+        """The first that is under way has arrived: whichever timer says so, for timers of one time
+        come in any order."""
         data, other = self.under_way.popleft(), self.other
         if other is None or other.transport is None:
             return
@@ -180,7 +195,8 @@ class End(asyncio.Protocol):
 
 
 class Caller(End):
-    """The half towards whoever dials; where that is a broker, its name is read before the other broker is called."""
+    """The half towards whoever dials; where that is a broker, its name is read before the other
+    broker is called."""
 
     def __init__(self, relays: Relays, host: str, callee: str) -> None:
         super().__init__(relays, host)
@@ -215,7 +231,9 @@ class Caller(End):
     async def _call(self) -> None:
         end = End(self.relays, self.callee)
         try:
-            await self.relays.loop.create_connection(lambda: end, "127.0.0.1", self.relays.targets[self.callee])
+            await self.relays.loop.create_connection(
+                lambda: end, "127.0.0.1", self.relays.targets[self.callee]
+            )
         except OSError:
             if self.transport is not None:
                 self.transport.abort()
@@ -229,7 +247,9 @@ class Caller(End):
 class Relays:
     """All relayed connections, and what was ordered about them."""
 
-    def __init__(self, topology: Topology, targets: dict[str, int], recorder: Recorder | None, seed: int) -> None:
+    def __init__(
+        self, topology: Topology, targets: dict[str, int], recorder: Recorder | None, seed: int
+    ) -> None:
         """`targets`: where each broker listens on the loopback."""
         hosts = topology.hosts
         self.brokers = frozenset(targets)
@@ -274,21 +294,34 @@ class Relays:
             self.meter.report(self.pipes)
             late = {f"p{point:g}": self.late.percentile(point) for point in (50, 99)}
             return {
-                "links": self.meter.totals(self.pipes), "moved": self.late.total,
-                "late_ms": late | {"max": self.late.maximum / 1e6}, "unroutable": 0, "refused": 0, "tap_broken": self.tap_broken,
-            }  # fmt: skip
+                "links": self.meter.totals(self.pipes),
+                "moved": self.late.total,
+                "late_ms": late | {"max": self.late.maximum / 1e6},
+                "unroutable": 0,
+                "refused": 0,
+                "tap_broken": self.tap_broken,
+            }
         return {}
 
 
 async def serve(
-    topology: Topology, targets: dict[str, int], routes: Routes, orders: Connection, recorder: Recorder | None, seed: int
+    topology: Topology,
+    targets: dict[str, int],
+    routes: Routes,
+    orders: Connection,
+    recorder: Recorder | None,
+    seed: int,
 ) -> None:
     """Listen and obey until there is nobody who gives orders."""
     loop = asyncio.get_running_loop()
     relays = Relays(topology, targets, recorder, seed)
     try:
         for port, (host, callee) in routes.items():
-            await loop.create_server(lambda host=host, callee=callee: Caller(relays, host, callee), "127.0.0.1", port)  # type: ignore[misc]
+            await loop.create_server(
+                lambda host=host, callee=callee: Caller(relays, host, callee),  # type: ignore[misc]
+                "127.0.0.1",
+                port,
+            )
     except OSError as error:
         orders.send({"failed": error.strerror or str(error)})
         return

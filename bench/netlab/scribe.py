@@ -1,4 +1,5 @@
-"""Keeps the trace of a process that must not be held up, in a process of its own: what is told is passed on in packs."""
+"""Keeps the trace of a process that must not be held up, in a process of its own: what is told is
+passed on in packs."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _fork = multiprocessing.get_context("fork")
 
 
 class Scribe:
-    """A `Recorder` whose work is done elsewhere. To be made before the process has threads or a higher priority."""
+    """A `Recorder` whose work is done elsewhere. To be made before the process has threads or a
+    higher priority."""
 
     def __init__(self, make: Callable[[], Recorder]) -> None:
         """`make` is called in the new process."""
@@ -38,7 +40,9 @@ class Scribe:
             pack, self._pack = self._pack, []
             self._conn.send(pack)
 
-    def forwarded(self, at: int, publisher: int, sequence: int, source: str, target: str, size: int) -> None:
+    def forwarded(
+        self, at: int, publisher: int, sequence: int, source: str, target: str, size: int
+    ) -> None:
         """Pass it on."""
         self._tell("forwarded", at, publisher, sequence, source, target, size)
 
@@ -47,12 +51,22 @@ class Scribe:
         self._tell("control", at, source, target, kind, size)
 
     def link(
-        self, at: int, source: str, target: str, packets: int, bytes: int, control_bytes: int, data_bytes: int, dropped: int
+        self,
+        at: int,
+        source: str,
+        target: str,
+        packets: int,
+        bytes: int,
+        control_bytes: int,
+        data_bytes: int,
+        dropped: int,
     ) -> None:
         """Pass it on."""
         self._tell("link", at, source, target, packets, bytes, control_bytes, data_bytes, dropped)
 
-    def resources(self, at: int, process: str, role: str, cpu_s: float, rss: int, threads: int) -> None:
+    def resources(
+        self, at: int, process: str, role: str, cpu_s: float, rss: int, threads: int
+    ) -> None:
         """Pass it on."""
         self._tell("resources", at, process, role, cpu_s, rss, threads)
 
@@ -69,7 +83,8 @@ class Scribe:
 
 
 def _write(make: Callable[[], Recorder], orders: Connection, kept: Connection) -> None:
-    """The process: write what comes until nothing more does. If it cannot be, one line says so, and the network goes on."""
+    """The process: write what comes until nothing more does. If it cannot be, one line says so, and
+    the network goes on."""
     kept.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -1,7 +1,8 @@
-"""Reads along what brokers say to each other: TCP segments put in order, MQTT packets told apart. Pure.
+"""Reads along what brokers say to each other: TCP segments put in order, MQTT packets told apart.
+Pure.
 
-The same measure for every kind of broker: a PUBLISH of an application is data, everything else is signalling, also a PUBLISH
-whose topic begins with $.
+The same measure for every kind of broker: a PUBLISH of an application is data, everything else is
+signalling, also a PUBLISH whose topic begins with $.
 """
 
 from __future__ import annotations
@@ -16,13 +17,27 @@ MAX_HELD = 4096
 MAX_HEAD = 70_000
 """bytes of a packet that are looked at: a topic and properties fit, a payload need not."""
 KINDS = {
-    1: "connect", 2: "ack", 3: "publish", 4: "ack", 5: "ack", 6: "ack", 7: "ack", 8: "subscribe", 9: "ack", 10: "subscribe",
-    11: "ack", 12: "pingreq", 13: "pingresp", 14: "other", 15: "other",
-}  # fmt: skip
+    1: "connect",
+    2: "ack",
+    3: "publish",
+    4: "ack",
+    5: "ack",
+    6: "ack",
+    7: "ack",
+    8: "subscribe",
+    9: "ack",
+    10: "subscribe",
+    11: "ack",
+    12: "pingreq",
+    13: "pingresp",
+    14: "other",
+    15: "other",
+}
 
 
 class Seen(NamedTuple):
-    """One MQTT packet on a link. size: all its bytes; publisher and sequence: of a generator's message, else -1."""
+    """One MQTT packet on a link. size: all its bytes; publisher and sequence: of a generator's
+    message, else -1."""
 
     kind: str
     size: int
@@ -140,7 +155,11 @@ class Flow:
         """What was held and goes on where we are."""
         if not self._held or self._next in self._held:
             return self._held.pop(self._next, b"")
-        for number in [n for n in self._held if ((n - self._next) & 0xFFFF_FFFF) >= 0x8000_0000 or n == self._next]:
+        for number in [
+            n
+            for n in self._held
+            if ((n - self._next) & 0xFFFF_FFFF) >= 0x8000_0000 or n == self._next
+        ]:
             data = self._held.pop(number)[(self._next - number) & 0xFFFF_FFFF :]
             if data:
                 return data
@@ -159,12 +178,16 @@ class Tap:
         self.broken = 0
 
     def packet(self, source: str, target: str, data: bytes) -> None:
-        """Take one IPv4 packet from a host to another; what is not TCP with one of the ports is passed over."""
+        """Take one IPv4 packet from a host to another; what is not TCP with one of the ports is
+        passed over."""
         if len(data) < 40 or data[9] != 6:
             return
         start = (data[0] & 15) * 4
         ports = data[start : start + 4]
-        if int.from_bytes(ports[:2], "big") not in self._ports and int.from_bytes(ports[2:], "big") not in self._ports:
+        if (
+            int.from_bytes(ports[:2], "big") not in self._ports
+            and int.from_bytes(ports[2:], "big") not in self._ports
+        ):
             return
         key = data[12:20] + ports
         flags = data[start + 13]

@@ -1,14 +1,18 @@
-"""What a test network looks like: brokers, sites of clients, and the wire between each two of them. Pure.
+"""What a test network looks like: brokers, sites of clients, and the wire between each two of them.
+Pure.
 
 A topology file is YAML:
 
     brokers: 5                      # b0 to b4, or a list of names
-    sites: [west, east]             # hosts of clients only; clients that are at no site are on their broker's host
-    network: true                   # false: all on one loopback, nothing is delayed and nothing can be cut
+    sites: [west, east]             # hosts of clients only; clients that are at no site are on
+                                    # their broker's host
+    network: true                   # false: all on one loopback, nothing is delayed and nothing
+                                    # can be cut
     default: {delay_ms: 10, delay_sd_ms: 2.5, rate_mbit: 10}       # any two; "off": not connected
     links:
       - {between: [b0, b1], delay_ms: 3}                            # the rest as in default
-    tree: [[b1, b0], [b2, b0]]      # child and parent of bridges made by hand (left out: a star around the first broker)
+    tree: [[b1, b0], [b2, b0]]      # child and parent of bridges made by hand (left out: a star
+                                    # around the first broker)
 """
 
 from __future__ import annotations
@@ -33,8 +37,11 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,14}")
 class Wire:
     """One link between two hosts, the same in both directions.
 
-    delay_ms is the one-way delay; delay_sd_ms: how far links of this kind differ (normal, drawn once for each link); jitter_ms:
-    how far packets of one link differ (normal, never out of order); rate_mbit: Mbit/s, None: not limited; loss: share of packets;
+    delay_ms: the one-way delay.
+    delay_sd_ms: how far links of this kind differ (normal, drawn once for each link).
+    jitter_ms: how far packets of one link differ (normal, never out of order).
+    rate_mbit: Mbit/s, None: not limited.
+    loss: share of packets.
     queue_kb: what waits for the rate at most (KiB), the rest is dropped.
     """
 
@@ -117,11 +124,14 @@ class Topology:
         return replace(self, brokers=self.brokers[:count], links=links, tree=tree)
 
     def sized(self, count: int) -> Topology:
-        """The same with `count` brokers: fewer, or more that are called in the same way and linked as in `default`."""
+        """The same with `count` brokers: fewer, or more that are called in the same way and linked
+        as in `default`."""
         if count <= len(self.brokers):
             return self.only(count)
         taken = set(self.hosts)
-        names = [name for name in (f"b{number}" for number in range(2 * count)) if name not in taken]
+        names = [
+            name for name in (f"b{number}" for number in range(2 * count)) if name not in taken
+        ]
         return replace(self, brokers=self.brokers + tuple(names[: count - len(self.brokers)]))
 
     def as_dict(self) -> dict[str, Any]:
@@ -132,9 +142,13 @@ class Topology:
             if wire is not None:
                 links.append({"a": one, "b": other, **asdict(wire)})
         return {
-            "name": self.name, "brokers": list(self.brokers), "sites": list(self.sites), "network": self.network,
-            "links": links, "tree": [list(pair) for pair in self.bridges()],
-        }  # fmt: skip
+            "name": self.name,
+            "brokers": list(self.brokers),
+            "sites": list(self.sites),
+            "network": self.network,
+            "links": links,
+            "tree": [list(pair) for pair in self.bridges()],
+        }
 
 
 def shipped() -> list[str]:
@@ -144,7 +158,11 @@ def shipped() -> list[str]:
 
 def load(name: str) -> Topology:
     """Read a shipped topology by its name, or any by a path; ConfigError with one line."""
-    path = FOLDER / f"{name}.yaml" if "/" not in name and not name.endswith((".yaml", ".yml")) else Path(name)
+    path = (
+        FOLDER / f"{name}.yaml"
+        if "/" not in name and not name.endswith((".yaml", ".yml"))
+        else Path(name)
+    )
     if not path.exists():
         raise ConfigError(f"unknown topology {name!r}: one of {', '.join(shipped())}, or a file")
     return parse(ConfigFile.read(str(path)), (), path.stem)
@@ -178,7 +196,10 @@ def parse(file: ConfigFile, at: KeyPath, name: str) -> Topology:
         if frozenset(pair) in links:
             file.fail(where, f"the link between {pair[0]} and {pair[1]} is there twice")
         links[frozenset(pair)] = _wire(file, where, rest, default or Wire())
-    tree = tuple(_pair(file, (*at, "tree"), pair, set(brokers)) for pair in _list(file, (*at, "tree"), section.get("tree", [])))
+    tree = tuple(
+        _pair(file, (*at, "tree"), pair, set(brokers))
+        for pair in _list(file, (*at, "tree"), section.get("tree", []))
+    )
     if tree and not is_tree(brokers, tree):
         file.fail((*at, "tree"), "is no tree over all brokers")
     return Topology(name, brokers, sites, network, default, links, tree)
@@ -226,7 +247,11 @@ def _list(file: ConfigFile, at: KeyPath, value: Any) -> list[Any]:
 def _names(file: ConfigFile, at: KeyPath, value: Any) -> list[str]:
     for name in _list(file, at, value):
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            file.fail(at, f"{shown(name)} is no name: a small letter, then at most 14 small letters, digits and hyphens")
+            file.fail(
+                at,
+                f"{shown(name)} is no name: a small letter, "
+                "then at most 14 small letters, digits and hyphens",
+            )
     if twice := [name for number, name in enumerate(value) if name in value[:number]]:
         file.fail(at, f"{twice[0]!r} is there twice")
     return list(value)

@@ -17,16 +17,33 @@ from bench.report.repeated import pairs, summary
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `mqttree bench report` takes."""
-    parser.add_argument("folder", type=Path, metavar="DIR", help="a folder with runs (of `mqttree bench run --out DIR`)")
+    parser.add_argument(
+        "folder",
+        type=Path,
+        metavar="DIR",
+        help="a folder with runs (of `mqttree bench run --out DIR`)",
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="the page (DIR/report.html)")
-    parser.add_argument("--repeated", type=Path, metavar="DIR", help="runs of the same scenarios: do their ratios agree?")
+    parser.add_argument(
+        "--repeated",
+        type=Path,
+        metavar="DIR",
+        help="runs of the same scenarios: do their ratios agree?",
+    )
     parser.add_argument("--title", default="mqttree: benchmark report", metavar="TEXT")
-    parser.add_argument("--master", metavar="URL", help="the Spark cluster that makes the tables (local[*])")
-    parser.add_argument("--fresh", action="store_true", help="make the tables anew even if no run is newer than they are")
+    parser.add_argument(
+        "--master", metavar="URL", help="the Spark cluster that makes the tables (local[*])"
+    )
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="make the tables anew even if no run is newer than they are",
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Write the page, after the tables if those are missing or old; 0: written, 1: Spark failed, 2: nothing to report."""
+    """Write the page, after the tables if those are missing or old; 0: written, 1: Spark failed, 2:
+    nothing to report."""
     folder: Path = arguments.folder
     other: Path | None = arguments.repeated
     out: Path = arguments.out or folder / "report.html"
@@ -47,8 +64,16 @@ def main(arguments: argparse.Namespace) -> int:
                 return code
         found.append(data.read(each))
     results, repeated = found[0], found[1] if other is not None else None
-    options = [*(["--repeated", str(other)] if other else []), *(["--out", str(arguments.out)] if arguments.out else [])]
-    text = page(results, shlex.join(["mqttree", "bench", "report", str(folder), *options]), arguments.title, repeated)
+    options = [
+        *(["--repeated", str(other)] if other else []),
+        *(["--out", str(arguments.out)] if arguments.out else []),
+    ]
+    text = page(
+        results,
+        shlex.join(["mqttree", "bench", "report", str(folder), *options]),
+        arguments.title,
+        repeated,
+    )
     part = out.with_name(f".{out.name}.part")
     try:
         part.write_text(text, encoding="utf-8")

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 Row = dict[str, Any]
 Draw = tuple[int | None, int, int]
-"""Seed, repetition, and how many runs of those were before it: what is equal in two cases has the same network and places."""
+"""Seed, repetition, and how many runs of those were before it: what is equal in two cases has the
+same network and places."""
 
 
 class ReportError(ValueError):
@@ -22,7 +23,8 @@ class ReportError(ValueError):
 
 @dataclass
 class Case:
-    """One cell of a scenario: its factors, its broker, and for each measure the row of the table of cases."""
+    """One cell of a scenario: its factors, its broker, and for each measure the row of the table of
+    cases."""
 
     scenario: str
     name: str
@@ -73,7 +75,8 @@ def tables_of(folder: Path) -> Path:
 
 
 def outdated(folder: Path) -> bool:
-    """Whether the tables are missing, or older than what they are made of, or tell of runs that are gone.
+    """Whether the tables are missing, or older than what they are made of, or tell of runs that are
+    gone.
 
     Where all runs are gone the tables are all there is, and no others can be made.
     """
@@ -95,7 +98,10 @@ def read(folder: Path) -> Results:
     """Return the tables of a folder; raises ReportError when they cannot be read."""
     place = tables_of(folder)
     try:
-        tables = {name: _rows(place / f"{name}.parquet") for name in ("runs", "cases", "faults", "timeline")}
+        tables = {
+            name: _rows(place / f"{name}.parquet")
+            for name in ("runs", "cases", "faults", "timeline")
+        }
         about = json.loads((place / "about.json").read_text(encoding="utf-8"))
         if not (isinstance(about, list) and all(isinstance(each, dict) for each in about)):
             raise ValueError("about.json is no list of runs")
@@ -104,14 +110,19 @@ def read(folder: Path) -> Results:
             _complete(tables[name], tables["runs"])
     except (OSError, ValueError, TypeError, pa.ArrowException) as error:
         text = str(error).splitlines()[0]
-        raise ReportError(f"the tables in {place} cannot be read: {text}; --fresh makes them anew") from error
+        raise ReportError(
+            f"the tables in {place} cannot be read: {text}; --fresh makes them anew"
+        ) from error
     except KeyError as error:
-        raise ReportError(f"the tables in {place} are of another version (no {error}); --fresh makes them anew") from error
+        raise ReportError(
+            f"the tables in {place} are of another version (no {error}); --fresh makes them anew"
+        ) from error
     return Results(tables["runs"], cases, tables["faults"], tables["timeline"], about)
 
 
 def _cases(rows: Iterable[Row], runs: Iterable[Row]) -> list[Case]:
-    """Return the cases with all their measures and runs. Raises KeyError for a column that is not there."""
+    """Return the cases with all their measures and runs. Raises KeyError for a column that is not
+    there."""
 
     def key(row: Row) -> tuple[str, str, str, str]:
         return row["scenario"], row["case"], row["flow"] or "", row["fingerprint"] or ""
@@ -122,7 +133,15 @@ def _cases(rows: Iterable[Row], runs: Iterable[Row]) -> list[Case]:
         if found is None:
             scenario, name, flow, fingerprint = key(row)
             cell, apart = json.loads(row["cell"] or "{}"), row["apart"] or ""
-            found = cases[key(row)] = Case(scenario, name, flow, cell, row["broker"] or "", apart=apart, fingerprint=fingerprint)
+            found = cases[key(row)] = Case(
+                scenario,
+                name,
+                flow,
+                cell,
+                row["broker"] or "",
+                apart=apart,
+                fingerprint=fingerprint,
+            )
         found.measures[row["measure"]] = row
     for row in runs:
         found = cases.get(key(row))

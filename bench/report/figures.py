@@ -46,17 +46,29 @@ DEFAULT_Y = ("delay_mean_ms", "delivered_per_s")
 def order(values: Sequence[Any]) -> list[Any]:
     """Return distinct values, numbers by size and before words."""
     numbers = sorted({value for value in values if isinstance(value, int | float)})
-    return [*numbers, *dict.fromkeys(value for value in values if not isinstance(value, int | float))]
+    return [
+        *numbers,
+        *dict.fromkeys(value for value in values if not isinstance(value, int | float)),
+    ]
 
 
 def plots(scenario: str, results: Results) -> list[str]:
-    """Return the diagrams of a scenario as HTML: one for each measure and panel, then their legend."""
+    """Return the diagrams of a scenario as HTML: one for each measure and panel, then their
+    legend."""
     cases = [case for case in results.cases if case.scenario == scenario]
-    figure: Row = next((about["figure"] for about in results.of(scenario) if about.get("figure")), {})
+    figure: Row = next(
+        (about["figure"] for about in results.of(scenario) if about.get("figure")), {}
+    )
     wanted = [name for name in figure.get("y") or DEFAULT_Y if name in NAMES]
     factors = list(dict.fromkeys(key for case in cases for key in case.cell))
-    x = str(figure.get("x")) if figure.get("x") in factors else next((key for key in factors if key != "broker"), "broker")
-    panel = figure.get("panel") if figure.get("panel") in factors and figure.get("panel") != x else None
+    x = (
+        str(figure.get("x"))
+        if figure.get("x") in factors
+        else next((key for key in factors if key != "broker"), "broker")
+    )
+    panel = (
+        figure.get("panel") if figure.get("panel") in factors and figure.get("panel") != x else None
+    )
     apart = any(case.flow for case in cases)
     cases = [case for case in cases if bool(case.flow) == apart or not _has_flows(case, cases)]
     names = list(dict.fromkeys(_series(case, x, panel) for case in cases))
@@ -66,25 +78,42 @@ def plots(scenario: str, results: Results) -> list[str]:
             mine = [case for case in cases if panel is None or case.cell.get(panel) == value]
             title = NAMES[measure] + (f" - {panel} {value}" if panel else "")
             found.append(_plot(title, x, measure, mine, names, panel).svg())
-    return [f'<div class="plots">{"".join(found)}</div>', legend([(name, number) for number, name in enumerate(names)])]
+    return [
+        f'<div class="plots">{"".join(found)}</div>',
+        legend([(name, number) for number, name in enumerate(names)]),
+    ]
 
 
 def _has_flows(case: Case, cases: Sequence[Case]) -> bool:
-    return any(other.flow and (other.name, other.apart) == (case.name, case.apart) for other in cases)
+    return any(
+        other.flow and (other.name, other.apart) == (case.name, case.apart) for other in cases
+    )
 
 
 def _series(case: Case, x: str, panel: str | None) -> str:
     words = [case.broker] if case.broker and x != "broker" else []
-    words += [f"{key} {value}" for key, value in case.cell.items() if key not in (x, panel, "broker") and value != ""]
+    words += [
+        f"{key} {value}"
+        for key, value in case.cell.items()
+        if key not in (x, panel, "broker") and value != ""
+    ]
     words += [word for word in (case.apart, case.flow) if word]
     return ", ".join(words) or "all"
 
 
-def _plot(title: str, x: str, measure: str, cases: Sequence[Case], names: Sequence[str], panel: str | None) -> Plot:
+def _plot(
+    title: str, x: str, measure: str, cases: Sequence[Case], names: Sequence[str], panel: str | None
+) -> Plot:
     categories = order([case.cell.get(x) for case in cases])
     unlimited = x == "rate" and 0 in categories  # which is no number on the axis of rates
-    numeric = len(categories) > 1 and all(isinstance(value, int | float) for value in categories) and not unlimited
-    names_of_x = ["as fast as it goes" if unlimited and value == 0 else str(value) for value in categories]
+    numeric = (
+        len(categories) > 1
+        and all(isinstance(value, int | float) for value in categories)
+        and not unlimited
+    )
+    names_of_x = [
+        "as fast as it goes" if unlimited and value == 0 else str(value) for value in categories
+    ]
     series = []
     for number, name in enumerate(names):
         points = []
@@ -93,7 +122,11 @@ def _plot(title: str, x: str, measure: str, cases: Sequence[Case], names: Sequen
             if mean is None or _series(case, x, panel) != name:
                 continue
             row = case.measures[measure]
-            text = f" ({row['n']} runs" + (f", {row['without']} without: {row['why']}" if row["without"] else "") + ")"
+            text = (
+                f" ({row['n']} runs"
+                + (f", {row['without']} without: {row['why']}" if row["without"] else "")
+                + ")"
+            )
             points.append(Point(categories.index(case.cell.get(x)), mean, case.half(measure), text))
         if points:
             series.append(Series(name, number, points))
@@ -101,18 +134,35 @@ def _plot(title: str, x: str, measure: str, cases: Sequence[Case], names: Sequen
     lines = {
         claim.value: Reference(claim.value, f"paper: {claim.value:g}")
         for claim in CLAIMS
-        if claim.per is None and claim.value and claim.measure == measure and scenario.startswith(claim.scenarios)
+        if claim.per is None
+        and claim.value
+        and claim.measure == measure
+        and scenario.startswith(claim.scenarios)
     }
-    return Plot(title, x, NAMES[measure].rsplit(", ", 1)[-1], names_of_x, series, list(lines.values()), numeric)
+    return Plot(
+        title,
+        x,
+        NAMES[measure].rsplit(", ", 1)[-1],
+        names_of_x,
+        series,
+        list(lines.values()),
+        numeric,
+    )
 
 
 def traffic(scenario: str, results: Results) -> list[str]:
-    """Return bytes on links over time, one diagram for the first complete run of each broker (the form of MQTT-ST's fig. 2)."""
+    """Return bytes on links over time, one diagram for the first complete run of each broker (the
+    form of MQTT-ST's fig. 2)."""
     found: list[str] = []
     seen: set[str] = set()
     for run in results.runs:
         about = next((each for each in results.of(scenario) if each.get("run") == run["run"]), {})
-        if run["scenario"] != scenario or run["flow"] or run["broker"] in seen or run["status"] != "complete":
+        if (
+            run["scenario"] != scenario
+            or run["flow"]
+            or run["broker"] in seen
+            or run["status"] != "complete"
+        ):
             continue
         if not about.get("parameters", {}).get("phases"):
             continue
@@ -128,12 +178,32 @@ def traffic(scenario: str, results: Results) -> list[str]:
         seen.add(run["broker"])
         span = list(range(seconds[0], seconds[-1] + 1))
         series = [
-            Series(name, number, [Point(row["second"] - span[0], row["value"]) for row in rows if row["what"] == what])
-            for number, (name, what) in enumerate((("signalling", "control_bytes_link"), ("messages", "data_bytes_link")))
+            Series(
+                name,
+                number,
+                [
+                    Point(row["second"] - span[0], row["value"])
+                    for row in rows
+                    if row["what"] == what
+                ],
+            )
+            for number, (name, what) in enumerate(
+                (("signalling", "control_bytes_link"), ("messages", "data_bytes_link"))
+            )
         ]
         step = max(len(span) // 8, 1)
         names = [str(second) if not (second - span[0]) % step else "" for second in span]
         found.append(
-            Plot(f"traffic between brokers - {run['broker']}", "s since the start", "bytes in a second", names, series).svg()
+            Plot(
+                f"traffic between brokers - {run['broker']}",
+                "s since the start",
+                "bytes in a second",
+                names,
+                series,
+            ).svg()
         )
-    return [f'<div class="plots">{"".join(found)}</div>', legend([("signalling", 0), ("messages", 1)])] if found else []
+    return (
+        [f'<div class="plots">{"".join(found)}</div>', legend([("signalling", 0), ("messages", 1)])]
+        if found
+        else []
+    )

@@ -1,4 +1,5 @@
-"""The page: what was compared with the papers, then each scenario with its plots and its table, then how to do it again."""
+"""The page: what was compared with the papers, then each scenario with its plots and its table,
+then how to do it again."""
 
 from __future__ import annotations
 
@@ -14,32 +15,64 @@ from bench.report.data import Case, Results, Row
 from bench.report.plot import short
 
 STYLE = """
-body{font:14px/1.45 system-ui,sans-serif;max-width:1320px;margin:1.5em auto;padding:0 1em;color:#222}
+body{font:14px/1.45 system-ui,sans-serif;max-width:1320px;margin:1.5em auto;padding:0 1em;
+color:#222}
 h1{font-size:1.6em}h2{font-size:1.25em;margin-top:2em;border-bottom:1px solid #ccc}
 table{border-collapse:collapse;margin:.7em 0;font-size:12.5px}
 th,td{padding:.2em .55em;border-bottom:1px solid #ddd;text-align:left}
 td.n{text-align:right;white-space:nowrap}th{background:#f3f3f3;position:sticky;top:0}
-.plots{display:flex;flex-wrap:wrap;gap:10px}svg{width:420px;max-width:100%;background:#fff;border:1px solid #e5e5e5}
-svg text{font:11px system-ui,sans-serif;fill:#333}svg text.t{font-weight:600}svg text.x{text-anchor:middle}
+.plots{display:flex;flex-wrap:wrap;gap:10px}
+svg{width:420px;max-width:100%;background:#fff;border:1px solid #e5e5e5}
+svg text{font:11px system-ui,sans-serif;fill:#333}svg text.t{font-weight:600}
+svg text.x{text-anchor:middle}
 svg text.y,svg text.refname{text-anchor:end}svg text.refname{fill:#a00}
 .grid{stroke:#eee}.axis{stroke:#888}.ref{stroke:#a00;stroke-dasharray:5 4}
 .legend span{margin-right:1.2em;white-space:nowrap}
 .legend i{display:inline-block;width:.9em;height:.9em;margin-right:.35em;border-radius:2px}
-.met{color:#176b2c;font-weight:600}.no{color:#a3122a;font-weight:600}.why{color:#666;font-size:11.5px}pre{background:#f6f6f6;padding:.6em;overflow-x:auto}
+.met{color:#176b2c;font-weight:600}.no{color:#a3122a;font-weight:600}
+.why{color:#666;font-size:11.5px}
+pre{background:#f6f6f6;padding:.6em;overflow-x:auto}
 .none{color:#666}
 """
 NUMBERS = (
-    "published_per_s", "accepted_per_s", "delivered_per_s", "delay_mean_ms", "delay_p50_ms", "delay_p90_ms", "delay_p99_ms",
-    "delay_p999_ms", "lost", "lost_accepted", "unknown", "duplicates", "disordered", "control_bytes", "data_bytes", "broker_cpu",
-    "broker_rss", "generator_cpu", "convergence_s", "repair_s", "repair_service_s", "stretch", "jain",
-)  # fmt: skip
+    "published_per_s",
+    "accepted_per_s",
+    "delivered_per_s",
+    "delay_mean_ms",
+    "delay_p50_ms",
+    "delay_p90_ms",
+    "delay_p99_ms",
+    "delay_p999_ms",
+    "lost",
+    "lost_accepted",
+    "unknown",
+    "duplicates",
+    "disordered",
+    "control_bytes",
+    "data_bytes",
+    "broker_cpu",
+    "broker_rss",
+    "generator_cpu",
+    "convergence_s",
+    "repair_s",
+    "repair_service_s",
+    "stretch",
+    "jain",
+)
 
 
-def page(results: Results, command: str, title: str = "mqttree: benchmark report", repeated: Results | None = None) -> str:
-    """Return the whole page. command: what makes it anew; repeated: the same scenarios, run another time."""
+def page(
+    results: Results,
+    command: str,
+    title: str = "mqttree: benchmark report",
+    repeated: Results | None = None,
+) -> str:
+    """Return the whole page. command: what makes it anew; repeated: the same scenarios, run another
+    time."""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><h1>{escape(title)}</h1>",
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head>"
+        f"<body><h1>{escape(title)}</h1>",
         _machine(results),
         _papers(results),
         _repeated(results, repeated) if repeated is not None else "",
@@ -61,8 +94,18 @@ def _machine(results: Results) -> str:
     for machine in _distinct(tuple(sorted((each.get("machine") or {}).items())) for each in about):
         rows.append(("machine", ", ".join(f"{key} {value}" for key, value in machine)))
     commits = _distinct((each.get("commit"), bool(each.get("dirty"))) for each in about)
-    rows.append(("commit", ", ".join(f"{commit or 'unknown'}{' with changes' if dirty else ''}" for commit, dirty in commits)))
-    for versions in _distinct(tuple(sorted((each.get("versions") or {}).items())) for each in about):
+    rows.append(
+        (
+            "commit",
+            ", ".join(
+                f"{commit or 'unknown'}{' with changes' if dirty else ''}"
+                for commit, dirty in commits
+            ),
+        )
+    )
+    for versions in _distinct(
+        tuple(sorted((each.get("versions") or {}).items())) for each in about
+    ):
         rows.append(("versions", ", ".join(f"{key} {value}" for key, value in versions)))
     times = [each["began"] for each in about if each.get("began")]
     if times:
@@ -71,8 +114,17 @@ def _machine(results: Results) -> str:
     rows.append(("network", ", ".join(_distinct(each.get("lab") for each in about)) or "unknown"))
     if any(forms := [bool(each.get("short")) for each in about]):
         some = "" if all(forms) else f"{sum(forms)} runs "
-        rows.append(("form", f"{some}shortened: fewer repetitions, shorter runs, fewer cells than the papers'"))
-    return "<table>" + "".join(f"<tr><th>{name}</th><td>{escape(str(text))}</td></tr>" for name, text in rows) + "</table>"
+        rows.append(
+            (
+                "form",
+                f"{some}shortened: fewer repetitions, shorter runs, fewer cells than the papers'",
+            )
+        )
+    return (
+        "<table>"
+        + "".join(f"<tr><th>{name}</th><td>{escape(str(text))}</td></tr>" for name, text in rows)
+        + "</table>"
+    )
 
 
 def _papers(results: Results) -> str:
@@ -84,18 +136,32 @@ def _papers(results: Results) -> str:
     for each in found:
         ours = _found(each)
         wanted = "" if each.claim.wanted is None else f"at most {each.claim.wanted:g}"
-        mark = f'<span class="{"met" if each.verdict == "met" else "no"}">{each.verdict}</span>' if each.verdict else ""
+        mark = (
+            f'<span class="{"met" if each.verdict == "met" else "no"}">{each.verdict}</span>'
+            if each.verdict
+            else ""
+        )
         cell = f"{each.case.scenario}: {_cell(each.case)}"
         why = f'<div class="why">{escape(each.why)}</div>' if each.why else ""
         value = "" if each.claim.value is None else f"{each.claim.value:g}"
-        claimed = (escape(each.claim.paper), escape(each.claim.text), value) if each.claim is not before else ("", "", "")
+        claimed = (
+            (escape(each.claim.paper), escape(each.claim.text), value)
+            if each.claim is not before
+            else ("", "", "")
+        )
         before = each.claim
         lines.append(
             f"<tr><td>{claimed[0]}</td><td>{claimed[1]}</td><td class=n>{claimed[2]}</td>"
             f"<td class=n>{ours}{why}</td><td>{wanted} {mark}</td><td>{escape(cell)}</td></tr>"
         )
-    head = "<tr><th>paper</th><th>what its text says</th><th>number</th><th>ours</th><th>wanted</th><th>measured in</th></tr>"
-    note = "Ratios where the paper compares, of each repetition and then averaged; ± is half of a 95 % interval."
+    head = (
+        "<tr><th>paper</th><th>what its text says</th><th>number</th><th>ours</th>"
+        "<th>wanted</th><th>measured in</th></tr>"
+    )
+    note = (
+        "Ratios where the paper compares, of each repetition and then averaged; "
+        "± is half of a 95 % interval."
+    )
     return f"<h2>Beside the papers</h2><p>{note}</p><table>{head}{''.join(lines)}</table>"
 
 
@@ -118,15 +184,24 @@ def _repeated(results: Results, repeated: Results) -> str:
     when = f" ({_date(min(times))})" if times else ""
     lines = []
     for pair in pairs:
-        marks = {True: '<span class="met">agree</span>', False: '<span class="no">differ</span>', None: escape(pair.why)}
+        marks = {
+            True: '<span class="met">agree</span>',
+            False: '<span class="no">differ</span>',
+            None: escape(pair.why),
+        }
         case = pair.first.case
         lines.append(
-            f"<tr><td>{escape(pair.first.claim.text)}</td><td>{escape(f'{case.scenario}: {_cell(case)}')}</td>"
-            f"<td class=n>{_found(pair.first)}</td><td class=n>{_found(pair.second)}</td><td>{marks[pair.agrees]}</td></tr>"
+            f"<tr><td>{escape(pair.first.claim.text)}</td>"
+            f"<td>{escape(f'{case.scenario}: {_cell(case)}')}</td>"
+            f"<td class=n>{_found(pair.first)}</td><td class=n>{_found(pair.second)}</td>"
+            f"<td>{marks[pair.agrees]}</td></tr>"
         )
     head = "<tr><th>ratio</th><th>measured in</th><th>here</th><th>repeated</th><th></th></tr>"
     text = f"All was run another time{when}: {again.summary(pairs)}."
-    table = f"<details><summary>{len(pairs)} ratios</summary><table>{head}{''.join(lines)}</table></details>"
+    table = (
+        f"<details><summary>{len(pairs)} ratios</summary>"
+        f"<table>{head}{''.join(lines)}</table></details>"
+    )
     return f"<h2>Repeated</h2><p>{escape(text)}</p>{table}"
 
 
@@ -141,19 +216,24 @@ def _scenario(scenario: str, results: Results) -> list[str]:
     figure = (first.get("figure") or {}).get("id", "")
     words = ", ".join(_distinct([figure or first.get("paper")]))
     parts = [
-        f'<h2 id="{escape(scenario)}">{escape(scenario)}{f" ({escape(words)})" if words else ""}</h2>',
+        f'<h2 id="{escape(scenario)}">{escape(scenario)}'
+        f"{f' ({escape(words)})' if words else ''}</h2>",
         f"<p>{escape(str(first.get('title', '')))}</p>",
     ]
     parts += figures.plots(scenario, results)
     parts += figures.traffic(scenario, results)
-    parts.append(_table([case for case in results.cases if case.scenario == scenario], results.runs))
+    parts.append(
+        _table([case for case in results.cases if case.scenario == scenario], results.runs)
+    )
     return parts
 
 
 def _table(cases: Sequence[Case], runs: Sequence[Row]) -> str:
     shown = [name for name in NUMBERS if any(case.mean(name) is not None for case in cases)]
     bare = {id(case) for case in cases if all(case.mean(name) is None for name in NUMBERS)}
-    head = "".join(f"<th>{escape(figures.NAMES[name])}</th>" for name in shown) + ("<th>why no figures</th>" if bare else "")
+    head = "".join(f"<th>{escape(figures.NAMES[name])}</th>" for name in shown) + (
+        "<th>why no figures</th>" if bare else ""
+    )
     lines = []
     for case in cases:
         number = max((row["runs"] for row in case.measures.values()), default=0)
@@ -163,19 +243,34 @@ def _table(cases: Sequence[Case], runs: Sequence[Row]) -> str:
             if row is None:
                 cells.append("<td></td>")
                 continue
-            why = f'<div class="why">{row["without"]} without: {escape(row["why"])}</div>' if row["without"] else ""
+            why = (
+                f'<div class="why">{row["without"]} without: {escape(row["why"])}</div>'
+                if row["without"]
+                else ""
+            )
             cells.append(f"<td class=n>{_mean(row['mean'], row['half'])}{why}</td>")
         if bare:
             cells.append(f"<td>{escape(_reasons(case, runs)) if id(case) in bare else ''}</td>")
-        lines.append(f"<tr><td>{escape(_cell(case))}</td><td class=n>{number}</td>{''.join(cells)}</tr>")
+        lines.append(
+            f"<tr><td>{escape(_cell(case))}</td><td class=n>{number}</td>{''.join(cells)}</tr>"
+        )
     table = f"<table><tr><th>cell</th><th>runs</th>{head}</tr>{''.join(lines)}</table>"
-    return f"<details><summary>all figures (± is half of a 95 % interval)</summary>{table}</details>"
+    return (
+        f"<details><summary>all figures (± is half of a 95 % interval)</summary>{table}</details>"
+    )
 
 
 def _reasons(case: Case, runs: Sequence[Row]) -> str:
     """Return the status of each run of a case, and what is said of it."""
-    mine = [row for row in runs if (row["scenario"], row["case"], row["flow"] or "") == (case.scenario, case.name, case.flow)]
-    return "; ".join(_distinct(": ".join(filter(None, (row["status"], row["remarks"]))) for row in mine))
+    mine = [
+        row
+        for row in runs
+        if (row["scenario"], row["case"], row["flow"] or "")
+        == (case.scenario, case.name, case.flow)
+    ]
+    return "; ".join(
+        _distinct(": ".join(filter(None, (row["status"], row["remarks"]))) for row in mine)
+    )
 
 
 def _faults(results: Results) -> str:
@@ -186,10 +281,23 @@ def _faults(results: Results) -> str:
     for fault in results.faults:
         run = runs.get((fault["scenario"], fault["run"]), {})
         where = f"{run.get('scenario', '')}: {run.get('case', '')}"
-        cells = [where, fault["kind"], fault["target"], short(fault["tree_s"]), short(fault["service_s"]), fault["state"]]
+        cells = [
+            where,
+            fault["kind"],
+            fault["target"],
+            short(fault["tree_s"]),
+            short(fault["service_s"]),
+            fault["state"],
+        ]
         lines.append("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>")
-    head = "<tr><th>run</th><th>fault</th><th>at</th><th>tree, s</th><th>all served, s</th><th>state</th></tr>"
-    return f"<h2>Faults</h2><details><summary>{len(lines)} faults</summary><table>{head}{''.join(lines)}</table></details>"
+    head = (
+        "<tr><th>run</th><th>fault</th><th>at</th>"
+        "<th>tree, s</th><th>all served, s</th><th>state</th></tr>"
+    )
+    return (
+        f"<h2>Faults</h2><details><summary>{len(lines)} faults</summary>"
+        f"<table>{head}{''.join(lines)}</table></details>"
+    )
 
 
 def _remarks(results: Results) -> str:
@@ -198,13 +306,25 @@ def _remarks(results: Results) -> str:
         if row["flow"]:
             continue
         if row["remarks"] or row["status"] != "complete":
-            text = "; ".join(word for word in (row["status"] if row["status"] != "complete" else "", row["remarks"]) if word)
-            lines.append(f"<li>{escape(row['scenario'])}, {escape(row['case'])}, run {escape(row['run'])}: {escape(text)}</li>")
+            text = "; ".join(
+                word
+                for word in (row["status"] if row["status"] != "complete" else "", row["remarks"])
+                if word
+            )
+            lines.append(
+                f"<li>{escape(row['scenario'])}, {escape(row['case'])}, "
+                f"run {escape(row['run'])}: {escape(text)}</li>"
+            )
     if not lines:
         return "<h2>Remarks</h2><p>All runs are complete, and so are their traces.</p>"
-    return f"<h2>Remarks</h2><p>Runs that are not complete are in no average.</p><ul>{''.join(lines)}</ul>"
+    return (
+        "<h2>Remarks</h2><p>Runs that are not complete are in no average.</p>"
+        f"<ul>{''.join(lines)}</ul>"
+    )
 
 
 def _again(results: Results, command: str) -> str:
     commands = _distinct(shlex.join(map(str, each.get("command") or [])) for each in results.about)
-    return "<h2>Again</h2><pre>" + "\n".join(escape(line) for line in [*commands, command]) + "</pre>"
+    return (
+        "<h2>Again</h2><pre>" + "\n".join(escape(line) for line in [*commands, command]) + "</pre>"
+    )

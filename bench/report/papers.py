@@ -1,4 +1,5 @@
-"""What the papers report in their texts (what stands only in a plot is not known), and our figures beside it. Pure."""
+"""What the papers report in their texts (what stands only in a plot is not known), and our figures
+beside it. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +15,12 @@ from bench.spark.means import mean
 class Claim:
     """One number of a paper, and what of ours stands beside it.
 
-    scenarios: names (their beginnings). measure: of the table of cases. where: factors that a case must have. per: the factor
-    whose value `base` is divided by; None: the measure itself. value: the paper's number, text: in its words. wanted: ours should
-    be at most this; each: in every run, not only on average.
+    scenarios: names (their beginnings).
+    measure: of the table of cases.
+    where: factors that a case must have.
+    per: the factor whose value `base` is divided by; None: the measure itself.
+    value: the paper's number; text: in its words.
+    wanted: ours should be at most this; each: in every run, not only on average.
     """
 
     paper: str
@@ -120,9 +124,23 @@ CLAIMS = (
         "mqttree-flood",
     ),
     Claim(
-        "ours", "QoS 2 under faults: nothing that was accepted is lost", ("faults",), "lost_accepted", None, wanted=0.0, each=True
+        "ours",
+        "QoS 2 under faults: nothing that was accepted is lost",
+        ("faults",),
+        "lost_accepted",
+        None,
+        wanted=0.0,
+        each=True,
     ),
-    Claim("ours", "QoS 2 under faults: nothing comes twice", ("faults",), "duplicates", None, wanted=0.0, each=True),
+    Claim(
+        "ours",
+        "QoS 2 under faults: nothing comes twice",
+        ("faults",),
+        "duplicates",
+        None,
+        wanted=0.0,
+        each=True,
+    ),
     Claim(
         "Hetero, fig. 2",
         "Mosquitto at 5 % CPU, small messages in the mix against alone: 0.88",
@@ -152,8 +170,9 @@ CLAIMS = (
 class Comparison:
     """A claim beside one of our cases. ours: None with the reason in `why`; half: of its interval.
 
-    n: how many of all `runs` (or repetitions) have a figure. most: the largest of a single run. unknown: deliveries of which
-    nobody knows whether they are lost.
+    n: how many of all `runs` (or repetitions) have a figure.
+    most: the largest of a single run.
+    unknown: deliveries of which nobody knows whether they are lost.
     """
 
     claim: Claim
@@ -168,7 +187,8 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Whether it is what was wanted, and by how many runs where some have no figure; empty when nothing was wanted."""
+        """Whether it is what was wanted, and by how many runs where some have no figure; empty when
+        nothing was wanted."""
         if self.claim.wanted is None or self.ours is None:
             return ""
         found = self.most if self.claim.each and self.most is not None else self.ours
@@ -199,7 +219,8 @@ def _fits(cell: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values of a factor are the same: as numbers where both are (10, 10.0, "10"), else as they are written."""
+    """Whether two values of a factor are the same: as numbers where both are (10, 10.0, "10"), else
+    as they are written."""
     try:
         return float(one) == float(other)
     except (TypeError, ValueError):
@@ -208,11 +229,20 @@ def _same(one: Any, other: Any) -> bool:
 
 def _plain(claim: Claim, case: Case) -> Comparison:
     row = case.measures.get(claim.measure, {})
-    unknown = case.measures.get("unknown", {}).get("most") if claim.measure.startswith("lost") else None
+    unknown = (
+        case.measures.get("unknown", {}).get("most") if claim.measure.startswith("lost") else None
+    )
     return Comparison(
-        claim, case, case.mean(claim.measure), case.half(claim.measure), _why(case, claim.measure),
-        row.get("n", 0), row.get("runs", 0), row.get("most"), unknown or 0.0,
-    )  # fmt: skip
+        claim,
+        case,
+        case.mean(claim.measure),
+        case.half(claim.measure),
+        _why(case, claim.measure),
+        row.get("n", 0),
+        row.get("runs", 0),
+        row.get("most"),
+        unknown or 0.0,
+    )
 
 
 def _why(case: Case, measure: str) -> str:
@@ -221,22 +251,37 @@ def _why(case: Case, measure: str) -> str:
 
 
 def _ratio(claim: Claim, case: Case, cases: Sequence[Case]) -> Comparison:
-    """Divide by the case that differs in one factor only, repetition by repetition: each has its own network and places."""
+    """Divide by the case that differs in one factor only, repetition by repetition: each has its
+    own network and places."""
     assert claim.per is not None
     cell = {**case.cell, claim.per: claim.base}
     # Alone, a class is all of the traffic, and then it is not told apart.
-    bases = [each for each in cases if each.scenario == case.scenario and each.cell == cell and each.flow in ("", case.flow)]
+    bases = [
+        each
+        for each in cases
+        if each.scenario == case.scenario and each.cell == cell and each.flow in ("", case.flow)
+    ]
     alike = [each for each in bases if each.apart == case.apart]
     if not alike:
         there = " that is otherwise equal" if bases else ""
         return Comparison(claim, case, None, None, f"no run with {claim.per}={claim.base}{there}")
     base = next((each for each in alike if each.flow == case.flow), alike[0])
     name = claim.measure
-    pairs = [(case.runs[number].get(name), base.runs[number].get(name)) for number in case.runs if number in base.runs]
+    pairs = [
+        (case.runs[number].get(name), base.runs[number].get(name))
+        for number in case.runs
+        if number in base.runs
+    ]
     ratios = [above / below for above, below in pairs if above is not None and below]
     found = mean(ratios)
     if found is None:
-        return Comparison(claim, case, None, None, _why(case, name) or _why(base, name) or "no repetition has both")
+        return Comparison(
+            claim,
+            case,
+            None,
+            None,
+            _why(case, name) or _why(base, name) or "no repetition has both",
+        )
     runs = max(_runs(case), _runs(base))
     why = f"{runs - len(ratios)} repetitions without" if runs > len(ratios) else ""
     return Comparison(claim, case, found.mean, found.half, why, len(ratios), runs, found.most)

@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-COLOURS = ("#1f6fb4", "#d1495b", "#2a9d4e", "#8e5bb5", "#e08a1e", "#4a4a4a", "#17a2a2", "#b5651d", "#c44fa0", "#7a8f00")
+COLOURS = (
+    "#1f6fb4",
+    "#d1495b",
+    "#2a9d4e",
+    "#8e5bb5",
+    "#e08a1e",
+    "#4a4a4a",
+    "#17a2a2",
+    "#b5651d",
+    "#c44fa0",
+    "#7a8f00",
+)
 WIDTH, HEIGHT = 420, 280
 LEFT, RIGHT, TOP, BOTTOM = 62, 12, 30, 44
 
@@ -41,7 +52,8 @@ class Reference:
 
 @dataclass
 class Plot:
-    """One diagram. categories: what stands below the x axis; joined: lines between the points, else bars."""
+    """One diagram. categories: what stands below the x axis; joined: lines between the points, else
+    bars."""
 
     title: str
     x_name: str
@@ -53,7 +65,9 @@ class Plot:
 
     def svg(self) -> str:
         """Return the diagram; a note in place of it when there is nothing to show."""
-        values = [point.y for each in self.series for point in each.points] + [each.y for each in self.references]
+        values = [point.y for each in self.series for point in each.points] + [
+            each.y for each in self.references
+        ]
         if not values:
             return f'<p class="none">{escape(self.title)}: no figures</p>'
         tops = [point.y + (point.half or 0) for each in self.series for point in each.points] + [
@@ -67,8 +81,13 @@ class Plot:
         ]
         for each in self.references:
             y = scale.place(each.y)
-            parts.append(f'<line class="ref" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            parts.append(f'<text class="refname" x="{WIDTH - RIGHT - 2}" y="{y - 3:.1f}">{escape(each.name)}</text>')
+            parts.append(
+                f'<line class="ref" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            )
+            parts.append(
+                f'<text class="refname" x="{WIDTH - RIGHT - 2}" y="{y - 3:.1f}">'
+                f"{escape(each.name)}</text>"
+            )
         parts += self._lines(scale) if self.joined else self._bars(scale)
         return "".join([*parts, "</svg>"])
 
@@ -79,29 +98,52 @@ class Plot:
         parts = []
         for value, name in scale.ticks():
             y = scale.place(value)
-            parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            parts.append(
+                f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            )
             parts.append(f'<text class="y" x="{LEFT - 5}" y="{y + 3.5:.1f}">{name}</text>')
         for index, name in enumerate(self.categories):
-            parts.append(f'<text class="x" x="{self._x(index):.1f}" y="{HEIGHT - BOTTOM + 15}">{escape(name)}</text>')
-        parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM}"/>')
-        parts.append(f'<text class="x" x="{(LEFT + WIDTH - RIGHT) / 2:.1f}" y="{HEIGHT - 10}">{escape(self.x_name)}</text>')
+            parts.append(
+                f'<text class="x" x="{self._x(index):.1f}" y="{HEIGHT - BOTTOM + 15}">'
+                f"{escape(name)}</text>"
+            )
+        parts.append(
+            f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" '
+            f'y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM}"/>'
+        )
+        parts.append(
+            f'<text class="x" x="{(LEFT + WIDTH - RIGHT) / 2:.1f}" y="{HEIGHT - 10}">'
+            f"{escape(self.x_name)}</text>"
+        )
         middle = (TOP + HEIGHT - BOTTOM) / 2
         name = self.y_name + (", log" if scale.log else "")
-        parts.append(f'<text class="x" transform="rotate(-90 13 {middle})" x="13" y="{middle}">{escape(name)}</text>')
+        parts.append(
+            f'<text class="x" transform="rotate(-90 13 {middle})" x="13" y="{middle}">'
+            f"{escape(name)}</text>"
+        )
         return parts
 
     def _lines(self, scale: Scale) -> list[str]:
         parts = []
         for number, each in enumerate(self.series):
             colour = COLOURS[each.colour % len(COLOURS)]
-            shift = (number - (len(self.series) - 1) / 2) * 2.5  # so that intervals at one place can be told apart
-            places = [(self._x(p.x) + shift, scale.place(p.y), p) for p in sorted(each.points, key=lambda point: point.x)]
+            # So that intervals at one place can be told apart.
+            shift = (number - (len(self.series) - 1) / 2) * 2.5
+            places = [
+                (self._x(p.x) + shift, scale.place(p.y), p)
+                for p in sorted(each.points, key=lambda point: point.x)
+            ]
             if len(places) > 1:
                 path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
-                parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.6" points="{path}"/>')
+                parts.append(
+                    f'<polyline fill="none" stroke="{colour}" stroke-width="1.6" points="{path}"/>'
+                )
             for x, y, point in places:
                 parts.append(_interval(scale, point, x, colour))
-                parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}">{_tip(each.name, point)}</circle>')
+                parts.append(
+                    f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}">'
+                    f"{_tip(each.name, point)}</circle>"
+                )
         return parts
 
     def _bars(self, scale: Scale) -> list[str]:
@@ -114,7 +156,8 @@ class Plot:
                 x = self._x(point.x) + (number - len(self.series) / 2) * wide
                 y, ground = scale.place(point.y), HEIGHT - BOTTOM
                 parts.append(
-                    f'<rect x="{x + 1:.1f}" y="{y:.1f}" width="{max(wide - 2, 1):.1f}" height="{max(ground - y, 0.5):.1f}" '
+                    f'<rect x="{x + 1:.1f}" y="{y:.1f}" '
+                    f'width="{max(wide - 2, 1):.1f}" height="{max(ground - y, 0.5):.1f}" '
                     f'fill="{colour}">{_tip(each.name, point)}</rect>'
                 )
                 parts.append(_interval(scale, point, x + wide / 2, "#333"))
@@ -144,10 +187,13 @@ class Scale:
 
     @classmethod
     def fitting(cls, values: Sequence[float], top: float) -> Scale:
-        """Return an axis for these values: from zero, or of powers of ten when the largest is more than 50 times the smallest."""
+        """Return an axis for these values: from zero, or of powers of ten when the largest is more
+        than 50 times the smallest."""
         least = min(values)
         if least > 1e-9 and max(values) / least > 50:
-            return cls(10.0 ** math.floor(math.log10(least)), 10.0 ** math.ceil(math.log10(top)), True)
+            return cls(
+                10.0 ** math.floor(math.log10(least)), 10.0 ** math.ceil(math.log10(top)), True
+            )
         step = _step(max(top, 1e-12))
         return cls(0.0, step * max(math.ceil(top / step), 1), False)
 
@@ -188,11 +234,15 @@ def short(value: float | None) -> str:
 
 
 def _three(value: float) -> str:
-    """Return a number with three significant digits, or all before the point; no power of ten of large ones."""
+    """Return a number with three significant digits, or all before the point; no power of ten of
+    large ones."""
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def legend(names: Sequence[tuple[str, int]]) -> str:
     """Return what colour each series has, for several plots together."""
-    items = [f'<span><i style="background:{COLOURS[colour % len(COLOURS)]}"></i>{escape(name)}</span>' for name, colour in names]
+    items = [
+        f'<span><i style="background:{COLOURS[colour % len(COLOURS)]}"></i>{escape(name)}</span>'
+        for name, colour in names
+    ]
     return f'<p class="legend">{"".join(items)}</p>'

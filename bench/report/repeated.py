@@ -1,7 +1,9 @@
-"""One set of runs beside another one of the same scenarios: whether what was found once is found again. Pure.
+"""One set of runs beside another one of the same scenarios: whether what was found once is found
+again. Pure.
 
-What is compared are ratios: of each kind of broker to mqttree with flooding in the same cell, in the measures of the scenario's
-figure, and those that the papers state. A machine that is slower today is so for all kinds.
+What is compared are ratios: of each kind of broker to mqttree with flooding in the same cell, in
+the measures of the scenario's figure, and those that the papers state. A machine that is slower
+today is so for all kinds.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ BASE = "mqttree-flood"
 
 @dataclass(frozen=True)
 class Pair:
-    """A ratio of the first set, and the same of the second; None where the second has no such case."""
+    """A ratio of the first set, and the same of the second; None where the second has no such
+    case."""
 
     first: Comparison
     second: Comparison | None
@@ -31,7 +34,11 @@ class Pair:
         for each in (self.first, self.second):
             if each.ours is None:
                 return each.why or "no ratio"
-        return "one repetition has no interval" if self.first.half is None or self.second.half is None else ""
+        return (
+            "one repetition has no interval"
+            if self.first.half is None or self.second.half is None
+            else ""
+        )
 
     @property
     def agrees(self) -> bool | None:
@@ -60,15 +67,32 @@ def summary(found: Sequence[Pair]) -> str:
 def _ratios(results: Results) -> list[Comparison]:
     claims = [claim for claim in papers.CLAIMS if claim.per is not None]
     for scenario in results.scenarios():
-        measures = next((about["figure"].get("y") for about in results.of(scenario) if about.get("figure")), None)
-        kinds = dict.fromkeys(case.cell.get("broker") for case in results.cases if case.scenario == scenario)
+        measures = next(
+            (about["figure"].get("y") for about in results.of(scenario) if about.get("figure")),
+            None,
+        )
+        kinds = dict.fromkeys(
+            case.cell.get("broker") for case in results.cases if case.scenario == scenario
+        )
         for measure in measures or figures.DEFAULT_Y:
             for kind in kinds:
                 if kind not in (None, BASE) and measure in figures.NAMES:
                     text = f"{figures.NAMES[measure]}: against {BASE}"
                     claims += [
-                        Claim("", text, (scenario,), measure, None, {"broker": kind}, "broker", BASE, flow=flow)
-                        for flow in dict.fromkeys(case.flow for case in results.cases if case.scenario == scenario)
+                        Claim(
+                            "",
+                            text,
+                            (scenario,),
+                            measure,
+                            None,
+                            {"broker": kind},
+                            "broker",
+                            BASE,
+                            flow=flow,
+                        )
+                        for flow in dict.fromkeys(
+                            case.flow for case in results.cases if case.scenario == scenario
+                        )
                     ]
     found: dict[tuple[str, ...], Comparison] = {}
     for each in papers.compare(results.cases, claims):
@@ -79,4 +103,12 @@ def _ratios(results: Results) -> list[Comparison]:
 
 def _key(each: Comparison) -> tuple[str, ...]:
     case, claim = each.case, each.claim
-    return case.scenario, case.name, case.flow, case.fingerprint, claim.measure, str(claim.per), str(claim.base)
+    return (
+        case.scenario,
+        case.name,
+        case.flow,
+        case.fingerprint,
+        claim.measure,
+        str(claim.per),
+        str(claim.base),
+    )

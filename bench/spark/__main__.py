@@ -1,4 +1,5 @@
-"""`python -m bench.spark tables DIR...`: tables from traces; `live DIR`: what a benchmark is doing right now."""
+"""`python -m bench.spark tables DIR...`: tables from traces; `live DIR`: what a benchmark is doing
+right now."""
 
 from __future__ import annotations
 
@@ -22,20 +23,43 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out a command; 0: done, 1: Spark failed, 2: bad input, or Java or PySpark is missing."""
-    parser = argparse.ArgumentParser(prog="python -m bench.spark", description="Aggregate traces of benchmarks.")
-    parser.add_argument("--master", metavar="URL", help="a Spark cluster (spark-submit's, else local[*])")
-    parser.add_argument("--memory", default="2g", metavar="SIZE", help="of the driver, which does the work when local (2g)")
+    """Carry out a command; 0: done, 1: Spark failed, 2: bad input, or Java or PySpark is
+    missing."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.spark", description="Aggregate traces of benchmarks."
+    )
+    parser.add_argument(
+        "--master", metavar="URL", help="a Spark cluster (spark-submit's, else local[*])"
+    )
+    parser.add_argument(
+        "--memory",
+        default="2g",
+        metavar="SIZE",
+        help="of the driver, which does the work when local (2g)",
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     making = commands.add_parser("tables", help="aggregate the runs below folders")
     making.add_argument(
-        "folders", nargs="+", metavar="DIR", help="folders (or URLs that Spark's file systems know) above run.json files"
+        "folders",
+        nargs="+",
+        metavar="DIR",
+        help="folders (or URLs that Spark's file systems know) above run.json files",
     )
-    making.add_argument("--out", metavar="DIR", help="where the tables go (DIR/tables of the first folder)")
+    making.add_argument(
+        "--out", metavar="DIR", help="where the tables go (DIR/tables of the first folder)"
+    )
     watching = commands.add_parser("live", help="what is in the traces of a benchmark that runs")
     watching.add_argument("folder", metavar="DIR")
-    watching.add_argument("--every", type=checked.seconds, default=5.0, metavar="S", help="seconds between two looks (5)")
-    watching.add_argument("--seconds", type=checked.seconds, metavar="S", help="stop after this time (at Ctrl-C)")
+    watching.add_argument(
+        "--every",
+        type=checked.seconds,
+        default=5.0,
+        metavar="S",
+        help="seconds between two looks (5)",
+    )
+    watching.add_argument(
+        "--seconds", type=checked.seconds, metavar="S", help="stop after this time (at Ctrl-C)"
+    )
     arguments = parser.parse_args(argv)
     try:
         if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has found a Java
@@ -43,7 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             require(arguments.master, arguments.memory)
         return _live(arguments) if arguments.command == "live" else _tables(arguments)
     except ModuleNotFoundError as error:
-        print(f"bench.spark: {error.name} is missing; install it with: pip install 'mqttree[spark]'", file=sys.stderr)
+        print(
+            f"bench.spark: {error.name} is missing; install it with: pip install 'mqttree[spark]'",
+            file=sys.stderr,
+        )
         return 2
     except (SparkMissingError, ValueError) as error:
         print(f"bench.spark: {error}", file=sys.stderr)
@@ -83,7 +110,9 @@ def _live(arguments: argparse.Namespace) -> int:
     return _with_spark(arguments, 0, work)
 
 
-def _with_spark(arguments: argparse.Namespace, rows: int | None, work: Callable[[SparkSession], None]) -> int:
+def _with_spark(
+    arguments: argparse.Namespace, rows: int | None, work: Callable[[SparkSession], None]
+) -> int:
     """Do some work with a session; what Spark says about a failure becomes one line."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -99,15 +128,16 @@ def _with_spark(arguments: argparse.Namespace, rows: int | None, work: Callable[
         print(f"bench.spark: Spark failed: {_first(error)}", file=sys.stderr)
         return 1
     finally:
-        with contextlib.suppress(Exception):  # after Ctrl-C the call that was broken off was one to Java
+        # After Ctrl-C the call that was broken off was one to Java.
+        with contextlib.suppress(Exception):
             spark.stop()
         signal.signal(signal.SIGINT, before)
     return 0
 
 
 def _interruptible() -> Any:
-    """Let Ctrl-C end it in silence, and return who had the signal before: PySpark asks Java to cancel, in the middle of another
-    call to it, and three stack traces follow."""
+    """Let Ctrl-C end it in silence, and return who had the signal before: PySpark asks Java to
+    cancel, in the middle of another call to it, and three stack traces follow."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         logging.disable(logging.CRITICAL)
@@ -127,20 +157,29 @@ def _rows(folders: Sequence[str]) -> int | None:
 
 def _first(error: Exception) -> str:
     """Return what matters of a Java stack trace, in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
-    causes = [line for line in lines if "FAILED_READ" in line or "is not a Parquet file" in line or "No space" in line]
+    lines = [
+        line.strip() for line in str(error).splitlines() if not line.lstrip().startswith("at ")
+    ]
+    causes = [
+        line
+        for line in lines
+        if "FAILED_READ" in line or "is not a Parquet file" in line or "No space" in line
+    ]
     return causes[-1][:300] if causes else cause(error)
 
 
 def _writable(folder: str) -> None:
-    """Raise ValueError if no files can be put into a folder of this machine: before the work, not after it."""
+    """Raise ValueError if no files can be put into a folder of this machine: before the work, not
+    after it."""
     place = Path(folder)
     try:
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
-        raise ValueError(f"no tables can be written to {folder}: {error.strerror or error}") from error
+        raise ValueError(
+            f"no tables can be written to {folder}: {error.strerror or error}"
+        ) from error
 
 
 if __name__ == "__main__":

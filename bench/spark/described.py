@@ -1,4 +1,5 @@
-"""What run.json may say: fields of a wrong type are left out, with a remark, so that they harm no other run. Pure."""
+"""What run.json may say: fields of a wrong type are left out, with a remark, so that they harm no
+other run. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ _LONG, _INT, _SECONDS = 1 << 62, 1 << 31, 1e11  # what the tables' columns and a
 
 
 def _whole(limit: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < limit
+    return lambda value: (
+        isinstance(value, int) and not isinstance(value, bool) and abs(value) < limit
+    )
 
 
 def _time(value: Any) -> bool:
@@ -24,7 +27,9 @@ def _texts(value: Any) -> bool:
 
 
 def _named(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, Mapping) and isinstance(each.get("name"), str) for each in value)
+    return isinstance(value, list) and all(
+        isinstance(each, Mapping) and isinstance(each.get("name"), str) for each in value
+    )
 
 
 def _figure(value: Any) -> bool:
@@ -42,31 +47,47 @@ def _topology(value: Any) -> bool:
 
 _Kind = tuple[str, Callable[[Any], bool], tuple[str, ...]]
 _KINDS: tuple[_Kind, ...] = (
-    ("text", lambda value: isinstance(value, str),
-     ("status", "broker", "routing", "fingerprint", "title", "paper", "commit", "lab", "host")),
+    (
+        "text",
+        lambda value: isinstance(value, str),
+        ("status", "broker", "routing", "fingerprint", "title", "paper", "commit", "lab", "host"),
+    ),
     ("a time in seconds", _time, ("began", "ended")),
     ("a whole number", _whole(_INT), ("repetition",)),
-    ("a whole number", _whole(_LONG), ("seed", "measure_from_ns", "measure_to_ns", "wall_minus_monotonic_ns")),
+    (
+        "a whole number",
+        _whole(_LONG),
+        ("seed", "measure_from_ns", "measure_to_ns", "wall_minus_monotonic_ns"),
+    ),
     ("true or false", lambda value: isinstance(value, bool), ("short", "dirty")),
-    ("a mapping", lambda value: isinstance(value, Mapping), ("cell", "parameters", "machine", "versions", "summary")),
+    (
+        "a mapping",
+        lambda value: isinstance(value, Mapping),
+        ("cell", "parameters", "machine", "versions", "summary"),
+    ),
     ("a list", lambda value: isinstance(value, list), ("failures", "findings", "command")),
     ("a list of names", _texts, ("asked", "on")),
     ("a list of processes", _named, ("processes",)),
     ("a figure", _figure, ("figure",)),
     ("a topology", _topology, ("topology",)),
-)  # fmt: skip
+)
 _FLAT = ("cell", "machine", "versions")
-"""Mappings whose values are compared with each other, so that lists and mappings in them become text."""
+"""Mappings whose values are compared with each other, so that lists and mappings in them become
+text."""
 
 
 def checked(about: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return what of a run.json can be used, and a remark for each field that is left out; null says nothing."""
+    """Return what of a run.json can be used, and a remark for each field that is left out; null
+    says nothing."""
     found, remarks = {key: value for key, value in about.items() if value is not None}, []
     for wanted, fits, names in _KINDS:
         for name in names:
             if name in found and not fits(found[name]):
                 text = json.dumps(found.pop(name))
-                remarks.append(f"run.json: {name} is {text if len(text) < 60 else text[:57] + '...'}, not {wanted}; left out")
+                remarks.append(
+                    f"run.json: {name} is {text if len(text) < 60 else text[:57] + '...'}, "
+                    f"not {wanted}; left out"
+                )
     for name in _FLAT:
         if name in found:
             found[name] = {key: _scalar(value) for key, value in found[name].items()}
@@ -74,4 +95,6 @@ def checked(about: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _scalar(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | None) else json.dumps(value, sort_keys=True)
+    return (
+        value if isinstance(value, str | int | float | None) else json.dumps(value, sort_keys=True)
+    )

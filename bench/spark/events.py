@@ -19,22 +19,26 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DDL = (
-    "scenario string, run string, host string, process string, kind string, at long, publisher int, sequence long, "
-    "client string, broker string, peer string, topic string, qos byte, dup boolean, flow string, size long, name string, "
-    "detail string, count long, control_bytes long, data_bytes long, dropped long, cpu_s double, rss long, threads int, "
+    "scenario string, run string, host string, process string, kind string, at long, "
+    "publisher int, sequence long, client string, broker string, peer string, topic string, "
+    "qos byte, dup boolean, flow string, size long, name string, detail string, count long, "
+    "control_bytes long, data_bytes long, dropped long, cpu_s double, rss long, threads int, "
     "offset_ns long, error_ns long"
 )
 """bench.trace.schema.SCHEMA in Spark's words."""
 CHUNK = 1 << 18
-"""Neighbouring messages of a publisher that one task looks at: a run of one publisher is spread, too."""
+"""Neighbouring messages of a publisher that one task looks at: a run of one publisher is spread,
+too."""
 MESSAGES = ("published", "accepted", "delivered")
 
 
 @dataclass
 class Events:
-    """rows: all events, with `no` (the run's index) and `t` (ns; of one host its own clock, of several ns since the epoch).
+    """rows: all events, with `no` (the run's index) and `t` (ns; of one host its own clock, of
+    several ns since the epoch).
 
-    spread: how many parts messages are put into. windows: the measured time of each run on the scale of t, where known.
+    spread: how many parts messages are put into. windows: the measured time of each run on the
+    scale of t, where known.
     """
 
     spark: SparkSession
@@ -49,7 +53,8 @@ class Events:
 
 
 def literal(path: str) -> str:
-    """Return a path's URL, in which Spark takes no character for a pattern: folders are named after factors, maybe lists."""
+    """Return a path's URL, in which Spark takes no character for a pattern: folders are named after
+    factors, maybe lists."""
     return re.sub(r"([\\{}\[\]*?])", r"\\\1", url(path))
 
 
@@ -67,7 +72,8 @@ def small(spark: SparkSession, ddl: str, rows: Iterable[Sequence[Any]]) -> DataF
 
 
 def load(spark: SparkSession, runs: list[Run]) -> Events:
-    """Return the events of these runs, and look at their processes: those that did not end are named in the runs' remarks."""
+    """Return the events of these runs, and look at their processes: those that did not end are
+    named in the runs' remarks."""
     files = [file for run in runs for file in run.files]
     spread = partitions(spark, sum(sum(run.rows.values()) for run in runs))
     spark.conf.set("spark.sql.shuffle.partitions", str(spread))
@@ -75,7 +81,9 @@ def load(spark: SparkSession, runs: list[Run]) -> Events:
     marks = _marks(raw, bool(files))
     if _strangers(marks, runs):
         return load(spark, runs)
-    clocks = _clocks(marks, {(run.scenario, run.run): number for number, run in enumerate(runs)}, runs)
+    clocks = _clocks(
+        marks, {(run.scenario, run.run): number for number, run in enumerate(runs)}, runs
+    )
     offsets: list[dict[str, int]] = [{} for _ in runs]
     for (number, host), offset in clocks.items():
         offsets[number][host] = offset
@@ -85,26 +93,38 @@ def load(spark: SparkSession, runs: list[Run]) -> Events:
         for number, run in enumerate(runs)
         for host, offset in sorted(offsets[number].items())
     ]
-    where = small(spark, "scenario string, run string, host string, no int, offset long, since long, until long", places)
+    where = small(
+        spark,
+        "scenario string, run string, host string, no int, offset long, since long, until long",
+        places,
+    )
     key = ["run", "host"]
     if len({run.run for run in runs}) < len(runs):
         key.append("scenario")
     else:  # a comparison less for each row
         where = where.drop("scenario")
-    rows = raw.join(sf.broadcast(where), key).withColumn("t", sf.col("at") + sf.col("offset")).drop("offset")
+    rows = (
+        raw.join(sf.broadcast(where), key)
+        .withColumn("t", sf.col("at") + sf.col("offset"))
+        .drop("offset")
+    )
     return Events(spark, runs, rows, spread, windows)
 
 
 def _window(run: Run, offsets: dict[str, int]) -> tuple[int, int]:
-    """Return a run's measured time on the scale of t; offsets: what is added to the times of each of its hosts.
+    """Return a run's measured time on the scale of t; offsets: what is added to the times of each
+    of its hosts.
 
-    The coordinator's clock was read; where run.json does not say which host's that is, its wall time is all there is.
+    The coordinator's clock was read; where run.json does not say which host's that is, its wall
+    time is all there is.
     """
     if run.window is None:
         return -FOREVER, FOREVER
     shift = 0
     if len(offsets) > 1:
-        shift = offsets.get(str(run.about.get("host")), int(run.about.get("wall_minus_monotonic_ns") or 0))
+        shift = offsets.get(
+            str(run.about.get("host")), int(run.about.get("wall_minus_monotonic_ns") or 0)
+        )
     return run.window[0] + shift, run.window[1] + shift
 
 
@@ -112,23 +132,32 @@ _ORDER = ("scenario", "run", "host", "process", "kind", "path")
 
 
 def _marks(raw: DataFrame, files: bool) -> list[Any]:
-    """Return when each process of each run began and ended, and what clocks it measured, with the file that says so."""
+    """Return when each process of each run began and ended, and what clocks it measured, with the
+    file that says so."""
     marks = raw.where(sf.col("kind").isin("began", "ended", "clock"))
     path = sf.col("_metadata.file_path") if files else sf.lit("")
     found = marks.groupBy(path.alias("path"), "scenario", "run", "host", "process", "kind").agg(
-        sf.count("*").alias("marks"), sf.min("at").alias("first"), sf.min_by("offset_ns", "at").alias("offset"),
-        sf.sum("count").alias("rows"), sf.min_by("offset_ns", sf.coalesce("error_ns", sf.lit(0))).alias("best"),
+        sf.count("*").alias("marks"),
+        sf.min("at").alias("first"),
+        sf.min_by("offset_ns", "at").alias("offset"),
+        sf.sum("count").alias("rows"),
+        sf.min_by("offset_ns", sf.coalesce("error_ns", sf.lit(0))).alias("best"),
         sf.min("error_ns").alias("error"),
-    )  # fmt: skip
+    )
     return sorted(found.collect(), key=lambda row: tuple(row[name] or "" for name in _ORDER))
 
 
 def _strangers(marks: Sequence[Any], runs: Sequence[Run]) -> bool:
-    """Leave the processes out whose rows are of another run than their folder says, with a remark; whether there were any."""
+    """Leave the processes out whose rows are of another run than their folder says, with a remark;
+    whether there were any."""
     some = False
     places = {(PLACE.search(unquote(row["path"])), row["scenario"], row["run"]) for row in marks}
     found = {
-        ((place[1], place[2]), place[3], f"run {run}" if run != place[2] else f"scenario {scenario}")
+        (
+            (place[1], place[2]),
+            place[3],
+            f"run {run}" if run != place[2] else f"scenario {scenario}",
+        )
         for place, scenario, run in places
         if place and (place[1], place[2]) != (scenario, run)
     }
@@ -137,19 +166,26 @@ def _strangers(marks: Sequence[Any], runs: Sequence[Run]) -> bool:
             mine = [
                 file
                 for file in run.files
-                if (place := PLACE.search(file)) and place[3] == process and home == (run.scenario, run.run)
+                if (place := PLACE.search(file))
+                and place[3] == process
+                and home == (run.scenario, run.run)
             ]
             if mine:
                 some = True
                 run.files = [file for file in run.files if file not in mine]
                 run.rows.pop(process, None)
                 run.broken.add(process)
-                run.remarks.append(f"{process}: its rows are of {other}, not of its folder's, and are left out")
+                run.remarks.append(
+                    f"{process}: its rows are of {other}, not of its folder's, and are left out"
+                )
     return some
 
 
-def _clocks(marks: Sequence[Any], numbers: dict[tuple[str, str], int], runs: list[Run]) -> dict[tuple[int, str], int]:
-    """Return what is to be added to each run's and host's times; note processes that did not end or rows that are gone."""
+def _clocks(
+    marks: Sequence[Any], numbers: dict[tuple[str, str], int], runs: list[Run]
+) -> dict[tuple[int, str], int]:
+    """Return what is to be added to each run's and host's times; note processes that did not end or
+    rows that are gone."""
     walls: dict[tuple[int, str], tuple[int, int]] = {}
     measured: dict[tuple[int, str], tuple[int, int]] = {}
     began: dict[tuple[int, str], int] = {}
@@ -177,21 +213,35 @@ def _clocks(marks: Sequence[Any], numbers: dict[tuple[str, str], int], runs: lis
             result[key] = measured[key][1] if key in measured else walls[key][1]
         unknown = [host for host in hosts if (number, host) not in measured]
         if unknown:
-            run.remarks.append(f"{len(hosts)} clocks, compared by wall time where not measured: {', '.join(unknown)}")
+            run.remarks.append(
+                f"{len(hosts)} clocks, compared by wall time where not measured: "
+                f"{', '.join(unknown)}"
+            )
         elif hosts:
-            run.remarks.append(f"{len(hosts)} clocks, known to {max(measured[number, host][0] for host in hosts) / 1000:.0f} us")
+            run.remarks.append(
+                f"{len(hosts)} clocks, known to "
+                f"{max(measured[number, host][0] for host in hosts) / 1000:.0f} us"
+            )
     return result
 
 
-def _processes(runs: list[Run], began: dict[tuple[int, str], int], ended: dict[tuple[int, str], tuple[int, int]]) -> None:
+def _processes(
+    runs: list[Run],
+    began: dict[tuple[int, str], int],
+    ended: dict[tuple[int, str], tuple[int, int]],
+) -> None:
     """Find the processes whose traces are not whole."""
     for number, run in enumerate(runs):
         for process, rows in sorted(run.rows.items()):
             ends, written = ended.get((number, process), (0, 0))
             if ends < began.get((number, process), 1):
                 if process not in run.broken:
-                    run.remarks.append(f"{process}: its trace does not end; the process was ended while it ran")
+                    run.remarks.append(
+                        f"{process}: its trace does not end; the process was ended while it ran"
+                    )
                 run.broken.add(process)
             elif rows != written and process not in run.broken:
                 run.broken.add(process)
-                run.remarks.append(f"{process}: {rows:,} of its {written:,} rows are there; a file is missing")
+                run.remarks.append(
+                    f"{process}: {rows:,} of its {written:,} rows are there; a file is missing"
+                )

@@ -22,7 +22,12 @@ from bench.spark.summary import Line, brokers, physical
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-PERCENTILES = {"delay_p50_ms": 0.5, "delay_p90_ms": 0.9, "delay_p99_ms": 0.99, "delay_p999_ms": 0.999}
+PERCENTILES = {
+    "delay_p50_ms": 0.5,
+    "delay_p90_ms": 0.9,
+    "delay_p99_ms": 0.99,
+    "delay_p999_ms": 0.999,
+}
 GENERATOR, NETWORK, OBSERVER = ROLES
 _LOSSES = "losses are not known"
 
@@ -30,7 +35,9 @@ _LOSSES = "losses are not known"
 def delays(cells: DataFrame) -> DataFrame:
     """Return (no, flow, bucket): n, below (how many are in this bucket or a lower one), all."""
     counts = cells.where("n > 0").groupBy("no", "flow", "bucket").agg(sf.sum("n").alias("n"))
-    whole = counts.groupBy("no", "bucket").agg(sf.sum("n").alias("n")).withColumn("flow", sf.lit(""))
+    whole = (
+        counts.groupBy("no", "bucket").agg(sf.sum("n").alias("n")).withColumn("flow", sf.lit(""))
+    )
     many = counts.where("flow <> ''").unionByName(whole)
     mine = Window.partitionBy("no", "flow")
     below = sf.sum("n").over(mine.orderBy("bucket").rowsBetween(Window.unboundedPreceding, 0))
@@ -40,15 +47,25 @@ def delays(cells: DataFrame) -> DataFrame:
 def percentiles(found: DataFrame) -> DataFrame:
     """Return (no, flow): the bucket of each percentile."""
     points = [
-        sf.min(sf.when(sf.col("below") >= sf.greatest(sf.ceil(sf.col("all") * share), sf.lit(1)), sf.col("bucket"))).alias(name)
+        sf.min(
+            sf.when(
+                sf.col("below") >= sf.greatest(sf.ceil(sf.col("all") * share), sf.lit(1)),
+                sf.col("bucket"),
+            )
+        ).alias(name)
         for name, share in PERCENTILES.items()
     ]
     return found.groupBy("no", "flow").agg(*points)
 
 
-def _flows(table: DataFrame, sums: Sequence[str], most: str | None = None) -> dict[tuple[int, str], dict[str, Any]]:
-    """Return sums (and the maximum of one more column) of each run's flows and of the whole run (flow ""); by (no, flow)."""
-    aggregates = [sf.sum(name).alias(name) for name in sums] + ([sf.max(most).alias(most)] if most else [])
+def _flows(
+    table: DataFrame, sums: Sequence[str], most: str | None = None
+) -> dict[tuple[int, str], dict[str, Any]]:
+    """Return sums (and the maximum of one more column) of each run's flows and of the whole run
+    (flow ""); by (no, flow)."""
+    aggregates = [sf.sum(name).alias(name) for name in sums] + (
+        [sf.max(most).alias(most)] if most else []
+    )
     result: dict[tuple[int, str], dict[str, Any]] = {}
     for row in table.groupBy("no", "flow").agg(*aggregates).collect():
         for key in {(row["no"], ""), (row["no"], row["flow"] or "")}:
@@ -61,12 +78,23 @@ def _flows(table: DataFrame, sums: Sequence[str], most: str | None = None) -> di
     return result
 
 
-def lines(events: Events, found: Messages, links: DataFrame, used: DataFrame) -> tuple[list[Line], list[Fault]]:
-    """Return everything about every run, and its faults. links: network.links; used: network.resources."""
-    came = _flows(found.cells, ("n", "delay", "dups", "disordered", "early", "arrived", "strays", "size"), "longest")
-    published = found.published.withColumn("accepted", sf.when(sf.col("accepted"), sf.col("n")).otherwise(0))
+def lines(
+    events: Events, found: Messages, links: DataFrame, used: DataFrame
+) -> tuple[list[Line], list[Fault]]:
+    """Return everything about every run, and its faults. links: network.links; used:
+    network.resources."""
+    came = _flows(
+        found.cells,
+        ("n", "delay", "dups", "disordered", "early", "arrived", "strays", "size"),
+        "longest",
+    )
+    published = found.published.withColumn(
+        "accepted", sf.when(sf.col("accepted"), sf.col("n")).otherwise(0)
+    )
     sent = _flows(published, ("n", "accepted", "wait"))
-    points = {(row["no"], row["flow"]): row.asDict() for row in percentiles(delays(found.cells)).collect()}
+    points = {
+        (row["no"], row["flow"]): row.asDict() for row in percentiles(delays(found.cells)).collect()
+    }
     missing = _flows(losses(found), ("expected", "lost", "lost_accepted", "unknown", "unexpected"))
     subscribed = {row["no"] for row in events.of("subscribed").select("no").distinct().collect()}
     repaired = repairs.convergence_and_faults(events)
@@ -78,9 +106,13 @@ def lines(events: Events, found: Messages, links: DataFrame, used: DataFrame) ->
             _window(line, events, found.spans.get(number, {}), number)
             key = (number, flow)
             _messages(line, came.get(key, {}), sent.get(key, {}), points.get(key, {}))
-            _losses_of(line, missing.get(key, {}), number in subscribed, number in {no for no, _ in came})
+            _losses_of(
+                line, missing.get(key, {}), number in subscribed, number in {no for no, _ in came}
+            )
             result.append(line)
-    whole = {number: line for line in result if not line.flow for number in [events.runs.index(line.run)]}
+    whole = {
+        number: line for line in result if not line.flow for number in [events.runs.index(line.run)]
+    }
     _traffic(whole, links)
     _resources(whole, used)
     _repairs(whole, repaired)
@@ -94,8 +126,14 @@ def losses(found: Messages) -> DataFrame:
     What a process that did not end may not have told is unknown, not lost.
     """
     keys = ["no", "flow", "receiver", "topic", "accepted"]
-    got = found.cells.where("flow is not null").groupBy(*keys).agg(sf.sum("asked").alias("asked"), sf.sum("n").alias("n"))
-    wanted = found.expected.groupBy(*keys).agg(sf.sum("n").alias("expected"), sf.min("clean").alias("clean"))
+    got = (
+        found.cells.where("flow is not null")
+        .groupBy(*keys)
+        .agg(sf.sum("asked").alias("asked"), sf.sum("n").alias("n"))
+    )
+    wanted = found.expected.groupBy(*keys).agg(
+        sf.sum("n").alias("expected"), sf.min("clean").alias("clean")
+    )
     both = wanted.join(got, keys, "full_outer")
     zero = sf.lit(0).cast("long")
     lacking = sf.greatest(sf.coalesce("expected", zero) - sf.coalesce("asked", zero), zero)
@@ -114,17 +152,22 @@ def losses(found: Messages) -> DataFrame:
 
 
 def _window(line: Line, events: Events, span: dict[str, int], number: int) -> None:
-    """Set the length of the measured time: run.json's, else from the first to the last publication."""
+    """Set the length of the measured time: run.json's, else from the first to the last
+    publication."""
     if line.run.window is not None:
         since, until = events.windows[number]
         line.window_s = (until - since) / 1e9
     elif span.get("last", 0) > span.get("first", 0):
         line.window_s = (span["last"] - span["first"]) / 1e9
         if not line.flow:
-            line.run.remarks.append("no measured time in run.json: rates are from the first to the last publication")
+            line.run.remarks.append(
+                "no measured time in run.json: rates are from the first to the last publication"
+            )
 
 
-def _messages(line: Line, came: dict[str, Any], sent: dict[str, Any], points: dict[str, Any]) -> None:
+def _messages(
+    line: Line, came: dict[str, Any], sent: dict[str, Any], points: dict[str, Any]
+) -> None:
     values, seconds = line.values, line.window_s
     published, accepted, n = sent.get("n") or 0, sent.get("accepted") or 0, came.get("n") or 0
     values |= {"published": published, "accepted": accepted, "delivered": n}
@@ -133,34 +176,73 @@ def _messages(line: Line, came: dict[str, Any], sent: dict[str, Any], points: di
     def rate(count: int) -> float | None:
         return count / seconds if seconds else None
 
-    line.put("published_per_s", rate(published) if published else None, "nothing published", GENERATOR)
-    line.put("accepted_per_s", rate(accepted) if accepted else None, "nothing acknowledged (QoS 0)", GENERATOR)
-    line.put("delivered_per_s", rate(came.get("arrived") or 0) if came else None, "nothing delivered", GENERATOR)
-    line.put("delivered_bytes_per_s", rate(came.get("size") or 0) if came else None, "nothing delivered", GENERATOR)
-    line.put("delay_mean_ms", came["delay"] / n / 1e6 if n else None, "nothing delivered", GENERATOR)
+    line.put(
+        "published_per_s", rate(published) if published else None, "nothing published", GENERATOR
+    )
+    line.put(
+        "accepted_per_s",
+        rate(accepted) if accepted else None,
+        "nothing acknowledged (QoS 0)",
+        GENERATOR,
+    )
+    line.put(
+        "delivered_per_s",
+        rate(came.get("arrived") or 0) if came else None,
+        "nothing delivered",
+        GENERATOR,
+    )
+    line.put(
+        "delivered_bytes_per_s",
+        rate(came.get("size") or 0) if came else None,
+        "nothing delivered",
+        GENERATOR,
+    )
+    line.put(
+        "delay_mean_ms", came["delay"] / n / 1e6 if n else None, "nothing delivered", GENERATOR
+    )
     longest = came.get("longest")
     for name in PERCENTILES:
         bucket = points.get(name)
         line.put(
             name,
-            min(upper(bucket), longest) / 1e6 if bucket is not None and longest is not None else None,
+            min(upper(bucket), longest) / 1e6
+            if bucket is not None and longest is not None
+            else None,
             "nothing delivered",
             GENERATOR,
         )
-    line.put("delay_max_ms", longest / 1e6 if longest is not None and n else None, "nothing delivered", GENERATOR)
-    line.put("accept_mean_ms", sent["wait"] / accepted / 1e6 if accepted else None, "nothing acknowledged (QoS 0)", GENERATOR)
+    line.put(
+        "delay_max_ms",
+        longest / 1e6 if longest is not None and n else None,
+        "nothing delivered",
+        GENERATOR,
+    )
+    line.put(
+        "accept_mean_ms",
+        sent["wait"] / accepted / 1e6 if accepted else None,
+        "nothing acknowledged (QoS 0)",
+        GENERATOR,
+    )
     line.put("duplicates", came.get("dups") if came else None, "nothing delivered", GENERATOR)
     line.put("disordered", came.get("disordered") if came else None, "nothing delivered", GENERATOR)
     if not line.flow:
         if values["early"]:
-            line.run.remarks.append(f"{values['early']:,} deliveries before their publication (clocks), taken as 0 ms")
+            line.run.remarks.append(
+                f"{values['early']:,} deliveries before their publication (clocks), taken as 0 ms"
+            )
         if values["strays"]:
-            line.run.remarks.append(f"{values['strays']:,} deliveries of messages whose publication is not in the trace")
+            line.run.remarks.append(
+                f"{values['strays']:,} deliveries of messages whose publication is not in the trace"
+            )
 
 
 def _losses_of(line: Line, found: dict[str, Any], subscribed: bool, delivered: bool) -> None:
     if not subscribed:
-        why = f"{_LOSSES}: no subscriptions in the trace" if delivered else "nothing delivered, no subscriptions in the trace"
+        why = (
+            f"{_LOSSES}: no subscriptions in the trace"
+            if delivered
+            else "nothing delivered, no subscriptions in the trace"
+        )
         for name in ("lost", "lost_accepted", "unknown"):
             line.put(name, None, why, GENERATOR)
         return
@@ -170,7 +252,9 @@ def _losses_of(line: Line, found: dict[str, Any], subscribed: bool, delivered: b
 
 def _traffic(whole: dict[int, Line], links: DataFrame) -> None:
     sums = (
-        links.groupBy("no", "class", "how").agg(sf.sum("bytes_measured").alias("bytes"), sf.sum("bytes").alias("all")).collect()
+        links.groupBy("no", "class", "how")
+        .agg(sf.sum("bytes_measured").alias("bytes"), sf.sum("bytes").alias("all"))
+        .collect()
     )
     known: dict[int, dict[tuple[str, str], int]] = defaultdict(dict)
     run: dict[tuple[int, str], int] = {}
@@ -180,16 +264,32 @@ def _traffic(whole: dict[int, Line], links: DataFrame) -> None:
             run[row["no"], row["how"]] = row["all"]
     for number, line in whole.items():
         mine = known.get(number, {})
-        how = next((each for each in ("link", "tap", "broker") if any(key[0] == each and key[1] != "wire" for key in mine)), "")
+        how = next(
+            (
+                each
+                for each in ("link", "tap", "broker")
+                if any(key[0] == each and key[1] != "wire" for key in mine)
+            ),
+            "",
+        )
         single = len(line.brokers) == 1
         # Without a network that sees packets the observer notes what the brokers count.
-        counter = NETWORK if any(name.startswith(NETWORK) for name in (*line.run.rows, *line.run.broken)) else OBSERVER
+        counter = (
+            NETWORK
+            if any(name.startswith(NETWORK) for name in (*line.run.rows, *line.run.broken))
+            else OBSERVER
+        )
         why, by = ("one broker, no links", "") if single else ("no link was counted", counter)
         line.put("control_bytes_run", run.get((number, how), 0) if how else None, why, by)
         for kind in ("control", "data"):
             found = mine.get((how, kind), 0) if how else None
             line.put(f"{kind}_bytes", found, why, by)
-            line.put(f"{kind}_bytes_per_s", found / line.window_s if found is not None and line.window_s else None, why, by)
+            line.put(
+                f"{kind}_bytes_per_s",
+                found / line.window_s if found is not None and line.window_s else None,
+                why,
+                by,
+            )
         line.run.remarks += lacks((line.run.about.get("summary") or {}).get("network"))
 
 
@@ -201,7 +301,12 @@ def _resources(whole: dict[int, Line], used: DataFrame) -> None:
         mine = rows.get((number, "broker"), [])
         cpu = [row["cpu"] for row in mine if row["cpu"] is not None]
         line.put("broker_cpu", sum(cpu) / len(cpu) if cpu else None, "not sampled", OBSERVER)
-        line.put("broker_rss", sum(row["rss"] for row in mine) / len(mine) if mine else None, "not sampled", OBSERVER)
+        line.put(
+            "broker_rss",
+            sum(row["rss"] for row in mine) / len(mine) if mine else None,
+            "not sampled",
+            OBSERVER,
+        )
         cpu = [row["cpu"] for row in rows.get((number, "generator"), []) if row["cpu"] is not None]
         line.put("generator_cpu", sum(cpu) if cpu else None, "not sampled", GENERATOR)
 
@@ -215,17 +320,32 @@ def _repairs(whole: dict[int, Line], found: repairs.Repairs) -> None:
         line.values["faults"] = len(mine)
         gone = "" if number in agreeing else line.run.silence(OBSERVER)
         none = "never agreed" if line.run.about.get("routing") else "no federation"
-        alone = "one broker, no tree" if len(names) == 1 else "" if number in agreeing else gone or none
+        alone = (
+            "one broker, no tree" if len(names) == 1 else "" if number in agreeing else gone or none
+        )
         late = "never agreed" if number in convergence else "starts not noted"
-        line.put("convergence_s", convergence.get(number), alone or late, OBSERVER if not alone else "")
+        line.put(
+            "convergence_s", convergence.get(number), alone or late, OBSERVER if not alone else ""
+        )
         _mean(line, "repair_s", [fault.tree_s for fault in mine], len(mine), alone, "")
         served = [fault for fault in mine if fault.kind in repairs.SERVED]
         lived = [fault for fault in served if fault.pairs]
         without = len(served) - len(lived)
-        why = f"{without} of {len(served)} faults: no publisher and subscriber between it and what came next" if without else ""
-        _mean(line, "repair_service_s", [fault.service_s for fault in lived], len(served), alone, why)
+        why = (
+            f"{without} of {len(served)} faults: "
+            "no publisher and subscriber between it and what came next"
+            if without
+            else ""
+        )
+        _mean(
+            line, "repair_service_s", [fault.service_s for fault in lived], len(served), alone, why
+        )
         if mine and not served:
-            line.put("repair_service_s", None, "partitions only, after which not everybody can be reached")
+            line.put(
+                "repair_service_s",
+                None,
+                "partitions only, after which not everybody can be reached",
+            )
         asked = line.run.about.get("asked") or []
         for word in asked:
             for name, why in line.missing.items():
@@ -233,13 +353,20 @@ def _repairs(whole: dict[int, Line], found: repairs.Repairs) -> None:
                     line.run.remarks.append(f"{name} was asked for: {why}")
 
 
-def _mean(line: Line, name: str, values: Sequence[float | None], faults: int, alone: str, without: str) -> None:
-    """Set the mean over a run's faults, if each of them has a value. alone: why none can have one; without: why some lack it."""
+def _mean(
+    line: Line, name: str, values: Sequence[float | None], faults: int, alone: str, without: str
+) -> None:
+    """Set the mean over a run's faults, if each of them has a value. alone: why none can have one;
+    without: why some lack it."""
     done = [value for value in values if value is not None]
     if not line.values["faults"]:
         line.put(name, None, "no faults", OBSERVER)
     elif len(done) < len(values) or without:
-        missing = alone or f"{len(values) - len(done)} of {faults} faults not repaired" if len(done) < len(values) else ""
+        missing = (
+            alone or f"{len(values) - len(done)} of {faults} faults not repaired"
+            if len(done) < len(values)
+            else ""
+        )
         line.put(name, None, ", ".join(filter(None, (missing, without))))
     else:
         line.put(name, sum(done) / len(done) if done else None, "no faults", OBSERVER)
@@ -249,7 +376,12 @@ def _trees(whole: dict[int, Line], events: Events, found: Messages) -> None:
     """Fill in stretch and Jain's index."""
     pairs: dict[int, dict[tuple[str, str], int]] = defaultdict(dict)
     loads: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    moved = found.cells.where("flow is not null").groupBy("no", "source", "target").agg(sf.sum("n").alias("n")).collect()
+    moved = (
+        found.cells.where("flow is not null")
+        .groupBy("no", "source", "target")
+        .agg(sf.sum("n").alias("n"))
+        .collect()
+    )
     for row in moved:
         if row["source"] is not None and row["target"] is not None:
             pairs[row["no"]][row["source"], row["target"]] = row["n"]
@@ -268,8 +400,19 @@ def _trees(whole: dict[int, Line], events: Events, found: Messages) -> None:
             line.put("stretch", None, "topic overlays: not the tree's paths")
             continue
         crossing = {pair: n for pair, n in pairs[number].items() if pair[0] != pair[1]}
-        value, pathless = stretch(crossing, parents[number], physical(line.run, line.brokers)) if parents[number] else (None, 0)
-        why, by = ("no delivery at another broker", GENERATOR) if not crossing else ("roles not noted", OBSERVER)
+        value, pathless = (
+            stretch(crossing, parents[number], physical(line.run, line.brokers))
+            if parents[number]
+            else (None, 0)
+        )
+        why, by = (
+            ("no delivery at another broker", GENERATOR)
+            if not crossing
+            else ("roles not noted", OBSERVER)
+        )
         line.put("stretch", value, *(("one broker", "") if len(names) == 1 else (why, by)))
         if pathless:
-            line.run.remarks.append(f"stretch leaves out {pathless:,} deliveries between brokers that the last tree did not join")
+            line.run.remarks.append(
+                f"stretch leaves out {pathless:,} deliveries "
+                "between brokers that the last tree did not join"
+            )

@@ -1,4 +1,5 @@
-"""What a benchmark does while it runs: Structured Streaming over the trace files that become complete."""
+"""What a benchmark does while it runs: Structured Streaming over the trace files that become
+complete."""
 
 from __future__ import annotations
 
@@ -43,12 +44,15 @@ def watch(
     once: bool = False,
     show: Callable[[str], None] = lambda line: print(line, flush=True),
 ) -> int:
-    """Print what is new below a folder every `every` s: until Ctrl-C, for `seconds`, or (once) until all is read.
+    """Print what is new below a folder every `every` s: until Ctrl-C, for `seconds`, or (once)
+    until all is read.
 
-    A file that cannot be read is named and left out. Raises source.SourceError when there is no such folder.
+    A file that cannot be read is named and left out. Raises source.SourceError when there is no
+    such folder.
     """
     store(folder, spark)
-    # Of the files only their names come from the stream: a batch that read them would end it at the first damaged one.
+    # Of the files only their names come from the stream: a batch that read them would end it at the
+    # first damaged one.
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     files = (
         spark.readStream.format("binaryFile")
@@ -60,7 +64,8 @@ def watch(
         .select("path")
     )
     zero: dict[tuple[str, str], int] = {}
-    failures: list[PySparkException | Py4JError] = []  # raised outside of the stream, which would print all of Java's stack
+    # Raised outside of the stream, which would print all of Java's stack.
+    failures: list[PySparkException | Py4JError] = []
     show("  ".join(HEAD))
 
     def look(batch: DataFrame, number: int) -> None:
@@ -82,7 +87,9 @@ def watch(
     stream = files.writeStream.foreachBatch(look).queryName("live")
     # Spark takes no fraction of a millisecond.
     pace = f"{max(round(every * 1000), 1)} milliseconds"
-    query = (stream.trigger(availableNow=True) if once else stream.trigger(processingTime=pace)).start()
+    query = (
+        stream.trigger(availableNow=True) if once else stream.trigger(processingTime=pace)
+    ).start()
     end = time.monotonic() + seconds if seconds is not None else float("inf")
     try:
         while not query.awaitTermination(1):
@@ -96,10 +103,11 @@ def watch(
 
 
 def lines(batch: DataFrame, zero: dict[tuple[str, str], int]) -> list[str]:
-    """Return a line for each run in a batch of new rows; zero: each run's and host's first time, kept from call to call.
+    """Return a line for each run in a batch of new rows; zero: each run's and host's first time,
+    kept from call to call.
 
-    The delay is that of deliveries whose publication is in the same batch and of the same clock, as those of several hosts are
-    not compared here; `joined` says how many of all deliveries that are.
+    The delay is that of deliveries whose publication is in the same batch and of the same clock, as
+    those of several hosts are not compared here; `joined` says how many of all deliveries that are.
     """
     batch = batch.where("kind <> 'clock'").persist()  # whose host is the one that it is about
     key = ["run", "host", "publisher", "sequence"]
@@ -110,7 +118,9 @@ def lines(batch: DataFrame, zero: dict[tuple[str, str], int]) -> list[str]:
     times = sf.col("kind").isin("published", "accepted", "delivered")
     sums = batch.groupBy("run", "host").agg(
         *(count(kind) for kind in ("published", "accepted", "delivered", "note")),
-        sf.sum(sf.when((sf.col("kind") == "fault") & (sf.col("name") != "start"), 1).otherwise(0)).alias("fault"),
+        sf.sum(
+            sf.when((sf.col("kind") == "fault") & (sf.col("name") != "start"), 1).otherwise(0)
+        ).alias("fault"),
         sf.min("at").alias("first"),
         sf.min(sf.when(times, sf.col("at"))).alias("since"),
         sf.max(sf.when(times, sf.col("at"))).alias("until"),
@@ -120,10 +130,22 @@ def lines(batch: DataFrame, zero: dict[tuple[str, str], int]) -> list[str]:
     )
     sent = batch.where("kind = 'published'").select(*key, sf.col("at").alias("sent"))
     came = batch.where("kind = 'delivered'").select(*key, "at")
-    delay = (came.join(sent, key).select("run", (sf.col("at") - sf.col("sent")).alias("ns"))).groupBy("run")
-    delays = delay.agg(sf.count("*").alias("joined"), sf.avg("ns").alias("mean"), sf.percentile_approx("ns", 0.99).alias("p99"))
-    steps = network.steps(batch, "at", "run").where("role = 'broker' and used is not null").groupBy("run", "process")
-    step = steps.agg((sf.sum("used") / sf.sum(sf.col("at") - sf.col("t_before")) * 1e9).alias("cpu"))
+    delay = (
+        came.join(sent, key).select("run", (sf.col("at") - sf.col("sent")).alias("ns"))
+    ).groupBy("run")
+    delays = delay.agg(
+        sf.count("*").alias("joined"),
+        sf.avg("ns").alias("mean"),
+        sf.percentile_approx("ns", 0.99).alias("p99"),
+    )
+    steps = (
+        network.steps(batch, "at", "run")
+        .where("role = 'broker' and used is not null")
+        .groupBy("run", "process")
+    )
+    step = steps.agg(
+        (sf.sum("used") / sf.sum(sf.col("at") - sf.col("t_before")) * 1e9).alias("cpu")
+    )
     cpu = step.groupBy("run").agg(sf.avg("cpu").alias("cpu"))
     try:
         found = sums.join(delays, "run", "left").join(cpu, "run", "left").collect()
@@ -136,17 +158,32 @@ def lines(batch: DataFrame, zero: dict[tuple[str, str], int]) -> list[str]:
 
 
 def _line(run: str, rows: Sequence[Any], zero: dict[tuple[str, str], int]) -> str:
-    """Return a run's line; rows: one for each of its hosts, whose times are those of a clock of its own."""
+    """Return a run's line; rows: one for each of its hosts, whose times are those of a clock of its
+    own."""
     first = rows[0]
     now = max(row["last"] - zero.setdefault((run, row["host"]), row["first"]) for row in rows) / 1e9
-    span = max((row["until"] - row["since"] for row in rows if row["until"] is not None), default=0) / 1e9
+    span = (
+        max((row["until"] - row["since"] for row in rows if row["until"] is not None), default=0)
+        / 1e9
+    )
 
     def count(name: str) -> int | None:
         known = [row[name] for row in rows if row[name] is not None]
         return sum(known) if known else None
 
-    rates = [figure((count(kind) or 0) / span) if span else "-" for kind in ("published", "accepted", "delivered")]
+    rates = [
+        figure((count(kind) or 0) / span) if span else "-"
+        for kind in ("published", "accepted", "delivered")
+    ]
     joined = f"{first['joined'] / (count('delivered') or 1):.0%}" if first["joined"] else "-"
-    delays = [figure(first[name] / 1e6) if first[name] is not None else "-" for name in ("mean", "p99")]
-    rest = [figure(count("control")), figure(count("data")), figure(first["cpu"]), str(count("fault")), str(count("note"))]
+    delays = [
+        figure(first[name] / 1e6) if first[name] is not None else "-" for name in ("mean", "p99")
+    ]
+    rest = [
+        figure(count("control")),
+        figure(count("data")),
+        figure(first["cpu"]),
+        str(count("fault")),
+        str(count("note")),
+    ]
     return "  ".join([run, f"{now:.1f}", *rates, *delays, joined, *rest])

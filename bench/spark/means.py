@@ -7,11 +7,14 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-# Student's t for a two-sided interval of 95 %, by degrees of freedom from 1
+# Student's t for a two-sided interval of 95 %, by degrees of freedom from 1, ten to a line.
+# fmt: off
 _T95 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101,
-    2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
+    12.706, 4.303,  3.182,  2.776,  2.571,  2.447,  2.365,  2.306,  2.262,  2.228,
+    2.201,  2.179,  2.160,  2.145,  2.131,  2.120,  2.110,  2.101,  2.093,  2.086,
+    2.080,  2.074,  2.069,  2.064,  2.060,  2.056,  2.052,  2.048,  2.045,  2.042,
+)
+# fmt: on
 _Z95 = 1.959964
 
 
@@ -46,11 +49,14 @@ def mean(values: Sequence[float]) -> Mean | None:
     if n == 1:
         return Mean(1, middle, None, None, middle, middle)
     deviation = math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (n - 1))
-    return Mean(n, middle, student(n - 1) * deviation / math.sqrt(n), deviation, min(values), max(values))
+    return Mean(
+        n, middle, student(n - 1) * deviation / math.sqrt(n), deviation, min(values), max(values)
+    )
 
 
 def jain(loads: Iterable[float]) -> float | None:
-    """Return Jain's index of fairness (Scaling, eq. 14): 1 for equal loads, 1/n if one has all; None without any load."""
+    """Return Jain's index of fairness (Scaling, eq. 14): 1 for equal loads, 1/n if one has all;
+    None without any load."""
     found = list(loads)
     squares = math.fsum(load * load for load in found)
     return math.fsum(found) ** 2 / (len(found) * squares) if squares else None
@@ -74,12 +80,15 @@ def hops(edges: Iterable[tuple[str, str]], start: str) -> dict[str, int]:
 
 
 def stretch(
-    carried: Mapping[tuple[str, str], int], tree: Iterable[tuple[str, str]], links: Iterable[tuple[str, str]]
+    carried: Mapping[tuple[str, str], int],
+    tree: Iterable[tuple[str, str]],
+    links: Iterable[tuple[str, str]],
 ) -> tuple[float | None, int]:
-    """Return hops on the tree divided by hops on shortest paths, over all deliveries to other brokers, and deliveries without a
-    path.
+    """Return hops on the tree divided by hops on shortest paths, over all deliveries to other
+    brokers, and deliveries without a path.
 
-    carried: (publisher's broker, subscriber's broker) -> deliveries. tree, links: pairs of neighbours.
+    carried: (publisher's broker, subscriber's broker) -> deliveries. tree, links: pairs of
+    neighbours.
     """
     tree, links = list(tree), list(links)
     went = least = pathless = 0

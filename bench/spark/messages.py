@@ -1,4 +1,5 @@
-"""Publications joined with deliveries: delays, losses, duplicates and order, as counts that are small enough to keep."""
+"""Publications joined with deliveries: delays, losses, duplicates and order, as counts that are
+small enough to keep."""
 
 from __future__ import annotations
 
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
 
 _KEY = ("no", "publisher", "chunk", "sequence")
 _HOME = _KEY[:3]
-"""What messages are spread by: everything about a message, and its neighbours, is on one machine."""
+"""What messages are spread by: everything about a message, and its neighbours, is on one
+machine."""
 FANOUT = 4
-"""Deliveries of a message from which on fewer neighbours stay together, so that a task has no more rows."""
+"""Deliveries of a message from which on fewer neighbours stay together, so that a task has no more
+rows."""
 COPIED = 100_000
-"""Rows of a table of which every executor gets a copy, at most; a larger one is spread by what it is joined on."""
+"""Rows of a table of which every executor gets a copy, at most; a larger one is spread by what it
+is joined on."""
 MOST_EVERY = 1_000_000
 DAY = 86_400 * 1_000_000_000
 """ns; a longer delay is a clock that was not set."""
@@ -33,13 +37,21 @@ DAY = 86_400 * 1_000_000_000
 class Messages:
     """cells: deliveries counted by (no, flow, topic, receiver, source, target, accepted, bucket).
 
-    n: first deliveries of messages that were published in the measured time; asked: those of them that somebody had subscribed
-    to, unsure: so shortly before or after an interruption that they need not have come; delay: sum of all n (ns, early and far
-    ones as 0); dups, disordered, early (delay below zero), far (above a DAY); arrived: deliveries within the measured time, of
-    whatever message; strays: deliveries of messages whose publication is not in the trace. published: publications in the
-    measured time, by (no, flow, topic, source, accepted): n, size, wait (sum of ns until accepted). expected: (no, flow,
-    receiver, topic, accepted, clean): n, what should have come, and what came of what is unsure. spans: (no): first, last
-    publication, rows of each kind. All but spans count what is in the trace as often as it stands for (every).
+    n: first deliveries of messages that were published in the measured time.
+    asked: those of them that somebody had subscribed to.
+    unsure: those so shortly before or after an interruption that they need not have come.
+    delay: sum of all n (ns, early and far ones as 0).
+    dups, disordered, early (delay below zero), far (above a DAY).
+    arrived: deliveries within the measured time, of whatever message.
+    strays: deliveries of messages whose publication is not in the trace.
+
+    published: publications in the measured time, by (no, flow, topic, source, accepted): n, size,
+        wait (sum of ns until accepted).
+    expected: (no, flow, receiver, topic, accepted, clean): n, what should have come, and what came
+        of what is unsure.
+    spans: (no): first, last publication, rows of each kind.
+
+    All but spans count what is in the trace as often as it stands for (every).
     """
 
     cells: DataFrame
@@ -49,7 +61,8 @@ class Messages:
 
 
 def chunk(sizes: Mapping[int, int] | None = None) -> Column:
-    """Return which part of its publisher's messages a message belongs to; sizes: of runs whose parts are not of CHUNK."""
+    """Return which part of its publisher's messages a message belongs to; sizes: of runs whose
+    parts are not of CHUNK."""
     bits = sf.lit(CHUNK.bit_length() - 1)
     for size in sorted(set((sizes or {}).values())):
         mine = [number for number, each in (sizes or {}).items() if each == size]
@@ -58,7 +71,8 @@ def chunk(sizes: Mapping[int, int] | None = None) -> Column:
 
 
 def sizes(found: Mapping[int, Mapping[str, int]]) -> dict[int, int]:
-    """Return the chunks of runs whose messages are delivered to many, in messages: a power of two; found: spans."""
+    """Return the chunks of runs whose messages are delivered to many, in messages: a power of two;
+    found: spans."""
     result = {}
     for number, about in found.items():
         sent, came, size = about.get("published", 0), about.get("delivered", 0), CHUNK
@@ -70,7 +84,8 @@ def sizes(found: Mapping[int, Mapping[str, int]]) -> dict[int, int]:
 
 
 def every(run: Run) -> int:
-    """Return of how many messages one is in a run's trace: its first flow's `every`, which is that of all its clients."""
+    """Return of how many messages one is in a run's trace: its first flow's `every`, which is that
+    of all its clients."""
     flows = (run.about.get("parameters") or {}).get("flows")
     first = next(iter(flows.values()), None) if isinstance(flows, Mapping) else None
     value = first.get("every") if isinstance(first, Mapping) else None
@@ -78,7 +93,8 @@ def every(run: Run) -> int:
 
 
 def publications(events: Events, sizes: Mapping[int, int]) -> DataFrame:
-    """Return one row for each message: _KEY, sent, topic, source, flow, size, counted (in the measured time) and wait.
+    """Return one row for each message: _KEY, sent, topic, source, flow, size, counted (in the
+    measured time) and wait.
 
     wait: ns until it was accepted, null if it was not.
     """
@@ -96,23 +112,38 @@ def publications(events: Events, sizes: Mapping[int, int]) -> DataFrame:
     )
     # Noted twice (a generator that repeats itself after a reconnect): the first time counts.
     again = sf.row_number().over(Window.partitionBy(*_KEY).orderBy("sent"))
-    sent = sent.repartition(events.spread, *_HOME).withColumn("again", again).where("again = 1").drop("again")
-    accepted = events.of("accepted").select("no", "publisher", chunk(sizes), "sequence", sf.col("t").alias("answered"))
-    accepted = accepted.repartition(events.spread, *_HOME).groupBy(*_KEY).agg(sf.min("answered").alias("answered"))
+    sent = (
+        sent.repartition(events.spread, *_HOME)
+        .withColumn("again", again)
+        .where("again = 1")
+        .drop("again")
+    )
+    accepted = events.of("accepted").select(
+        "no", "publisher", chunk(sizes), "sequence", sf.col("t").alias("answered")
+    )
+    accepted = (
+        accepted.repartition(events.spread, *_HOME)
+        .groupBy(*_KEY)
+        .agg(sf.min("answered").alias("answered"))
+    )
     joined = sent.join(accepted.hint("merge"), list(_KEY), "left")
+    # `greatest` skips nulls.
     wait = sf.when(
         sf.col("answered").isNotNull(), sf.greatest(sf.col("answered") - sf.col("sent"), sf.lit(0))
-    )  # greatest skips nulls
+    )
     return joined.withColumn("wait", wait).drop("answered")
 
 
 def spans(events: Events) -> dict[int, dict[str, int]]:
-    """Return, by run: rows of each kind of message event, first and last publication and last delivery (t), highest sequence
-    number.
+    """Return, by run: rows of each kind of message event, first and last publication and last
+    delivery (t), highest sequence number.
     """
     found = events.of("published", "accepted", "delivered").groupBy("no", "kind")
     rows = found.agg(
-        sf.count("*").alias("n"), sf.min("t").alias("first"), sf.max("t").alias("last"), sf.max("sequence").alias("highest")
+        sf.count("*").alias("n"),
+        sf.min("t").alias("first"),
+        sf.max("t").alias("last"),
+        sf.max("sequence").alias("highest"),
     )
     result: dict[int, dict[str, int]] = {}
     for row in rows.collect():
@@ -127,7 +158,8 @@ def spans(events: Events) -> dict[int, dict[str, int]]:
 
 
 def messages(events: Events) -> Messages:
-    """Count everything about messages. What is aggregated is kept by the executors, on disk where there is no room."""
+    """Count everything about messages. What is aggregated is kept by the executors, on disk where
+    there is no room."""
     found = spans(events)
     parts = sizes(found)
     sent = publications(events, parts)
@@ -139,7 +171,11 @@ def messages(events: Events) -> Messages:
         sent.where("counted")
         .withColumn("accepted", sf.col("wait").isNotNull())
         .groupBy("no", "flow", "topic", "source", "accepted")
-        .agg(sf.count("*").alias("n"), sf.sum("size").alias("size"), sf.sum(sf.col("wait").cast("double")).alias("wait"))
+        .agg(
+            sf.count("*").alias("n"),
+            sf.sum("size").alias("size"),
+            sf.sum(sf.col("wait").cast("double")).alias("wait"),
+        )
         .localCheckpoint()
     )
     topics = published.select("no", "topic").distinct()
@@ -147,10 +183,16 @@ def messages(events: Events) -> Messages:
     groups, several, ended = _kinds(matched)
     wanted = subscriptions.merged(matched)
     if several is not None:
-        wanted = wanted.join(several.withColumn("several", sf.lit(True)), ["no", "receiver", "topic"], "left")
-        wanted = wanted.withColumn("clean", sf.col("clean") & sf.col("several").isNull()).drop("several")
+        wanted = wanted.join(
+            several.withColumn("several", sf.lit(True)), ["no", "receiver", "topic"], "left"
+        )
+        wanted = wanted.withColumn("clean", sf.col("clean") & sf.col("several").isNull()).drop(
+            "several"
+        )
     wanted = wanted.localCheckpoint()
-    regular, irregular = _regular(events, wanted, subscriptions.gaps(matched) if ended else None, found)
+    regular, irregular = _regular(
+        events, wanted, subscriptions.gaps(matched) if ended else None, found
+    )
     irregular = irregular.localCheckpoint()
     rows = irregular.count()
     spells = irregular.groupBy("no", "receiver", "topic").agg(
@@ -159,16 +201,24 @@ def messages(events: Events) -> Messages:
     cells = _cells(events, sent, groups, _few(spells, rows) if rows else None, found, parts)
     if several is not None:
         # Whether one came twice, or each of two groups had its own, nothing tells.
-        cells = cells.join(several.withColumn("several", sf.lit(True)), ["no", "receiver", "topic"], "left")
-        cells = cells.withColumn("dups", sf.when(sf.col("several").isNull(), sf.col("dups")).otherwise(0)).drop("several")
+        cells = cells.join(
+            several.withColumn("several", sf.lit(True)), ["no", "receiver", "topic"], "left"
+        )
+        cells = cells.withColumn(
+            "dups", sf.when(sf.col("several").isNull(), sf.col("dups")).otherwise(0)
+        ).drop("several")
     cells = cells.localCheckpoint()
     expected = _expected(sent, published, regular, _few(irregular, rows) if rows else None)
     if ended:
         unsure = cells.where("unsure > 0").groupBy("no", "flow", "receiver", "topic", "accepted")
-        expected = expected.unionByName(unsure.agg(sf.sum("unsure").alias("n")).withColumn("clean", sf.lit(True)))
+        expected = expected.unionByName(
+            unsure.agg(sf.sum("unsure").alias("n")).withColumn("clean", sf.lit(True))
+        )
     _far(events, cells, found)
     if factors:
-        cells, published, expected = (_times(events, frame, factors) for frame in (cells, published, expected))
+        cells, published, expected = (
+            _times(events, frame, factors) for frame in (cells, published, expected)
+        )
     return Messages(cells, published, expected, found)
 
 
@@ -180,32 +230,58 @@ def _few(frame: DataFrame, rows: int) -> DataFrame:
 def _kinds(matched: DataFrame) -> tuple[DataFrame | None, DataFrame | None, bool]:
     """Return what there is besides plain subscriptions that do not end.
 
-    Whose messages clients with shared ones may get (subscriptions.receivers); the receivers (no, receiver, topic) that have a
-    client in common with another shared subscription to the same topic; and whether any subscription ended.
+    Whose messages clients with shared ones may get (subscriptions.receivers); the receivers (no,
+    receiver, topic) that have a client in common with another shared subscription to the same
+    topic; and whether any subscription ended.
     """
     shared = sf.max(sf.col("receiver").startswith(subscriptions.SHARED))
     some = matched.agg(shared.alias("shared"), sf.min("until").alias("until")).collect()[0]
     groups = several = None
     if some["shared"]:
         groups = subscriptions.receivers(matched).localCheckpoint()
-        many = groups.where("groups > 1").select("no", sf.explode("all").alias("receiver"), "topic").distinct().localCheckpoint()
+        many = (
+            groups.where("groups > 1")
+            .select("no", sf.explode("all").alias("receiver"), "topic")
+            .distinct()
+            .localCheckpoint()
+        )
         several = many if many.limit(1).count() else None
     return groups, several, some["until"] is not None and some["until"] < FOREVER
 
 
 def _far(events: Events, cells: DataFrame, found: Mapping[int, Mapping[str, int]]) -> None:
     """Say of which runs a clock was not set."""
-    if not any(about.get("came", 0) - about.get("first", about.get("came", 0)) > DAY for about in found.values()):
+    if not any(
+        about.get("came", 0) - about.get("first", about.get("came", 0)) > DAY
+        for about in found.values()
+    ):
         return
     for row in cells.groupBy("no").agg(sf.sum("far").alias("far")).where("far > 0").collect():
-        text = f"{row['far']:,} deliveries more than a day after their publication (clocks), taken as 0 ms"
+        text = (
+            f"{row['far']:,} deliveries more than a day after their publication (clocks), "
+            "taken as 0 ms"
+        )
         events.runs[row["no"]].remarks.append(text)
 
 
 def _times(events: Events, frame: DataFrame, factors: list[tuple[int, int]]) -> DataFrame:
-    """Return counts and sums of runs with a part of their messages in the trace as those of all of them."""
-    keys = {"no", "flow", "topic", "receiver", "source", "target", "accepted", "bucket", "clean", "longest"}
-    frame = frame.join(sf.broadcast(small(events.spark, "no int, every long", factors)), "no", "left")
+    """Return counts and sums of runs with a part of their messages in the trace as those of all of
+    them."""
+    keys = {
+        "no",
+        "flow",
+        "topic",
+        "receiver",
+        "source",
+        "target",
+        "accepted",
+        "bucket",
+        "clean",
+        "longest",
+    }
+    frame = frame.join(
+        sf.broadcast(small(events.spark, "no int, every long", factors)), "no", "left"
+    )
     scaled = [
         name if name in keys else (sf.col(name) * sf.coalesce("every", sf.lit(1))).alias(name)
         for name in frame.columns
@@ -217,43 +293,71 @@ def _times(events: Events, frame: DataFrame, factors: list[tuple[int, int]]) -> 
 def _regular(
     events: Events, wanted: DataFrame, gaps: DataFrame | None, found: dict[int, dict[str, int]]
 ) -> tuple[DataFrame, DataFrame]:
-    """Split subscriptions into those that hold for all of a run's publications and those of receivers without such a one.
+    """Split subscriptions into those that hold for all of a run's publications and those of
+    receivers without such a one.
 
     The latter have gaps: when what was published need not have come, None for never.
     """
-    rows = [(number, about["first"], about["last"]) for number, about in found.items() if "first" in about]
+    rows = [
+        (number, about["first"], about["last"])
+        for number, about in found.items()
+        if "first" in about
+    ]
     edges = small(events.spark, "no int, first long, last long", rows)
     with_edges = wanted.join(sf.broadcast(edges), "no")
     always = (sf.col("since") <= sf.col("first")) & (sf.col("until") > sf.col("last"))
     if gaps is None:
-        with_edges = with_edges.withColumn("gaps", sf.lit(None).cast("array<struct<lost:bigint,back:bigint>>"))
+        with_edges = with_edges.withColumn(
+            "gaps", sf.lit(None).cast("array<struct<lost:bigint,back:bigint>>")
+        )
     else:
         with_edges = with_edges.join(gaps, ["no", "receiver", "topic"], "left")
-        touched = sf.exists("gaps", lambda gap: (gap["lost"] <= sf.col("last")) & (gap["back"] >= sf.col("first")))
+        touched = sf.exists(
+            "gaps", lambda gap: (gap["lost"] <= sf.col("last")) & (gap["back"] >= sf.col("first"))
+        )
         always &= ~sf.coalesce(touched, sf.lit(False))
     regular = with_edges.where(always).drop("first", "last", "gaps")
     others = with_edges.where(~always).drop("first", "last")
     # Spells do not overlap: one beside a spell that holds for all has seen no publication.
-    return regular, others.join(regular.select("no", "receiver", "topic"), ["no", "receiver", "topic"], "left_anti")
+    return regular, others.join(
+        regular.select("no", "receiver", "topic"), ["no", "receiver", "topic"], "left_anti"
+    )
 
 
 def _within(gaps: Column, sent: Column) -> Column:
     """Return whether something was sent in one of these gaps, which may be None."""
-    return sf.coalesce(sf.exists(gaps, lambda gap: (sent >= gap["lost"]) & (sent <= gap["back"])), sf.lit(False))
+    return sf.coalesce(
+        sf.exists(gaps, lambda gap: (sent >= gap["lost"]) & (sent <= gap["back"])), sf.lit(False)
+    )
 
 
-def _expected(sent: DataFrame, published: DataFrame, regular: DataFrame, irregular: DataFrame | None) -> DataFrame:
+def _expected(
+    sent: DataFrame, published: DataFrame, regular: DataFrame, irregular: DataFrame | None
+) -> DataFrame:
     whole = published.join(regular.select("no", "receiver", "topic", "clean"), ["no", "topic"])
-    found = whole.groupBy("no", "flow", "receiver", "topic", "accepted", "clean").agg(sf.sum("n").alias("n"))
+    found = whole.groupBy("no", "flow", "receiver", "topic", "accepted", "clean").agg(
+        sf.sum("n").alias("n")
+    )
     if irregular is None:
         return found
-    parts = sent.where("counted").withColumn("accepted", sf.col("wait").isNotNull()).join(irregular, ["no", "topic"])
-    parts = parts.where("sent >= since and sent < until").where(~_within(sf.col("gaps"), sf.col("sent")))
-    return found.unionByName(parts.groupBy("no", "flow", "receiver", "topic", "accepted", "clean").agg(sf.count("*").alias("n")))
+    parts = (
+        sent.where("counted")
+        .withColumn("accepted", sf.col("wait").isNotNull())
+        .join(irregular, ["no", "topic"])
+    )
+    parts = parts.where("sent >= since and sent < until").where(
+        ~_within(sf.col("gaps"), sf.col("sent"))
+    )
+    return found.unionByName(
+        parts.groupBy("no", "flow", "receiver", "topic", "accepted", "clean").agg(
+            sf.count("*").alias("n")
+        )
+    )
 
 
 def bucket(nanoseconds: Column) -> Column:
-    """Return bench.load.histogram.bucket of a column (ns): values are off by less than 1/256 of themselves."""
+    """Return bench.load.histogram.bucket of a column (ns): values are off by less than 1/256 of
+    themselves."""
     value = sf.greatest(nanoseconds, sf.lit(0))
     # log2 of a double may be off by one beside a power of two
     near = sf.floor(sf.log2(sf.greatest(value, sf.lit(1)).cast("double"))).cast("int")
@@ -261,9 +365,10 @@ def bucket(nanoseconds: Column) -> Column:
     below = sf.call_function("shiftright", value, near) == 0
     length = near + 1 + sf.when(above, 1).otherwise(0) - sf.when(below, 1).otherwise(0)
     shift = sf.greatest(length - 8, sf.lit(0))
-    return (sf.call_function("shiftright", value, shift) + sf.call_function("shiftleft", shift.cast("long"), sf.lit(7))).cast(
-        "int"
-    )
+    return (
+        sf.call_function("shiftright", value, shift)
+        + sf.call_function("shiftleft", shift.cast("long"), sf.lit(7))
+    ).cast("int")
 
 
 def _cells(
@@ -289,11 +394,22 @@ def _cells(
     many = any(about["highest"] >= parts.get(number, CHUNK) for number, about in found.items())
     later = _later_chunks(events, came) if many else None
     came = came.repartition(events.spread, *_HOME)
-    both = came.join(sent.hint("merge"), list(_KEY), "left").withColumn("topic", sf.coalesce("topic", "named")).drop("named")
-    # From the newest message to the oldest, each one's first delivery first: it is late if a newer one has come before.
-    mine = Window.partitionBy(*_HOME, "receiver", "topic").orderBy(sf.col("sequence").desc(), "came")
-    both = both.withColumn("newer", sf.min("came").over(mine.rowsBetween(Window.unboundedPreceding, -1)))
-    both = both.withColumn("again", sf.coalesce(sf.lag("sequence").over(mine) == sf.col("sequence"), sf.lit(False)))
+    both = (
+        came.join(sent.hint("merge"), list(_KEY), "left")
+        .withColumn("topic", sf.coalesce("topic", "named"))
+        .drop("named")
+    )
+    # From the newest message to the oldest, each one's first delivery first: it is late if a newer
+    # one has come before.
+    mine = Window.partitionBy(*_HOME, "receiver", "topic").orderBy(
+        sf.col("sequence").desc(), "came"
+    )
+    both = both.withColumn(
+        "newer", sf.min("came").over(mine.rowsBetween(Window.unboundedPreceding, -1))
+    )
+    both = both.withColumn(
+        "again", sf.coalesce(sf.lag("sequence").over(mine) == sf.col("sequence"), sf.lit(False))
+    )
     if later is not None:
         both = both.join(later, [*_HOME, "receiver", "topic"], "left")
         both = both.withColumn("newer", sf.least("newer", "later"))
@@ -302,18 +418,25 @@ def _cells(
     asked, unsure = sf.lit(True), sf.lit(False)
     if spells is not None:
         both = both.join(spells, ["no", "receiver", "topic"], "left")
-        inside = sf.exists("spells", lambda spell: (sf.col("sent") >= spell["since"]) & (sf.col("sent") < spell["until"]))
+        inside = sf.exists(
+            "spells",
+            lambda spell: (sf.col("sent") >= spell["since"]) & (sf.col("sent") < spell["until"]),
+        )
         asked, unsure = sf.coalesce(inside, sf.lit(True)), _within(sf.col("gaps"), sf.col("sent"))
     delay = sf.col("came") - sf.col("sent")
     far = delay > DAY
     taken = sf.when(far, 0).otherwise(sf.greatest(delay, sf.lit(0)))
     shared = sf.col("receiver").startswith(subscriptions.SHARED)
-    both = both.withColumn("accepted", sf.col("wait").isNotNull()).withColumn("bucket", sf.when(first, bucket(taken)))
+    both = both.withColumn("accepted", sf.col("wait").isNotNull()).withColumn(
+        "bucket", sf.when(first, bucket(taken))
+    )
 
     def number(condition: Column) -> Column:
         return sf.sum(sf.when(condition, 1).otherwise(0))
 
-    return both.groupBy("no", "flow", "topic", "receiver", "source", "target", "accepted", "bucket").agg(
+    return both.groupBy(
+        "no", "flow", "topic", "receiver", "source", "target", "accepted", "bucket"
+    ).agg(
         number(first).alias("n"),
         number(first & asked).alias("asked"),
         number(first & asked & unsure).alias("unsure"),
@@ -324,20 +447,30 @@ def _cells(
         number(first & (delay < 0)).alias("early"),
         number(first & far).alias("far"),
         number(sf.col("within")).alias("arrived"),
-        sf.sum(sf.when(sf.col("within"), sf.coalesce("size", sf.lit(0))).otherwise(0)).alias("size"),
+        sf.sum(sf.when(sf.col("within"), sf.coalesce("size", sf.lit(0))).otherwise(0)).alias(
+            "size"
+        ),
         number(~known).alias("strays"),
     )
 
 
 def _to_whom(events: Events, came: DataFrame, groups: DataFrame | None) -> DataFrame:
-    """Add the receiver: the client, or a shared subscription of it to the topic; groups: subscriptions.receivers.
+    """Add the receiver: the client, or a shared subscription of it to the topic; groups:
+    subscriptions.receivers.
 
-    Of a message that a client has to get for several of them it gets a copy for each, in whatever order.
+    Of a message that a client has to get for several of them it gets a copy for each, in whatever
+    order.
     """
     if groups is None:
         return came.withColumn("receiver", sf.col("client"))
-    about = groups.agg(sf.count("*").alias("rows"), sf.max(sf.size("all")).alias("most")).collect()[0]
-    found = came.join(_few(groups.withColumnRenamed("topic", "named"), about["rows"]), ["no", "client", "named"], "left")
+    about = groups.agg(sf.count("*").alias("rows"), sf.max(sf.size("all")).alias("most")).collect()[
+        0
+    ]
+    found = came.join(
+        _few(groups.withColumnRenamed("topic", "named"), about["rows"]),
+        ["no", "client", "named"],
+        "left",
+    )
     which = sf.col("all")[0]
     if about["most"] > 1:
         copy = sf.row_number().over(Window.partitionBy(*_KEY, "client").orderBy("came"))
@@ -347,8 +480,15 @@ def _to_whom(events: Events, came: DataFrame, groups: DataFrame | None) -> DataF
 
 
 def _later_chunks(events: Events, came: DataFrame) -> DataFrame:
-    """Return (_HOME, receiver, topic, later): when the first message of a later chunk came; where the messages are."""
-    firsts = came.groupBy(*_HOME, "receiver", sf.col("named").alias("topic")).agg(sf.min("came").alias("first"))
-    after = Window.partitionBy("no", "publisher", "receiver", "topic").orderBy(sf.col("chunk").desc())
-    later = firsts.withColumn("later", sf.min("first").over(after.rowsBetween(Window.unboundedPreceding, -1))).drop("first")
+    """Return (_HOME, receiver, topic, later): when the first message of a later chunk came; where
+    the messages are."""
+    firsts = came.groupBy(*_HOME, "receiver", sf.col("named").alias("topic")).agg(
+        sf.min("came").alias("first")
+    )
+    after = Window.partitionBy("no", "publisher", "receiver", "topic").orderBy(
+        sf.col("chunk").desc()
+    )
+    later = firsts.withColumn(
+        "later", sf.min("first").over(after.rowsBetween(Window.unboundedPreceding, -1))
+    ).drop("first")
     return later.repartition(events.spread, *_HOME).hint("merge")

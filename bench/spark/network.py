@@ -1,4 +1,5 @@
-"""What links carried, what processes used, and how both went over time: from samples, which are few."""
+"""What links carried, what processes used, and how both went over time: from samples, which are
+few."""
 
 from __future__ import annotations
 
@@ -18,23 +19,35 @@ COUNTED = {"link_bytes_control": "control", "link_bytes_data": "data"}
 
 
 def rises(name: str, over: tuple[str, ...]) -> Column:
-    """Return how much a counter rose since the sample before; one that fell began again at zero, as the first one did."""
+    """Return how much a counter rose since the sample before; one that fell began again at zero, as
+    the first one did."""
     before = sf.coalesce(sf.lag(name).over(Window.partitionBy(*over).orderBy("t")), sf.lit(0))
     return sf.when(sf.col(name) >= before, sf.col(name) - before).otherwise(sf.col(name))
 
 
 def traffic(events: Events) -> DataFrame:
-    """Return (no, t, within, source, target, class, how, packets, bytes): what was sent between two samples, or a single packet.
+    """Return (no, t, within, source, target, class, how, packets, bytes): what was sent between two
+    samples, or a single packet.
 
-    class: control, data, wire (IP, all together). how: link (counted on the wire), tap (packet by packet), broker (its own
-    counters, all its links together, target null). within: in the measured time, from its first sample to its last one.
+    class: control, data, wire (IP, all together).
+    how: link (counted on the wire), tap (packet by packet), broker (its own counters, all its links
+        together, target null).
+    within: in the measured time, from its first sample to its last one.
     """
     within = ((sf.col("t") >= sf.col("since")) & (sf.col("t") < sf.col("until"))).alias("within")
-    place: list[Column | str] = ["no", "t", within, sf.col("broker").alias("source"), sf.col("peer").alias("target")]
+    place: list[Column | str] = [
+        "no",
+        "t",
+        within,
+        sf.col("broker").alias("source"),
+        sf.col("peer").alias("target"),
+    ]
     none = sf.lit(None).cast("long")
 
     def counter(kind: Column, how: str, count: Column, size: Column) -> Column:
-        return sf.struct(kind.alias("class"), sf.lit(how).alias("how"), count.alias("count"), size.alias("size"))
+        return sf.struct(
+            kind.alias("class"), sf.lit(how).alias("how"), count.alias("count"), size.alias("size")
+        )
 
     link = sf.array(
         counter(sf.lit("wire"), "link", sf.col("count"), sf.col("size")),
@@ -43,80 +56,122 @@ def traffic(events: Events) -> DataFrame:
     )
     kinds = sf.create_map(*(sf.lit(word) for pair in COUNTED.items() for word in pair))
     own = sf.array(counter(kinds[sf.col("name")], "broker", none, sf.col("count")))
-    counters = events.of("link", "counted").where((sf.col("kind") == "link") | sf.col("name").isin(*COUNTED))
-    counters = counters.select(*place, "since", sf.inline(sf.when(sf.col("kind") == "link", link).otherwise(own))).where(
-        "size is not null"
+    counters = events.of("link", "counted").where(
+        (sf.col("kind") == "link") | sf.col("name").isin(*COUNTED)
     )
+    counters = counters.select(
+        *place, "since", sf.inline(sf.when(sf.col("kind") == "link", link).otherwise(own))
+    ).where("size is not null")
     series = ("no", "source", "target", "class", "how")
-    # What rose since a sample before the measured time is not of it, or not all of it; a link that is new counts from zero.
+    # What rose since a sample before the measured time is not of it, or not all of it; a link that
+    # is new counts from zero.
     before = sf.lag("t").over(Window.partitionBy(*series).orderBy("t"))
     opening = sf.min(sf.when(sf.col("within"), sf.col("t"))).over(Window.partitionBy("no", "how"))
-    whole = sf.col("within") & sf.when(before.isNull(), sf.col("t") > opening).otherwise(before >= sf.col("since"))
-    counters = counters.withColumn("packets", rises("count", series)).withColumn("bytes", rises("size", series))
+    whole = sf.col("within") & sf.when(before.isNull(), sf.col("t") > opening).otherwise(
+        before >= sf.col("since")
+    )
+    counters = counters.withColumn("packets", rises("count", series)).withColumn(
+        "bytes", rises("size", series)
+    )
     counters = counters.withColumn("within", whole).drop("since", "count", "size")
     tapped = events.of("forwarded", "control").select(
-        *place, sf.when(sf.col("kind") == "control", "control").otherwise("data").alias("class"), sf.lit("tap").alias("how"),
-        sf.lit(1).cast("long").alias("packets"), sf.col("size").alias("bytes"),
-    )  # fmt: skip
+        *place,
+        sf.when(sf.col("kind") == "control", "control").otherwise("data").alias("class"),
+        sf.lit("tap").alias("how"),
+        sf.lit(1).cast("long").alias("packets"),
+        sf.col("size").alias("bytes"),
+    )
     result: DataFrame = counters.unionByName(tapped)
     return result
 
 
 def links(found: DataFrame) -> DataFrame:
-    """Return (no, source, target, class, how): packets and bytes, in all and in the measured time."""
+    """Return (no, source, target, class, how): packets and bytes, in all and in the measured
+    time."""
     inside = sf.when(sf.col("within"), sf.col("bytes")).otherwise(0)
     return found.groupBy("no", "source", "target", "class", "how").agg(
-        sf.sum("packets").alias("packets"), sf.sum("bytes").alias("bytes"), sf.sum(inside).alias("bytes_measured")
+        sf.sum("packets").alias("packets"),
+        sf.sum("bytes").alias("bytes"),
+        sf.sum(inside).alias("bytes_measured"),
     )
 
 
 def packets(events: Events) -> DataFrame:
-    """Return (no, source, target, packet): how many packets of each type a tap saw on each link, and their bytes."""
+    """Return (no, source, target, packet): how many packets of each type a tap saw on each link,
+    and their bytes."""
     kind = sf.when(sf.col("kind") == "control", sf.col("name")).otherwise("publish").alias("packet")
     tapped = events.of("forwarded", "control").select(
         "no", sf.col("broker").alias("source"), sf.col("peer").alias("target"), kind, "size"
     )
-    return tapped.groupBy("no", "source", "target", "packet").agg(sf.count("*").alias("packets"), sf.sum("size").alias("bytes"))
+    return tapped.groupBy("no", "source", "target", "packet").agg(
+        sf.count("*").alias("packets"), sf.sum("size").alias("bytes")
+    )
 
 
 def steps(rows: DataFrame, at: str, run: str, *more: str) -> DataFrame:
-    """Return (run, at, process, role, cpu_s, rss, t_before, used): samples of resources, with what was used (s of CPU) since the
-    one before, and when that was.
+    """Return (run, at, process, role, cpu_s, rss, t_before, used): samples of resources, with what
+    was used (s of CPU) since the one before, and when that was.
 
-    Null for a first sample and for one of a process that was started anew meanwhile: it counts from zero, and what the one before
-    it has used since its last sample is in none. at, run: the columns with the time and the run; more: others to be kept.
+    Null for a first sample and for one of a process that was started anew meanwhile: it counts from
+    zero, and what the one before it has used since its last sample is in none. at, run: the columns
+    with the time and the run; more: others to be kept.
     """
     starts = (sf.col("kind") == "fault") & sf.col("name").isin("start", "restart")
     rows = rows.where((sf.col("kind") == "resources") | starts).select(
-        run, at, *more, "kind", starts.alias("starts"), sf.col("broker").alias("process"), sf.col("name").alias("role"),
-        "cpu_s", "rss",
-    )  # fmt: skip
+        run,
+        at,
+        *more,
+        "kind",
+        starts.alias("starts"),
+        sf.col("broker").alias("process"),
+        sf.col("name").alias("role"),
+        "cpu_s",
+        "rss",
+    )
     over = Window.partitionBy(run, "process").orderBy(at).rowsBetween(Window.unboundedPreceding, 0)
-    rows = rows.withColumn("life", sf.sum(sf.col("starts").cast("int")).over(over)).where("kind = 'resources'")
+    rows = rows.withColumn("life", sf.sum(sf.col("starts").cast("int")).over(over)).where(
+        "kind = 'resources'"
+    )
     over = Window.partitionBy(run, "process", "life").orderBy(at)
     before, used = sf.lag(at).over(over), sf.col("cpu_s") - sf.lag("cpu_s").over(over)
     step = (sf.col(at) > before) & (used >= 0)
-    rows = rows.withColumn("t_before", sf.when(step, before)).withColumn("used", sf.when(step, used))
+    rows = rows.withColumn("t_before", sf.when(step, before)).withColumn(
+        "used", sf.when(step, used)
+    )
     return rows.drop("kind", "starts", "life")
 
 
 def resources(events: Events) -> DataFrame:
-    """Return (no, process, role): CPUs used on average and at most between two samples, resident bytes, in the measured time."""
+    """Return (no, process, role): CPUs used on average and at most between two samples, resident
+    bytes, in the measured time."""
     rows = steps(events.rows, "t", "no", "since", "until").where("t >= since and t < until")
     step = sf.col("t_before") >= sf.col("since")
-    used, time = sf.when(step, sf.col("used")), sf.when(step, (sf.col("t") - sf.col("t_before")) / SECOND)
+    used, time = (
+        sf.when(step, sf.col("used")),
+        sf.when(step, (sf.col("t") - sf.col("t_before")) / SECOND),
+    )
     return rows.groupBy("no", "process", "role").agg(
-        (sf.sum(used) / sf.sum(time)).alias("cpu"), sf.max(used / time).alias("cpu_most"),
-        sf.avg("rss").alias("rss"), sf.max("rss").alias("rss_most"), sf.count("*").alias("samples"),
-    )  # fmt: skip
+        (sf.sum(used) / sf.sum(time)).alias("cpu"),
+        sf.max(used / time).alias("cpu_most"),
+        sf.avg("rss").alias("rss"),
+        sf.max("rss").alias("rss_most"),
+        sf.count("*").alias("samples"),
+    )
 
 
 def timeline(events: Events, found: DataFrame) -> DataFrame:
-    """Return (no, second, what): how much of each there was in each second since the run's first event."""
-    first = events.rows.where(sf.col("kind") == "began").groupBy("no").agg(sf.min("t").alias("zero"))
+    """Return (no, second, what): how much of each there was in each second since the run's first
+    event."""
+    first = (
+        events.rows.where(sf.col("kind") == "began").groupBy("no").agg(sf.min("t").alias("zero"))
+    )
     seconds = sf.floor((sf.col("t") - sf.col("zero")) / SECOND).cast("int").alias("second")
     counts = events.of("published", "accepted", "delivered").join(sf.broadcast(first), "no")
-    counts = counts.groupBy("no", seconds, sf.col("kind").alias("what")).agg(sf.count("*").cast("double").alias("value"))
+    counts = counts.groupBy("no", seconds, sf.col("kind").alias("what")).agg(
+        sf.count("*").cast("double").alias("value")
+    )
     sums = found.where("how <> 'tap'").join(sf.broadcast(first), "no")
-    grouped = sums.groupBy("no", seconds, sf.concat(sf.col("class"), sf.lit("_bytes_"), sf.col("how")).alias("what"))
+    grouped = sums.groupBy(
+        "no", seconds, sf.concat(sf.col("class"), sf.lit("_bytes_"), sf.col("how")).alias("what")
+    )
     return counts.unionByName(grouped.agg(sf.sum("bytes").cast("double").alias("value")))

@@ -23,11 +23,16 @@ UNDO = {"restart": "kill", "start": "kill", "resume": "pause"}
 
 @dataclass
 class Fault:
-    """One fault of a run. at, ends: ns; until then what happens is put down to it. down: brokers that do not run meanwhile.
+    """One fault of a run. at, ends: ns; until then what happens is put down to it. down: brokers
+    that do not run meanwhile.
 
-    tree_s: until all living brokers agreed on a tree again. service_s: until every pair of a publisher and a subscriber that live
-    had a message that was published after the fault. None where it did not come to that before `ends`; unserved: pairs that had
-    none; pairs: all of them.
+    tree_s: until all living brokers agreed on a tree again.
+    service_s: until every pair of a publisher and a subscriber that live had a message that was
+        published after the fault.
+    unserved: pairs that had none.
+    pairs: all of them.
+
+    tree_s and service_s are None where it did not come to that before `ends`.
     """
 
     no: int
@@ -48,12 +53,15 @@ class Fault:
             return "repaired" if self.tree_s is not None else "no tree again"
         if self.unserved:
             return f"{self.unserved} of {self.pairs} pairs not served again"
-        return "repaired" if self.tree_s is not None or self.service_s is not None else "not repaired"
+        return (
+            "repaired" if self.tree_s is not None or self.service_s is not None else "not repaired"
+        )
 
 
 @dataclass
 class Repairs:
-    """Of all runs. convergence: s (None: never agreed) of those that note starts; agreeing: those that note agreement.
+    """Of all runs. convergence: s (None: never agreed) of those that note starts; agreeing: those
+    that note agreement.
 
     started: the brokers whose start a run notes.
     """
@@ -66,7 +74,9 @@ class Repairs:
 
 def convergence_and_faults(events: Events) -> Repairs:
     """Return how long it took all federations to agree first, and after each fault."""
-    marks = events.of("fault", "agreed").select("no", "t", "kind", "name", "broker", "count").collect()
+    marks = (
+        events.of("fault", "agreed").select("no", "t", "kind", "name", "broker", "count").collect()
+    )
     rows = sorted(marks, key=lambda row: (row["no"], row["t"], row["kind"] == "fault"))
     convergence: dict[int, float | None] = {}
     faults: list[Fault] = []
@@ -91,7 +101,8 @@ def convergence_and_faults(events: Events) -> Repairs:
 
 
 def _faults(number: int, happened: Sequence[Any], agreed: Sequence[int]) -> list[Fault]:
-    """Return the faults of one run in turn; each lasts until the next one, or until something is undone."""
+    """Return the faults of one run in turn; each lasts until the next one, or until something is
+    undone."""
     result = []
     down: dict[str, str] = {}
     for row in happened:
@@ -114,29 +125,56 @@ def _serve(events: Events, faults: list[Fault]) -> None:
         return
     spark = events.spark
     spells = small(
-        spark, "no int, fault int, starts long, ends long", [(f.no, index, f.at, f.ends) for index, f in enumerate(faults)]
-    )  # fmt: skip
+        spark,
+        "no int, fault int, starts long, ends long",
+        [(f.no, index, f.at, f.ends) for index, f in enumerate(faults)],
+    )
     downs = small(
-        spark, "fault int, broker string", [(index, broker) for index, f in enumerate(faults) for broker in sorted(f.down)]
+        spark,
+        "fault int, broker string",
+        [(index, broker) for index, f in enumerate(faults) for broker in sorted(f.down)],
     )
     sent = events.of("published").select(
-        "no", "publisher", chunk(), "sequence", sf.col("t").alias("sent"), "topic", sf.col("broker").alias("source")
+        "no",
+        "publisher",
+        chunk(),
+        "sequence",
+        sf.col("t").alias("sent"),
+        "topic",
+        sf.col("broker").alias("source"),
     )
     sent = sent.join(sf.broadcast(spells), "no").where("sent >= starts and sent < ends")
-    alive = sent.join(sf.broadcast(downs.withColumnRenamed("broker", "source")), ["fault", "source"], "left_anti")
+    alive = sent.join(
+        sf.broadcast(downs.withColumnRenamed("broker", "source")), ["fault", "source"], "left_anti"
+    )
     topics = alive.select("no", "topic").distinct()
     wanted = subscriptions.by_topic(subscriptions.intervals(events), topics)
     wanted = wanted.where(~sf.col("receiver").startswith(subscriptions.SHARED))
-    talkers = alive.groupBy("no", "fault", "starts", "ends", "publisher", "topic").agg(sf.max("sent").alias("last"))
+    talkers = alive.groupBy("no", "fault", "starts", "ends", "publisher", "topic").agg(
+        sf.max("sent").alias("last")
+    )
     pairs = talkers.join(wanted, ["no", "topic"]).where("since <= starts and until > last")
-    pairs = pairs.join(sf.broadcast(downs), ["fault", "broker"], "left_anti").select("fault", "publisher", "client").distinct()
-    came = events.of("delivered").select("no", "publisher", chunk(), "sequence", sf.col("t").alias("came"), "client")
+    pairs = (
+        pairs.join(sf.broadcast(downs), ["fault", "broker"], "left_anti")
+        .select("fault", "publisher", "client")
+        .distinct()
+    )
+    came = events.of("delivered").select(
+        "no", "publisher", chunk(), "sequence", sf.col("t").alias("came"), "client"
+    )
     came = came.repartition(events.spread, *_KEY[:3])
     served = came.join(alive.repartition(events.spread, *_KEY[:3]).hint("merge"), list(_KEY))
-    # What comes after it was undone, the undoing may have repaired: as with trees, it is put down to no fault.
-    served = served.where("came < ends").groupBy("fault", "publisher", "client").agg(sf.min("came").alias("came"))
+    # What comes after it was undone, the undoing may have repaired: as with trees, it is put down
+    # to no fault.
+    served = (
+        served.where("came < ends")
+        .groupBy("fault", "publisher", "client")
+        .agg(sf.min("came").alias("came"))
+    )
     found = pairs.join(served, ["fault", "publisher", "client"], "left").groupBy("fault")
-    for row in found.agg(sf.count("*").alias("pairs"), sf.count("came").alias("served"), sf.max("came").alias("last")).collect():
+    for row in found.agg(
+        sf.count("*").alias("pairs"), sf.count("came").alias("served"), sf.max("came").alias("last")
+    ).collect():
         fault = faults[row["fault"]]
         fault.pairs, fault.unserved = row["pairs"], row["pairs"] - row["served"]
         if not fault.unserved:
@@ -144,7 +182,8 @@ def _serve(events: Events, faults: list[Fault]) -> None:
 
 
 def trees(events: Events) -> DataFrame:
-    """Return (no, broker, parent): each broker's neighbour towards the root when the measured time ended."""
+    """Return (no, broker, parent): each broker's neighbour towards the root when the measured time
+    ended."""
     roles = events.of("role").where("name not like 'state:%' and t < until")
     last = roles.groupBy("no", "broker", "peer").agg(sf.max_by("name", "t").alias("role"))
     return last.where("role = 'root'").select("no", "broker", sf.col("peer").alias("parent"))

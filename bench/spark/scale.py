@@ -1,4 +1,5 @@
-"""Time for a row from a million rows up, and the same question to DuckDB: `python -m bench.spark.scale --rows N...`."""
+"""Time for a row from a million rows up, and the same question to DuckDB: `python -m
+bench.spark.scale --rows N...`."""
 
 from __future__ import annotations
 
@@ -25,29 +26,42 @@ from bench.spark.session import SparkMissingError, java, require
 DUCK = """
 with p as (select publisher, sequence, min("at") as t, first(topic) as topic from '{files}'
       where kind = 'published' group by all),
-d as (select publisher, sequence, client, min("at") as t, count(*) as n from '{files}' where kind = 'delivered' group by all),
-j as (select d.client, d.publisher, p.topic, d.sequence, d.t, d.n, d.t - p.t as delay from d join p using (publisher, sequence)),
+d as (select publisher, sequence, client, min("at") as t, count(*) as n from '{files}'
+      where kind = 'delivered' group by all),
+j as (select d.client, d.publisher, p.topic, d.sequence, d.t, d.n, d.t - p.t as delay
+      from d join p using (publisher, sequence)),
 o as (select *, min(t) over (partition by publisher, client, topic order by sequence desc
                              rows between unbounded preceding and 1 preceding) as newer from j),
 s as (select p.topic, count(*) as published from p group by all),
 w as (select sum(published) as expected
-      from s join (select distinct client, topic from '{files}' where kind = 'subscribed') using (topic))
-select count(*), sum(n) - count(*), (select expected from w) - count(*), count(*) filter (t > newer), avg(delay) / 1e6,
+      from s join (select distinct client, topic from '{files}' where kind = 'subscribed')
+      using (topic))
+select count(*), sum(n) - count(*), (select expected from w) - count(*),
+       count(*) filter (t > newer), avg(delay) / 1e6,
        approx_quantile(delay, [0.5, 0.9, 0.99, 0.999]::float[]) from o
 """
-"""The core of the pipeline as one query: deliveries, duplicates, losses, order, mean delay, percentiles."""
+"""The core of the pipeline as one query: deliveries, duplicates, losses, order, mean delay,
+percentiles."""
 
 
 FIGURES = (
-    "delivered", "duplicates", "lost", "disordered", "delay_mean_ms", "delay_p50_ms", "delay_p90_ms", "delay_p99_ms",
+    "delivered",
+    "duplicates",
+    "lost",
+    "disordered",
+    "delay_mean_ms",
+    "delay_p50_ms",
+    "delay_p90_ms",
+    "delay_p99_ms",
     "delay_p999_ms",
-)  # fmt: skip
+)
 """What both are asked for, in the order of the query."""
 
 
 @dataclass
 class Cost:
-    """What a question took: seconds, the most memory of the process and its children (bytes), and its answers."""
+    """What a question took: seconds, the most memory of the process and its children (bytes), and
+    its answers."""
 
     seconds: float
     memory: int
@@ -80,8 +94,11 @@ class Watch:
 
 
 def _run(what: str, program: list[str]) -> tuple[float, int, Any]:
-    """Run a program, whose last line is JSON of its seconds and its answer; returns both, the most memory (bytes) between."""
-    process = subprocess.Popen([sys.executable, "-c", *program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    """Run a program, whose last line is JSON of its seconds and its answer; returns both, the most
+    memory (bytes) between."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", *program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     with Watch(process.pid) as watch:
         out, errors = process.communicate()
     if process.returncode:
@@ -116,7 +133,10 @@ connection.execute(f"set threads={sys.argv[4]}")
 connection.execute(f"set temp_directory='{sys.argv[5]}'")
 began = time.monotonic()
 row = connection.execute(sys.argv[2]).fetchone()
-print(json.dumps([time.monotonic() - began, [float(value) for value in row[:5]] + [value / 1e6 for value in row[5]]]))
+print(json.dumps([
+    time.monotonic() - began,
+    [float(value) for value in row[:5]] + [value / 1e6 for value in row[5]]
+]))
 """
 
 
@@ -124,14 +144,24 @@ def ask_duckdb(folder: Path, threads: int, memory: str) -> Cost:
     """Ask the same of DuckDB, in a process of its own."""
     query = DUCK.format(files=f"{folder}/trace/*/*/*.parquet")
     with tempfile.TemporaryDirectory(dir=folder) as spill:
-        seconds, memory_used, values = _run("DuckDB", [_DUCK, "", query, memory, str(threads), spill])
+        seconds, memory_used, values = _run(
+            "DuckDB", [_DUCK, "", query, memory, str(threads), spill]
+        )
     return Cost(seconds, memory_used, dict(zip(FIGURES, values, strict=True)))
 
 
 def check(made: Made, cost: Cost) -> str:
     """Return what is wrong with the answers, empty if nothing is."""
-    wanted = {"delivered": made.expected - made.lost, "duplicates": made.duplicates, "lost": made.lost}
-    wrong = [f"{name} {cost.answers[name]:,.0f}, not {value:,}" for name, value in wanted.items() if cost.answers[name] != value]
+    wanted = {
+        "delivered": made.expected - made.lost,
+        "duplicates": made.duplicates,
+        "lost": made.lost,
+    }
+    wrong = [
+        f"{name} {cost.answers[name]:,.0f}, not {value:,}"
+        for name, value in wanted.items()
+        if cost.answers[name] != value
+    ]
     return "; ".join(wrong)
 
 
@@ -139,7 +169,9 @@ def measure(rows: int, master: str, memory: str, threads: int, folder: Path) -> 
     """Make so many rows, ask both, and return the lines of the table."""
     began = time.monotonic()
     made = make(folder, rows)
-    print(f"{made.rows:,} rows made in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    print(
+        f"{made.rows:,} rows made in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True
+    )
     lines = []
     asked: tuple[tuple[str, Callable[[], Cost]], ...] = (
         ("Spark", lambda: ask_spark(folder, made.rows, master, memory)),
@@ -154,9 +186,10 @@ def measure(rows: int, master: str, memory: str, threads: int, folder: Path) -> 
         wrong = check(made, cost)
         answers: dict[str, Any] = cost.answers
         lines.append(
-            f"| {made.rows:,} | {name} | {cost.seconds:.1f} | {cost.seconds / made.rows * 1e9:,.0f} | "
-            f"{cost.memory / 2**20:,.0f} | "
-            f"{wrong or 'right'}; p50 {answers['delay_p50_ms']:.3f}, p99 {answers['delay_p99_ms']:.3f} ms |"
+            f"| {made.rows:,} | {name} | {cost.seconds:.1f} | "
+            f"{cost.seconds / made.rows * 1e9:,.0f} | {cost.memory / 2**20:,.0f} | "
+            f"{wrong or 'right'}; p50 {answers['delay_p50_ms']:.3f}, "
+            f"p99 {answers['delay_p99_ms']:.3f} ms |"
         )
         print(lines[-1], file=sys.stderr, flush=True)
     return lines
@@ -166,13 +199,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the table; 0: done, 2: bad input, or Java is missing."""
     parser = argparse.ArgumentParser(prog="python -m bench.spark.scale", description=__doc__)
     least = partial(checked.count, least=LEAST_ROWS)
-    parser.add_argument("--rows", type=least, nargs="+", default=[1_000_000, 10_000_000], metavar="N")
-    parser.add_argument("--master", default="local[2]", metavar="URL", help="(local[2])")
-    parser.add_argument("--threads", type=partial(checked.count, most=4096), default=2, metavar="N", help="of DuckDB (2)")
     parser.add_argument(
-        "--memory", default="2g", metavar="SIZE", help="what each may use: Java's heap, DuckDB's memory_limit (2g)"
+        "--rows", type=least, nargs="+", default=[1_000_000, 10_000_000], metavar="N"
     )
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="where the rows are made, and deleted again (the system's)")
+    parser.add_argument("--master", default="local[2]", metavar="URL", help="(local[2])")
+    parser.add_argument(
+        "--threads",
+        type=partial(checked.count, most=4096),
+        default=2,
+        metavar="N",
+        help="of DuckDB (2)",
+    )
+    parser.add_argument(
+        "--memory",
+        default="2g",
+        metavar="SIZE",
+        help="what each may use: Java's heap, DuckDB's memory_limit (2g)",
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="where the rows are made, and deleted again (the system's)",
+    )
     options = parser.parse_args(argv)
     try:
         java()
@@ -182,11 +231,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (SparkMissingError, ValueError) as error:
         print(f"bench.spark.scale: {error}", file=sys.stderr)
         return 2
-    print(f"DuckDB {duckdb.__version__}, {options.threads} threads; Spark {options.master}; {options.memory} each\n")
-    print("| rows | | s | ns a row | MiB resident, at most | answers |\n|---|---|---|---|---|---|", flush=True)
+    print(
+        f"DuckDB {duckdb.__version__}, {options.threads} threads; "
+        f"Spark {options.master}; {options.memory} each\n"
+    )
+    print(
+        "| rows | | s | ns a row | MiB resident, at most | answers |\n|---|---|---|---|---|---|",
+        flush=True,
+    )
     for rows in options.rows:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            for line in measure(rows, options.master, options.memory, options.threads, Path(folder)):
+            for line in measure(
+                rows, options.master, options.memory, options.threads, Path(folder)
+            ):
                 print(line, flush=True)
     return 0
 

@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 JAVA = 17
 """The oldest Java that Spark 4 runs on."""
 LITTLE, SOME = 200_000, 3_000_000
-"""Rows up to which it takes longer to compile queries than to interpret them, and to compile what is compiled well than to do it
-simply: most of the time of a small set of runs is Java's and Spark's compilers at work on code that runs once."""
+"""Rows up to which it takes longer to compile queries than to interpret them, and to compile what
+is compiled well than to do it simply: most of the time of a small set of runs is Java's and Spark's
+compilers at work on code that runs once."""
 INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
 ROWS_PER_PARTITION = 1_000_000
-"""Rows that a task sorts at a time: some hundred MB, so that a worker of 1 GB does without the disk."""
+"""Rows that a task sorts at a time: some hundred MB, so that a worker of 1 GB does without the
+disk."""
 
 LEAST_MEMORY, MOST_MEMORY = 512 << 20, 4 << 40
 """Bytes of heap: less than Spark starts with, and more than Java reserves anywhere."""
@@ -48,27 +50,40 @@ def java() -> str:
     if found is None:
         raise SparkMissingError(f"Spark needs Java {JAVA} or newer, and there is none; {install}")
     try:
-        said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False, timeout=60).stderr
+        said = subprocess.run(
+            [found, "-version"], capture_output=True, text=True, check=False, timeout=60
+        ).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SparkMissingError(f"Spark needs Java {JAVA} or newer, and {found} does not run ({error}); {install}") from error
+        raise SparkMissingError(
+            f"Spark needs Java {JAVA} or newer, and {found} does not run ({error}); {install}"
+        ) from error
     version = re.search(r'version "(?:1\.)?(\d+)', said)
     if version is None or int(version[1]) < JAVA:
-        raise SparkMissingError(f"Spark needs Java {JAVA} or newer, {found} is {version[1] if version else 'unknown'}; {install}")
+        raise SparkMissingError(
+            f"Spark needs Java {JAVA} or newer, "
+            f"{found} is {version[1] if version else 'unknown'}; {install}"
+        )
     return found
 
 
 def require(master: str | None, memory: str) -> None:
-    """Raise ValueError, in one line, for a master that is none or does not answer, and for a size that is none.
+    """Raise ValueError, in one line, for a master that is none or does not answer, and for a size
+    that is none.
 
     Spark itself would try for a minute, and Java speaks in several lines.
     """
     size = _SIZE.fullmatch(memory)
     if size is None or not LEAST_MEMORY <= int(size[1]) * _UNITS[size[2].lower()] <= MOST_MEMORY:
         raise ValueError(f"--memory {memory}: expected a size from 512m to 4t, such as 2g")
-    if master is None or re.fullmatch(r"local(\[(\*|[1-9]\d{0,4})(, ?\d+)?\])?|local-cluster\[[\d, ]+\]|yarn|k8s://\S+", master):
+    if master is None or re.fullmatch(
+        r"local(\[(\*|[1-9]\d{0,4})(, ?\d+)?\])?|local-cluster\[[\d, ]+\]|yarn|k8s://\S+", master
+    ):
         return
     if not _CLUSTER.fullmatch(master):
-        raise ValueError(f"--master {master}: expected local[N], local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT")
+        raise ValueError(
+            f"--master {master}: expected "
+            "local[N], local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT"
+        )
     why = ""
     for each in master.removeprefix("spark://").split(","):
         host, _, port = each.rpartition(":")
@@ -81,7 +96,8 @@ def require(master: str | None, memory: str) -> None:
 
 
 def cause(error: Exception) -> str:
-    """Return what was behind a failure of Spark, in one line: the message of the innermost exception of Java."""
+    """Return what was behind a failure of Spark, in one line: the message of the innermost
+    exception of Java."""
     told: list[tuple[str, str]] = []
     try:
         inner: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
@@ -93,15 +109,20 @@ def cause(error: Exception) -> str:
     for name, text in reversed(told):
         if line := next((line.strip() for line in text.splitlines() if line.strip()), ""):
             return f"{line[:300]} ({name})"
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
+    return next(
+        (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+    )[:300]
 
 
 def session(master: str | None = None, memory: str = "2g", rows: int | None = None) -> SparkSession:
     """Return the Spark session of this process.
 
-    master: a Spark URL; None: what spark-submit says, else local[*]. memory: of the driver, which in local mode does all the
-    work; when spark-submit has started this process its own --driver-memory counts. rows: what it is for, None: not known, or
-    much. Raises SparkMissingError.
+    master: a Spark URL; None: what spark-submit says, else local[*].
+    memory: of the driver, which in local mode does all the work; when spark-submit has started this
+        process its own --driver-memory counts.
+    rows: what it is for, None: not known, or much.
+
+    Raises SparkMissingError.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
@@ -109,12 +130,15 @@ def session(master: str | None = None, memory: str = "2g", rows: int | None = No
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise SparkMissingError("PySpark is missing; install it with: pip install 'mqttree[spark]'") from error
+        raise SparkMissingError(
+            "PySpark is missing; install it with: pip install 'mqttree[spark]'"
+        ) from error
     builder = (
         SparkSession.builder.appName("mqttree traces")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.parquet.filterPushdown", "true")
-        # Both sides of the join are spread by (run, publisher, chunk), and stay where they are for what follows.
+        # Both sides of the join are spread by (run, publisher, chunk), and stay where they are for
+        # what follows.
         .config("spark.sql.requireAllClusterKeysForCoPartition", "false")
         .config("spark.sql.ansi.enabled", "true")
         .config("spark.ui.showConsoleProgress", "false")
@@ -124,7 +148,8 @@ def session(master: str | None = None, memory: str = "2g", rows: int | None = No
         builder = builder.config("spark.log.level", "FATAL")
         options = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
         builder = builder.config(
-            "spark.driver.extraJavaOptions", options + (" -XX:TieredStopAtLevel=1" if rows is not None and rows <= SOME else "")
+            "spark.driver.extraJavaOptions",
+            options + (" -XX:TieredStopAtLevel=1" if rows is not None and rows <= SOME else ""),
         )
         if rows is not None and rows <= LITTLE:
             for name, value in INTERPRETED.items():
@@ -133,7 +158,9 @@ def session(master: str | None = None, memory: str = "2g", rows: int | None = No
         builder = builder.master(master or "local[*]")
         if (master or "local").startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
+            builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config(
+                "spark.driver.host", "127.0.0.1"
+            )
     found = builder.getOrCreate()
     found.sparkContext.setLogLevel("FATAL" if not submitted else "ERROR")
     return found

@@ -1,4 +1,5 @@
-"""What lies below a folder: descriptions of runs, complete trace files, and files that are not whole."""
+"""What lies below a folder: descriptions of runs, complete trace files, and files that are not
+whole."""
 
 from __future__ import annotations
 
@@ -40,8 +41,9 @@ class SourceError(ValueError):
 class Run:
     """One run: its run.json (about, empty where it is not known), and what is there of its trace.
 
-    place: the path of run.json, or of the folder with the trace files. case: the name that repetitions of one measurement have in
-    common; apart: what of it tells it from others of the same factors (summary.name_cases sets both).
+    place: the path of run.json, or of the folder with the trace files.
+    case: the name that repetitions of one measurement have in common.
+    apart: what of it tells it from others of the same factors (summary.name_cases sets both).
     """
 
     run: str
@@ -63,12 +65,18 @@ class Run:
     def window(self) -> tuple[int, int] | None:
         """The measured time in ns of the coordinating host's monotonic clock, where it is known."""
         since, until = self.about.get("measure_from_ns"), self.about.get("measure_to_ns")
-        return (since, until) if isinstance(since, int) and isinstance(until, int) and since < until else None
+        return (
+            (since, until)
+            if isinstance(since, int) and isinstance(until, int) and since < until
+            else None
+        )
 
     def silence(self, role: str) -> str:
-        """Return why nothing follows from what the processes of a role (of ROLES) did not note; empty: they told everything.
+        """Return why nothing follows from what the processes of a role (of ROLES) did not note;
+        empty: they told everything.
 
-        Where no process is named after the role, any of those that are named after none may have it.
+        Where no process is named after the role, any of those that are named after none may have
+        it.
         """
         if not self.files:
             return "no whole file in the trace" if self.broken else "no trace"
@@ -84,9 +92,11 @@ _Runs = dict[tuple[str, str], Run]
 
 
 def read(folders: Iterable[str], spark: SparkSession | None = None) -> list[Run]:
-    """Return all runs below the folders, in the order in which they began; folders may be URLs that Spark's file systems know.
+    """Return all runs below the folders, in the order in which they began; folders may be URLs that
+    Spark's file systems know.
 
-    Every file's end is looked at: half-written ones are named in their run's remarks and left out. Raises SourceError.
+    Every file's end is looked at: half-written ones are named in their run's remarks and left out.
+    Raises SourceError.
     """
     runs: _Runs = {}
     unread: dict[str, str] = {}
@@ -109,18 +119,27 @@ def read(folders: Iterable[str], spark: SparkSession | None = None) -> list[Run]
                 run.remarks.append("no run.json: parameters and measured time are not known")
         elif not run.files:
             run.remarks.append("no trace")
-        for process in [each["name"] for each in run.about.get("processes") or []] if run.files else []:
+        for process in (
+            [each["name"] for each in run.about.get("processes") or []] if run.files else []
+        ):
             # The network writes only where there is one that sees packets.
-            if not process.startswith("network") and process not in run.rows and process not in run.broken:
+            if (
+                not process.startswith("network")
+                and process not in run.rows
+                and process not in run.broken
+            ):
                 run.broken.add(process)
                 run.remarks.append(f"{process}: no trace")
         for word in ("failures", "findings"):
             run.remarks += [str(text) for text in run.about.get(word) or []]
-    return sorted(runs.values(), key=lambda run: (run.scenario, run.about.get("began") or 0, run.run))
+    return sorted(
+        runs.values(), key=lambda run: (run.scenario, run.about.get("began") or 0, run.run)
+    )
 
 
 def url(path: str) -> str:
-    """Return a path as a URL: one without a scheme is of this machine, whatever file system a cluster takes it for."""
+    """Return a path as a URL: one without a scheme is of this machine, whatever file system a
+    cluster takes it for."""
     return path if _SCHEME.match(path) else f"file://{os.path.abspath(path)}"
 
 
@@ -147,12 +166,15 @@ def _describe(store: _Local | _Hadoop, path: str, runs: _Runs, unread: dict[str,
 
 
 def _join(unread: dict[str, str], runs: _Runs) -> None:
-    """Put each run.json that cannot be read to the trace beside it, or make a run of it that has nothing else."""
+    """Put each run.json that cannot be read to the trace beside it, or make a run of it that has
+    nothing else."""
     for folder, why in unread.items():
         places = (f"{folder}/scenario=", f"{folder}/trace/scenario=")
         beside = [run for run in runs.values() if not run.about and run.place.startswith(places)]
         name = "/".join([*folder.split("/")[-3:], "run.json"])
-        for run in beside or [runs.setdefault(("unknown", name), Run(name, "unknown", place=f"{folder}/run.json"))]:
+        for run in beside or [
+            runs.setdefault(("unknown", name), Run(name, "unknown", place=f"{folder}/run.json"))
+        ]:
             run.remarks.append(why)
 
 
@@ -167,7 +189,10 @@ def _take(store: _Local | _Hadoop, path: str, place: re.Match[str], runs: _Runs)
     run.seen[file] = path
     if part:
         run.broken.add(process)
-        run.remarks.append(f"{process}: its last file is half-written and left out; the process was ended while it wrote")
+        run.remarks.append(
+            f"{process}: its last file is half-written and left out; "
+            "the process was ended while it wrote"
+        )
         return
     try:
         about, rows = store.footer(path)
@@ -178,19 +203,24 @@ def _take(store: _Local | _Hadoop, path: str, place: re.Match[str], runs: _Runs)
     version = about.get("mqttree.trace", "")
     if version != str(VERSION):
         run.broken.add(process)
-        run.remarks.append(f"{process}: {file} has schema {version or 'unknown'}, not {VERSION}, and is left out")
+        run.remarks.append(
+            f"{process}: {file} has schema {version or 'unknown'}, not {VERSION}, and is left out"
+        )
         return
     for word, mine in (("run", name), ("scenario", scenario)):
         if (owner := about.get(f"mqttree.{word}", mine)) != mine:
             run.broken.add(process)
-            run.remarks.append(f"{process}: {file} is of {word} {owner}, not of its folder's, and is left out")
+            run.remarks.append(
+                f"{process}: {file} is of {word} {owner}, not of its folder's, and is left out"
+            )
             return
     run.files.append(path)
     run.rows[process] = run.rows.get(process, 0) + rows
 
 
 def damaged(runs: Iterable[Run], file: str) -> bool:
-    """Leave a file out that could not be read, as Spark names it; False if it is not one of these."""
+    """Leave a file out that could not be read, as Spark names it; False if it is not one of
+    these."""
     for run in runs:
         for each in run.files:
             if same(each, file):
@@ -204,7 +234,8 @@ def damaged(runs: Iterable[Run], file: str) -> bool:
 
 
 def same(path: str, file: str) -> bool:
-    """Whether a path is the file that Spark names: it says file:///a%20b where Hadoop says file:/a b, and Python /a b."""
+    """Whether a path is the file that Spark names: it says file:///a%20b where Hadoop says file:/a
+    b, and Python /a b."""
     mine, *others = (re.sub(r"^file:/+", "/", each) for each in (path, file, unquote(file)))
     return mine in others
 
@@ -226,7 +257,8 @@ class _Local:
         return Path(path).read_text(encoding="utf-8")
 
     def footer(self, path: str) -> tuple[dict[str, str], int]:
-        """Return the metadata and the number of rows; ValueError if the file does not end as a Parquet file does."""
+        """Return the metadata and the number of rows; ValueError if the file does not end as a
+        Parquet file does."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -234,12 +266,16 @@ class _Local:
             found = pq.read_metadata(path)
         except (OSError, pa.ArrowException) as error:
             raise ValueError(str(error).splitlines()[0].strip(" .")[:120]) from error
-        return {key.decode(): value.decode("utf-8", "replace") for key, value in (found.metadata or {}).items()
-                if key.startswith(b"mqttree.")}, found.num_rows  # fmt: skip
+        return {
+            key.decode(): value.decode("utf-8", "replace")
+            for key, value in (found.metadata or {}).items()
+            if key.startswith(b"mqttree.")
+        }, found.num_rows
 
 
 class _Hadoop:
-    """Files of any file system that Spark reads; looked at by Spark's own libraries in the driver."""
+    """Files of any file system that Spark reads; looked at by Spark's own libraries in the
+    driver."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         from py4j.protocol import Py4JJavaError
@@ -274,13 +310,22 @@ class _Hadoop:
 
         hadoop = self._jvm.org.apache.parquet.hadoop
         try:
-            file = hadoop.util.HadoopInputFile.fromPath(self._jvm.org.apache.hadoop.fs.Path(path), self._conf)
+            file = hadoop.util.HadoopInputFile.fromPath(
+                self._jvm.org.apache.hadoop.fs.Path(path), self._conf
+            )
             reader = hadoop.ParquetFileReader.open(file)
         except Py4JJavaError as error:
-            raise ValueError(str(error.java_exception.getMessage()).splitlines()[0][-120:]) from error
+            raise ValueError(
+                str(error.java_exception.getMessage()).splitlines()[0][-120:]
+            ) from error
         try:
             words = reader.getFooter().getFileMetaData().getKeyValueMetaData()
-            said = {name: words.get(name) for name in ("mqttree.trace", "mqttree.run", "mqttree.scenario")}
-            return {name: str(value) for name, value in said.items() if value is not None}, int(reader.getRecordCount())
+            said = {
+                name: words.get(name)
+                for name in ("mqttree.trace", "mqttree.run", "mqttree.scenario")
+            }
+            return {name: str(value) for name, value in said.items() if value is not None}, int(
+                reader.getRecordCount()
+            )
         finally:
             reader.close()

@@ -1,4 +1,5 @@
-"""One line for each run, one for each case over its repetitions: what there is is averaged, what there is not is named."""
+"""One line for each run, one for each case over its repetitions: what there is is averaged, what
+there is not is named."""
 
 from __future__ import annotations
 
@@ -42,7 +43,17 @@ MEASURES = (
     "jain",
 )
 """What is averaged over repetitions, in the order of the columns."""
-COUNTS = ("published", "accepted", "expected", "delivered", "unexpected", "strays", "early", "faults", "brokers")
+COUNTS = (
+    "published",
+    "accepted",
+    "expected",
+    "delivered",
+    "unexpected",
+    "strays",
+    "early",
+    "faults",
+    "brokers",
+)
 OF_A_FLOW = frozenset(MEASURES[:16])
 """Measures that a single flow has, too."""
 MOST_WORDS = 4
@@ -62,7 +73,8 @@ class Line:
     """Those that ran."""
 
     def put(self, name: str, value: float | int | None, otherwise: str, by: str = "") -> None:
-        """Set a measure, or say why there is none; by: who would have noted it (of source.ROLES), if that may be why."""
+        """Set a measure, or say why there is none; by: who would have noted it (of source.ROLES),
+        if that may be why."""
         self.values[name] = value
         if value is None:
             self.missing[name] = (by and self.run.silence(by)) or otherwise
@@ -75,7 +87,8 @@ class Line:
 
 
 def case(run: Run) -> str:
-    """Return what repetitions of one measurement have in common, as text; of a run without run.json nothing is known of that."""
+    """Return what repetitions of one measurement have in common, as text; of a run without run.json
+    nothing is known of that."""
     if not run.about:
         return f"run={run.run}"
     cell = run.about.get("cell") or {}
@@ -94,10 +107,11 @@ def fingerprint(run: Run) -> str:
 
 
 def name_cases(runs: Iterable[Run]) -> None:
-    """Set each run's case and apart: runs of equal factors that are no repetitions of each other get their own names.
+    """Set each run's case and apart: runs of equal factors that are no repetitions of each other
+    get their own names.
 
-    Those are runs in another form, lab, on another machine or of another commit than others of their scenario, and of other
-    parameters than others of their factors.
+    Those are runs in another form, lab, on another machine or of another commit than others of
+    their scenario, and of other parameters than others of their factors.
     """
     scenarios: dict[str, list[Run]] = {}
     for run in runs:
@@ -105,18 +119,25 @@ def name_cases(runs: Iterable[Run]) -> None:
     for members in scenarios.values():
         groups: dict[tuple[str, str, str], dict[str, list[Run]]] = {}
         for run, (form, place) in zip(members, _settings(members), strict=True):
-            groups.setdefault((case(run), form, place), {}).setdefault(fingerprint(run), []).append(run)
+            groups.setdefault((case(run), form, place), {}).setdefault(fingerprint(run), []).append(
+                run
+            )
         for (common, form, place), alike in groups.items():
             for words, same in zip(_apart(alike), alike.values(), strict=True):
                 for run in same:
-                    run.case = ",".join(filter(None, (common, place, words)))  # which has the form already
-                    run.apart = ",".join(filter(None, (form, place, words))) if run.about else common
+                    # `common` has the form already.
+                    run.case = ",".join(filter(None, (common, place, words)))
+                    run.apart = (
+                        ",".join(filter(None, (form, place, words))) if run.about else common
+                    )
 
 
 def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Return of each run of a scenario its form ("short"), and its lab, machine and commit; empty what all have in common.
+    """Return of each run of a scenario its form ("short"), and its lab, machine and commit; empty
+    what all have in common.
 
-    What a run does not say (one that failed before there was a lab) it shares with the others, if those agree.
+    What a run does not say (one that failed before there was a lab) it shares with the others, if
+    those agree.
     """
     found = [_setting(run) if run.about else {} for run in runs]
     values: dict[str, list[str]] = {}
@@ -126,7 +147,9 @@ def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
                 values[name].append(value)
     result = []
     for run, each in zip(runs, found, strict=True):
-        differ = sorted(name for name, known in values.items() if len(known) > 1 and name != "short")
+        differ = sorted(
+            name for name, known in values.items() if len(known) > 1 and name != "short"
+        )
         words = [f"{name}={each.get(name, 'unknown')}" for name in differ]
         form = "short" if each.get("short") == "yes" and len(values["short"]) > 1 else ""
         result.append((form, ",".join(words) if run.about else ""))
@@ -134,9 +157,12 @@ def _settings(runs: Sequence[Run]) -> list[tuple[str, str]]:
 
 
 def _setting(run: Run) -> dict[str, str]:
-    """Return what else than parameters a run was made with, as text. Of memory GB: a kernel keeps some kB more or less."""
+    """Return what else than parameters a run was made with, as text. Of memory GB: a kernel keeps
+    some kB more or less."""
     about = run.about
-    machine = {f"machine.{name}": str(value) for name, value in (about.get("machine") or {}).items()}
+    machine = {
+        f"machine.{name}": str(value) for name, value in (about.get("machine") or {}).items()
+    }
     if (memory := machine.get("machine.ram", "").removesuffix(" kB")).isdigit():
         machine["machine.ram"] = f"{int(memory) / 1e6:.0f} GB"
     found = {"short": "yes" if about.get("short") else "no"}
@@ -144,12 +170,15 @@ def _setting(run: Run) -> dict[str, str]:
         found["lab"] = about["lab"]
     found |= machine
     if "commit" in about:
-        found["commit"] = (about["commit"][:12] or "none") + (" with changes" if about.get("dirty") else "")
+        found["commit"] = (about["commit"][:12] or "none") + (
+            " with changes" if about.get("dirty") else ""
+        )
     return found
 
 
 def _apart(alike: Mapping[str, Sequence[Run]]) -> list[str]:
-    """Return what tells groups of runs apart, by fingerprint: parameters that differ, else folders, else the fingerprint."""
+    """Return what tells groups of runs apart, by fingerprint: parameters that differ, else folders,
+    else the fingerprint."""
     if len(alike) == 1:
         return [""]
     first = [members[0] for members in alike.values()]
@@ -160,7 +189,8 @@ def _apart(alike: Mapping[str, Sequence[Run]]) -> list[str]:
 
 
 def _parameters(runs: Sequence[Run]) -> list[str]:
-    """Return the parameters of each run that are not the same in all; nothing if they are too many to be a name."""
+    """Return the parameters of each run that are not the same in all; nothing if they are too many
+    to be a name."""
     flat = []
     for run in runs:
         parameters = dict(run.about.get("parameters") or {})
@@ -173,11 +203,16 @@ def _parameters(runs: Sequence[Run]) -> list[str]:
     differ = [key for key in keys if len({each.get(key) for each in flat}) > 1]
     if len(differ) > MOST_WORDS:
         return [""] * len(runs)
-    return [",".join(f"{key}={each[key]}" for key in differ if key in each) or "none of these parameters" for each in flat]
+    return [
+        ",".join(f"{key}={each[key]}" for key in differ if key in each)
+        or "none of these parameters"
+        for each in flat
+    ]
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the single values in mappings and lists with their names: "rate", "small.rate", "faults.0.at"."""
+    """Yield the single values in mappings and lists with their names: "rate", "small.rate",
+    "faults.0.at"."""
     if isinstance(value, Mapping):
         for key, each in value.items():
             yield from _flat(f"{name}.{key}" if name and name != "flows" else str(key), each)
@@ -192,7 +227,10 @@ def _folders(runs: Sequence[Run]) -> list[str]:
     """Return the parts of the runs' paths, from where they differ, that tell them apart."""
     parts = [run.place.split("/")[:-1] for run in runs]
     length = max(map(len, parts))
-    first = next((place for place in range(length) if len({tuple(each[: place + 1]) for each in parts}) > 1), length)
+    first = next(
+        (place for place in range(length) if len({tuple(each[: place + 1]) for each in parts}) > 1),
+        length,
+    )
     for last in range(first + 1, length + 1):
         words = ["/".join(each[first:last]) for each in parts]
         if len(set(words)) == len(words) and all(words):
@@ -225,12 +263,15 @@ def row(line: Line) -> dict[str, Any]:
 def cases(lines: Iterable[Line]) -> list[dict[str, Any]]:
     """Return the averages of each measure over the repetitions of each case.
 
-    A run that did not end, or whose trace is not whole, is in no average; `without` counts it, and `why` says so, as well as runs
-    that have no such figure. A run without run.json is a case of its own, as nothing says what it would repeat.
+    A run that did not end, or whose trace is not whole, is in no average; `without` counts it, and
+    `why` says so, as well as runs that have no such figure. A run without run.json is a case of its
+    own, as nothing says what it would repeat.
     """
     groups: dict[tuple[str, ...], list[Line]] = {}
     for line in lines:
-        groups.setdefault((line.run.scenario, line.run.case, line.flow, fingerprint(line.run)), []).append(line)
+        groups.setdefault(
+            (line.run.scenario, line.run.case, line.flow, fingerprint(line.run)), []
+        ).append(line)
     result = []
     for (scenario, name, flow, same), members in groups.items():
         for measure in MEASURES:
@@ -280,22 +321,29 @@ def _why(reasons: Sequence[str]) -> str:
     counts: dict[str, int] = {}
     for reason in reasons:
         counts[reason] = counts.get(reason, 0) + 1
-    return ", ".join(reason if count == 1 else f"{count} x {reason}" for reason, count in counts.items())
+    return ", ".join(
+        reason if count == 1 else f"{count} x {reason}" for reason, count in counts.items()
+    )
 
 
 def brokers(run: Run, started: Collection[str] = ()) -> list[str]:
-    """Return the brokers that ran: those that run.json says, else those of its topology (that the trace says were started)."""
+    """Return the brokers that ran: those that run.json says, else those of its topology (that the
+    trace says were started)."""
     topology = (run.about.get("topology") or {}).get("brokers") or []
     if isinstance(topology, Mapping):
         found = sorted(topology)
     else:
-        found = [str(each.get("name", each)) if isinstance(each, Mapping) else str(each) for each in topology]
+        found = [
+            str(each.get("name", each)) if isinstance(each, Mapping) else str(each)
+            for each in topology
+        ]
     on = run.about.get("on") or started
     return [name for name in found if name in on] or found
 
 
 def physical(run: Run, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the pairs of brokers that have a link in a run's topology; between all of them if it names none."""
+    """Return the pairs of brokers that have a link in a run's topology; between all of them if it
+    names none."""
     found = (run.about.get("topology") or {}).get("links") or []
     pairs = []
     for link in found:

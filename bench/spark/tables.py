@@ -26,19 +26,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RUNS = (
-    "scenario string, case string, fingerprint string, run string, repetition int, seed long, broker string, cell string, "
-    "flow string, status string, "
-    "window_s double, "
-    + ", ".join(f"{name} long" for name in COUNTS) + ", " + ", ".join(f"{name} double" for name in MEASURES)
+    "scenario string, case string, fingerprint string, run string, repetition int, seed long, "
+    "broker string, cell string, flow string, status string, window_s double, "
+    + ", ".join(f"{name} long" for name in COUNTS)
+    + ", "
+    + ", ".join(f"{name} double" for name in MEASURES)
     + ", missing string, remarks string"
-)  # fmt: skip
+)
 CASES = (
-    "scenario string, case string, fingerprint string, apart string, broker string, flow string, measure string, runs int, "
-    "n int, without int, why string, mean double, half double, deviation double, least double, most double, cell string"
+    "scenario string, case string, fingerprint string, apart string, broker string, flow string, "
+    "measure string, runs int, n int, without int, why string, mean double, half double, "
+    "deviation double, least double, most double, cell string"
 )
 FAULTS = (
-    "scenario string, run string, kind string, target string, at long, tree_s double, service_s double, pairs long, "
-    "unserved long, state string"
+    "scenario string, run string, kind string, target string, at long, tree_s double, "
+    "service_s double, pairs long, unserved long, state string"
 )
 
 
@@ -59,7 +61,8 @@ class Tables:
 def compute(spark: SparkSession, folders: Sequence[str]) -> Tables:
     """Read all runs below the folders and aggregate them; raises source.SourceError.
 
-    A file whose end is whole and whose middle is not shows only when it is read: it is then left out, and named.
+    A file whose end is whole and whose middle is not shows only when it is read: it is then left
+    out, and named.
     """
     runs = source.read(folders, spark)
     for _ in range(MAX_DAMAGED):
@@ -120,10 +123,17 @@ def _rows(spark: SparkSession, ddl: str, rows: list[dict[str, Any]]) -> DataFram
 
 def _fault(events: Events, fault: Fault) -> dict[str, Any]:
     return {
-        "scenario": events.runs[fault.no].scenario, "run": events.runs[fault.no].run, "kind": fault.kind, "target": fault.target,
-        "at": fault.at, "tree_s": fault.tree_s, "service_s": fault.service_s, "pairs": fault.pairs, "unserved": fault.unserved,
+        "scenario": events.runs[fault.no].scenario,
+        "run": events.runs[fault.no].run,
+        "kind": fault.kind,
+        "target": fault.target,
+        "at": fault.at,
+        "tree_s": fault.tree_s,
+        "service_s": fault.service_s,
+        "pairs": fault.pairs,
+        "unserved": fault.unserved,
         "state": fault.state,
-    }  # fmt: skip
+    }
 
 
 def _files(spark: SparkSession, folder: str) -> tuple[Any, Any]:
@@ -146,16 +156,20 @@ def prepare(spark: SparkSession, folder: str) -> None:
 
 
 def write(spark: SparkSession, tables: Tables, folder: str) -> list[str]:
-    """Write every table as NAME.parquet (a folder, as Spark does) and NAME.csv (one file) into a folder; return their names.
+    """Write every table as NAME.parquet (a folder, as Spark does) and NAME.csv (one file) into a
+    folder; return their names.
 
-    about.json has what is known of each run, sources.json where each is, beside or below the folder.
+    about.json has what is known of each run, sources.json where each is, beside or below the
+    folder.
     """
     place = source.url(folder)
     files, path = _files(spark, place)
     for name, frame in tables.frames.items():
         once = frame.coalesce(1).localCheckpoint()
         once.write.mode("overwrite").parquet(f"{place}/{name}.parquet")
-        once.write.mode("overwrite").option("header", True).option("escape", '"').csv(f"{place}/.{name}.csv")
+        once.write.mode("overwrite").option("header", True).option("escape", '"').csv(
+            f"{place}/.{name}.csv"
+        )
         part = files.globStatus(path(f"{place}/.{name}.csv/part-*"))[0].getPath()
         target = path(f"{place}/{name}.csv")
         files.delete(target, False)
@@ -163,7 +177,10 @@ def write(spark: SparkSession, tables: Tables, folder: str) -> list[str]:
         files.delete(path(f"{place}/.{name}.csv"), True)
         files.delete(path(f"{place}/..{name}.csv.crc"), False)
     whole = [line.run for line in tables.lines if not line.flow]
-    for name, found in (("sources", [_beside(run.place, folder) for run in whole]), ("about", [run.about for run in whole])):
+    for name, found in (
+        ("sources", [_beside(run.place, folder) for run in whole]),
+        ("about", [run.about for run in whole]),
+    ):
         stream = files.create(path(f"{place}/{name}.json"), True)
         try:
             stream.write(json.dumps(found).encode())

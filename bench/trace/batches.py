@@ -1,4 +1,5 @@
-"""Rows on their way into a trace: kept as plain integers while events come, made into Arrow columns a batch at a time."""
+"""Rows on their way into a trace: kept as plain integers while events come, made into Arrow columns
+a batch at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _NUMBERS = ("at", "publisher", "sequence", "shape")
 
 
 class Batch:
-    """Events of one frequent kind. What repeats from event to event (client, topic, size, ...) is kept once, as a shape.
+    """Events of one frequent kind. What repeats from event to event (client, topic, size, ...) is
+    kept once, as a shape.
 
     flat: at, publisher, sequence, shape of the first event, then those of the second, ...
     """
@@ -39,15 +41,24 @@ class Batch:
         number = self.shapes[shape] = len(self.shapes)
         return number
 
-    def add_run(self, at: int, publisher: int, first: int, count: int, shape: tuple[Any, ...]) -> int:
+    def add_run(
+        self, at: int, publisher: int, first: int, count: int, shape: tuple[Any, ...]
+    ) -> int:
         """Append `count` events, a nanosecond apart, of neighbouring sequence numbers."""
         number = self.shapes.setdefault(shape, len(self.shapes))
-        numbers = zip(range(at, at + count), repeat(publisher), range(first, first + count), repeat(number), strict=False)
+        numbers = zip(
+            range(at, at + count),
+            repeat(publisher),
+            range(first, first + count),
+            repeat(number),
+            strict=False,
+        )
         self.flat.extend(chain.from_iterable(numbers))
         return len(self.flat)
 
     def swap(self) -> tuple[list[int], dict[tuple[Any, ...], int]]:
-        """Return what waits, as it is, and begin anew: to make columns of it (`columns`) is another thread's work."""
+        """Return what waits, as it is, and begin anew: to make columns of it (`columns`) is another
+        thread's work."""
         waiting = self.flat, self.shapes
         self.flat, self.shapes = [], {}
         return waiting
@@ -72,18 +83,26 @@ def _integers(values: array[int]) -> pa.Array:
 
 
 def column(name: str, values: Sequence[Any], which: pa.Array | None = None) -> pa.Array:
-    """Return a column of the schema's type; `which`: for each row the index of its value (None: all in turn)."""
+    """Return a column of the schema's type; `which`: for each row the index of its value (None: all
+    in turn)."""
     if name not in DICTIONARY_COLUMNS:
         found = pa.array(values, SCHEMA.field(name).type)
         return found if which is None else found.take(which)
     words: dict[str, int] = {}
-    indices = pa.array([None if word is None else words.setdefault(word, len(words)) for word in values], pa.int32())
-    return pa.DictionaryArray.from_arrays(indices if which is None else indices.take(which), pa.array(list(words), pa.string()))
+    indices = pa.array(
+        [None if word is None else words.setdefault(word, len(words)) for word in values],
+        pa.int32(),
+    )
+    return pa.DictionaryArray.from_arrays(
+        indices if which is None else indices.take(which), pa.array(list(words), pa.string())
+    )
 
 
 def rows(kind: str, events: Sequence[dict[str, Any]]) -> dict[str, pa.Array]:
     """Return the columns of events of a rare kind."""
-    return {name: column(name, [event.get(name) for event in events]) for name in ("at", *KINDS[kind])}
+    return {
+        name: column(name, [event.get(name) for event in events]) for name in ("at", *KINDS[kind])
+    }
 
 
 def complete(columns: dict[str, pa.Array], constants: Sequence[str]) -> pa.RecordBatch:
@@ -94,5 +113,8 @@ def complete(columns: dict[str, pa.Array], constants: Sequence[str]) -> pa.Recor
         name: pa.DictionaryArray.from_arrays(zeros, pa.array([word], pa.string()))
         for name, word in zip(COMMON, constants, strict=True)
     }
-    arrays = [found[field.name] if field.name in found else pa.nulls(count, field.type) for field in SCHEMA]
+    arrays = [
+        found[field.name] if field.name in found else pa.nulls(count, field.type)
+        for field in SCHEMA
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)

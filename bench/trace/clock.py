@@ -1,8 +1,9 @@
-"""How far another machine's clock is from this one's, by asking it: `python -m bench.trace.clock serve` there, `measure` here.
+"""How far another machine's clock is from this one's, by asking it:
+`python -m bench.trace.clock serve` there, `measure` here.
 
-The machine that serves has the common time: its monotonic clock plus what made that wall time when serving began. Each of the
-others adds what it measured to its own monotonic times (Writer.clock), so that no clock has to be set, and none that is set
-meanwhile does harm.
+The machine that serves has the common time: its monotonic clock plus what made that wall time when
+serving began. Each of the others adds what it measured to its own monotonic times (Writer.clock),
+so that no clock has to be set, and none that is set meanwhile does harm.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ class ClockError(Exception):
 
 
 def best(samples: Iterable[tuple[int, int, int]]) -> tuple[int, int]:
-    """Return (offset, error) in ns from samples (asked, common time of the answer, heard), asked and heard by the own monotonic
-    clock.
+    """Return (offset, error) in ns from samples (asked, common time of the answer, heard), asked
+    and heard by the own monotonic clock.
 
-    offset: to be added to own times for the common time. The sample with the shortest way there and back counts; its half is the
-    error. Raises ClockError without samples.
+    offset: to be added to own times for the common time. The sample with the shortest way there and
+    back counts; its half is the error. Raises ClockError without samples.
     """
-    found = min(((heard - asked, (asked + heard) // 2, common) for asked, common, heard in samples), default=None)
+    found = min(
+        ((heard - asked, (asked + heard) // 2, common) for asked, common, heard in samples),
+        default=None,
+    )
     if found is None:
         raise ClockError("no clock answered")
     way, middle, common = found
@@ -56,7 +60,9 @@ def measure(host: str, port: int = PORT, rounds: int = ROUNDS) -> tuple[int, int
                     raise ClockError(f"{host}:{port} is no clock")
                 samples.append((asked, common, heard))
     except (OSError, EOFError) as error:
-        raise ClockError(f"the clock at {host}:{port} does not answer: {error or 'closed'}") from error
+        raise ClockError(
+            f"the clock at {host}:{port} does not answer: {error or 'closed'}"
+        ) from error
     return best(samples)
 
 
@@ -91,7 +97,9 @@ def serve(listener: socket.socket, clients: int | None = None) -> None:
 
 def main() -> int:
     """Serve, or measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.trace.clock", description="Compare the clocks of two machines.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.trace.clock", description="Compare the clocks of two machines."
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serving = commands.add_parser("serve", help="be the common time")
     serving.add_argument("--host", default="0.0.0.0", metavar="ADDRESS")

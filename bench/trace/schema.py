@@ -1,4 +1,5 @@
-"""The columns of a trace and which of them each kind of event fills: version 1, documented in docs/traces.md."""
+"""The columns of a trace and which of them each kind of event fills: version 1, documented in
+docs/traces.md."""
 
 from __future__ import annotations
 
@@ -65,10 +66,16 @@ KINDS: dict[str, tuple[str, ...]] = {
 DICTIONARY_COLUMNS = [field.name for field in SCHEMA if pa.types.is_dictionary(field.type)]
 
 
-def metadata(scenario: str, run: str, host: str, process: str, offset_ns: int) -> dict[bytes, bytes]:
+def metadata(
+    scenario: str, run: str, host: str, process: str, offset_ns: int
+) -> dict[bytes, bytes]:
     """Return what the footer of every file says."""
     words = {
-        "mqttree.trace": str(VERSION), "mqttree.scenario": scenario, "mqttree.run": run, "mqttree.host": host,
-        "mqttree.process": process, "mqttree.offset_ns": str(offset_ns),
-    }  # fmt: skip
+        "mqttree.trace": str(VERSION),
+        "mqttree.scenario": scenario,
+        "mqttree.run": run,
+        "mqttree.host": host,
+        "mqttree.process": process,
+        "mqttree.offset_ns": str(offset_ns),
+    }
     return {key.encode(): value.encode() for key, value in words.items()}

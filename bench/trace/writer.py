@@ -1,4 +1,5 @@
-"""What a process saw, into Parquet files: events go to a thread in batches, files appear, by renaming, when complete."""
+"""What a process saw, into Parquet files: events go to a thread in batches, files appear, by
+renaming, when complete."""
 
 from __future__ import annotations
 
@@ -19,17 +20,25 @@ from bench.trace.batches import Batch, columns, complete, rows
 from bench.trace.schema import DICTIONARY_COLUMNS, SCHEMA, metadata
 
 BATCH = 4096
-"""Events of one kind that are handed to the encoding thread, and made into columns by it, at a time: it holds the interpreter for
-parts of a millisecond. What should be disturbed less than sys.getswitchinterval() says shortens that."""
+"""Events of one kind that are handed to the encoding thread, and made into columns by it, at a
+time: it holds the interpreter for parts of a millisecond. What should be disturbed less than
+sys.getswitchinterval() says shortens that."""
 ROW_GROUP = 65_536
-"""Rows that are encoded at a time. A row group has one kind of event, so that readers skip what they do not want."""
+"""Rows that are encoded at a time. A row group has one kind of event, so that readers skip what
+they do not want."""
 FILE_ROWS = 4_000_000
 """Rows after which a new file is begun, whatever the time."""
 QUEUE = 64
-"""Batches that may wait for the encoding thread; after that the writing process waits, and says so in a note."""
+"""Batches that may wait for the encoding thread; after that the writing process waits, and says so
+in a note."""
 
-Handed = tuple[str, str, list[int], dict[tuple[Any, ...], int]] | tuple[str, str, list[dict[str, Any]]] | bool
-"""What goes to the thread: kind, host and events of a batch; kind, host and rows; True: complete the file, False: and end."""
+Handed = (
+    tuple[str, str, list[int], dict[tuple[Any, ...], int]]
+    | tuple[str, str, list[dict[str, Any]]]
+    | bool
+)
+"""What goes to the thread: kind, host and events of a batch; kind, host and rows; True: complete
+the file, False: and end."""
 
 _UNCLEAR = -1
 
@@ -41,9 +50,14 @@ class TraceError(Exception):
 class Writer:
     """The trace of one process, used by one thread. Every `at` is in ns of time.monotonic_ns().
 
-    directory: the run's folder of traces. host: names the clock, so everything on one machine has the same.
-    batch: events of a kind to a batch. rotate_s: a file is completed after this time; what is younger dies with a process that is
-    killed. Raises ValueError for names that cannot stand in a path, TraceError from any method when the disk does not take it.
+    directory: the run's folder of traces.
+    host: names the clock, so everything on one machine has the same.
+    batch: events of a kind to a batch.
+    rotate_s: a file is completed after this time; what is younger dies with a process that is
+        killed.
+
+    Raises ValueError for names that cannot stand in a path, TraceError from any method when the
+    disk does not take it.
     """
 
     def __init__(
@@ -59,12 +73,14 @@ class Writer:
     ) -> None:
         for word in (run, scenario, process):
             if not NAME.fullmatch(word):
-                raise ValueError(f"a trace cannot be named {word!r}: letters, digits and . , + - _ only")
+                raise ValueError(
+                    f"a trace cannot be named {word!r}: letters, digits and . , + - _ only"
+                )
         self._constants = (scenario, run, host, process)
         self._names = iter_names(directory / f"scenario={scenario}" / f"run={run}", process)
-        self._published, self._accepted, self._delivered, self._forwarded, self._control = self._batches = [
-            Batch(kind) for kind in ("published", "accepted", "delivered", "forwarded", "control")
-        ]
+        self._published, self._accepted, self._delivered, self._forwarded, self._control = (
+            self._batches
+        ) = [Batch(kind) for kind in ("published", "accepted", "delivered", "forwarded", "control")]
         self._full = 4 * batch
         self._rare: dict[str, list[dict[str, Any]]] = {}
         self._last = 0
@@ -85,9 +101,19 @@ class Writer:
     # Frequent kinds; the first three spell out Batch.add, which saves a tenth of an event's cost
 
     def published(
-        self, at: int, publisher: int, sequence: int, client: str, broker: str, topic: str, qos: int, size: int, flow: str = ""
+        self,
+        at: int,
+        publisher: int,
+        sequence: int,
+        client: str,
+        broker: str,
+        topic: str,
+        qos: int,
+        size: int,
+        flow: str = "",
     ) -> None:
-        """Note a message that a client publishes (at: when it should go out, where that is planned); size of its payload."""
+        """Note a message that a client publishes (at: when it should go out, where that is
+        planned); size of its payload."""
         batch, shape = self._published, (client, broker, topic, qos, size, flow)
         number = batch.shapes.get(shape)
         if number is None:
@@ -109,9 +135,19 @@ class Writer:
             self._flush(batch)
 
     def delivered(
-        self, at: int, publisher: int, sequence: int, client: str, broker: str, topic: str, qos: int, size: int, dup: bool = False
+        self,
+        at: int,
+        publisher: int,
+        sequence: int,
+        client: str,
+        broker: str,
+        topic: str,
+        qos: int,
+        size: int,
+        dup: bool = False,
     ) -> None:
-        """Note that a client was sent a message by its broker; in the order of arrival, which the times then tell, too."""
+        """Note that a client was sent a message by its broker; in the order of arrival, which the
+        times then tell, too."""
         if at <= self._last:
             at = self._last + 1
         self._last = at
@@ -124,8 +160,11 @@ class Writer:
         if len(flat) >= self._full:
             self._flush(batch)
 
-    def forwarded(self, at: int, publisher: int, sequence: int, source: str, target: str, size: int) -> None:
-        """Note a message on a link; publisher and sequence -1 if they cannot be read; size of the packet."""
+    def forwarded(
+        self, at: int, publisher: int, sequence: int, source: str, target: str, size: int
+    ) -> None:
+        """Note a message on a link; publisher and sequence -1 if they cannot be read; size of the
+        packet."""
         if self._forwarded.add(at, publisher, sequence, (source, target, size)) >= self._full:
             self._flush(self._forwarded)
 
@@ -148,28 +187,50 @@ class Writer:
         flow: str = "",
     ) -> None:
         """Note `count` messages at once, numbered from `first`."""
-        if self._published.add_run(at, publisher, first, count, (client, broker, topic, qos, size, flow)) >= self._full:
+        if (
+            self._published.add_run(
+                at, publisher, first, count, (client, broker, topic, qos, size, flow)
+            )
+            >= self._full
+        ):
             self._flush(self._published)
 
-    def accepted_run(self, at: int, publisher: int, first: int, count: int, client: str, broker: str) -> None:
+    def accepted_run(
+        self, at: int, publisher: int, first: int, count: int, client: str, broker: str
+    ) -> None:
         """Note the acknowledgements of `count` messages, numbered from `first`."""
         if self._accepted.add_run(at, publisher, first, count, (client, broker)) >= self._full:
             self._flush(self._accepted)
 
     def delivered_run(
-        self, at: int, publisher: int, first: int, count: int, client: str, broker: str, topic: str, qos: int, size: int,
+        self,
+        at: int,
+        publisher: int,
+        first: int,
+        count: int,
+        client: str,
+        broker: str,
+        topic: str,
+        qos: int,
+        size: int,
         dup: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Note `count` messages that were sent to a client, numbered from `first`."""
         at = max(at, self._last + 1)
         self._last = at + count - 1
-        if self._delivered.add_run(at, publisher, first, count, (client, broker, topic, qos, size, dup)) >= self._full:
+        if (
+            self._delivered.add_run(
+                at, publisher, first, count, (client, broker, topic, qos, size, dup)
+            )
+            >= self._full
+        ):
             self._flush(self._delivered)
 
     # Rare kinds
 
     def clock(self, at: int, host: str, offset_ns: int, error_ns: int) -> None:
-        """Note what has to be added to a host's `at` for the common time, and how wrong that may be (bench.trace.clock)."""
+        """Note what has to be added to a host's `at` for the common time, and how wrong that may be
+        (bench.trace.clock)."""
         self._event("clock", at, host=host, offset_ns=offset_ns, error_ns=error_ns)
 
     def subscribed(self, at: int, client: str, broker: str, filter: str, qos: int) -> None:
@@ -181,20 +242,36 @@ class Writer:
         self._event("unsubscribed", at, client=client, broker=broker, topic=filter)
 
     def link(
-        self, at: int, source: str, target: str, packets: int, bytes: int, control_bytes: int, data_bytes: int, dropped: int
+        self,
+        at: int,
+        source: str,
+        target: str,
+        packets: int,
+        bytes: int,
+        control_bytes: int,
+        data_bytes: int,
+        dropped: int,
     ) -> None:
         """Note how much has gone from one broker to another so far."""
         self._event(
-            "link", at, broker=source, peer=target, count=packets, size=bytes, control_bytes=control_bytes, data_bytes=data_bytes,
+            "link",
+            at,
+            broker=source,
+            peer=target,
+            count=packets,
+            size=bytes,
+            control_bytes=control_bytes,
+            data_bytes=data_bytes,
             dropped=dropped,
-        )  # fmt: skip
+        )
 
     def counted(self, at: int, broker: str, name: str, value: int) -> None:
         """Note a broker's own counter."""
         self._event("counted", at, broker=broker, name=name, count=value)
 
     def role(self, at: int, broker: str, peer: str, role: str, root: str) -> None:
-        """Note the new role of a broker's link; peer "" and role "state:..." for a new state of the broker itself."""
+        """Note the new role of a broker's link; peer "" and role "state:..." for a new state of the
+        broker itself."""
         self._event("role", at, broker=broker, peer=peer, name=role, detail=root)
 
     def agreed(self, at: int, brokers: int, root: str) -> None:
@@ -205,9 +282,14 @@ class Writer:
         """Note a fault, or what undoes one; docs/traces.md has the kinds."""
         self._event("fault", at, name=kind, broker=target, detail=detail)
 
-    def resources(self, at: int, process: str, role: str, cpu_s: float, rss: int, threads: int = 0) -> None:
-        """Note a process's CPU time so far (s) and its resident memory (bytes); role broker, generator, network, ..."""
-        self._event("resources", at, broker=process, name=role, cpu_s=cpu_s, rss=rss, threads=threads)
+    def resources(
+        self, at: int, process: str, role: str, cpu_s: float, rss: int, threads: int = 0
+    ) -> None:
+        """Note a process's CPU time so far (s) and its resident memory (bytes); role broker,
+        generator, network, ..."""
+        self._event(
+            "resources", at, broker=process, name=role, cpu_s=cpu_s, rss=rss, threads=threads
+        )
 
     def note(self, at: int, text: str) -> None:
         """Note anything odd, for people."""
@@ -234,7 +316,12 @@ class Writer:
         now = time.monotonic_ns()
         if self.held_ns > 1_000_000:
             self.note(now, f"the trace's writer held its process for {self.held_ns / 1e6:.0f} ms")
-        count = self.rows + sum(len(batch.flat) // 4 for batch in self._batches) + sum(map(len, self._rare.values())) + 1
+        count = (
+            self.rows
+            + sum(len(batch.flat) // 4 for batch in self._batches)
+            + sum(map(len, self._rare.values()))
+            + 1
+        )
         self._event("ended", now, count=count)
         self._flush_all()
         self._put(False)
@@ -245,7 +332,12 @@ class Writer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _event(self, kind: str, at: int, host: str | None = None, **values: Any) -> None:
@@ -304,7 +396,13 @@ class Writer:
             if item is False:
                 return
 
-    def _batch(self, kind: str, host: str, events: list[Any], shapes: dict[tuple[Any, ...], int] | None = None) -> pa.RecordBatch:
+    def _batch(
+        self,
+        kind: str,
+        host: str,
+        events: list[Any],
+        shapes: dict[tuple[Any, ...], int] | None = None,
+    ) -> pa.RecordBatch:
         """Make columns of what was handed over, in the thread."""
         found = rows(kind, events) if shapes is None else columns(kind, events, shapes)
         scenario, run, own, process = self._constants
@@ -312,7 +410,8 @@ class Writer:
 
 
 def iter_names(folder: Path, process: str) -> Callable[[], Path]:
-    """Return what makes the paths of a process's files, one after the other; never one that is there."""
+    """Return what makes the paths of a process's files, one after the other; never one that is
+    there."""
     number = -1
 
     def following() -> Path:
@@ -362,12 +461,19 @@ class File:
         self._part = self._path.with_name(f".{self._path.name}.part")
         self._rows = 0
         self._writer = pq.ParquetWriter(
-            self._part, self._schema, compression="zstd", compression_level=1, use_dictionary=DICTIONARY_COLUMNS,
-            column_encoding={"at": "DELTA_BINARY_PACKED", "sequence": "DELTA_BINARY_PACKED"}, write_statistics=["kind", "at"],
-        )  # fmt: skip
+            self._part,
+            self._schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=DICTIONARY_COLUMNS,
+            column_encoding={"at": "DELTA_BINARY_PACKED", "sequence": "DELTA_BINARY_PACKED"},
+            write_statistics=["kind", "at"],
+        )
 
     def _group(self, kind: str) -> None:
         table = pa.Table.from_batches(self._waiting.pop(kind)).unify_dictionaries()
         self._rows += table.num_rows
         assert self._writer is not None
-        self._writer.write_table(table.replace_schema_metadata(self._schema.metadata), row_group_size=ROW_GROUP)
+        self._writer.write_table(
+            table.replace_schema_metadata(self._schema.metadata), row_group_size=ROW_GROUP
+        )

@@ -1,9 +1,9 @@
 """The rules file: who may do what, a line each (docs/access.md).
 
-    listener NAME|*                                what follows is about clients of this listener only
-    user NAME | user * | anonymous                 whom the rules that follow are about
-    client PATTERN | everyone
-    allow|deny  publish|subscribe|receive|all  FILTER
+listener NAME|*                                what follows is about clients of this listener only
+user NAME | user * | anonymous                 whom the rules that follow are about
+client PATTERN | everyone
+allow|deny  publish|subscribe|receive|all  FILTER
 """
 
 from __future__ import annotations
@@ -18,16 +18,22 @@ from routing.topic_filter import valid_topic_filter
 HEADS = ("listener", "user", "anonymous", "client", "everyone")
 
 
-def read_rules(path: str, canonical: Callable[[str], str] = str, listeners: Container[str] | None = None) -> Rules:
-    """Read a file; see `parse_rules`. Raises ConfigError with one line that names the file and the line."""
+def read_rules(
+    path: str, canonical: Callable[[str], str] = str, listeners: Container[str] | None = None
+) -> Rules:
+    """Read a file; see `parse_rules`. Raises ConfigError with one line that names the file and the
+    line."""
     return parse_rules(path, read_text(path), canonical, listeners)
 
 
 def parse_rules(
-    path: str, text: str, canonical: Callable[[str], str] = str, listeners: Container[str] | None = None
+    path: str,
+    text: str,
+    canonical: Callable[[str], str] = str,
+    listeners: Container[str] | None = None,
 ) -> Rules:
-    """Parse a file's text; `path` is for errors, `canonical` makes user names what they are compared as, `listeners` are the
-    names of those that there are (None: any).
+    """Parse a file's text; `path` is for errors, `canonical` makes user names what they are
+    compared as, `listeners` are the names of those that there are (None: any).
 
     Raises ConfigError with one line that names the file and the line.
     """
@@ -40,7 +46,12 @@ def parse_rules(
         try:
             word, _, rest = line.replace("\t", " ").partition(" ")
             rest = rest.strip()
-            if word == "listener" and listeners is not None and rest not in ("", "*") and rest not in listeners:
+            if (
+                word == "listener"
+                and listeners is not None
+                and rest not in ("", "*")
+                and rest not in listeners
+            ):
                 raise ValueError(f"there is no listener {_shown(rest)}")
             if word in HEADS:
                 subject = _subject(word, canonical(rest) if word == "user" else rest, subject)
@@ -67,7 +78,11 @@ def _subject(word: str, name: str, before: Subject) -> Subject:
         return Subject(listener=None if name == "*" else name)
     if word == "client":
         return Subject("client", name, before.listener)
-    return Subject("users", "", before.listener) if name == "*" else Subject("user", name, before.listener)
+    return (
+        Subject("users", "", before.listener)
+        if name == "*"
+        else Subject("user", name, before.listener)
+    )
 
 
 def _rule(order: int, line: int, allow: bool, rest: str) -> Rule:
@@ -80,7 +95,10 @@ def _rule(order: int, line: int, allow: bool, rest: str) -> Rule:
     if not topic_filter:
         raise ValueError("the topic filter is missing")
     if topic_filter.startswith("$share/"):
-        raise ValueError("a rule about a shared subscription is one about the filter in it: leave $share/<group>/ out")
+        raise ValueError(
+            "a rule about a shared subscription is one about the filter in it: "
+            "leave $share/<group>/ out"
+        )
     rule = Rule(order, line, allow, ACTIONS[action], topic_filter)
     if not valid_topic_filter(topic_filter) or not valid_topic_filter(rule.general):
         raise ValueError(f"{_shown(topic_filter)} is not a topic filter")

@@ -1,6 +1,8 @@
-"""Who may publish and receive what: rules in the order of their file, asked once per client and topic (docs/access.md).
+"""Who may publish and receive what: rules in the order of their file, asked once per client and
+topic (docs/access.md).
 
-Nothing here waits or looks anything up elsewhere. A rule is found by its topic in a trie, so a thousand rules cost what one does.
+Nothing here waits or looks anything up elsewhere. A rule is found by its topic in a trie, so a
+thousand rules cost what one does.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ if TYPE_CHECKING:
 PUBLISH = 1
 SUBSCRIBE = 2
 RECEIVE = 4
-ACTIONS = {"publish": PUBLISH, "subscribe": SUBSCRIBE | RECEIVE, "receive": RECEIVE, "all": PUBLISH | SUBSCRIBE | RECEIVE}
+ACTIONS = {
+    "publish": PUBLISH,
+    "subscribe": SUBSCRIBE | RECEIVE,
+    "receive": RECEIVE,
+    "all": PUBLISH | SUBSCRIBE | RECEIVE,
+}
 """What a rule's word stands for. Who may subscribe may receive what the subscription brings."""
 
 _NAMES = re.compile("%[uc]")
@@ -28,8 +35,9 @@ _NAMES = re.compile("%[uc]")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a rule is about. `kind`: "everyone", "user", "users" (all that have a name), "anonymous" or "client" (`name` is a
-    pattern with * and ?). `listener`: only those who came in there; None: wherever."""
+    """Whom a rule is about. `kind`: "everyone", "user", "users" (all that have a name), "anonymous"
+    or "client" (`name` is a pattern with * and ?). `listener`: only those who came in there; None:
+    wherever."""
 
     kind: str = "everyone"
     name: str = ""
@@ -37,7 +45,8 @@ class Subject:
 
 
 class Rule:
-    """One line: `order` is its place among all, the first that fits decides; `filter` is as written, with %u and %c."""
+    """One line: `order` is its place among all, the first that fits decides; `filter` is as
+    written, with %u and %c."""
 
     __slots__ = ("actions", "allow", "filter", "general", "line", "named", "order")
 
@@ -49,7 +58,9 @@ class Rule:
         self.filter = topic_filter
         self.named = _NAMES.search(topic_filter) is not None
         """Whether the filter is another one for each client."""
-        self.general = "/".join("+" if _NAMES.search(level) else level for level in topic_filter.split("/"))
+        self.general = "/".join(
+            "+" if _NAMES.search(level) else level for level in topic_filter.split("/")
+        )
         """A filter without names that matches whatever this one matches for somebody."""
 
 
@@ -93,8 +104,14 @@ class Rules:
         """Return the rules about a client; the same object for all who have the same ones."""
         kinds = [("everyone", ""), ("client", client_id)]
         kinds += [("anonymous", "")] if user is None else [("user", user), ("users", "")]
-        subjects = (Subject(kind, name, where) for kind, name in kinds for where in (None, listener))
-        groups = {id(group): group for subject in subjects if (group := self._groups.get(subject)) is not None}
+        subjects = (
+            Subject(kind, name, where) for kind, name in kinds for where in (None, listener)
+        )
+        groups = {
+            id(group): group
+            for subject in subjects
+            if (group := self._groups.get(subject)) is not None
+        }
         for where, pattern, group in self._patterns:
             if where in (None, listener) and pattern.fullmatch(client_id):
                 groups[id(group)] = group
@@ -104,8 +121,8 @@ class Rules:
         return self._known.setdefault(tuple(groups), found)
 
     def probe(self, topic_filter: str) -> str:
-        """Return a topic that every filter matches which covers `topic_filter`: with levels that nobody else has, and more of
-        them than any rule has."""
+        """Return a topic that every filter matches which covers `topic_filter`: with levels that
+        nobody else has, and more of them than any rule has."""
         levels = ["\0" if level == "+" else level for level in topic_filter.split("/")]
         if levels[-1] == "#":
             levels[-1:] = ["\0"] * self._depth
@@ -117,7 +134,9 @@ class Permissions:
 
     __slots__ = ("client_id", "groups", "listener", "rules", "user")
 
-    def __init__(self, rules: Rules | None, user: str | None, client_id: str, listener: str) -> None:
+    def __init__(
+        self, rules: Rules | None, user: str | None, client_id: str, listener: str
+    ) -> None:
         """`rules` None: nothing is allowed. `user`: whose name was verified; None: anonymous."""
         self.rules = rules
         self.groups = rules.about(user, client_id, listener) if rules is not None else ()
@@ -130,7 +149,8 @@ class Permissions:
         return (
             other is not None
             and other.groups is self.groups
-            and (other.user, other.client_id, other.rules) == (self.user, self.client_id, self.rules)
+            and (other.user, other.client_id, other.rules)
+            == (self.user, self.client_id, self.rules)
         )
 
     def may_publish(self, topic: str) -> bool:
@@ -148,8 +168,9 @@ class Permissions:
         return rule is not None and rule.allow
 
     def may_subscribe(self, topic_filter: str) -> bool:
-        """Whether the client may subscribe to a filter (without `$share/<group>/`): the first rule that covers all of it says.
-        Rules about a part of it decide when messages of that part come."""
+        """Whether the client may subscribe to a filter (without `$share/<group>/`): the first rule
+        that covers all of it says. Rules about a part of it decide when messages of that part
+        come."""
         rule = self.subscribe_rule(topic_filter)
         return rule is not None and rule.allow
 
@@ -164,7 +185,8 @@ class Permissions:
         return None
 
     def first(self, rules: list[Rule], topic: str) -> Rule | None:
-        """Return the first of `rules`, which match the topic for somebody, that does so for this client."""
+        """Return the first of `rules`, which match the topic for somebody, that does so for this
+        client."""
         for rule in rules:
             own = self.filter_of(rule)
             if own is rule.filter or (own is not None and matches(own, topic)):
@@ -174,8 +196,9 @@ class Permissions:
     def filter_of(self, rule: Rule) -> str | None:
         """Put this client's names into a rule's filter.
 
-        A name that would mean more than itself there (empty, with a wildcard or a slash, beginning with `$`) never does: a
-        rule that allows does not apply (None), one that forbids holds for every name.
+        A name that would mean more than itself there (empty, with a wildcard or a slash, beginning
+        with `$`) never does: a rule that allows does not apply (None), one that forbids holds for
+        every name.
         """
         if not rule.named:
             return rule.filter
@@ -188,8 +211,8 @@ class Permissions:
 
 
 def candidates(groups: tuple[Group, ...], action: int, topic: str) -> list[Rule]:
-    """Return the rules of `groups` for an action that match a topic for somebody, the first of the file first; up to one that
-    does so for everybody."""
+    """Return the rules of `groups` for an action that match a topic for somebody, the first of the
+    file first; up to one that does so for everybody."""
     found = [rule for group in groups for rule in group.trie.match(topic) if rule.actions & action]
     found.sort(key=_order)
     for index, rule in enumerate(found):
@@ -232,8 +255,10 @@ class Access:
         anonymous: bool | Mapping[str, bool] | None = None,
         canonical: Callable[[str], str] = str,
     ) -> None:
-        """`users`: None: nobody's password is asked for here. `rules`: None: who is in may do everything.
-        `anonymous`: for all listeners or by listener, the others as None: yes where there are no users.
+        """`users`: None: nobody's password is asked for here.
+        `rules`: None: who is in may do everything.
+        `anonymous`: for all listeners or by listener, the others as None: yes where there are no
+        users.
         `canonical`: makes one of all spellings of a user name that `users` takes for the same."""
         self.users = users
         self.rules = rules
@@ -241,8 +266,13 @@ class Access:
         self._canonical = canonical
 
     def lets_anonymous(self, listener: str) -> bool:
-        """Whether a client without a user name may connect at a listener, as far as we have a say."""
-        chosen = self._anonymous.get(listener) if isinstance(self._anonymous, Mapping) else self._anonymous
+        """Whether a client without a user name may connect at a listener, as far as we have a
+        say."""
+        chosen = (
+            self._anonymous.get(listener)
+            if isinstance(self._anonymous, Mapping)
+            else self._anonymous
+        )
         return self.users is None if chosen is None else chosen
 
     @property
@@ -253,8 +283,13 @@ class Access:
         return self.lets_anonymous("")
 
     def known_as(self, user: str | None, *, verified: bool, certified: bool) -> str | None:
-        """Return a user's name in the one spelling that counts; None: it has none, or one that nobody has checked."""
-        return None if user is None or (self.users is None and not (verified or certified)) else self._canonical(user)
+        """Return a user's name in the one spelling that counts; None: it has none, or one that
+        nobody has checked."""
+        return (
+            None
+            if user is None or (self.users is None and not (verified or certified))
+            else self._canonical(user)
+        )
 
     def asks(self, user: str | None) -> bool:
         """Whether a client's password has to be checked."""
@@ -269,9 +304,9 @@ class Access:
     ) -> Permissions | None:
         """Return what a client may; None: everything.
 
-        `verified`: plugins have agreed to the user's name; `certified`: it is from a certificate, the users' file has no say. If
-        nobody looks at names, one is a mere claim and counts as none. Who would not be let in any more may nothing, without
-        being thrown out.
+        `verified`: plugins have agreed to the user's name; `certified`: it is from a certificate,
+        the users' file has no say. If nobody looks at names, one is a mere claim and counts as
+        none. Who would not be let in any more may nothing, without being thrown out.
         """
         user = self.known_as(user, verified=verified, certified=certified)
         if user is None:

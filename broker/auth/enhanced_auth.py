@@ -1,4 +1,5 @@
-"""Enhanced authentication (MQTT 5, 4.12): the exchange of AUTH packets at CONNECT, and again later, whatever the method."""
+"""Enhanced authentication (MQTT 5, 4.12): the exchange of AUTH packets at CONNECT, and again later,
+whatever the method."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class AuthenticationFailed(Exception):  # noqa: N818 - what happened, not a fault
-    """The client did not prove who it is. The text is for the log: it may say more than the client is to know."""
+    """The client did not prove who it is. The text is for the log: it may say more than the client
+    is to know."""
 
 
 class Exchange(Protocol):
@@ -30,7 +32,8 @@ class Exchange(Protocol):
     """The client has proven itself; what `step` returned last tells it so."""
 
     def step(self, data: bytes | None) -> bytes | None:
-        """Take Authentication Data (None: there was none) and return ours. Raises AuthenticationFailed."""
+        """Take Authentication Data (None: there was none) and return ours. Raises
+        AuthenticationFailed."""
 
 
 Method = Callable[[], Exchange]
@@ -43,7 +46,8 @@ class Authentication:
     __slots__ = ("_begin", "_exchange", "method", "run", "username")
 
     def __init__(self, method: str, begin: Method) -> None:
-        """`method`: the CONNECT's Authentication Method, which all its AUTH packets repeat (MQTT-4.12.0-5)."""
+        """`method`: the CONNECT's Authentication Method, which all its AUTH packets repeat
+        (MQTT-4.12.0-5)."""
         self.method = method
         self.username = ""  # proven, "" before
         self.run = 0  # number of the exchange
@@ -56,7 +60,8 @@ class Authentication:
         return self._exchange is not None
 
     def start(self, data: bytes | None) -> Auth:
-        """Begin; returns the AUTH to answer with, whose reason is SUCCESS or CONTINUE_AUTHENTICATION.
+        """Begin; returns the AUTH to answer with, whose reason is SUCCESS or
+        CONTINUE_AUTHENTICATION.
 
         The properties of a SUCCESS at CONNECT belong into the CONNACK. Raises AuthenticationFailed.
         """
@@ -65,19 +70,24 @@ class Authentication:
         return self._step(self._exchange, data)
 
     def take(self, packet: Auth, *, connected: bool) -> Auth:
-        """Take an AUTH packet and return the answer; `connected`: the client may begin again (MQTT 5, 4.12.1).
+        """Take an AUTH packet and return the answer; `connected`: the client may begin again (MQTT
+        5, 4.12.1).
 
         Raises AuthenticationFailed, and ProtocolViolation for a wrong order or another method.
         """
         properties = packet.properties or {}
         if properties.get(Property.AUTHENTICATION_METHOD) != self.method:
-            raise ProtocolViolation("AUTH with another Authentication Method than CONNECT [MQTT-4.12.0-5]")
+            raise ProtocolViolation(
+                "AUTH with another Authentication Method than CONNECT [MQTT-4.12.0-5]"
+            )
         data = properties.get(Property.AUTHENTICATION_DATA)
         exchange = self._exchange
         if packet.reason == ReasonCode.RE_AUTHENTICATE and connected and exchange is None:
             return self.start(data)
         if packet.reason != ReasonCode.CONTINUE_AUTHENTICATION or exchange is None:
-            raise ProtocolViolation(f"AUTH with reason {packet.reason:#04x} out of order [MQTT-4.12.0-3]")
+            raise ProtocolViolation(
+                f"AUTH with reason {packet.reason:#04x} out of order [MQTT-4.12.0-3]"
+            )
         return self._step(exchange, data)
 
     def _step(self, exchange: Exchange, data: bytes | None) -> Auth:
@@ -87,22 +97,28 @@ class Authentication:
             properties[Property.AUTHENTICATION_DATA] = answer
         if not exchange.done:
             return Auth(ReasonCode.CONTINUE_AUTHENTICATION, properties)
-        if self.username not in ("", exchange.username):  # the session, and what it may do, are the first user's
-            raise AuthenticationFailed(f"authenticates again, as another user than {self.username!r}")
+        # The session, and what it may do, are the first user's.
+        if self.username not in ("", exchange.username):
+            raise AuthenticationFailed(
+                f"authenticates again, as another user than {self.username!r}"
+            )
         self.username = exchange.username
         self._exchange = None
         return Auth(ReasonCode.SUCCESS, properties)
 
 
 def authenticate_again(client: Client, packet: Auth, now: float) -> None:
-    """Handle an AUTH of a client that is connected (MQTT 5, 4.12.1). What it publishes meanwhile is handled as before.
+    """Handle an AUTH of a client that is connected (MQTT 5, 4.12.1). What it publishes meanwhile is
+    handled as before.
 
-    Raises ProtocolViolation for a client that has not authenticated this way at first (MQTT-4.12.0-7), a wrong order, or
-    another method (MQTT-4.12.1-1).
+    Raises ProtocolViolation for a client that has not authenticated this way at first
+    (MQTT-4.12.0-7), a wrong order, or another method (MQTT-4.12.1-1).
     """
     authentication = client.authentication
     if authentication is None:
-        raise ProtocolViolation("AUTH of a client whose CONNECT had no Authentication Method [MQTT-4.12.0-7]")
+        raise ProtocolViolation(
+            "AUTH of a client whose CONNECT had no Authentication Method [MQTT-4.12.0-7]"
+        )
     begun = authentication.running
     try:
         answer = authentication.take(packet, connected=True)
@@ -111,13 +127,19 @@ def authenticate_again(client: Client, packet: Auth, now: float) -> None:
         return
     data = encode_packet(answer, 5)
     if len(data) > client.session.maximum_packet_size:
-        raise ProtocolViolation("AUTH exceeds the client's Maximum Packet Size", ReasonCode.PACKET_TOO_LARGE)
+        raise ProtocolViolation(
+            "AUTH exceeds the client's Maximum Packet Size", ReasonCode.PACKET_TOO_LARGE
+        )
     client.send(data)
     if authentication.running and not begun:
         run = authentication.run
 
         def check(now: float) -> None:
-            if authentication.running and authentication.run == run and not (client.conn.closing or client.conn.closed):
+            if (
+                authentication.running
+                and authentication.run == run
+                and not (client.conn.closing or client.conn.closed)
+            ):
                 _failed(client, f"it took longer than {limits.AUTHENTICATION_TIME:g} s")
 
         client.node.schedule(now + limits.AUTHENTICATION_TIME, check)

@@ -1,4 +1,5 @@
-"""SCRAM-SHA-256, the server's side, pure (RFC 5802, RFC 7677): proof of a password that neither travels nor is stored."""
+"""SCRAM-SHA-256, the server's side, pure (RFC 5802, RFC 7677): proof of a password that neither
+travels nor is stored."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ NAME = "SCRAM-SHA-256"
 """As clients name it in Authentication Method (MQTT 5, 4.12)."""
 
 ITERATIONS = 15_000
-"""of PBKDF2 in new verifiers: some 4 ms for a client that is a computer, a second for a small device. RFC 7677 says 4096 at
-least."""
+"""of PBKDF2 in new verifiers: some 4 ms for a client that is a computer, a second for a small
+device. RFC 7677 says 4096 at least."""
 
 MIN_ITERATIONS = 4096
 SALT_SIZE = 16
@@ -43,18 +44,24 @@ _PROHIBITED = (
 
 
 def saslprep(text: str) -> str:
-    """Prepare a user name or password, so that the same text typed on different systems compares equal (RFC 4013).
+    """Prepare a user name or password, so that the same text typed on different systems compares
+    equal (RFC 4013).
 
     Raises ValueError for characters that neither may have.
     """
     mapped = "".join(
-        " " if stringprep.in_table_c12(letter) else letter for letter in text if not stringprep.in_table_b1(letter)
+        " " if stringprep.in_table_c12(letter) else letter
+        for letter in text
+        if not stringprep.in_table_b1(letter)
     )
     prepared = unicodedata.ucd_3_2_0.normalize("NFKC", mapped)
     for letter in prepared:
         if any(prohibited(letter) for prohibited in _PROHIBITED) or stringprep.in_table_a1(letter):
-            raise ValueError(f"character U+{ord(letter):04X} is not allowed in a user name or password")
-    if any(map(stringprep.in_table_d1, prepared)) and (  # RFC 3454, 6: right-to-left throughout, or not at all
+            raise ValueError(
+                f"character U+{ord(letter):04X} is not allowed in a user name or password"
+            )
+    # RFC 3454, 6: right-to-left throughout, or not at all.
+    if any(map(stringprep.in_table_d1, prepared)) and (
         any(map(stringprep.in_table_d2, prepared))
         or not (stringprep.in_table_d1(prepared[0]) and stringprep.in_table_d1(prepared[-1]))
     ):
@@ -63,7 +70,8 @@ def saslprep(text: str) -> str:
 
 
 def prepare(text: str) -> str:
-    """Prepare what may have characters that SASLprep's old Unicode does not know: those stay as they are (as PostgreSQL does)."""
+    """Prepare what may have characters that SASLprep's old Unicode does not know: those stay as
+    they are (as PostgreSQL does)."""
     try:
         return saslprep(text)
     except ValueError:
@@ -72,7 +80,8 @@ def prepare(text: str) -> str:
 
 @dataclass(slots=True, frozen=True)
 class Verifier:
-    """What is stored of a password (RFC 5802, 3): it proves a client right, and cannot be used to log in."""
+    """What is stored of a password (RFC 5802, 3): it proves a client right, and cannot be used to
+    log in."""
 
     iterations: int
     salt: bytes
@@ -83,11 +92,14 @@ class Verifier:
     def of(cls, password: str, salt: bytes, iterations: int = ITERATIONS) -> Verifier:
         """Make the verifier of a password; takes milliseconds."""
         salted = hashlib.pbkdf2_hmac("sha256", prepare(password).encode(), salt, iterations)
-        return cls(iterations, salt, _sha256(_hmac(salted, b"Client Key")), _hmac(salted, b"Server Key"))
+        return cls(
+            iterations, salt, _sha256(_hmac(salted, b"Client Key")), _hmac(salted, b"Server Key")
+        )
 
     @classmethod
     def parse(cls, text: str) -> Verifier:
-        """Read `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`, base64 (the form that PostgreSQL stores, too).
+        """Read `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`, base64 (the form that
+        PostgreSQL stores, too).
 
         Raises ValueError with one clear line.
         """
@@ -95,30 +107,47 @@ class Verifier:
             name, first, second = text.split("$")
             count, salt = first.split(":")
             stored, server = second.split(":")
-            iterations = int(count) if count.isascii() and count.isdecimal() and len(count) < 10 else 0
+            iterations = (
+                int(count) if count.isascii() and count.isdecimal() and len(count) < 10 else 0
+            )
             found = cls(iterations, _unbase64(salt), _unbase64(stored), _unbase64(server))
         except ValueError:
             raise ValueError(f"not {NAME}$<iterations>:<salt>$<StoredKey>:<ServerKey>") from None
-        if name != NAME or not found.salt or {len(found.stored_key), len(found.server_key)} != {_KEY_SIZE}:
+        if (
+            name != NAME
+            or not found.salt
+            or {len(found.stored_key), len(found.server_key)} != {_KEY_SIZE}
+        ):
             raise ValueError(f"not {NAME}$<iterations>:<salt>$<StoredKey>:<ServerKey>")
         if not MIN_ITERATIONS <= found.iterations <= limits.MAX_SCRAM_ITERATIONS:
-            raise ValueError(f"{found.iterations} iterations; {MIN_ITERATIONS} to {limits.MAX_SCRAM_ITERATIONS} are allowed")
+            raise ValueError(
+                f"{found.iterations} iterations; "
+                f"{MIN_ITERATIONS} to {limits.MAX_SCRAM_ITERATIONS} are allowed"
+            )
         return found
 
     def __str__(self) -> str:
         """The form that `parse` reads."""
-        return f"{NAME}${self.iterations}:{_base64(self.salt)}${_base64(self.stored_key)}:{_base64(self.server_key)}"
+        return (
+            f"{NAME}${self.iterations}:{_base64(self.salt)}"
+            f"${_base64(self.stored_key)}:{_base64(self.server_key)}"
+        )
 
     def matches(self, password: str) -> bool:
         """Tell whether this is the verifier of a password; takes milliseconds."""
-        return hmac.compare_digest(Verifier.of(password, self.salt, self.iterations).stored_key, self.stored_key)
+        return hmac.compare_digest(
+            Verifier.of(password, self.salt, self.iterations).stored_key, self.stored_key
+        )
 
 
 class Scram:
     """The method: makes an exchange for each client that asks."""
 
-    def __init__(self, lookup: Callable[[str], Verifier | None], random_bytes: Callable[[int], bytes]) -> None:
-        """`lookup`: user name -> verifier, None for nobody. `random_bytes`: a source that nobody can predict (os.urandom)."""
+    def __init__(
+        self, lookup: Callable[[str], Verifier | None], random_bytes: Callable[[int], bytes]
+    ) -> None:
+        """`lookup`: user name -> verifier, None for nobody. `random_bytes`: a source that nobody
+        can predict (os.urandom)."""
         self.lookup = lookup
         self.random_bytes = random_bytes
         self._secret = random_bytes(_KEY_SIZE)
@@ -132,13 +161,17 @@ class Scram:
         return _base64(self.random_bytes(NONCE_SIZE))
 
     def nobody(self, name: str) -> Verifier:
-        """Make up a verifier for a name that is not there, the same each time: an exchange must not tell who is."""
+        """Make up a verifier for a name that is not there, the same each time: an exchange must not
+        tell who is."""
         salt = _hmac(self._secret, b"salt" + name.encode())[:SALT_SIZE]
-        return Verifier(ITERATIONS, salt, _hmac(self._secret, b"key" + name.encode()), bytes(_KEY_SIZE))
+        return Verifier(
+            ITERATIONS, salt, _hmac(self._secret, b"key" + name.encode()), bytes(_KEY_SIZE)
+        )
 
 
 class Exchange:
-    """One authentication: client-first -> server-first, client-final -> server-final (RFC 5802, 5)."""
+    """One authentication: client-first -> server-first, client-final -> server-final (RFC 5802,
+    5)."""
 
     __slots__ = ("_auth", "_gs2", "_known", "_nonce", "_scram", "_verifier", "done", "username")
 
@@ -153,7 +186,8 @@ class Exchange:
         self.done = False
 
     def step(self, data: bytes | None) -> bytes | None:
-        """Take the client's next message and return the answer; `done` says whether it was the last.
+        """Take the client's next message and return the answer; `done` says whether it was the
+        last.
 
         None: nothing was said yet, the client is to begin. Raises AuthenticationFailed.
         """
@@ -174,11 +208,18 @@ class Exchange:
         self.username = prepare(_saslname(name))
         if authzid and _saslname(authzid.removeprefix("a=")) != self.username:
             raise AuthenticationFailed("SCRAM in the name of another user")
-        if not self.username or not nonce or len(nonce) > limits.MAX_SCRAM_NONCE or not _printable(nonce):
+        if (
+            not self.username
+            or not nonce
+            or len(nonce) > limits.MAX_SCRAM_NONCE
+            or not _printable(nonce)
+        ):
             raise AuthenticationFailed("a SCRAM message without user name or nonce")
         found = self._scram.lookup(self.username)
         self._known = found is not None
-        self._verifier = verifier = found if found is not None else self._scram.nobody(self.username)
+        self._verifier = verifier = (
+            found if found is not None else self._scram.nobody(self.username)
+        )
         self._nonce = nonce + self._scram.nonce()
         self._gs2 = f"{flag},{authzid},".encode()
         answer = f"r={self._nonce},s={_base64(verifier.salt)},i={verifier.iterations}"
@@ -208,10 +249,14 @@ class Exchange:
 
 
 def _attributes(text: str, *names: str) -> list[str]:
-    """Take the first attributes of a message, which have fixed places; unknown ones behind them are ignored (RFC 5802, 5.1)."""
+    """Take the first attributes of a message, which have fixed places; unknown ones behind them are
+    ignored (RFC 5802, 5.1)."""
     parts = text.split(",")
-    if len(parts) < len(names) or any(not part.startswith(f"{name}=") for part, name in zip(parts, names, strict=False)):
-        raise AuthenticationFailed(f"a SCRAM message without {', '.join(names)} in their places")  # m= would stand there, too
+    if len(parts) < len(names) or any(
+        not part.startswith(f"{name}=") for part, name in zip(parts, names, strict=False)
+    ):
+        # `m=` would stand there, too.
+        raise AuthenticationFailed(f"a SCRAM message without {', '.join(names)} in their places")
     return [part[2:] for part in parts[: len(names)]]
 
 

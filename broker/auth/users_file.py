@@ -1,8 +1,11 @@
-"""The users file: names with what is stored of their passwords, for plain passwords and for SCRAM. Read, checked, changed.
+"""The users file: names with what is stored of their passwords, for plain passwords and for SCRAM.
+Read, checked, changed.
 
     # a comment
-    anna:$argon2id$v=19$m=19456,t=2,p=1$...                  for CONNECT with User Name and Password
-    anna:SCRAM-SHA-256$15000:<salt>$<StoredKey>:<ServerKey>    for the authentication method SCRAM-SHA-256
+    anna:$argon2id$v=19$m=19456,t=2,p=1$...                    for CONNECT with User Name and
+                                                               Password
+    anna:SCRAM-SHA-256$15000:<salt>$<StoredKey>:<ServerKey>    for the authentication method
+                                                               SCRAM-SHA-256
 
 `mqttree passwd FILE USER` writes both lines.
 """
@@ -23,8 +26,9 @@ MAX_NAME = 1024
 """bytes of a user name here; MQTT would allow 65,535."""
 
 HASHER = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
-"""argon2id with 19 MiB (OWASP's least): about 20 ms a log-in. More memory would let a few log-ins at a time exhaust a small
-machine; a stronger hash of another program is taken as it is, up to MAX_ARGON2_MEMORY."""
+"""argon2id with 19 MiB (OWASP's least): about 20 ms a log-in. More memory would let a few log-ins
+at a time exhaust a small machine; a stronger hash of another program is taken as it is, up to
+MAX_ARGON2_MEMORY."""
 
 
 @dataclass(slots=True)
@@ -81,7 +85,8 @@ class Users:
         return user.scram if user is not None else None
 
     def verify(self, name: str, password: bytes) -> bool:
-        """Check a plain password. Takes some 20 ms and 19 MiB, as long for a name that is not there: call it in a thread."""
+        """Check a plain password. Takes some 20 ms and 19 MiB, as long for a name that is not
+        there: call it in a thread."""
         user = self._users.get(prepare(name), User())
         try:
             text = prepare(password.decode())
@@ -102,17 +107,25 @@ def check_name(name: str) -> None:
     if not name or name.strip() != name:
         raise ValueError("a user name must not be empty, or begin or end with a space")
     if ":" in name or name.startswith("#") or not name.isprintable():
-        raise ValueError(f"user name {name!r}: ':', control characters and '#' at the begin are not possible")
+        raise ValueError(
+            f"user name {name!r}: ':', control characters and '#' at the begin are not possible"
+        )
     if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME:
         raise ValueError(f"a user name is longer than {MAX_NAME} bytes")
 
 
 def entries(
-    name: str, password: str, random_bytes: Callable[[int], bytes], *, scram: bool = True, iterations: int = ITERATIONS
+    name: str,
+    password: str,
+    random_bytes: Callable[[int], bytes],
+    *,
+    scram: bool = True,
+    iterations: int = ITERATIONS,
 ) -> list[str]:
     """Make a user's lines of the file.
 
-    Raises ValueError for a name that cannot stand there, an empty password, or one that no CONNECT could carry.
+    Raises ValueError for a name that cannot stand there, an empty password, or one that no CONNECT
+    could carry.
     """
     check_name(name)
     if not password:
@@ -127,7 +140,8 @@ def entries(
 
 
 def replace_user(text: str, name: str, lines: list[str]) -> str:
-    """Return the file's text with a user's lines replaced (in their place, else at the end); no lines: removed."""
+    """Return the file's text with a user's lines replaced (in their place, else at the end); no
+    lines: removed."""
     wanted = prepare(name)
     result: list[str] = []
     at: int | None = None
@@ -150,9 +164,14 @@ def _take(user: User, secret: str) -> None:
     try:
         parameters = argon2.extract_parameters(secret)
     except argon2.exceptions.InvalidHashError:
-        raise ValueError(f"neither an argon2 hash nor {NAME}; `mqttree passwd` makes them") from None
+        raise ValueError(
+            f"neither an argon2 hash nor {NAME}; `mqttree passwd` makes them"
+        ) from None
     if parameters.memory_cost > limits.MAX_ARGON2_MEMORY:
-        raise ValueError(f"this hash takes {parameters.memory_cost} KiB to check, at most {limits.MAX_ARGON2_MEMORY} are allowed")
+        raise ValueError(
+            f"this hash takes {parameters.memory_cost} KiB to check, "
+            f"at most {limits.MAX_ARGON2_MEMORY} are allowed"
+        )
     if user.argon2 is not None:
         raise ValueError("a second argon2 line of this user")
     user.argon2 = secret

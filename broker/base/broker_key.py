@@ -1,7 +1,9 @@
-"""The key that makes a broker's id its own: the id is a hash of the public half, and who says the id signs each handshake.
+"""The key that makes a broker's id its own: the id is a hash of the public half, and who says the
+id signs each handshake.
 
-So nobody can take the id of a broker that is away, with or without a cluster secret. A copy of the data directory has the key,
-too: what is proven by it is another broker with the same id (`id_conflict`).
+So nobody can take the id of a broker that is away, with or without a cluster secret. A copy of the
+data directory has the key, too: what is proven by it is another broker with the same id
+(`id_conflict`).
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class BrokerKey:
         return id_of(self.public)
 
     def sign(self, transcript: bytes, *, dialler: bool) -> bytes:
-        """Return what proves that we took part in the handshake with this transcript, in this role."""
+        """Return what proves that we took part in the handshake with this transcript, in this
+        role."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         return Ed25519PrivateKey.from_private_bytes(self.seed).sign(_said(transcript, dialler))
@@ -40,11 +43,14 @@ def make_key(seed: bytes) -> BrokerKey:
     """Return the key of a seed: SEED_BYTES that nobody can guess."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    return BrokerKey(seed, Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw())
+    return BrokerKey(
+        seed, Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+    )
 
 
 def id_of(public: bytes) -> bytes:
-    """Return the id that belongs to a public key: to find another key for it takes 2^64 attempts."""
+    """Return the id that belongs to a public key: to find another key for it takes 2^64
+    attempts."""
     return hashlib.sha256(b"mqttree broker id 1" + public).digest()[:ID_BYTES]
 
 

@@ -1,7 +1,8 @@
-"""When each of very many things is due, soonest first. What is not true any more is left out a little at a time.
+"""When each of very many things is due, soonest first. What is not true any more is left out a
+little at a time.
 
-To look through a million entries at once, and put them in order again, takes seconds: so that is done with MOVES of them for each
-new one, which is soon enough.
+To look through a million entries at once, and put them in order again, takes seconds: so that is
+done with MOVES of them for each new one, which is soon enough.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Deadlines:
     def __init__(self, true: Callable[[Entry], object]) -> None:
         self._true = true
         self._heap: list[Entry] = []
-        self._old: list[Entry] = []  # a heap, too, whose entries are moved to the other one if they are true
+        # A heap, too, whose entries are moved to the other one if they are true.
+        self._old: list[Entry] = []
 
     def __len__(self) -> int:
         """Return the number of entries, those that are not true any more included."""

@@ -1,9 +1,11 @@
 """The keys of a link between two brokers that have the cluster secret (docs/decisions/0002).
 
     secret file -> cluster key (slow, once at the start: `cluster_key`)
-    cluster key, both ephemeral X25519 keys, transcript (both CONNECTs) -> the keys of one connection: `LinkKeys`
+    cluster key, both ephemeral X25519 keys, transcript (both CONNECTs)
+                -> the keys of one connection: `LinkKeys`
 
-Each connection has its own keys. Who learns the secret later cannot read what was recorded: the ephemeral keys are gone.
+Each connection has its own keys. Who learns the secret later cannot read what was recorded: the
+ephemeral keys are gone.
 """
 
 from __future__ import annotations
@@ -19,15 +21,20 @@ OFFER_BYTES = NONCE_BYTES + KEY_BYTES
 """What a CONNECT brings: a nonce, and an ephemeral public key."""
 
 SCRYPT_COST = 1 << 15
-"""Of memory (with r = 8: 32 MiB) and time (some 0.1 s), for us once at the start, for who guesses secrets with every guess."""
+"""Of memory (with r = 8: 32 MiB) and time (some 0.1 s), for us once at the start, for who guesses
+secrets with every guess."""
 
 
 def cluster_key(secret: bytes, cluster: str) -> bytes:
-    """Return the key that stands for a cluster's secret: 32 bytes, slow to compute on purpose (RFC 7914)."""
-    Offer(bytes(OFFER_BYTES))  # has what links need imported now, and not while the first of them waits
+    """Return the key that stands for a cluster's secret: 32 bytes, slow to compute on purpose (RFC
+    7914)."""
+    # This has what links need imported now, and not while the first of them waits.
+    Offer(bytes(OFFER_BYTES))
     expand(bytes(KEY_BYTES), b"")
     salt = b"mqttree cluster key 1 " + cluster.encode()
-    return hashlib.scrypt(secret, salt=salt, n=SCRYPT_COST, r=8, p=1, maxmem=1 << 26, dklen=KEY_BYTES)
+    return hashlib.scrypt(
+        secret, salt=salt, n=SCRYPT_COST, r=8, p=1, maxmem=1 << 26, dklen=KEY_BYTES
+    )
 
 
 def transcript(dialler: bytes, called: bytes) -> bytes:
@@ -53,7 +60,8 @@ class Offer:
         self.data = entropy[:NONCE_BYTES] + self._private.public_key().public_bytes_raw()
 
     def shared(self, data: bytes) -> bytes:
-        """Return what only the two ends know, given the other one's `data`. Raises ValueError for a key that is none."""
+        """Return what only the two ends know, given the other one's `data`. Raises ValueError for a
+        key that is none."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
         if len(data) != OFFER_BYTES:
@@ -62,7 +70,8 @@ class Offer:
 
 
 class LinkKeys:
-    """The keys of one connection. Both ends prove that they have them before anything else is said."""
+    """The keys of one connection. Both ends prove that they have them before anything else is
+    said."""
 
     __slots__ = ("_prk", "_transcript")
 
@@ -74,7 +83,11 @@ class LinkKeys:
 
     def proof(self, *, dialler: bool) -> bytes:
         """Return what proves that an end has the secret, and has seen the same two CONNECTs."""
-        return hmac.digest(self._key(b"dialler proves" if dialler else b"called proves"), self._transcript, "sha256")
+        return hmac.digest(
+            self._key(b"dialler proves" if dialler else b"called proves"),
+            self._transcript,
+            "sha256",
+        )
 
     def records(self, *, dialler: bool) -> bytes:
         """Return the key of the records that an end sends."""

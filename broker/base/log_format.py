@@ -1,8 +1,9 @@
 """What is logged, and how it looks: lines for people, or one JSON object a line for machines.
 
-Levels: error - this broker cannot do what it should; warning - somebody has to look at it, or was refused; info - start, stop,
-links, the tree; debug - everything else, each client's coming and going included (ten thousand a second must not be
-slowed down by lines that nobody reads; metrics and $SYS count them).
+Levels: error - this broker cannot do what it should; warning - somebody has to look at it, or was
+refused; info - start, stop, links, the tree; debug - everything else, each client's coming and
+going included (ten thousand a second must not be slowed down by lines that nobody reads; metrics
+and $SYS count them).
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ def set_up(level: str, form: str = "text") -> None:
     """Log to the standard error from `level` on ("debug" to "error"); `form`: "text" or "json"."""
     logging.raiseExceptions = False  # a broken pipe is no reason to fail
     number = getattr(logging, level.upper())
-    handler: logging.Handler = logging.StreamHandler() if sys.stderr is not None else logging.NullHandler()
+    handler: logging.Handler = (
+        logging.StreamHandler() if sys.stderr is not None else logging.NullHandler()
+    )
     handler.setFormatter(JsonLines() if form == "json" else OneLine())
     logging.basicConfig(level=number, handlers=[handler], force=True)
     for name in QUIET:
-        logging.getLogger(name).setLevel(max(number, logging.WARNING) if level != "debug" else logging.DEBUG)
+        logging.getLogger(name).setLevel(
+            max(number, logging.WARNING) if level != "debug" else logging.DEBUG
+        )
     logging.getLogger("transitions").setLevel(max(number, logging.WARNING))
     logging.getLogger(PLUGINS).setLevel(number)
     logging.getLogger(PLUGINS).addFilter(lambda record: record.name != PLUGINS or level == "debug")
@@ -45,7 +50,8 @@ def log_line(level: str, text: str) -> None:
 
 
 class OneLine(logging.Formatter):
-    """Keeps a record on one line: what a peer sent must not make up others. Tracebacks, at debug, are left as they are."""
+    """Keeps a record on one line: what a peer sent must not make up others. Tracebacks, at debug,
+    are left as they are."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s.%(msecs)03d %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -59,9 +65,11 @@ class OneLine(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: ts (RFC 3339, UTC), level, logger, event (the text), and what the call put into `fields`.
+    """One JSON object a line: ts (RFC 3339, UTC), level, logger, event (the text), and what the
+    call put into `fields`.
 
-    `log.info("text", extra={"fields": {"client": "c1"}})` adds "client"; a field never replaces one of the four.
+    `log.info("text", extra={"fields": {"client": "c1"}})` adds "client"; a field never replaces one
+    of the four.
     """
 
     def format(self, record: logging.LogRecord) -> str:

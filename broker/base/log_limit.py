@@ -1,8 +1,8 @@
 """What peers cause to be logged: one line a minute for each cause and host, the rest is counted.
 
-A peer that sends garbage as fast as it can must not fill the disk with lines, nor hide what others did. The first line of a cause
-from a host is logged at once. Those that follow within a minute are logged at the level debug alone; one line at the end of the
-minute says how many they were.
+A peer that sends garbage as fast as it can must not fill the disk with lines, nor hide what others
+did. The first line of a cause from a host is logged at once. Those that follow within a minute are
+logged at the level debug alone; one line at the end of the minute says how many they were.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class _Minute:
 
 
 class LogLimit:
-    """Logs lines that peers cause. Its table holds about `limits.LOG_SOURCES` pairs of cause and host at most."""
+    """Logs lines that peers cause. Its table holds about `limits.LOG_SOURCES` pairs of cause and
+    host at most."""
 
     __slots__ = ("_causes", "_minutes", "_node")
 
@@ -44,7 +45,8 @@ class LogLimit:
         self._causes: Counter[str] = Counter()  # of each host, that are in the table
 
     def line(self, level: str, cause: str, peer: str, text: str, most: int = 1) -> None:
-        """Log `text` at `level` unless `most` lines of this cause came from this peer's host within the last minute.
+        """Log `text` at `level` unless `most` lines of this cause came from this peer's host within
+        the last minute.
 
         `peer`: HOST:PORT; the port does not count, as every connection has another one.
         """
@@ -61,7 +63,8 @@ class LogLimit:
             self._node.log("debug", text)
 
     def _begin(self, level: str, cause: str, host: str) -> _Minute:
-        """Return the minute of a pair that is not in the table; of a wider one where the table is full."""
+        """Return the minute of a pair that is not in the table; of a wider one where the table is
+        full."""
         if len(self._minutes) >= limits.LOG_SOURCES:
             host = MANY
         if self._causes[host] >= limits.LOG_CAUSES:
@@ -83,7 +86,10 @@ class LogLimit:
         if minute.suppressed:
             cause, host = key
             count = minute.suppressed
-            text = f"{cause}: {count:,} more {'line' if count == 1 else 'lines'} from {host} within {limits.LOG_PAUSE:g} s"
+            text = (
+                f"{cause}: {count:,} more {'line' if count == 1 else 'lines'} from {host} "
+                f"within {limits.LOG_PAUSE:g} s"
+            )
             self._node.log(minute.level, text)
 
 

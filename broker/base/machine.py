@@ -14,8 +14,8 @@ CGROUP = Path("/sys/fs/cgroup/memory.max")
 """The limit of a container's memory (cgroup version 2)."""
 
 SHARE = 0.6
-"""Part of the memory that the broker may keep for clients by default: the process takes up to half as much again, and a machine
-runs other programs, too."""
+"""Part of the memory that the broker may keep for clients by default: the process takes up to half
+as much again, and a machine runs other programs, too."""
 
 
 def default_memory_limit(cgroup: Path = CGROUP) -> int:
@@ -34,7 +34,8 @@ def raise_file_limit() -> None:
 
 
 def files_for_clients() -> int:
-    """Return how many files clients may have open: all but those that are kept for links, the admin port and the journal."""
+    """Return how many files clients may have open: all but those that are kept for links, the admin
+    port and the journal."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 1 << 30

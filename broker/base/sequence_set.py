@@ -1,4 +1,5 @@
-"""Sets of sequence numbers as ascending lists of inclusive pairs that do not touch, so that a million numbers are one pair.
+"""Sets of sequence numbers as ascending lists of inclusive pairs that do not touch, so that a
+million numbers are one pair.
 
 One number is found by bisection; what two sets have in common, or not, in one pass over both.
 """
@@ -11,7 +12,8 @@ from broker.base import limits
 from broker.wire.errors import MalformedPacket
 
 LAST = (1 << 48) - 1
-"""The highest sequence number that can be told. No message has it: who has everything can still say what comes next."""
+"""The highest sequence number that can be told. No message has it: who has everything can still say
+what comes next."""
 
 Ranges = list[tuple[int, int]]
 
@@ -26,15 +28,17 @@ def find(ranges: Ranges, first: int, last: int) -> int:
 
 
 def discard(ranges: Ranges, first: int, last: int) -> bool:
-    """Take the numbers `first` to `last` out, in place and without a walk; False, and nothing is taken, when not all are in
-    one pair."""
+    """Take the numbers `first` to `last` out, in place and without a walk; False, and nothing is
+    taken, when not all are in one pair."""
     index = find(ranges, first, last)
     if index < 0:
         return False
     low, high = ranges[index]
     if first < low or last > high:
         return False
-    ranges[index : index + 1] = [pair for pair in ((low, first - 1), (last + 1, high)) if pair[0] <= pair[1]]
+    ranges[index : index + 1] = [
+        pair for pair in ((low, first - 1), (last + 1, high)) if pair[0] <= pair[1]
+    ]
     return True
 
 
@@ -66,7 +70,8 @@ def complement(ranges: Ranges) -> Ranges:
 
 
 def subtract(some: Ranges, others: Ranges) -> Ranges:
-    """Return what is in the first of two ascending lists of inclusive pairs and not in the second."""
+    """Return what is in the first of two ascending lists of inclusive pairs and not in the
+    second."""
     return intersect(some, complement(others)) if others else list(some)
 
 
@@ -82,7 +87,8 @@ def merge(ranges: Ranges) -> Ranges:
 
 
 def roughly(ranges: Ranges, most: int = limits.MAX_GAPS // 2) -> Ranges:
-    """Return `most` ascending pairs at most that cover these: the smallest holes between them are filled."""
+    """Return `most` ascending pairs at most that cover these: the smallest holes between them are
+    filled."""
     if len(ranges) <= most:
         return ranges
     holes = sorted(range(1, len(ranges)), key=lambda i: ranges[i][0] - ranges[i - 1][1])
@@ -103,7 +109,10 @@ def decode_pairs(data: bytes, what: str) -> Ranges:
     ranges: Ranges = []
     below = 0
     for at in range(0, len(data), 12):
-        low, high = int.from_bytes(data[at : at + 6], "big"), int.from_bytes(data[at + 6 : at + 12], "big")
+        low, high = (
+            int.from_bytes(data[at : at + 6], "big"),
+            int.from_bytes(data[at + 6 : at + 12], "big"),
+        )
         if not below < low <= high:
             raise MalformedPacket(f"{what} is out of order")
         ranges.append((low, high))

@@ -1,4 +1,5 @@
-"""Deadlines of very many, most of which never come true: connections that should say something in time."""
+"""Deadlines of very many, most of which never come true: connections that should say something in
+time."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ GRAIN = 0.25
 
 
 class Wheel(Generic[T]):
-    """Items by their deadline. An entry costs a place in a dict, where a timer of its own would cost six objects."""
+    """Items by their deadline. An entry costs a place in a dict, where a timer of its own would
+    cost six objects."""
 
     __slots__ = ("_buckets", "_check", "_full", "_schedule")
 
@@ -23,8 +25,9 @@ class Wheel(Generic[T]):
         check: Callable[[T, float], None],
         full: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`schedule(when, call)` calls `call(now)` at `when` (s); `check(item, now)` does what is due, or adds it again for a
-        later time; `full()`: the rest of what is due is to wait for the next turn."""
+        """`schedule(when, call)` calls `call(now)` at `when` (s); `check(item, now)` does what is
+        due, or adds it again for a later time; `full()`: the rest of what is due is to wait for the
+        next turn."""
         self._schedule = schedule
         self._check = check
         self._full = full

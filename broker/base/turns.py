@@ -1,9 +1,12 @@
-"""How much is done in one turn of the event loop, so that no peer keeps the others, links and timers waiting.
+"""How much is done in one turn of the event loop, so that no peer keeps the others, links and
+timers waiting.
 
-What costs much more than its bytes - a topic without a route, a packet that no run takes, hundreds of filters in one packet - is
-counted as work, in steps of about a microsecond. A connection that has caused so much of it in one turn rests: nothing more
-is read from it, and what has been read of it is handled in a later turn, in order. Work that belongs to no packet any more is
-planned in pieces (`later`). One that rests, or one piece after the other, has a turn; links come every other time.
+What costs much more than its bytes - a topic without a route, a packet that no run takes, hundreds
+of filters in one packet - is counted as work, in steps of about a microsecond. A connection that
+has caused so much of it in one turn rests: nothing more is read from it, and what has been read of
+it is handled in a later turn, in order. Work that belongs to no packet any more is planned in
+pieces (`later`). One that rests, or one piece after the other, has a turn; links come every other
+time.
 """
 
 from __future__ import annotations
@@ -83,8 +86,8 @@ class Turns:
         self._plan()
 
     def go(self, work: Iterator[int], stopped: Callable[[], bool]) -> None:
-        """Do some work, as much now as goes into one turn and the rest in later ones, unless it is `stopped` by then. `work` does
-        a part of it each time, and says how many steps that was."""
+        """Do some work, as much now as goes into one turn and the rest in later ones, unless it is
+        `stopped` by then. `work` does a part of it each time, and says how many steps that was."""
         for steps in work:
             self.work += steps
             if self.work >= limits.TURN_WORK:

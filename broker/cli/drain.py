@@ -25,9 +25,11 @@ PATIENCE = 20.0
 
 
 def drain(admin: Address, values: Mapping[str, str], *, wait: bool = True) -> int:
-    """Have a broker drain, as `read_drain` reads `values`; returns when it is gone (`wait`), with the exit code.
+    """Have a broker drain, as `read_drain` reads `values`; returns when it is gone (`wait`), with
+    the exit code.
 
-    Raises ValueError for what cannot be used, and StatusError when there is no answer or it refuses; both one line.
+    Raises ValueError for what cannot be used, and StatusError when there is no answer or it
+    refuses; both one line.
     """
     to = read_drain(values).to
     if to and parse_address(to) == admin:
@@ -68,13 +70,16 @@ def _reach(to: str) -> None:
         try:
             socket.create_connection((address.host, address.port), REACH).close()
         except (OSError, UnicodeError) as error:
-            raise ValueError(f"to: nobody answers at {to}: {getattr(error, 'strerror', None) or error}") from None
+            raise ValueError(
+                f"to: nobody answers at {to}: {getattr(error, 'strerror', None) or error}"
+            ) from None
 
 
 def post(admin: Address, path: str, timeout: float = 5.0) -> dict[str, Any]:
     """POST to an admin address and return its JSON, within about `timeout` s.
 
-    Raises ValueError when what is asked for cannot be used, StatusError for any other refusal and for no answer.
+    Raises ValueError when what is asked for cannot be used, StatusError for any other refusal and
+    for no answer.
     """
     where, status, answer = ask(admin, "POST", path, timeout, 65_536)
     text = answer.decode(errors="replace")

@@ -1,6 +1,7 @@
 """`python -m broker.live`: a federation on this machine, to look at and to try (`make run`).
 
-Starts brokers as processes of their own, draws their tree in the terminal, and ends them with itself, however that happens.
+Starts brokers as processes of their own, draws their tree in the terminal, and ends them with
+itself, however that happens.
 """
 
 from __future__ import annotations
@@ -45,17 +46,30 @@ class Child:
     def __init__(self, port: int, admin: int, cluster: str) -> None:
         self.port = port
         self.admin = Address(HOST, admin)
-        # a file without a name: goes with the last who has it open, and a broker never waits for us to read
+        # a file without a name: goes with the last who has it open, and a broker never waits for us
+        # to read
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the broker lives
-        command = [sys.executable, "-m", "broker.cli", "run", "--listen", f"{HOST}:{port}", "--name", str(port)]
+        command = [
+            sys.executable,
+            "-m",
+            "broker.cli",
+            "run",
+            "--listen",
+            f"{HOST}:{port}",
+            "--name",
+            str(port),
+        ]
         command += ["--cluster", cluster, "--admin", str(self.admin), "--die-with-parent"]
         self.process = subprocess.Popen(
             command,
-            stdin=subprocess.PIPE,  # never written to: its end tells the broker that we are gone, even by kill -9
+            # never written to: its end tells the broker that we are gone, even by kill -9
+            stdin=subprocess.PIPE,
             stdout=self.log,
             stderr=self.log,
             start_new_session=True,  # Ctrl-C is for us; we end the brokers in good order
-            env={name: value for name, value in os.environ.items() if not name.startswith("MQTTREE_")},
+            env={
+                name: value for name, value in os.environ.items() if not name.startswith("MQTTREE_")
+            },
         )
         self.state: dict[str, Any] | None = None
         self.answered = False
@@ -102,7 +116,9 @@ class Live:
         self.cluster = cluster
         self.children: list[Child] = []
         self.stopping = threading.Event()
-        self.terminal = sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        self.terminal = (
+            sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        )
         self._height = 0
         self._shown = ""
 
@@ -133,10 +149,18 @@ class Live:
     def _watch(self) -> int:
         with ThreadPoolExecutor(len(self.ports)) as pool:
             while not self.stopping.is_set():
-                list(pool.map(Child.look, [child for child in self.children if child.process.poll() is None]))
+                list(
+                    pool.map(
+                        Child.look,
+                        [child for child in self.children if child.process.poll() is None],
+                    )
+                )
                 for child in self.children:
-                    if child.process.poll() == 2 and not child.answered:  # it could not start, and says why
-                        complain(child.last_words() or f"broker {child.port} did not start", PROGRAM)
+                    # It could not start, and says why.
+                    if child.process.poll() == 2 and not child.answered:
+                        complain(
+                            child.last_words() or f"broker {child.port} did not start", PROGRAM
+                        )
                         return 2
                 self._show()
                 if all(child.process.poll() is not None for child in self.children):
@@ -156,7 +180,9 @@ class Live:
                 print(text, end="\n\n", flush=True)
             return
         width, height = shutil.get_terminal_size()
-        lines = [line[: width - 1] for line in draw(brokers, self.cluster, moving=True)][: height - 1]
+        lines = [line[: width - 1] for line in draw(brokers, self.cluster, moving=True)][
+            : height - 1
+        ]
         up = f"\x1b[{self._height}F" if self._height else ""
         self._shown = "".join(f"{line}\x1b[K\n" for line in lines)
         sys.stdout.write(f"{up}{self._shown}\x1b[J")
@@ -191,7 +217,8 @@ def _ending(code: int) -> str:
 
 
 def _admin_ports(taken: list[int]) -> list[int]:
-    """Choose as many free ports as there are brokers, from FIRST_ADMIN_PORT on. Raises OSError when there are none."""
+    """Choose as many free ports as there are brokers, from FIRST_ADMIN_PORT on. Raises OSError when
+    there are none."""
     found: list[int] = []
     port = FIRST_ADMIN_PORT
     while len(found) < len(taken):
@@ -216,11 +243,23 @@ def _in_use(port: int) -> str | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out the command line; 0: ended by a signal, 1: no broker is left, 2: bad input or a port in use."""
-    parser = Parser(prog="python -m broker.live", description="Runs a federation on this machine and shows its tree.")
+    """Carry out the command line; 0: ended by a signal, 1: no broker is left, 2: bad input or a
+    port in use."""
+    parser = Parser(
+        prog="python -m broker.live",
+        description="Runs a federation on this machine and shows its tree.",
+    )
     parser.add_argument("--brokers", type=int, default=3, metavar="N", help="how many brokers (3)")
-    parser.add_argument("--port", type=int, default=1883, metavar="PORT", help="port of the first; the others follow (1883)")
-    parser.add_argument("--cluster", default="demo", metavar="NAME", help="the name of the cluster (demo)")
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=1883,
+        metavar="PORT",
+        help="port of the first; the others follow (1883)",
+    )
+    parser.add_argument(
+        "--cluster", default="demo", metavar="NAME", help="the name of the cluster (demo)"
+    )
     try:
         arguments = parser.parse_args(argv)
     except SystemExit as leave:  # argparse has said why
@@ -229,7 +268,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         complain(f"--brokers: {arguments.brokers} is not between 1 and {MAX_BROKERS}", PROGRAM)
         return 2
     if not 1 <= arguments.port <= 65536 - arguments.brokers:
-        complain(f"--port: {arguments.port} is not between 1 and {65536 - arguments.brokers}", PROGRAM)
+        complain(
+            f"--port: {arguments.port} is not between 1 and {65536 - arguments.brokers}", PROGRAM
+        )
         return 2
     ports = list(range(arguments.port, arguments.port + arguments.brokers))
     for port in ports:

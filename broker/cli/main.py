@@ -1,6 +1,8 @@
-"""`mqttree run | status | drain | bench`: the command line, and what all commands share (design section 6).
+"""`mqttree run | status | drain | bench`: the command line, and what all commands share (design
+section 6).
 
-Exit codes: 0 all went well; 1 `status` or `drain` got no answer; 2 bad input of any kind, said in one line; 130 interrupted.
+Exit codes: 0 all went well; 1 `status` or `drain` got no answer; 2 bad input of any kind, said in
+one line; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
     from discovery.address import Address
 
 COMMANDS = "mqttree.commands"
-"""Group of entry points whose functions take the rest of the command line and return an exit code."""
+"""Group of entry points whose functions take the rest of the command line and return an exit
+code."""
 
 DEFAULT_ADMIN = "127.0.0.1:8080"
 
@@ -46,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
-    except BrokenPipeError:  # whoever read our output has left; Python would complain when it flushes
+    except BrokenPipeError:
+        # Whoever read our output has left; Python would complain when it flushes.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -55,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Put /dev/null where standard streams are closed, or a socket would get the number and what is written there."""
+    """Put /dev/null where standard streams are closed, or a socket would get the number and what is
+    written there."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -64,7 +69,11 @@ def _open_streams() -> None:
 
 
 def _main(words: list[str]) -> int:
-    if words and words[0] not in ("run", "status", "drain", "passwd") and not words[0].startswith("-"):
+    if (
+        words
+        and words[0] not in ("run", "status", "drain", "passwd")
+        and not words[0].startswith("-")
+    ):
         command = _command(words[0])
         if command is not None:
             return int(command(words[1:]) or 0)
@@ -88,7 +97,8 @@ def _main(words: list[str]) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Start without the garbage collector, which would look through all modules ten times and find nothing (20 ms)."""
+    """Start without the garbage collector, which would look through all modules ten times and find
+    nothing (20 ms)."""
     import gc
 
     gc.disable()
@@ -141,7 +151,11 @@ def _drain(arguments: argparse.Namespace) -> int:
     from broker.cli.status import StatusError
 
     admin = _admin(arguments)
-    values = {name: value for name in ("rate", "to", "within") if (value := getattr(arguments, name)) is not None}
+    values = {
+        name: value
+        for name in ("rate", "to", "within")
+        if (value := getattr(arguments, name)) is not None
+    }
     try:
         return drain(admin, values, wait=not arguments.no_wait)
     except ValueError as error:
@@ -192,58 +206,138 @@ class _Version(argparse.Action):
 
 
 def _parser() -> Parser:
-    """Describe the command line. Values stay texts: `settings` checks them, the file's and the environment's alike."""
+    """Describe the command line. Values stay texts: `settings` checks them, the file's and the
+    environment's alike."""
     parser = Parser(
         prog="mqttree",
         description="An MQTT broker whose instances find each other, grow a tree and act as one.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=Parser
+    )
     run = commands.add_parser(
         "run",
         help="run a broker",
         allow_abbrev=False,
-        epilog="Every option can also be set as MQTTREE_<OPTION> in the environment, and, below that, in the `federation:` "
-        "section of the configuration file.",
+        epilog="Every option can also be set as MQTTREE_<OPTION> in the environment, and, below "
+        "that, in the `federation:` section of the configuration file.",
     )
-    run.add_argument("-c", "--config", metavar="FILE", help="configuration: amqtt's YAML and a `federation:` section")
-    run.add_argument("--listen", metavar="HOST:PORT", help="where the default listener binds (0.0.0.0:1883)")
-    run.add_argument("--name", metavar="NAME", help="what people call this broker (the machine and the port)")
-    run.add_argument("--data-dir", metavar="DIR", help="keep the broker's id, boot number and journal there (nowhere)")
-    run.add_argument("--durability", metavar="none|async|sync", help="what survives the broker (async with a data directory)")
-    run.add_argument("--cluster", metavar="NAME", help="only brokers of one cluster federate (mqttree)")
-    run.add_argument("--secret-file", metavar="FILE", help="the cluster's secret: brokers without it stay outside")
-    run.add_argument("--discovery", metavar="multicast|static|dns|off", help="how brokers find each other (multicast)")
-    run.add_argument("--seed", metavar="HOST:PORT", action="append", help="a broker to begin with; may be repeated")
-    run.add_argument("--advertise", metavar="HOST:PORT", help="the address that other brokers are told")
-    run.add_argument("--routing", metavar="flood|interest|topic", help="how messages find their way (topic)")
-    run.add_argument("--admin", metavar="HOST:PORT", help=f"health, metrics, state over HTTP ({DEFAULT_ADMIN} if it is free)")
-    run.add_argument("--wait-for", metavar="BROKERS", help="/readyz says no until so many were there, this one included (1)")
-    run.add_argument("--log-level", metavar="debug|info|warning|error", help="what is logged (info)")
-    run.add_argument("--log-format", metavar="text|json", help="lines for people or JSON objects (text)")
-    run.add_argument("--die-with-parent", action="store_true", help=argparse.SUPPRESS)  # ends with its standard input
-    status = commands.add_parser("status", help="show the tree as a broker sees it", allow_abbrev=False)
-    status.add_argument("--admin", metavar="HOST:PORT", help=f"the broker's admin address ({DEFAULT_ADMIN})")
+    run.add_argument(
+        "-c",
+        "--config",
+        metavar="FILE",
+        help="configuration: amqtt's YAML and a `federation:` section",
+    )
+    run.add_argument(
+        "--listen", metavar="HOST:PORT", help="where the default listener binds (0.0.0.0:1883)"
+    )
+    run.add_argument(
+        "--name", metavar="NAME", help="what people call this broker (the machine and the port)"
+    )
+    run.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="keep the broker's id, boot number and journal there (nowhere)",
+    )
+    run.add_argument(
+        "--durability",
+        metavar="none|async|sync",
+        help="what survives the broker (async with a data directory)",
+    )
+    run.add_argument(
+        "--cluster", metavar="NAME", help="only brokers of one cluster federate (mqttree)"
+    )
+    run.add_argument(
+        "--secret-file",
+        metavar="FILE",
+        help="the cluster's secret: brokers without it stay outside",
+    )
+    run.add_argument(
+        "--discovery",
+        metavar="multicast|static|dns|off",
+        help="how brokers find each other (multicast)",
+    )
+    run.add_argument(
+        "--seed",
+        metavar="HOST:PORT",
+        action="append",
+        help="a broker to begin with; may be repeated",
+    )
+    run.add_argument(
+        "--advertise", metavar="HOST:PORT", help="the address that other brokers are told"
+    )
+    run.add_argument(
+        "--routing", metavar="flood|interest|topic", help="how messages find their way (topic)"
+    )
+    run.add_argument(
+        "--admin",
+        metavar="HOST:PORT",
+        help=f"health, metrics, state over HTTP ({DEFAULT_ADMIN} if it is free)",
+    )
+    run.add_argument(
+        "--wait-for",
+        metavar="BROKERS",
+        help="/readyz says no until so many were there, this one included (1)",
+    )
+    run.add_argument(
+        "--log-level", metavar="debug|info|warning|error", help="what is logged (info)"
+    )
+    run.add_argument(
+        "--log-format", metavar="text|json", help="lines for people or JSON objects (text)"
+    )
+    # It ends with its standard input.
+    run.add_argument("--die-with-parent", action="store_true", help=argparse.SUPPRESS)
+    status = commands.add_parser(
+        "status", help="show the tree as a broker sees it", allow_abbrev=False
+    )
+    status.add_argument(
+        "--admin", metavar="HOST:PORT", help=f"the broker's admin address ({DEFAULT_ADMIN})"
+    )
     status.add_argument("--json", action="store_true", help="print /api/federation as it is")
-    drain = commands.add_parser("drain", help="send a broker's clients elsewhere, then stop it", allow_abbrev=False)
-    drain.add_argument("--admin", metavar="HOST:PORT", help=f"the broker's admin address ({DEFAULT_ADMIN})")
-    drain.add_argument("--rate", metavar="CLIENTS_PER_S", help="clients told to go a second (100, or more if there are many)")
-    drain.add_argument("--to", metavar="HOST:PORT", help="where they are to go (to the other brokers, in turn)")
-    drain.add_argument("--within", metavar="S", help="seconds until it stops, whatever is left (30)")
+    drain = commands.add_parser(
+        "drain", help="send a broker's clients elsewhere, then stop it", allow_abbrev=False
+    )
+    drain.add_argument(
+        "--admin", metavar="HOST:PORT", help=f"the broker's admin address ({DEFAULT_ADMIN})"
+    )
+    drain.add_argument(
+        "--rate",
+        metavar="CLIENTS_PER_S",
+        help="clients told to go a second (100, or more if there are many)",
+    )
+    drain.add_argument(
+        "--to", metavar="HOST:PORT", help="where they are to go (to the other brokers, in turn)"
+    )
+    drain.add_argument(
+        "--within", metavar="S", help="seconds until it stops, whatever is left (30)"
+    )
     drain.add_argument("--no-wait", action="store_true", help="do not wait until it is gone")
-    users = commands.add_parser("passwd", help="set a password in the users file", allow_abbrev=False)
+    users = commands.add_parser(
+        "passwd", help="set a password in the users file", allow_abbrev=False
+    )
     _add_passwd(users)
-    commands.add_parser("bench", help="scenarios, comparison, reports (mqttree bench --help)", add_help=False)
+    commands.add_parser(
+        "bench", help="scenarios, comparison, reports (mqttree bench --help)", add_help=False
+    )
     return parser
 
 
 def _add_passwd(parser: Parser) -> None:
-    parser.add_argument("file", metavar="FILE", help="the users file; it is made when it is not there")
+    parser.add_argument(
+        "file", metavar="FILE", help="the users file; it is made when it is not there"
+    )
     parser.add_argument("user", metavar="USER", help="the user's name")
     parser.add_argument("--delete", action="store_true", help="delete the user instead")
-    parser.add_argument("--no-scram", action="store_true", help="no keys for SCRAM-SHA-256: log-in with a plain password only")
-    parser.add_argument("--iterations", metavar="N", help="rounds of the keys for SCRAM-SHA-256 (15000)")
+    parser.add_argument(
+        "--no-scram",
+        action="store_true",
+        help="no keys for SCRAM-SHA-256: log-in with a plain password only",
+    )
+    parser.add_argument(
+        "--iterations", metavar="N", help="rounds of the keys for SCRAM-SHA-256 (15000)"
+    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from broker.config.yaml_file import ConfigError, read_text
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it; the password is asked for twice, or is a line of the standard input. Raises ConfigError with one line."""
+    """Do it; the password is asked for twice, or is a line of the standard input. Raises
+    ConfigError with one line."""
     path: str = arguments.file
     name: str = arguments.user
     try:
@@ -26,21 +27,35 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"passwd: {error}") from None
     iterations = ITERATIONS
     if arguments.iterations is not None:
-        if not arguments.iterations.isascii() or not arguments.iterations.isdecimal() or len(arguments.iterations) > 9:
+        if (
+            not arguments.iterations.isascii()
+            or not arguments.iterations.isdecimal()
+            or len(arguments.iterations) > 9
+        ):
             raise ConfigError(f"--iterations: {arguments.iterations!r} is not a number")
         iterations = int(arguments.iterations)
         if not MIN_ITERATIONS <= iterations <= limits.MAX_SCRAM_ITERATIONS:
-            raise ConfigError(f"--iterations: {iterations} is not between {MIN_ITERATIONS} and {limits.MAX_SCRAM_ITERATIONS}")
+            raise ConfigError(
+                f"--iterations: {iterations} is not between {MIN_ITERATIONS} "
+                f"and {limits.MAX_SCRAM_ITERATIONS}"
+            )
     there = os.path.lexists(path)
     text = read_text(path) if there else ""
-    users = Users.parse(path, text)  # a file with a fault is not written: the broker would not take it afterwards either
+    # A file with a fault is not written: the broker would not take it afterwards either.
+    users = Users.parse(path, text)
     if arguments.delete:
         if name not in users:
             raise ConfigError(f"{path}: there is no user {name!r}")
         lines: list[str] = []
     else:
         try:
-            lines = entries(name, _password(name), os.urandom, scram=not arguments.no_scram, iterations=iterations)
+            lines = entries(
+                name,
+                _password(name),
+                os.urandom,
+                scram=not arguments.no_scram,
+                iterations=iterations,
+            )
         except ValueError as error:
             raise ConfigError(f"passwd: {error}") from None
     _write(Path(path), replace_user(text, name, lines))
@@ -62,7 +77,8 @@ def _password(name: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace the file in one step, for its owner alone when it is new: a broker that reads it meanwhile sees all or nothing."""
+    """Replace the file in one step, for its owner alone when it is new: a broker that reads it
+    meanwhile sees all or nothing."""
     path = path.resolve()
     temporary = ""
     try:

@@ -55,10 +55,18 @@ def run(arguments: argparse.Namespace) -> int:
     data, config = read_config(settings.file, settings.listen)
     bind = link_bind(config, data, settings.tls)
     if bind is None and settings.tls is not None and settings.file is not None:
-        wanted = "with require_certificate: true" if settings.tls.certfile is not None else "for other brokers"
-        settings.file.fail(("federation", "tls"), f"needs a listener of type tcp with ssl: true {wanted}")
+        wanted = (
+            "with require_certificate: true"
+            if settings.tls.certfile is not None
+            else "for other brokers"
+        )
+        settings.file.fail(
+            ("federation", "tls"), f"needs a listener of type tcp with ssl: true {wanted}"
+        )
     if bind is None and settings.advertise is None and settings.discovery != "off":
-        log.warning("no listener is plain tcp, so no other broker can dial this one: discovery is off")
+        log.warning(
+            "no listener is plain tcp, so no other broker can dial this one: discovery is off"
+        )
         settings.discovery = "off"
     wall = time.time()
     folder = DataDir(settings.data_dir) if settings.data_dir is not None else None
@@ -75,9 +83,14 @@ def run(arguments: argparse.Namespace) -> int:
         federation.key = identity.key
         with _admin_socket(settings) as listener:
             raise_file_limit()
-            federation.memory_limit, federation.max_connections = default_memory_limit(), files_for_clients()
+            federation.memory_limit, federation.max_connections = (
+                default_memory_limit(),
+                files_for_clients(),
+            )
             disk = _disk(settings, identity.id)
-            return _run_loop(_Run(settings, data, config, federation, listener, disk, arguments.die_with_parent))
+            return _run_loop(
+                _Run(settings, data, config, federation, listener, disk, arguments.die_with_parent)
+            )
     finally:
         if folder is not None:
             folder.close()
@@ -139,13 +152,17 @@ class _Run:
         try:
             self._check_listeners(self.settings.access, self.settings.file)
             gatekeeper = Gatekeeper(self.settings.access, self.config.listeners)
-            self.broker = broker = Broker(self.data, loop, settings=self.federation, gatekeeper=gatekeeper, disk=self.disk)
+            self.broker = broker = Broker(
+                self.data, loop, settings=self.federation, gatekeeper=gatekeeper, disk=self.disk
+            )
             await broker.start()
         except Exception as error:  # whatever a plugin or a listener raises: said in one line
             log.debug("cannot start", exc_info=True)
             raise explain(error, self.settings.file) from None
         hosts, wait_for = self.settings.admin_hosts, self.settings.wait_for
-        admin = admin_server.Admin(broker.node, version(), broker.listener_connections, self._drain, hosts, wait_for)
+        admin = admin_server.Admin(
+            broker.node, version(), broker.listener_connections, self._drain, hosts, wait_for
+        )
         if self.listener is not None:
             await admin.start(self.listener)
         _spare_the_collector()
@@ -164,8 +181,8 @@ class _Run:
         return 0
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Stop at the first signal, end at the second; with `die_with_parent` also when the standard input ends. SIGHUP: read
-        users, rules and certificates anew."""
+        """Stop at the first signal, end at the second; with `die_with_parent` also when the
+        standard input ends. SIGHUP: read users, rules and certificates anew."""
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop, number)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
@@ -179,7 +196,8 @@ class _Run:
         self.stopping.set()
 
     def _drain(self, values: Mapping[str, str]) -> dict[str, Any]:
-        """Drain the broker and then stop; once more: stop at once. Raises ValueError for what cannot be used."""
+        """Drain the broker and then stop; once more: stop at once. Raises ValueError for what
+        cannot be used."""
         options = read_drain(values)
         assert self.broker is not None
         assert self.stopping is not None
@@ -208,18 +226,26 @@ class _Run:
         if self._reloading is not None and not self._reloading.done():
             self._reload_again = True
         elif self.broker is not None:
-            self._reloading = asyncio.get_running_loop().create_task(self._reload_files(self.broker))
+            self._reloading = asyncio.get_running_loop().create_task(
+                self._reload_files(self.broker)
+            )
 
     async def _reload_files(self, broker: Broker) -> None:
         while True:
             self._reload_again = False
             try:
                 file = self.settings.file
-                access = self.settings.access if file is None else read_access(ConfigFile.read(file.path))
+                access = (
+                    self.settings.access
+                    if file is None
+                    else read_access(ConfigFile.read(file.path))
+                )
                 self._check_listeners(access, file)
                 found = await broker.reload(access)
             except Exception as error:  # whatever the files hold: one line
-                log.error("cannot reload, everything stays as it was: %s", " ".join(str(error).split()))
+                log.error(
+                    "cannot reload, everything stays as it was: %s", " ".join(str(error).split())
+                )
             else:
                 self.settings.access = access
                 log.info("reloaded: %s", ", ".join([*found, self._anonymous_access()]))
@@ -234,13 +260,18 @@ class _Run:
                     file.fail(("access", "anonymous"), f"there is no listener {name!r}")
 
     def _anonymous_listeners(self) -> list[str]:
-        """Return the listeners where anybody may come in without a user name, unless a plugin says no."""
+        """Return the listeners where anybody may come in without a user name, unless a plugin says
+        no."""
         assert self.broker is not None
         access = self.broker.node.access
         if self.broker.plugins.admits() is False:
             return []
         named = self.broker.node.config.identity_listeners
-        return [n for n in self.config.listeners if n not in named and (access is None or access.lets_anonymous(n))]
+        return [
+            n
+            for n in self.config.listeners
+            if n not in named and (access is None or access.lets_anonymous(n))
+        ]
 
     def _anonymous_access(self) -> str:
         assert self.broker is not None
@@ -251,11 +282,14 @@ class _Run:
             return "anonymous access allowed"
         if found:
             return f"anonymous access on listener {', '.join(found)} only"
-        return "no anonymous access" + (", but any user name without a password" if self._believes_names() else "")
+        return "no anonymous access" + (
+            ", but any user name without a password" if self._believes_names() else ""
+        )
 
     def _believes_names(self) -> bool:
-        """Return whether any user name lets a client in: amqtt's anonymous plugin, alone and not allowing it, asks for
-        nothing else. With an `access` section such a client counts as anonymous."""
+        """Return whether any user name lets a client in: amqtt's anonymous plugin, alone and not
+        allowing it, asks for nothing else. With an `access` section such a client counts as
+        anonymous."""
         assert self.broker is not None
         node = self.broker.node
         return node.access is None and node.hooks.authenticate and not node.hooks.verifies
@@ -265,19 +299,36 @@ class _Run:
         if self.federation.alone:
             log.warning(
                 "clients are checked (%s), other brokers would not be: this broker stays alone; %s",
-                self.federation.alone, peering.REMEDY,
-            )  # fmt: skip
+                self.federation.alone,
+                peering.REMEDY,
+            )
         access = broker.node.access
         if access is None:
             return
-        believed = broker.node.hooks.verified or len(broker.node.config.identity_listeners) == len(self.config.listeners)
-        if access.rules is not None and access.rules.by_user and access.users is None and not believed:
-            log.warning("rules speak of users, but nobody checks passwords: who gives a name counts as anonymous (access.users)")
-        if peering.anybody(self.federation) and peering.guard(access, self.config.listeners, plugins=False, certificates=()):
-            log.warning("rules and users do not bind other brokers, and any may join (allow-unauthenticated-brokers)")
+        believed = broker.node.hooks.verified or len(broker.node.config.identity_listeners) == len(
+            self.config.listeners
+        )
+        if (
+            access.rules is not None
+            and access.rules.by_user
+            and access.users is None
+            and not believed
+        ):
+            log.warning(
+                "rules speak of users, but nobody checks passwords: "
+                "who gives a name counts as anonymous (access.users)"
+            )
+        if peering.anybody(self.federation) and peering.guard(
+            access, self.config.listeners, plugins=False, certificates=()
+        ):
+            log.warning(
+                "rules and users do not bind other brokers, "
+                "and any may join (allow-unauthenticated-brokers)"
+            )
 
     def _announce(self) -> None:
-        """Say in one line who listens where; as a warning when anybody on the network may come in."""
+        """Say in one line who listens where; as a warning when anybody on the network may come
+        in."""
         from broker.compat.config import describe_listeners, exposed
 
         settings, federation = self.settings, self.federation
@@ -295,14 +346,19 @@ class _Run:
             federation.id.hex(),
             federation.cluster,
             federation.discovery,
-            " (stays alone)" if federation.alone else " (no secret)" if peering.anybody(federation) else "",
+            " (stays alone)"
+            if federation.alone
+            else " (no secret)"
+            if peering.anybody(federation)
+            else "",
             "" if self.disk is None else f", durability {'sync' if self.disk.sync else 'async'}",
             self._anonymous_access(),
         )
 
 
 def _admin_socket(settings: RunSettings) -> contextlib.AbstractContextManager[socket.socket | None]:
-    """Take the admin port. The default one may be another broker's of this machine: then there is none."""
+    """Take the admin port. The default one may be another broker's of this machine: then there is
+    none."""
     wanted = settings.admin or Address(*split_bind(DEFAULT_ADMIN))
     try:
         return admin_server.listen(wanted.host, wanted.port)
@@ -315,8 +371,9 @@ def _admin_socket(settings: RunSettings) -> contextlib.AbstractContextManager[so
 
 
 def _spare_the_collector() -> None:
-    """Let the garbage collector leave alone what stays for good, and come less often: connections are made of lasting objects,
-    and it would look through them again at every few dozen that come. Little of ours is garbage in circles."""
+    """Let the garbage collector leave alone what stays for good, and come less often: connections
+    are made of lasting objects, and it would look through them again at every few dozen that come.
+    Little of ours is garbage in circles."""
     gc.freeze()
     gc.enable()
     gc.set_threshold(*limits.COLLECTOR)

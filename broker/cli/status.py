@@ -24,13 +24,20 @@ def fetch(admin: Address, timeout: float = 3.0) -> dict[str, Any]:
         state = json.loads(body) if status == 200 else None
     except ValueError:
         state = None
-    if not isinstance(state, dict) or not isinstance(state.get("links"), list) or "root" not in state:
+    if (
+        not isinstance(state, dict)
+        or not isinstance(state.get("links"), list)
+        or "root" not in state
+    ):
         raise StatusError(f"{where} does not answer as a broker's admin port does")
     return state
 
 
-def ask(admin: Address, method: str, path: str, timeout: float, most: int) -> tuple[Address, int, bytes]:
-    """Ask an admin address; returns where that was, the answer's status and `most` bytes of it. Raises StatusError."""
+def ask(
+    admin: Address, method: str, path: str, timeout: float, most: int
+) -> tuple[Address, int, bytes]:
+    """Ask an admin address; returns where that was, the answer's status and `most` bytes of it.
+    Raises StatusError."""
     where = Address("127.0.0.1" if is_wildcard(admin.host) else admin.host, admin.port)
     connection = http.client.HTTPConnection(where.host, where.port, timeout=timeout)
     try:
@@ -52,15 +59,17 @@ def render(state: dict[str, Any]) -> str:
     root = state["root"] == state["id"]
     lines = [
         f"broker   {_title(state.get('name'), state.get('listen'))}  id {state['id']}",
-        f"cluster  {state.get('cluster')}, {state.get('state')}, epoch {state.get('epoch')}, routing {state.get('routing')}, "
-        f"capability {state.get('capability')}",
+        f"cluster  {state.get('cluster')}, {state.get('state')}, epoch {state.get('epoch')}, "
+        f"routing {state.get('routing')}, capability {state.get('capability')}",
     ]
     if root:
         lines.append("root     this broker")
     else:
         parent = next((link for link in links if link.get("peer") == state.get("parent")), None)
         by = f", through {_title(parent.get('name'), parent.get('address'))}" if parent else ""
-        lines.append(f"root     {state.get('root_address')}  {_ms(state.get('path_cost_ms'))} away{by}")
+        lines.append(
+            f"root     {state.get('root_address')}  {_ms(state.get('path_cost_ms'))} away{by}"
+        )
     overlays = state.get("overlays")
     if isinstance(overlays, dict):
         if overlays.get("active"):
@@ -82,7 +91,10 @@ def render(state: dict[str, Any]) -> str:
     ]
     if unlinked:
         lines += ["", "known, without a link:"]
-        lines += [f"  {_title(member.get('name'), ' '.join(member.get('addresses', [])))}" for member in unlinked]
+        lines += [
+            f"  {_title(member.get('name'), ' '.join(member.get('addresses', [])))}"
+            for member in unlinked
+        ]
     counters = state.get("counters", {})
     shown = ("published", "delivered", "forwarded", "received_link", "duplicates", "replayed")
     lines += ["", "  ".join(f"{name} {counters[name]}" for name in shown if name in counters)]
@@ -92,15 +104,20 @@ def render(state: dict[str, Any]) -> str:
 
 
 def _tree(state: dict[str, Any], links: list[dict[str, Any]]) -> list[str]:
-    """Draw the tree as this broker sees it, links that both ends let messages through: the way to the root, itself, the links
-    down; then the links that are not in the tree, or not yet."""
+    """Draw the tree as this broker sees it, links that both ends let messages through: the way to
+    the root, itself, the links down; then the links that are not in the tree, or not yet."""
     if not links:
         return ["no links: this broker is alone"]
-    inside = [link for link in links if link.get("up") and link.get("forwarding") and link.get("role") != "blocked"]
+    inside = [
+        link
+        for link in links
+        if link.get("up") and link.get("forwarding") and link.get("role") != "blocked"
+    ]
     up = [link for link in inside if link.get("role") == "root"]
     down = [link for link in inside if link.get("role") != "root"]
     beside = [link for link in links if link not in inside]
-    direct = isinstance(state.get("overlays"), dict)  # messages take the shortest way, in the tree or not
+    # Messages take the shortest way, in the tree or not.
+    direct = isinstance(state.get("overlays"), dict)
     lines = [_link(link, "", direct=direct) for link in up]
     indent = "└─ " if up else ""
     lines.append(f"{indent}{_title(state.get('name'), state.get('listen'))}  (this broker)")
@@ -108,7 +125,11 @@ def _tree(state: dict[str, Any], links: list[dict[str, Any]]) -> list[str]:
     for number, link in enumerate(down, 1):
         lines.append(margin + _link(link, "└─ " if number == len(down) else "├─ ", direct=direct))
     if beside:
-        lines += ["", "links beside the tree:", *(_link(link, "  ", direct=direct) for link in beside)]
+        lines += [
+            "",
+            "links beside the tree:",
+            *(_link(link, "  ", direct=direct) for link in beside),
+        ]
     return lines
 
 
@@ -128,13 +149,20 @@ def _link(link: dict[str, Any], lead: str, *, direct: bool) -> str:
 def waits_for(drain: dict[str, Any]) -> str:
     """Say how far a drain is and what it waits for, from its part of /api/federation."""
     kept = int(drain.get("journal_left") or 0)
-    counts = {"client": drain.get("clients_left"), "session": drain.get("sessions_left"), "link": drain.get("links_left")}
+    counts = {
+        "client": drain.get("clients_left"),
+        "session": drain.get("sessions_left"),
+        "link": drain.get("links_left"),
+    }
     waiting = [counted(int(number), name) for name, number in counts.items() if number]
     if kept:
         waiting.append(f"{counted(kept, 'session')} in the journal that other brokers may fetch")
     if drain.get("state") == "tree":
         waiting.append("the neighbours to turn to others")
-    return f"{drain.get('state')}: waits for {', '.join(waiting) or 'nothing'}; {drain.get('seconds_left')} s at most"
+    return (
+        f"{drain.get('state')}: waits for {', '.join(waiting) or 'nothing'}; "
+        f"{drain.get('seconds_left')} s at most"
+    )
 
 
 def _title(name: object, address: object) -> str:

@@ -21,9 +21,18 @@ class Seen:
 
 
 def draw(brokers: list[Seen], cluster: str, *, moving: bool) -> list[str]:
-    """Draw brokers as lines of text; `moving`: with what changes all the time, rates and round-trip times."""
-    known = {broker.state["id"]: broker for broker in brokers if broker.state is not None and broker.ended is None}
-    lines = [f"mqttree: {len(known)} of {len(brokers)} brokers answer, cluster {cluster}, {_agreement(known)}", ""]
+    """Draw brokers as lines of text; `moving`: with what changes all the time, rates and round-trip
+    times."""
+    known = {
+        broker.state["id"]: broker
+        for broker in brokers
+        if broker.state is not None and broker.ended is None
+    }
+    lines = [
+        f"mqttree: {len(known)} of {len(brokers)} brokers answer, "
+        f"cluster {cluster}, {_agreement(known)}",
+        "",
+    ]
     below: dict[str, list[str]] = {}
     roots: list[str] = []
     for broker_id, broker in known.items():
@@ -36,7 +45,8 @@ def draw(brokers: list[Seen], cluster: str, *, moving: bool) -> list[str]:
     rows: list[tuple[str, str]] = []
 
     def branch(broker_id: str, lead: str, margin: str) -> None:
-        if broker_id in drawn:  # while a tree forms, two may believe that each hangs below the other
+        # While a tree forms, two may believe that each hangs below the other.
+        if broker_id in drawn:
             return
         drawn.add(broker_id)
         rows.append((f"{lead}{known[broker_id].port}", _about(known[broker_id], known, moving)))
@@ -100,7 +110,11 @@ def _to_try(brokers: list[Seen], known: dict[str, Seen]) -> list[str]:
         f"  mosquitto_pub -p {living[0].port} -t demo/hello -m hi",
     ]
     for broker in known.values():
-        if broker.state is not None and broker.state["root"] == broker.state["id"] and len(known) > 1:
+        if (
+            broker.state is not None
+            and broker.state["root"] == broker.state["id"]
+            and len(known) > 1
+        ):
             lines.append(f"  kill -9 {broker.pid}    # the root: {broker.port}")
             break
     return [*lines, "Ctrl-C stops all of it."]

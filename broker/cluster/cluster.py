@@ -1,6 +1,8 @@
-"""The part of a node that makes it one of many: discovery, links, the tree, and messages over it (design section 3).
+"""The part of a node that makes it one of many: discovery, links, the tree, and messages over it
+(design section 3).
 
-It decides; `Link` parses and encodes, `stp.tree.Tree` computes, `discovery.membership.Membership` knows who is there.
+It decides; `Link` parses and encodes, `stp.tree.Tree` computes, `discovery.membership.Membership`
+knows who is there.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ STOPPED = 1.0
 """s; a broker that did not run for so long was stopped: it is not everybody else who is dead."""
 
 LATE = 0.1
-"""s; a timer that is later than this says that we did not run meanwhile: a turn of the loop takes less."""
+"""s; a timer that is later than this says that we did not run meanwhile: a turn of the loop takes
+less."""
 
 
 class Federation:
@@ -111,8 +114,16 @@ class Federation:
         self.retention = Retention(node, self, now, wall)
         self.admission = Admission(self)
         self.id_conflict = IdConflict(self)
-        self.records: dict[int, Handler] = {BPDU: self._bpdu_received, MEMBERS: self._members_received}
-        self.records |= self.repair.records | self.listings.records | self.retention.records | self.streams.records
+        self.records: dict[int, Handler] = {
+            BPDU: self._bpdu_received,
+            MEMBERS: self._members_received,
+        }
+        self.records |= (
+            self.repair.records
+            | self.listings.records
+            | self.retention.records
+            | self.streams.records
+        )
         self.records |= self.propagation.records | self.positions.records
         self.links: dict[bytes, Link] = {}  # by the peer's id, once admitted
         self.handshakes: dict[Link, None] = {}  # oldest first
@@ -132,7 +143,13 @@ class Federation:
         refs = len(self.assignments.ledger) + self.custody.count
         shared = self.assignments.ledger.size + self.custody.size + refs * limits.REF_MEMORY
         noted = self.absents.memory + self.positions.memory
-        moving = self.moving.exported + self.moving.arriving + self.moving.spared.size + self.unlogged.size + self.catchup.keeps
+        moving = (
+            self.moving.exported
+            + self.moving.arriving
+            + self.moving.spared.size
+            + self.unlogged.size
+            + self.catchup.keeps
+        )
         said = self.listings.directory.memory + self.interest.memory + self.sharing.memory
         return shared + noted + moving + said + self.streams.release.held_bytes
 
@@ -144,7 +161,8 @@ class Federation:
         self._settle(now)
 
     def accept(self, conn: Connection, connect: Connect, body: bytes, now: float) -> None:
-        """Take over a connection whose first packet was a broker's CONNECT; `body`: its bytes behind the length."""
+        """Take over a connection whose first packet was a broker's CONNECT; `body`: its bytes
+        behind the length."""
         if len(self.links) + len(self.handshakes) >= limits.MAX_LINKS:
             self.count("links_refused")
             conn.abort("too many links")
@@ -155,7 +173,9 @@ class Federation:
         self.node.links_by_connection[conn] = link
         self.handshakes[link] = None
         if not self.enabled:
-            link.handshake.refuse(ReasonCode.NOT_AUTHORIZED, "calls one that does not federate", "links_refused")
+            link.handshake.refuse(
+                ReasonCode.NOT_AUTHORIZED, "calls one that does not federate", "links_refused"
+            )
             return
         try:
             link.handshake.connect_received(connect, body, now)
@@ -188,8 +208,9 @@ class Federation:
         return self._due if self.enabled or self.links or self.handshakes else None
 
     def awake(self, now: float) -> None:
-        """Note that this broker runs. If it was stopped or starved, nobody's silence is proven: nobody could be heard. To be
-        called ahead of all that judges silence. What was planned tells, not what is due: that may have been hurried."""
+        """Note that this broker runs. If it was stopped or starved, nobody's silence is proven:
+        nobody could be heard. To be called ahead of all that judges silence. What was planned
+        tells, not what is due: that may have been hurried."""
         if now - self._planned > LATE:
             stood = now - self._ran
             self.streams.stood_still(stood, now)
@@ -213,7 +234,10 @@ class Federation:
                 continue
             if link.conn.last_heard + self.config.link_timeout <= now:
                 self.count("link_timeouts")
-                self.log("warning", f"link to {link.title}: silent for {self.config.link_timeout:g} s; closed")
+                self.log(
+                    "warning",
+                    f"link to {link.title}: silent for {self.config.link_timeout:g} s; closed",
+                )
                 link.conn.abort("silent")
                 continue
             if link.mid_packet and link.conn.last_heard + self.config.hello > now:
@@ -232,16 +256,20 @@ class Federation:
         self._settle(now)
 
     def tell(self, now: float) -> None:
-        """Tell neighbours what was posted, ahead of what is sent to clients after this; later if much was told just now."""
+        """Tell neighbours what was posted, ahead of what is sent to clients after this; later if
+        much was told just now."""
         if self.listings.may_tell(now):
             self._settle(now)
 
     def hurry(self, at: float) -> None:
-        """Have `tick` called at `at` (s), or as soon as it can be. Any moment will do: only what is planned tells of a stop."""
+        """Have `tick` called at `at` (s), or as soon as it can be. Any moment will do: only what is
+        planned tells of a stop."""
         self._due = min(self._due, at)
 
     def _deadline(self, now: float) -> float:
-        due = min(now + self.config.hello, self.tree.next_deadline(), self.id_conflict.next_deadline())
+        due = min(
+            now + self.config.hello, self.tree.next_deadline(), self.id_conflict.next_deadline()
+        )
         if (at := self.membership.next_deadline()) is not None and at < due:
             due = at
         timeout = self.config.link_timeout
@@ -255,14 +283,17 @@ class Federation:
             due = at
         if (at := self.overlays.next_deadline()) is not None and at < due:
             due = at
-        if self._gossip_at > now and any(link.gossiped != self.membership.gossip_version for link in self.links.values()):
+        if self._gossip_at > now and any(
+            link.gossiped != self.membership.gossip_version for link in self.links.values()
+        ):
             due = min(due, self._gossip_at)
         return max(now + 0.001, due)
 
     def _settle(self, now: float) -> None:
         """Carry out what discovery and the tree decided, until neither wants more."""
         self.awake(now)
-        for _ in range(16):  # each round can only lead to a few more; the rest comes with the next tick
+        # Each round can only lead to a few more; the rest comes with the next tick.
+        for _ in range(16):
             busy = False
             for effect in self.membership.take_effects():
                 busy = True
@@ -288,7 +319,8 @@ class Federation:
         self._due = self._planned = self._deadline(now)
 
     def _gossip(self, now: float) -> None:
-        """Tell the members: a new neighbour at once, all of them what changed, but not each change by itself."""
+        """Tell the members: a new neighbour at once, all of them what changed, but not each change
+        by itself."""
         version = self.membership.gossip_version
         again = now >= self._gossip_at
         news: dict[int, bytes] = {}
@@ -324,7 +356,8 @@ class Federation:
                 pass
 
     def _close_surplus(self, broker_id: bytes, now: float) -> None:
-        """Close a link that is one too many, if neither end needs it in the tree; the other one may dial."""
+        """Close a link that is one too many, if neither end needs it in the tree; the other one may
+        dial."""
         link, port = self.links.get(broker_id), self.tree.ports.get(broker_id)
         if link is None or port is None or link.state != "up" or not link.dialled:
             return
@@ -337,8 +370,9 @@ class Federation:
     def _alive_at(self, address: Address, now: float) -> bool:
         """Say whether the link to the broker that advertises this address works.
 
-        Another broker that goes about with its id (a copied data directory) makes discovery think that it was restarted. A second
-        dial would take the place of the link that stands, again with every announcement.
+        Another broker that goes about with its id (a copied data directory) makes discovery think
+        that it was restarted. A second dial would take the place of the link that stands, again
+        with every announcement.
         """
         return any(
             link.state == "up"
@@ -359,7 +393,9 @@ class Federation:
             case RootChanged():
                 root = self.tree.root
                 who = "this broker" if self.tree.is_root else f"{root.address[0]}:{root.address[1]}"
-                self.node.log("debug" if self._leaving else "info", f"root of the tree is now {who}")
+                self.node.log(
+                    "debug" if self._leaving else "info", f"root of the tree is now {who}"
+                )
             case ForwardingChanged():
                 link = self.links.get(change.peer)
                 if link is not None:
@@ -373,11 +409,13 @@ class Federation:
                 pass
 
     def _reachable(self, broker_id: bytes, via: bytes | None) -> None:
-        """Note that there is a way to a broker in the tree (through this neighbour), or that there is none any more."""
+        """Note that there is a way to a broker in the tree (through this neighbour), or that there
+        is none any more."""
         self.membership.reachable(broker_id, via is not None, self.node.now)
 
     def _tell_change(self, now: float) -> None:
-        """Publish the newest topology change; what comes too often waits, and only the newest of that is published."""
+        """Publish the newest topology change; what comes too often waits, and only the newest of
+        that is published."""
         change = self._change
         if change is None:
             return
@@ -396,10 +434,20 @@ class Federation:
         assert peer is not None
         self.handshakes.pop(link, None)
         self.count("links_opened")
-        self.log("info", f"link to {link.title} is up", cause="link up", peer=link.conn.peer, most=limits.LOG_LINKS)
+        self.log(
+            "info",
+            f"link to {link.title} is up",
+            cause="link up",
+            peer=link.conn.peer,
+            most=limits.LOG_LINKS,
+        )
         address = Address(peer.host, peer.port)
-        self.membership.link_up(peer.id, peer.boot, address, now, Address(*link.address) if link.dialled else None)
-        self.tree.port_up(Identity(peer.id, peer.boot, (peer.host, peer.port)), peer.capability, now)
+        self.membership.link_up(
+            peer.id, peer.boot, address, now, Address(*link.address) if link.dialled else None
+        )
+        self.tree.port_up(
+            Identity(peer.id, peer.boot, (peer.host, peer.port)), peer.capability, now
+        )
         self.node.federated = True  # from now on somebody may miss something: keep a log
         self.propagation.changed()
         self.interest.begin()
@@ -407,8 +455,11 @@ class Federation:
         link.send_ping(now)
         self._settle(now)
 
-    def link_lost(self, link: Link, reason: str, now: float, *, quiet: bool = False, replaced: bool = False) -> None:
-        """Note that a link is gone, whatever its state was. `replaced`: the next one to the same broker stands already."""
+    def link_lost(
+        self, link: Link, reason: str, now: float, *, quiet: bool = False, replaced: bool = False
+    ) -> None:
+        """Note that a link is gone, whatever its state was. `replaced`: the next one to the same
+        broker stands already."""
         if link.state == "closed":
             return
         was_up = link.state == "up"
@@ -427,7 +478,9 @@ class Federation:
                 self.count("links_closed")
                 if not quiet:
                     text = f"link to {link.title} is down: {reason}"
-                    self.log("info", text, cause="link down", peer=link.conn.peer, most=limits.LOG_LINKS)
+                    self.log(
+                        "info", text, cause="link down", peer=link.conn.peer, most=limits.LOG_LINKS
+                    )
                 self.tree.port_down(peer.id, now, not replaced)
                 if not replaced:
                     self.membership.link_down(peer.id, now, peer.boot)
@@ -438,14 +491,23 @@ class Federation:
 
     def link_left(self, link: Link, reason: int, now: float) -> None:
         """Take a DISCONNECT on a link: a broker that stops says goodbye."""
-        if reason == ReasonCode.SERVER_SHUTTING_DOWN and link.peer is not None and link.state == "up":
+        if (
+            reason == ReasonCode.SERVER_SHUTTING_DOWN
+            and link.peer is not None
+            and link.state == "up"
+        ):
             self.membership.member_left(link.peer.id, link.peer.boot, now)
         self.link_lost(link, f"closed by the other broker ({reason:#04x})", now)
 
     def refused(self, link: Link, why: str) -> None:
         """Note that another broker turned our dial away."""
         self.count("links_refused")
-        self.log("warning", f"broker at {link.conn.peer} refused the link: {why}", cause="refused our link", peer=link.conn.peer)
+        self.log(
+            "warning",
+            f"broker at {link.conn.peer} refused the link: {why}",
+            cause="refused our link",
+            peer=link.conn.peer,
+        )
 
     def heard(self, link: Link, now: float) -> None:
         """Note that part of a packet came: the peer lives, however large the packet."""
@@ -496,7 +558,8 @@ class Federation:
         self._settle(now)
 
     def behind(self) -> bool:
-        """Whether old messages may come: a broker is away, or has been asked for what is missing here."""
+        """Whether old messages may come: a broker is away, or has been asked for what is missing
+        here."""
         return bool(self.absents.absent) or self.streams.unsettled()
 
     # ---------------------------------------------------------------- end
@@ -517,7 +580,8 @@ class Federation:
         setattr(self.node.counters, counter, getattr(self.node.counters, counter) + 1)
 
     def log(self, level: str, text: str, *, cause: str = "", peer: str = "", most: int = 1) -> None:
-        """Log a line; one with a `cause` at most so often a minute for the peer's host (`log_limit`)."""
+        """Log a line; one with a `cause` at most so often a minute for the peer's host
+        (`log_limit`)."""
         if cause:
             self.node.log_limit.line(level, cause, peer, text, most)
         else:

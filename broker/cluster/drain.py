@@ -1,13 +1,16 @@
-"""A broker that is to be stopped without anybody missing anything (`mqttree drain`; docs/decisions/0017).
+"""A broker that is to be stopped without anybody missing anything (`mqttree drain`;
+docs/decisions/0017).
 
     CLIENTS   new clients are sent elsewhere, those that are here told to go, at a set rate
-    SESSIONS  sessions that outlive their connection are fetched by the brokers where their clients come; what stays ends,
-              or waits in the journal
-    TREE      the neighbours turn to others: this broker becomes a leaf, and everything still goes on
+    SESSIONS  sessions that outlive their connection are fetched by the brokers where their clients
+              come; what stays ends, or waits in the journal
+    TREE      the neighbours turn to others: this broker becomes a leaf, and everything still goes
+              on
     LINKS     the neighbours say what has been there, until nothing is left that they lack
     DONE      the driver stops the broker as at any stop
 
-Others see an entry in the directory, and send nobody here who has to go himself. Time up, or being told once more, ends it.
+Others see an entry in the directory, and send nobody here who has to go himself. Time up, or being
+told once more, ends it.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ DRAINING = STATE + b"draining"
 STEP = 0.05
 """s between two looks."""
 REPLAY = 4
-"""answers in a row with something missing, after which it is sent again: what is under way arrives within one or two."""
+"""answers in a row with something missing, after which it is sent again: what is under way arrives
+within one or two."""
 SLICE = 1000
 """sessions that end at one of them: some 10 ms."""
 
@@ -55,15 +59,18 @@ class DrainOptions:
     """What may be said about a drain."""
 
     rate: float | None = None
-    """Clients told to go a second; None: as many as it takes for all to be gone in half of the time."""
+    """Clients told to go a second; None: as many as it takes for all to be gone in half of the
+    time."""
     to: str = ""
     """Where they go; "": to the other brokers, in turn."""
     within: float | None = None
-    """s until the end, whatever is left; None: limits.DRAIN_TIME, and longer when the rate asks for it."""
+    """s until the end, whatever is left; None: limits.DRAIN_TIME, and longer when the rate asks for
+    it."""
 
 
 def read_drain(values: Mapping[str, str]) -> DrainOptions:
-    """Read rate, to and within, each of which may be missing. Raises ValueError with one clear line."""
+    """Read rate, to and within, each of which may be missing. Raises ValueError with one clear
+    line."""
     unknown = values.keys() - {"rate", "to", "within"}
     if unknown:
         raise ValueError(f"{min(unknown)[:32]!r} is not one of rate, to, within")
@@ -75,14 +82,18 @@ def read_drain(values: Mapping[str, str]) -> DrainOptions:
         if is_wildcard(address.host):
             raise ValueError(f"to: {values['to']!r} is no address that a client could connect to")
         to = str(address)
-    return DrainOptions(_number(values, "rate", 0.01, 1e6), to, _number(values, "within", 0.0, 86_400.0))
+    return DrainOptions(
+        _number(values, "rate", 0.01, 1e6), to, _number(values, "within", 0.0, 86_400.0)
+    )
 
 
 def check_elsewhere(options: DrainOptions, config: NodeConfig) -> None:
     """Refuse to send clients to the broker that they are to leave. Raises ValueError."""
     if options.to:
         address = parse_address(options.to)
-        here = address.host == config.host or (is_loopback(address.host) and is_loopback(config.host))
+        here = address.host == config.host or (
+            is_loopback(address.host) and is_loopback(config.host)
+        )
         if here and address.port == config.port:
             raise ValueError(f"to: {options.to} is this broker itself")
 
@@ -108,7 +119,9 @@ def counted(number: int, name: str) -> str:
 class Drain:
     """One drain of a node; it begins when this is made."""
 
-    def __init__(self, node: Node, options: DrainOptions, now: float, done: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, node: Node, options: DrainOptions, now: float, done: Callable[[], None] = lambda: None
+    ) -> None:
         """`done` is called when the broker can be stopped."""
         self._node = node
         self._federation = node.federation
@@ -118,7 +131,8 @@ class Drain:
         self._since = now  # in this state
         self._turned = 0  # clients told to go
         self._turn = 0
-        self._ended = 0  # sessions that ended with the broker, and the messages that waited for them
+        # Sessions that ended with the broker, and the messages that waited for them.
+        self._ended = 0
         self._lost = 0
         self._clients: deque[Session] = deque()
         self._to = options.to
@@ -182,7 +196,11 @@ class Drain:
     def _step(self, now: float) -> None:
         if self.state == "done":
             return
-        step = {"clients": self._send_clients, "sessions": self._wait_for_sessions, "tree": self._leave_tree}
+        step = {
+            "clients": self._send_clients,
+            "sessions": self._wait_for_sessions,
+            "tree": self._leave_tree,
+        }
         step.get(self.state, self._confirm)(now)
         if self.state != "done":
             self._node.schedule(now + STEP, self._step)
@@ -194,7 +212,9 @@ class Drain:
     def _send_clients(self, now: float) -> None:
         node = self._node
         if not self._clients and node.connected:
-            self._clients.extend(session for session in node.sessions.values() if session.conn is not None)
+            self._clients.extend(
+                session for session in node.sessions.values() if session.conn is not None
+            )
         due = (now - self._began) * self.rate + 1 - self._turned
         targets = self.targets() if due >= 1 and self._clients else []
         while due >= 1 and self._clients:
@@ -214,20 +234,30 @@ class Drain:
         return sum(not session.number for session in self._node.sessions.values())
 
     def _fetchable(self) -> int:
-        """Count the sessions that the journal keeps and that other brokers may fetch before this one goes."""
-        return sum(1 for session in self._node.sessions.values() if session.number and session.expiry)
+        """Count the sessions that the journal keeps and that other brokers may fetch before this
+        one goes."""
+        return sum(
+            1 for session in self._node.sessions.values() if session.number and session.expiry
+        )
 
     def _wait_for_sessions(self, now: float) -> None:
-        """Let the brokers where clients come fetch their sessions (`takeover`); end what nobody has fetched in time."""
+        """Let the brokers where clients come fetch their sessions (`takeover`); end what nobody has
+        fetched in time."""
         node = self._node
         waiting = any(session.expiry for session in node.sessions.values())
-        if waiting and now < self._since + limits.DRAIN_SESSIONS and self._federation.listings.directory.reachable():
+        if (
+            waiting
+            and now < self._since + limits.DRAIN_SESSIONS
+            and self._federation.listings.directory.reachable()
+        ):
             return
-        rest = [session for session in node.sessions.values() if not session.number]  # a journal keeps the others
+        # A journal keeps the others.
+        rest = [session for session in node.sessions.values() if not session.number]
         for session in rest[:SLICE]:
             self._ended += 1
             self._lost += len(session.queue) + len(session.inflight)
-            node.end_session(session)  # its will is due, and what others of its groups can take goes on
+            # Its will is due, and what others of its groups can take goes on.
+            node.end_session(session)
         if len(rest) <= SLICE:
             self._enter("tree", now)
             self._federation.tree.retire(now)
@@ -237,7 +267,9 @@ class Drain:
     def _leave_tree(self, now: float) -> None:
         """Wait until nobody's messages pass through here, or nobody can do without it."""
         since = now - self._since
-        if since >= limits.DRAIN_TREE or (since >= self._federation.config.hello and self._federation.tree.is_leaf):
+        if since >= limits.DRAIN_TREE or (
+            since >= self._federation.config.hello and self._federation.tree.is_leaf
+        ):
             self._enter("links", now)
             self._confirm(now)
 
@@ -245,10 +277,15 @@ class Drain:
         """Return the links that our messages take whose other end may lack something."""
         ours = self._federation.interest.everywhere(self._federation.relay.key)
         links = self._federation.links.values()
-        return [link for link in links if (link.forwarding or link in ours) and link not in self._confirmed]
+        return [
+            link
+            for link in links
+            if (link.forwarding or link in ours) and link not in self._confirmed
+        ]
 
     def _confirm(self, now: float) -> None:
-        """Ask the neighbours in the tree what has been there, behind everything that they are sent."""
+        """Ask the neighbours in the tree what has been there, behind everything that they are
+        sent."""
         links = self._federation.links
         unconfirmed = self._unconfirmed()
         if not unconfirmed and (not links or any(link.forwarding for link in links.values())):
@@ -267,12 +304,20 @@ class Drain:
         if relay.own.top and relay.key not in seen:
             return
         if link not in self._looking:
-            walk = Walk(self._federation, link, seen, lambda _, at: self._lacks(link), lambda at: self._has_all(link), once=True)
+            walk = Walk(
+                self._federation,
+                link,
+                seen,
+                lambda _, at: self._lacks(link),
+                lambda at: self._has_all(link),
+                once=True,
+            )
             self._looking[link] = walk
             walk.begin(now)
 
     def _has_all(self, link: Link) -> None:
-        """A neighbour lacks nothing of the log any more, or was found to lack something in this turn."""
+        """A neighbour lacks nothing of the log any more, or was found to lack something in this
+        turn."""
         if self._looking.pop(link, None) is not None:
             self._confirmed.add(link)
 
@@ -281,7 +326,8 @@ class Drain:
         self._looking.pop(link).stop()
         self._lacking[link] = self._lacking.get(link, 0) + 1
         if self._lacking[link] % REPLAY == 0 and link.live:
-            self._federation.relay.leave(link)  # as after an overflow: `Repair` sends what is missing, and lets it in again
+            # As after an overflow: `Repair` sends what is missing, and lets it in again.
+            self._federation.relay.leave(link)
 
     # ---------------------------------------------------------------- the end
 
@@ -306,7 +352,10 @@ class Drain:
         lost = f", of which {ended} ended here" if self._ended else ""
         if on_disk := sum(session.number > 0 for session in node.sessions.values()):
             lost += f"; {counted(on_disk, 'session')} in the journal"
-        text = f"drained in {now - self._began:.1f} s: {counted(self._turned, 'client')} sent away{lost}"
+        text = (
+            f"drained in {now - self._began:.1f} s: "
+            f"{counted(self._turned, 'client')} sent away{lost}"
+        )
         if why:
             text = f"{text}; {why}, left are {', '.join(left) or 'none'}"
         node.log("warning" if left or self._lost else "info", text)

@@ -1,10 +1,12 @@
-"""Another living broker with our own id: somebody has copied a data directory. One of the two serves clients, the other not.
+"""Another living broker with our own id: somebody has copied a data directory. One of the two
+serves clients, the other not.
 
-Whoever started first goes on: brokers know it, and its clients are there. The one that started later (the higher boot number; of
-two that started in the same second the higher instance, a random number) yields as soon as the other has proven the id: it sends
-its clients away, closes its links and accepts neither until the other is gone. It calls the other once a second, so it is back
-some seconds after that has ended. What is only said - an announcement, a refusal by a third - proves nothing, and makes us call
-there to find out.
+Whoever started first goes on: brokers know it, and its clients are there. The one that started
+later (the higher boot number; of two that started in the same second the higher instance, a random
+number) yields as soon as the other has proven the id: it sends its clients away, closes its links
+and accepts neither until the other is gone. It calls the other once a second, so it is back some
+seconds after that has ended. What is only said - an announcement, a refusal by a third - proves
+nothing, and makes us call there to find out.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ if TYPE_CHECKING:
     from broker.cluster.cluster import Federation
 
 CALL_PAUSE = 1.0
-"""s between two calls to where the other one is, or is said to be: nobody draws more dials from us."""
+"""s between two calls to where the other one is, or is said to be: nobody draws more dials from
+us."""
 GONE = 5.0
-"""s after the last proof of the other one until it counts as gone: longer than a dial takes to fail."""
+"""s after the last proof of the other one until it counts as gone: longer than a dial takes to
+fail."""
 
 
 class IdConflict:
@@ -48,7 +52,8 @@ class IdConflict:
             self.federation.node.effects.append(Dial(address.host, address.port))
 
     def proven(self, start: tuple[int, int], address: Address, now: float) -> None:
-        """Note that a broker has proven our id in a handshake. `start`: its boot number and instance."""
+        """Note that a broker has proven our id in a handshake. `start`: its boot number and
+        instance."""
         self._proven_at = now
         self.other = address
         if not self.yields and start < (self.federation.own.boot, self.federation.config.instance):
@@ -61,14 +66,19 @@ class IdConflict:
         federation.count("id_conflicts")
         federation.log(
             "error",
-            f"the broker at {address} has the id of this one, {federation.own.id.hex()}, and started before it, or at the same "
-            "time (a copied data directory?): this one accepts no clients until that one is gone",
+            f"the broker at {address} has the id of this one, {federation.own.id.hex()}, "
+            "and started before it, or at the same time (a copied data directory?): "
+            "this one accepts no clients until that one is gone",
         )
         for session in list(node.sessions.values()):
             if session.conn is not None and isinstance(session.conn.owner, Client):
                 session.conn.owner.shut(ReasonCode.SERVER_BUSY)
         for link in list(federation.links.values()):
-            link.conn.close(encode_packet(Disconnect(ReasonCode.NORMAL_DISCONNECTION), 5) if link.state == "up" else b"")
+            link.conn.close(
+                encode_packet(Disconnect(ReasonCode.NORMAL_DISCONNECTION), 5)
+                if link.state == "up"
+                else b""
+            )
             federation.link_lost(link, "another broker has our id", now)
 
     def next_deadline(self) -> float:
@@ -79,11 +89,15 @@ class IdConflict:
         """Find out whether the other one is still there."""
         if not self.yields or now < self._call_at or self.other is None:
             return
-        if now > self._call_at + CALL_PAUSE:  # we were stopped: that says nothing about the other one
+        # We were stopped: that says nothing about the other one.
+        if now > self._call_at + CALL_PAUSE:
             self._proven_at = now
         if self._proven_at + GONE <= now:
             self.yields = False
-            self.federation.log("warning", f"no broker at {self.other} has this one's id any more: clients are accepted again")
+            self.federation.log(
+                "warning",
+                f"no broker at {self.other} has this one's id any more: clients are accepted again",
+            )
             self.other = None
         else:
             self.suspect(self.other, now)

@@ -1,10 +1,13 @@
-"""Backpressure over links: a slow subscriber's broker asks the brokers where its messages are published to hold their publishers.
+"""Backpressure over links: a slow subscriber's broker asks the brokers where its messages are
+published to hold their publishers.
 
-Links are never held, as control packets come on them. Instead the broker with the slow subscriber (or link, or plugin) notes
-which origin's messages of which topics wait, and tells that origin (HOLD, along the tree). It does not read its publishers of
-these topics until it is told that they may go on, or is told nothing any more (decision 18). What is on its way is kept.
+Links are never held, as control packets come on them. Instead the broker with the slow subscriber
+(or link, or plugin) notes which origin's messages of which topics wait, and tells that origin
+(HOLD, along the tree). It does not read its publishers of these topics until it is told that they
+may go on, or is told nothing any more (decision 18). What is on its way is kept.
 
-    HOLD  u16 ms for which it is valid, then filters, each u16 length and text; none: RELEASE. Each takes the last one's place
+    HOLD  u16 ms for which it is valid, then filters, each u16 length and text; none: RELEASE. Each
+          takes the last one's place
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ class Wish:
 
     def __init__(self) -> None:
         self.origins: dict[bytes, set[bytes]] = {}
-        self.wide: set[bytes] = set()  # origins whose topics were too many, so that filters stand for them; and those not asked
+        # Origins whose topics were too many, so that filters stand for them; and those not asked.
+        self.wide: set[bytes] = set()
 
 
 class Told:
@@ -93,21 +97,33 @@ class Backpressure:
     """Both sides of it: what we ask other brokers for, and what they ask us for."""
 
     __slots__ = (
-        "_federation", "_node", "_over", "_over_bytes", "_timer", "_told", "_wanted", "_wishes", "at_hand", "held",
-    )  # fmt: skip
+        "_federation",
+        "_node",
+        "_over",
+        "_over_bytes",
+        "_timer",
+        "_told",
+        "_wanted",
+        "_wishes",
+        "at_hand",
+        "held",
+    )
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
         self.at_hand = (b"", b"", float("-inf"))
-        """Origin (16 characters) and topic of the last message at QoS 1 or 2 that came from a link, and when (s)."""
+        """Origin (16 characters) and topic of the last message at QoS 1 or 2 that came from a link,
+        and when (s)."""
         self.held: dict[bytes, Asked] = {}
-        """What other brokers want held here, by their id. Nearly always empty, and then publishing costs nothing more."""
+        """What other brokers want held here, by their id. Nearly always empty, and then publishing
+        costs nothing more."""
         self._wishes: dict[object, Wish] = {}
         self._wanted: dict[bytes, Filters] = {}  # all wishes together, by the origin's id
         self._told: dict[bytes, Told] = {}
         self._timer: Timer | None = None
-        self._over: dict[Session, int] = {}  # sessions with more waiting than others may have -> bytes of memory
+        # Sessions with more waiting than others may have -> bytes of memory.
+        self._over: dict[Session, int] = {}
         self._over_bytes = 0  # of all these, and a little more until the next turn
         federation.listings.receive(HOLD, self.received)
         federation.listings.on_way.append(self._way_changed)
@@ -115,28 +131,36 @@ class Backpressure:
     # ---------------------------------------------------------------- somebody here is slow
 
     def note(self, slow: object) -> None:
-        """Have the origin of the message at hand hold its publishers for `slow`, until `released`."""
+        """Have the origin of the message at hand hold its publishers for `slow`, until
+        `released`."""
         key, topic, when = self.at_hand
         if when != self._node.now:
             return  # it is not because of a message that just came from a link
         self.note_for(slow, key, topic)
 
     def again(self, source: Connection | None, at_hand: tuple[bytes, bytes, float] | None) -> None:
-        """Go on with a message that waited for plugins: who sent it is the present publisher again."""
+        """Go on with a message that waited for plugins: who sent it is the present publisher
+        again."""
         node = self._node
         node.current = None if source is None or source.closed else source
         if at_hand is not None and source in node.links_by_connection:
             self.at_hand = (*at_hand[:2], node.now)
 
     def note_for(self, slow: object, key: bytes, topic: bytes) -> None:
-        """Have an origin (16 characters) hold its publishers to a topic for `slow`, until `released`."""
+        """Have an origin (16 characters) hold its publishers to a topic for `slow`, until
+        `released`."""
         wish = self._wishes.get(slow)
-        if wish is not None and key in wish.origins and (key in wish.wide or topic in wish.origins[key]):
+        if (
+            wish is not None
+            and key in wish.origins
+            and (key in wish.wide or topic in wish.origins[key])
+        ):
             return
         self._note(slow, key, topic)
 
     def hold_origin(self, slow: Connection, key: bytes, topic: bytes) -> None:
-        """Have an origin hold its publishers to a topic until `slow` has caught up, or for HOLD_TIME without progress."""
+        """Have an origin hold its publishers to a topic until `slow` has caught up, or for
+        HOLD_TIME without progress."""
         if self._node.watched(slow):
             self.note_for(slow, key, topic)
 
@@ -166,7 +190,8 @@ class Backpressure:
             self._changed(origin)
 
     def released(self, slow: object) -> None:
-        """Hold nobody for `slow` any more: it has caught up, or it is gone, or nobody waits for it any longer."""
+        """Hold nobody for `slow` any more: it has caught up, or it is gone, or nobody waits for it
+        any longer."""
         wish = self._wishes.pop(slow, None)
         if wish is None:
             return
@@ -189,7 +214,8 @@ class Backpressure:
         self._arm()
 
     def _pace(self) -> float:
-        """How long an origin is told nothing new (s): the more there are, the longer, as all links on the way carry it."""
+        """How long an origin is told nothing new (s): the more there are, the longer, as all links
+        on the way carry it."""
         return max(limits.HOLD_PACE, len(self._told) / limits.HOLDS_PER_SECOND)
 
     def _repeat(self) -> float:
@@ -219,7 +245,9 @@ class Backpressure:
         self._timer = None
         pace, repeat = self._pace(), self._repeat()
         for origin, told in list(self._told.items()):
-            if (told.changed and now >= told.at + pace) or (told.holding and now >= told.at + repeat):
+            if (told.changed and now >= told.at + pace) or (
+                told.holding and now >= told.at + repeat
+            ):
                 self._tell(origin, told, now)
             elif not (told.changed or told.holding) and now >= told.at + repeat:
                 del self._told[origin]
@@ -229,7 +257,8 @@ class Backpressure:
     # ---------------------------------------------------------------- what is on its way
 
     def room(self, session: Session, size: int) -> bool:
-        """Whether a session with a full queue may have one more message of `size` bytes: it was on its way when HOLD was sent."""
+        """Whether a session with a full queue may have one more message of `size` bytes: it was on
+        its way when HOLD was sent."""
         if session.conn not in self._wishes:
             return False
         queue = session.queue
@@ -245,7 +274,10 @@ class Backpressure:
     def spacious(self, session: Session) -> bool:
         """Whether a session with more waiting than others may have could have a good deal more."""
         memory = session.queued_bytes + len(session.queue) * limits.QUEUED_MEMORY
-        within = memory < limits.HELD_QUEUE_BYTES // 2 and self._over_bytes < limits.HELD_QUEUES_BYTES // 2
+        within = (
+            memory < limits.HELD_QUEUE_BYTES // 2
+            and self._over_bytes < limits.HELD_QUEUES_BYTES // 2
+        )
         return within and session.conn in self._wishes
 
     @property
@@ -265,7 +297,8 @@ class Backpressure:
     # ---------------------------------------------------------------- somebody elsewhere is slow
 
     def check(self, topic: bytes, source: Connection | None) -> None:
-        """Hold `source`, which has published to `topic`, if another broker wants that. Only called while `held` is not empty."""
+        """Hold `source`, which has published to `topic`, if another broker wants that. Only called
+        while `held` is not empty."""
         if source is None or source.closed:
             return
         for asked in self.held.values():
@@ -275,7 +308,8 @@ class Backpressure:
                 self._node.hold(source, asked)
 
     def received(self, sender: bytes, body: bytes, now: float) -> None:
-        """Take HOLD or RELEASE from another broker. What cannot be read is not the fault of the neighbour that passed it on."""
+        """Take HOLD or RELEASE from another broker. What cannot be read is not the fault of the
+        neighbour that passed it on."""
         life, filters = decode_hold(body)
         asked = self.held.get(sender)
         if not filters:
@@ -294,8 +328,13 @@ class Backpressure:
         if now - asked.since > limits.HOLD_LONGEST:
             asked.ignored = True
             self._node.counters.holds_ignored += 1
-            text = f"broker {sender.hex()} has held publishers here for {limits.HOLD_LONGEST:g} s; they no longer wait for it"
-            self._federation.log("warning", text, cause="publishers held for too long", peer=sender.hex())
+            text = (
+                f"broker {sender.hex()} has held publishers here for {limits.HOLD_LONGEST:g} s; "
+                "they no longer wait for it"
+            )
+            self._federation.log(
+                "warning", text, cause="publishers held for too long", peer=sender.hex()
+            )
             self._node.release_publishers(asked)
         elif filters != asked.filters:
             fewer = asked.filters - filters
@@ -326,7 +365,8 @@ class Backpressure:
 
 
 def _filters(slow: object) -> list[bytes]:
-    """What a client wants at QoS 1 or 2; of too many filters, and for all that is no client, everything."""
+    """What a client wants at QoS 1 or 2; of too many filters, and for all that is no client,
+    everything."""
     if isinstance(slow, Connection) and isinstance(slow.owner, Client):
         subscriptions = slow.owner.session.subscriptions
         if len(subscriptions) <= limits.HOLD_TOPICS:
@@ -344,14 +384,18 @@ def _subtract(wanted: Filters, topics: set[bytes]) -> None:
 
 
 def encode_hold(life: float, filters: Filters) -> bytes:
-    """Encode HOLD, valid for `life` s; without filters RELEASE. Of too many filters everything is made."""
+    """Encode HOLD, valid for `life` s; without filters RELEASE. Of too many filters everything is
+    made."""
     if len(filters) > limits.HOLD_TOPICS or sum(map(len, filters)) > limits.HOLD_BYTES:
         filters = {EVERYTHING: 1}
-    return int(life * 1000).to_bytes(2, "big") + b"".join(len(f).to_bytes(2, "big") + f for f in filters)
+    return int(life * 1000).to_bytes(2, "big") + b"".join(
+        len(f).to_bytes(2, "big") + f for f in filters
+    )
 
 
 def decode_hold(body: bytes) -> tuple[float, frozenset[bytes]]:
-    """Return (s, filters). What is cut off or beyond the limits counts as everything: who asks is slow."""
+    """Return (s, filters). What is cut off or beyond the limits counts as everything: who asks is
+    slow."""
     life = min(int.from_bytes(body[:2], "big") / 1000, limits.HOLD_LIFE)
     filters: list[bytes] = []
     at = 2

@@ -1,10 +1,13 @@
-"""Retained messages everywhere: the last write of a topic wins on every broker, whoever was away when it was published.
+"""Retained messages everywhere: the last write of a topic wins on every broker, whoever was away
+when it was published.
 
-A retained PUBLISH carries the time of its writing (`Stamp`, hybrid clock), and is flooded as all are. What somebody missed all
-the same (he joined later, or was cut off for longer than logs last) is found by comparing digests (`retained_index`) with each
-neighbour whose link enters the live stream, and once a minute: DIGEST, and where it differs PARTS, LIST and FETCH, sent behind
-the messages so that what is under way is not taken for missing. Then come the messages themselves, marked as restored; who did
-not have one passes it on over the tree. So whole partitions merge, in steps small enough for clients not to notice.
+A retained PUBLISH carries the time of its writing (`Stamp`, hybrid clock), and is flooded as all
+are. What somebody missed all the same (he joined later, or was cut off for longer than logs last)
+is found by comparing digests (`retained_index`) with each neighbour whose link enters the live
+stream, and once a minute: DIGEST, and where it differs PARTS, LIST and FETCH, sent behind the
+messages so that what is under way is not taken for missing. Then come the messages themselves,
+marked as restored; who did not have one passes it on over the tree. So whole partitions merge, in
+steps small enough for clients not to notice.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ ENTRY = PLACE + 31
 """bytes of a topic in a LIST: place, time, origin, death, whether it is dead."""
 
 LISTED = 1000
-"""topics of a leaf that are listed; of more everything is sent. 15 are usual when there are a million."""
+"""topics of a leaf that are listed; of more everything is sent. 15 are usual when there are a
+million."""
 
 MAX_LIST = 65_536
 """bytes of a LIST; ours are RETAINED_RECORDS and one leaf."""
@@ -53,18 +57,32 @@ OUT_OF_LOGS = limits.LOG_AGE + limits.CLOCK_AHEAD
 class Comparison:
     """What is to be sent to one neighbour in the tree."""
 
-    __slots__ = ("again", "armed", "brings", "jobs", "link", "number", "places", "queued", "sent", "since", "taken")
+    __slots__ = (
+        "again",
+        "armed",
+        "brings",
+        "jobs",
+        "link",
+        "number",
+        "places",
+        "queued",
+        "sent",
+        "since",
+        "taken",
+    )
 
     def __init__(self, link: Link, now: float) -> None:
         self.link = link
-        self.jobs: deque[tuple[int, bytes]] = deque()  # (PARTS, LIST or FETCH to send, or 0: the messages; prefix)
+        # (PARTS, LIST or FETCH to send, or 0: the messages; prefix).
+        self.jobs: deque[tuple[int, bytes]] = deque()
         self.queued: set[tuple[int, bytes]] = set()  # the same
         self.places: deque[bytes] = deque()  # of messages to send
         self.armed = False
         self.again = False  # something was not passed on: compare anew
         self.sent = 0  # messages since
         self.since = now
-        self.number = self.taken = 0  # of the last step with messages, and of the last one that the neighbour has handled
+        # Of the last step with messages, and of the last one that the neighbour has handled.
+        self.number = self.taken = 0
         self.brings = float("-inf")  # s, when the neighbour sent a message last because it compared
 
 
@@ -91,17 +109,23 @@ class Retention:
     # ---------------------------------------------------------------- writes
 
     def written(self, message: Message, *, tell: bool = True) -> None:
-        """Stamp and keep a retained message that is published here; those that begin with `$` stay here. `tell`: plugins, too."""
+        """Stamp and keep a retained message that is published here; those that begin with `$` stay
+        here. `tell`: plugins, too."""
         node = self.node
         if message.topic[:1] == b"$":
-            if node.config.retain_available and self.store.store(message.topic.decode(), kept(message)) and tell:
+            if (
+                node.config.retain_available
+                and self.store.store(message.topic.decode(), kept(message))
+                and tell
+            ):
                 node.retain(message)
             return
         message.stamp = self.stamp_for(message)
         self._take(message, self.federation.relay.key, 0, node.now, tell)
 
     def put(self, message: Message) -> None:
-        """Keep or delete a retained message without publishing it: subscribers here get nothing, and plugins are not told."""
+        """Keep or delete a retained message without publishing it: subscribers here get nothing,
+        and plugins are not told."""
         self.written(message, tell=False)
         mark = self.store.digests.get(place_of(message.topic))
         if mark is not None and message.topic[:1] != b"$":
@@ -127,10 +151,13 @@ class Retention:
                 self.node.durability.retained(mark)
 
     def received(self, message: Message, key: bytes, sequence: int, now: float) -> bool:
-        """Take one that came with the stream of messages; whether it is something new to those who subscribe here."""
+        """Take one that came with the stream of messages; whether it is something new to those who
+        subscribe here."""
         return self._take(message, key, sequence, now) is Change.NEW
 
-    def _take(self, message: Message, key: bytes, sequence: int, now: float, tell: bool = True) -> Change:
+    def _take(
+        self, message: Message, key: bytes, sequence: int, now: float, tell: bool = True
+    ) -> Change:
         node = self.node
         stamp = message.stamp
         if not self.clock.merge(stamp.time, now):
@@ -151,20 +178,29 @@ class Retention:
         return change
 
     def _refused(self, message: Message, dropped: bool, tell: bool) -> None:
-        """Say that there was no room for a message, and to plugins that what its topic had is deleted."""
+        """Say that there was no room for a message, and to plugins that what its topic had is
+        deleted."""
         node, topic = self.node, message.topic
-        text = f"message of {len(message.payload):,} bytes for topic {shorten(topic.decode())} is not retained"
+        text = (
+            f"message of {len(message.payload):,} bytes for topic {shorten(topic.decode())} "
+            "is not retained"
+        )
         if dropped:
             text += ", and what the topic had is deleted"
         if dropped and tell:
             node.retain(Message(topic, b"", 0, True, b"", None, None))
-        node.log_limit.line("warning", "not retained", "this broker", f"{text}: {self.store.reached} reached")
+        node.log_limit.line(
+            "warning", "not retained", "this broker", f"{text}: {self.store.reached} reached"
+        )
 
-    def restored(self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float) -> None:
+    def restored(
+        self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float
+    ) -> None:
         """Take one that a comparison brought.
 
-        If it wins here, it goes on over the tree, and to those who subscribe here as an ordinary message, unless it has been here
-        before: they would never get it otherwise. An expired one, or the deletion of what was not here, is no message to anybody.
+        If it wins here, it goes on over the tree, and to those who subscribe here as an ordinary
+        message, unless it has been here before: they would never get it otherwise. An expired one,
+        or the deletion of what was not here, is no message to anybody.
 
         Raises:
             MalformedPacket: its origin is none.
@@ -182,16 +218,27 @@ class Retention:
             return
         self.node.counters.retained_restored += 1
         self._restored = now
-        gone = message.expired(now) or (not message.payload and message.stamp.death != message.stamp.time >> LOGICAL)
+        gone = message.expired(now) or (
+            not message.payload and message.stamp.death != message.stamp.time >> LOGICAL
+        )
         fresh = True
         if window is not None and not window.for_those_here(sequence):
-            pass  # from before we met its origin: should the stream still bring it, that is for others alone
-        elif sequence and message.stamp.time >> LOGICAL > self.clock.physical(now) - OUT_OF_LOGS * 1000:
+            # from before we met its origin: should the stream still bring it, that is for others
+            # alone
+            pass
+        elif (
+            sequence
+            and message.stamp.time >> LOGICAL > self.clock.physical(now) - OUT_OF_LOGS * 1000
+        ):
             new = relay.accept(key, sequence, 1, now)
             fresh = bool(new) or (window is not None and sequence <= window.begin)
-            if new and not gone:  # should the stream still bring it, nobody listens any more: neighbours that lack it ask us
+            if new and not gone:
+                # should the stream still bring it, nobody listens any more: neighbours that lack it
+                # ask us
                 message.stamp = message.stamp._replace(restored=False)
-                entry = Entry(key, sequence, encode_for_links(message, key, sequence, now), message, now)
+                entry = Entry(
+                    key, sequence, encode_for_links(message, key, sequence, now), message, now
+                )
                 relay.log.append(entry)
                 stream = relay.vector[key].stream
                 if stream is not None and stream.holds(sequence):
@@ -199,7 +246,8 @@ class Retention:
                     fresh = False
                 else:
                     fresh = True
-        elif sequence and window is not None:  # it is in no log any more: nobody asks for it by its number
+        elif sequence and window is not None:
+            # It is in no log any more: nobody asks for it by its number.
             fresh = sequence <= window.begin or window.missing(sequence)
         self._pass_on(link, data, now)
         if fresh and change is not Change.TAKEN and not gone:
@@ -208,13 +256,17 @@ class Retention:
             self.federation.repeats.restored(key, sequence, message)
 
     def _pass_on(self, source: Link | None, data: bytes, now: float) -> None:
-        """Send something that was missing here to those behind us, who may lack it, too. With a neighbour that is behind, or that
-        brings us the same just now, we compare later."""
+        """Send something that was missing here to those behind us, who may lack it, too. With a
+        neighbour that is behind, or that brings us the same just now, we compare later."""
         for link in self.node.forwarding:
             if link is source:
                 continue
             known = self._comparisons.get(link)
-            if link.conn.backlog or link.conn.paused or (known is not None and known.brings + MISSED > now):
+            if (
+                link.conn.backlog
+                or link.conn.paused
+                or (known is not None and known.brings + MISSED > now)
+            ):
                 comparison = self._comparison(link, now)
                 comparison.again = True
                 self._arm(comparison, now + MISSED)
@@ -231,7 +283,8 @@ class Retention:
     def entered(self, link: Link) -> None:
         """A link is live: the neighbour has had all that the log can give. Compare the rest.
 
-        Links that the tree does not use need no comparison: whoever is behind them is reached over the tree, too.
+        Links that the tree does not use need no comparison: whoever is behind them is reached over
+        the tree, too.
         """
         if self.node.config.retain_available:
             self._tell(self._comparison(link, self.node.now))
@@ -248,7 +301,10 @@ class Retention:
             self._check_at = now + limits.RETAINED_CHECK
             for link in self.node.forwarding:
                 comparison = self._comparison(link, now)
-                if not (comparison.jobs or comparison.places or link.conn.backlog) and self.node.config.retain_available:
+                if (
+                    not (comparison.jobs or comparison.places or link.conn.backlog)
+                    and self.node.config.retain_available
+                ):
                     self._tell(comparison)
 
     def _sweep(self, now: float) -> None:
@@ -270,10 +326,13 @@ class Retention:
     # ---------------------------------------------------------------- records
 
     def _comparing(self, link: Link, now: float) -> Comparison | None:
-        return self._comparison(link, now) if link.live and self.node.config.retain_available else None
+        return (
+            self._comparison(link, now) if link.live and self.node.config.retain_available else None
+        )
 
     def digest_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take a neighbour's digest of everything. If it is another, the one of us with the lower id begins to compare."""
+        """Take a neighbour's digest of everything. If it is another, the one of us with the lower
+        id begins to compare."""
         comparison = self._comparing(link, now)
         if comparison is None or int.from_bytes(body, "big") == self.store.digests.whole:
             return  # not live here yet: it gets ours when we are
@@ -311,7 +370,8 @@ class Retention:
         self._arm(comparison, now)
 
     def list_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take what is in leaves of a neighbour's table: send what is newer here, ask for what is newer there.
+        """Take what is in leaves of a neighbour's table: send what is newer here, ask for what is
+        newer there.
 
         Raises:
             MalformedPacket: it cannot be read.
@@ -330,9 +390,15 @@ class Retention:
             for place, other in theirs.items():
                 known = self.store.digests.get(place)
                 if known is None:
-                    wanted = self.store.remembers(other.death, wall) if other.dead else not self._full(now)
+                    wanted = (
+                        self.store.remembers(other.death, wall)
+                        if other.dead
+                        else not self._full(now)
+                    )
                 else:
-                    wanted = known.before(other.time, other.key) and not (known.dead and not other.dead and self._full(now))
+                    wanted = known.before(other.time, other.key) and not (
+                        known.dead and not other.dead and self._full(now)
+                    )
                 if wanted:
                     self._plan(comparison, FETCH, place)
         self._arm(comparison, now)
@@ -388,7 +454,10 @@ class Retention:
         if comparison.since + limits.RETAINED_CHECK <= now:
             comparison.since = now
             comparison.sent = 0
-        if len(comparison.places) > limits.MAX_RETAINED or comparison.sent > 2 * len(self.store.digests) + 1000:
+        if (
+            len(comparison.places) > limits.MAX_RETAINED
+            or comparison.sent > 2 * len(self.store.digests) + 1000
+        ):
             self.node.counters.retained_dropped += 1  # it asks for all of it again and again
             comparison.places.clear()
             comparison.jobs.clear()
@@ -457,11 +526,20 @@ class Retention:
         message = self.store.living(mark, now)
         stamp = Stamp(mark.time, mark.death, True)
         if message is None:
-            return encode_link_publish(mark.topic, b"", mark.qos, True, b"", None, mark.key, mark.sequence, stamp)
+            return encode_link_publish(
+                mark.topic, b"", mark.qos, True, b"", None, mark.key, mark.sequence, stamp
+            )
         return encode_link_publish(
-            mark.topic, message.payload, message.qos, True, message.properties, remaining(message, now), mark.key, mark.sequence,
+            mark.topic,
+            message.payload,
+            message.qos,
+            True,
+            message.properties,
+            remaining(message, now),
+            mark.key,
+            mark.sequence,
             stamp,
-        )  # fmt: skip
+        )
 
     def _section(self, kind: int, where: bytes, now: float) -> bytes:
         """Encode one job as a part of a record."""
@@ -471,20 +549,44 @@ class Retention:
         head = bytes((len(where) | (FULL if self._full(now) else 0),)) + where
         if kind == LIST:
             marks = digests.marks(where)
-            return head + len(marks).to_bytes(2, "big") + b"".join(encode_entry(mark) for mark in marks)
+            return (
+                head
+                + len(marks).to_bytes(2, "big")
+                + b"".join(encode_entry(mark) for mark in marks)
+            )
         found = [(index, digests.digest(where + bytes((index,)))) for index in range(256)]
         there = sum(1 << index for index, digest in found if digest)
-        return head + there.to_bytes(32, "big") + b"".join(digest.to_bytes(8, "big") for _, digest in found if digest)
+        return (
+            head
+            + there.to_bytes(32, "big")
+            + b"".join(digest.to_bytes(8, "big") for _, digest in found if digest)
+        )
 
 
 def kept(message: Message) -> Message:
     """Return a message as the store keeps it."""
-    return Message(message.topic, message.payload, message.qos, True, message.properties, message.expires_at, None)
+    return Message(
+        message.topic,
+        message.payload,
+        message.qos,
+        True,
+        message.properties,
+        message.expires_at,
+        None,
+    )
 
 
 def encode_entry(mark: Mark) -> bytes:
     """Return a topic in a LIST."""
-    return b"".join((mark.place, mark.time.to_bytes(8, "big"), mark.key, mark.death.to_bytes(6, "big"), bytes((mark.dead,))))
+    return b"".join(
+        (
+            mark.place,
+            mark.time.to_bytes(8, "big"),
+            mark.key,
+            mark.death.to_bytes(6, "big"),
+            bytes((mark.dead,)),
+        )
+    )
 
 
 def decode_parts(data: bytes) -> list[tuple[bool, bytes, dict[int, int]]]:
@@ -516,7 +618,8 @@ def decode_parts(data: bytes) -> list[tuple[bool, bytes, dict[int, int]]]:
 
 
 def decode_list(data: bytes) -> list[tuple[bool, bytes, dict[bytes, Mark]]]:
-    """Decode a LIST: (whether its sender is full, prefix, place -> mark without a topic) of each leaf.
+    """Decode a LIST: (whether its sender is full, prefix, place -> mark without a topic) of each
+    leaf.
 
     Raises:
         MalformedPacket: truncated, too large, or a topic that is not in its leaf.
@@ -538,7 +641,9 @@ def decode_list(data: bytes) -> list[tuple[bool, bytes, dict[bytes, Mark]]]:
             if place[:2] != prefix or time >= END:
                 raise MalformedPacket("LIST record with a topic or a time that cannot be there")
             death = int.from_bytes(data[entry + PLACE + 24 : entry + PLACE + 30], "big")
-            mark = marks[place] = Mark(b"", place, time, data[entry + PLACE + 8 : entry + PLACE + 24], 0, death, 0)
+            mark = marks[place] = Mark(
+                b"", place, time, data[entry + PLACE + 8 : entry + PLACE + 24], 0, death, 0
+            )
             mark.dead = bool(data[entry + ENTRY - 1])
         found[prefix] = (bool(data[at] & FULL), prefix, marks)
         at = end

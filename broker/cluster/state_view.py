@@ -16,7 +16,11 @@ def federation_state(federation: Federation) -> dict[str, Any]:
     config = federation.config
     overlays = federation.overlays
     node = federation.node
-    going = {listing.id for listing in federation.listings.directory.reachable() if DRAINING in listing.entries}
+    going = {
+        listing.id
+        for listing in federation.listings.directory.reachable()
+        if DRAINING in listing.entries
+    }
     links = []
     for peer_id, link in sorted(federation.links.items()):
         port = tree.ports.get(peer_id)

@@ -26,8 +26,11 @@ class Face(amqtt.broker.Broker):  # type: ignore[misc]
     node: ServerNode
     driver: Driver
 
-    async def internal_message_broadcast(self, topic: str, data: bytes, qos: int | None = None) -> None:
-        """Publish for a plugin. Without `qos` everybody gets it at the QoS of his subscription ($SYS topics: at 0)."""
+    async def internal_message_broadcast(
+        self, topic: str, data: bytes, qos: int | None = None
+    ) -> None:
+        """Publish for a plugin. Without `qos` everybody gets it at the QoS of his subscription
+        ($SYS topics: at 0)."""
         if qos is None:
             qos = 0 if topic.startswith("$") else 2
         self.node.now, self.node.current = self.driver.time(), None  # nobody waits for it
@@ -43,21 +46,25 @@ class Face(amqtt.broker.Broker):  # type: ignore[misc]
     ) -> None:
         """Keep a message for subscriptions to come; without data: forget the topic's.
 
-        Other brokers keep it, too, unless its topic begins with `$`: to them it comes as any message with RETAIN.
+        Other brokers keep it, too, unless its topic begins with `$`: to them it comes as any
+        message with RETAIN.
         """
         if topic_name is None or (not data and topic_name not in self._retained_messages):
             return
         node = self.node
         sender = node.sessions.get(source_session.client_id) if source_session is not None else None
         node.now, node.current = self.driver.time(), None
-        message = Message(topic_name.encode(), bytes(data or b""), qos or 0, True, b"", None, sender)
+        message = Message(
+            topic_name.encode(), bytes(data or b""), qos or 0, True, b"", None, sender
+        )
         node.federation.retention.written(message)
         if node.federated:
             node.relay.forward(message)
         self.driver.wake()
 
     async def add_subscription(self, subscription: tuple[str, int], session: Account) -> int:
-        """Subscribe for a client; returns the granted QoS, or 0x80 when plugins or the filter's form forbid it."""
+        """Subscribe for a client; returns the granted QoS, or 0x80 when plugins or the filter's
+        form forbid it."""
         topic_filter, qos = subscription
         own = self.node.sessions.get(session.client_id or "")
         if own is None or not valid_topic_filter(topic_filter):
@@ -92,12 +99,18 @@ class Face(amqtt.broker.Broker):  # type: ignore[misc]
         self._sessions.pop(client_id, None)
 
     async def _broadcast_message(
-        self, session: Account | None, topic: str | None, data: bytes | bytearray | None, force_qos: int | None = None
+        self,
+        session: Account | None,
+        topic: str | None,
+        data: bytes | bytearray | None,
+        force_qos: int | None = None,
     ) -> None:
         if topic is not None:
             await self.internal_message_broadcast(topic, bytes(data or b""), force_qos)
 
-    async def _client_connected(self, listener_name: str, reader: ReaderAdapter, writer: WriterAdapter) -> None:
+    async def _client_connected(
+        self, listener_name: str, reader: ReaderAdapter, writer: WriterAdapter
+    ) -> None:
         """Serve a connection that somebody else accepted (external listeners), until it ends."""
         server = self._servers.get(listener_name)
         if server is None:
@@ -108,4 +121,6 @@ class Face(amqtt.broker.Broker):  # type: ignore[misc]
             return
         host, port = remote
         transport = AdapterTransport(self.driver, listener_name, reader, writer)
-        await transport.run(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", writer.get_ssl_info())
+        await transport.run(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}", writer.get_ssl_info()
+        )

@@ -1,7 +1,8 @@
-"""amqtt's `Broker` around our node: the same configuration, listeners, plugins, states and context (design section 2).
+"""amqtt's `Broker` around our node: the same configuration, listeners, plugins, states and context
+(design section 2).
 
-The node decides; this opens sockets, runs what has to wait, and hands the answers back. With no plugin that wants to be
-asked or told, nothing here is called per message.
+The node decides; this opens sockets, runs what has to wait, and hands the answers back. With no
+plugin that wants to be asked or told, nothing here is called per message.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from dataclasses import replace
 from typing import Any
 
 import psutil
-from amqtt.broker import DEFAULT_PORTS, BrokerContext, ExternalServer, RetainedApplicationMessage, Server
+from amqtt.broker import (
+    DEFAULT_PORTS,
+    BrokerContext,
+    ExternalServer,
+    RetainedApplicationMessage,
+    Server,
+)
 from amqtt.contexts import BrokerConfig, ListenerConfig, ListenerType, default_broker_plugins
 from amqtt.errors import BrokerError
 from amqtt.events import BrokerEvents
@@ -108,13 +115,14 @@ class Broker(Face):
         gatekeeper: Gatekeeper | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """Take amqtt's configuration (keys `federation`, `access` and `durability` in it are not for us), the federation's
-        settings, who knows users and rules, and the files of the journal.
+        """Take amqtt's configuration (keys `federation`, `access` and `durability` in it are not
+        for us), the federation's settings, who knows users and rules, and the files of the journal.
 
         The key `mqtt` is for the node (`mqtt_options`).
 
-        Raises what amqtt raises: dacite's errors, ValueError and FileNotFoundError for a wrong configuration,
-        PluginImportError, PluginLoadError, PluginInitError and PluginCoroError for plugins.
+        Raises what amqtt raises: dacite's errors, ValueError and FileNotFoundError for a wrong
+        configuration, PluginImportError, PluginLoadError, PluginInitError and PluginCoroError for
+        plugins.
         """
         self.max_qos = 2
         self.mqtt_options: dict[str, Any] = {}
@@ -163,21 +171,35 @@ class Broker(Face):
         return config
 
     def _make_node(self, port: int | None = None) -> None:
-        """Make the node and what drives it; `port`: what to advertise when the settings leave that to the system."""
+        """Make the node and what drives it; `port`: what to advertise when the settings leave that
+        to the system."""
         hooks = self.plugins.hooks()
         if self.settings is not None:
             access = self.gatekeeper.access if self.gatekeeper is not None else None
             peering.settle(self.settings, self._guard(access, hooks))
         config = self.settings.node_config() if self.settings is not None else NodeConfig()
-        config = replace(config, max_qos=self.max_qos, session_expiry_max=self.config.session_expiry_interval, keep_missed=True)
+        config = replace(
+            config,
+            max_qos=self.max_qos,
+            session_expiry_max=self.config.session_expiry_interval,
+            keep_missed=True,
+        )
         config = replace(config, **self.mqtt_options)
-        named = [name for name, options in self.listener_options.items() if options.use_identity_as_username]
-        config = replace(config, identity_listeners=frozenset(named), link_listener=self._link_listener())
+        named = [
+            name
+            for name, options in self.listener_options.items()
+            if options.use_identity_as_username
+        ]
+        config = replace(
+            config, identity_listeners=frozenset(named), link_listener=self._link_listener()
+        )
         if not config.port:  # known once the listeners are open; until then nobody is told
             config = replace(config, port=port or 1)
         config = replace(config, instance=int.from_bytes(os.urandom(8), "big"))
         make = ShowingNode if hooks.packets else ServerNode
-        self.node = node = make(config, self._loop.time(), time.time(), random.Random(), hooks=hooks, log=log_line)
+        self.node = node = make(
+            config, self._loop.time(), time.time(), random.Random(), hooks=hooks, log=log_line
+        )
         node.federation.entropy = os.urandom
         self.accounts.anonymous = self.plugins.anonymous
         node.accounts = self.accounts
@@ -189,22 +211,33 @@ class Broker(Face):
 
     def _guard(self, access: Access | None, hooks: Hooks) -> str:
         """Return what has clients prove who they are."""
-        certificates = [name for name, options in self.listener_options.items() if options.require_certificate]
-        return peering.guard(access, self.listeners_config, plugins=hooks.authenticate, certificates=certificates)
+        certificates = [
+            name for name, options in self.listener_options.items() if options.require_certificate
+        ]
+        return peering.guard(
+            access, self.listeners_config, plugins=hooks.authenticate, certificates=certificates
+        )
 
     def _put_in_force(self) -> None:
         gatekeeper = self.gatekeeper
-        if gatekeeper is not None and (gatekeeper.access is not None or self.node.access is not None):
+        if gatekeeper is not None and (
+            gatekeeper.access is not None or self.node.access is not None
+        ):
             self.node.methods.update(gatekeeper.methods(self.node.methods))
             self.node.set_access(gatekeeper.access, self.driver.time())
 
     def _link_listener(self) -> str | None:
-        """Return the one listener where brokers are let in, when links are authenticated by certificates."""
+        """Return the one listener where brokers are let in, when links are authenticated by
+        certificates."""
         tls = self.settings.tls if self.settings is not None else None
         if tls is None or tls.certfile is None:
             return None
-        required = [name for name, options in self.listener_options.items() if options.require_certificate]
-        return next((name for name in required if self.listeners_config[name].type == ListenerType.TCP), "")
+        required = [
+            name for name, options in self.listener_options.items() if options.require_certificate
+        ]
+        return next(
+            (name for name in required if self.listeners_config[name].type == ListenerType.TCP), ""
+        )
 
     # ---------------------------------------------------------------- start
 
@@ -212,13 +245,19 @@ class Broker(Face):
         """Open the listeners and begin.
 
         Raises:
-            BrokerError: the broker is not in a state to be started, or a listener cannot be opened (one line).
+            BrokerError: the broker is not in a state to be started, or a listener cannot be opened
+                (one line).
         """
         try:
             self.transitions.start()
         except Exception as error:  # transitions.MachineError, or ValueError of older ones
             raise BrokerError(f"Broker instance can't be started: {error}") from error
-        if self._restart or self.node.sessions or len(self.node.retained) or self.node.hooks != self.plugins.hooks():
+        if (
+            self._restart
+            or self.node.sessions
+            or len(self.node.retained)
+            or self.node.hooks != self.plugins.hooks()
+        ):
             self._make_node()
         self._restart = True
         await self._fire(BrokerEvents.PRE_START)
@@ -242,14 +281,20 @@ class Broker(Face):
         self.driver.wake()
 
     def _start_sys(self) -> None:
-        """Publish Mosquitto's $SYS topics, unless this is amqtt's broker to its user, or amqtt's plugin publishes its own.
+        """Publish Mosquitto's $SYS topics, unless this is amqtt's broker to its user, or amqtt's
+        plugin publishes its own.
 
         amqtt's key `sys_interval`: s, 0 for never.
         """
         interval = self.config.sys_interval
         if self.settings is not None and interval != 0 and not self.plugins.has_sys:
             memory = psutil.Process().memory_info
-            topics = SysTopics(self.node, f"mqttree version {version()}", lambda: int(memory().rss), interval or INTERVAL)
+            topics = SysTopics(
+                self.node,
+                f"mqttree version {version()}",
+                lambda: int(memory().rss),
+                interval or INTERVAL,
+            )
             topics.start(self.driver.time())
 
     async def _start_listeners(self) -> None:
@@ -264,10 +309,15 @@ class Broker(Face):
             if context is not None:
                 self._contexts[name] = config, context
             try:
-                where = unix_path(str(config.bind)) or self._split_bindaddr_port(str(config.bind), DEFAULT_PORTS[config.type])
+                where = unix_path(str(config.bind)) or self._split_bindaddr_port(
+                    str(config.bind), DEFAULT_PORTS[config.type]
+                )
             except ValueError as error:
-                raise BrokerError(f"listener '{name}': cannot read bind value '{config.bind}': {error}") from error
-            if not isinstance(where, str) and where[0] is not None:  # amqtt leaves the brackets of IPv6 on
+                raise BrokerError(
+                    f"listener '{name}': cannot read bind value '{config.bind}': {error}"
+                ) from error
+            # amqtt leaves the brackets of IPv6 on.
+            if not isinstance(where, str) and where[0] is not None:
                 where = where[0].strip("[]"), where[1]
             options = self.listener_options.get(name)
             server = self._servers[name] = Listener(name, None, config.max_connections, options)
@@ -275,13 +325,21 @@ class Broker(Face):
                 server.instance = await self._open(server, config.type, where, context)
             except (OSError, ValueError, OverflowError) as error:
                 raise BrokerError(listen_error(name, where, error)) from error
-            self.logger.info("Listener '%s' bind to %s (max_connections=%s)", name, config.bind, config.max_connections)
+            self.logger.info(
+                "Listener '%s' bind to %s (max_connections=%s)",
+                name,
+                config.bind,
+                config.max_connections,
+            )
         if self.settings is not None and self.settings.port == 0:
-            self._make_node(self.ports.get(self._link_listener() or "", next(iter(self.ports.values()), 0)))
+            self._make_node(
+                self.ports.get(self._link_listener() or "", next(iter(self.ports.values()), 0))
+            )
             self._recover()
 
     def _recover(self) -> None:
-        """Make the node what the journal says, and go on with that. Raises ConfigError: it cannot be read."""
+        """Make the node what the journal says, and go on with that. Raises ConfigError: it cannot
+        be read."""
         disk = self.disk
         if disk is None:
             return
@@ -297,8 +355,15 @@ class Broker(Face):
         disk.tail.start(self._tell)
         counters = self.node.counters
         if loaded.files:
-            what = f"{counters.sessions_loaded} sessions and {counters.retained_loaded} retained messages"
-            log_line("info", f"{what} are back after {self.driver.time() - now:.1f} s ({loaded.size:,} bytes of journal)")
+            what = (
+                f"{counters.sessions_loaded} sessions and "
+                f"{counters.retained_loaded} retained messages"
+            )
+            log_line(
+                "info",
+                f"{what} are back after {self.driver.time() - now:.1f} s "
+                f"({loaded.size:,} bytes of journal)",
+            )
 
     def _load(self, disk: Disk, now: float) -> Loaded:
         loaded = disk.load()
@@ -330,7 +395,11 @@ class Broker(Face):
             await self._loop.run_in_executor(None, self.disk.tail.close)
 
     async def _open(
-        self, server: Listener, kind: ListenerType, where: tuple[str | None, int] | str, context: ssl.SSLContext | None
+        self,
+        server: Listener,
+        kind: ListenerType,
+        where: tuple[str | None, int] | str,
+        context: ssl.SSLContext | None,
     ) -> Any:
         """Open a server; what it accepts goes straight to the node."""
         name = server.listener_name
@@ -353,14 +422,19 @@ class Broker(Face):
             cause = f"no TLS at listener '{name}': {describe_error(error)}"
             self.node.log_limit.line(level, cause, peer, f"{peer}: {cause}; closed")
 
-        listening = await server.listen(accept, where, context, self._bad_proxy_header, failed, plain)
+        listening = await server.listen(
+            accept, where, context, self._bad_proxy_header, failed, plain
+        )
         if isinstance(listening, Acceptor):
             listening.crowded = self._crowded
         return listening
 
     def _crowded(self, peer: str) -> None:
         self.node.counters.refused_files += 1
-        text = f"{peer}: closed, as the files that are left are kept for links and the admin port (ulimit -n)"
+        text = (
+            f"{peer}: closed, as the files that are left are kept for links and the admin port "
+            "(ulimit -n)"
+        )
         self.node.log_limit.line("warning", "too many open files", peer, text)
 
     def _bad_proxy_header(self, line: str) -> None:
@@ -376,20 +450,39 @@ class Broker(Face):
             if self.listener_options.get(name, ListenerOptions()).require_certificate:
                 context.verify_mode = ssl.CERT_REQUIRED
         except (BrokerError, OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            files = [str(path) for path in (config.certfile, config.keyfile, config.cafile, config.capath) if path]
+            files = [
+                str(path)
+                for path in (config.certfile, config.keyfile, config.cafile, config.capath)
+                if path
+            ]
             reason = getattr(error, "strerror", None) or str(error)
-            raise BrokerError(f"listener '{name}': cannot use {', '.join(files)}: {reason}") from error
+            raise BrokerError(
+                f"listener '{name}': cannot use {', '.join(files)}: {reason}"
+            ) from error
         return context
 
     async def reload(self, settings: AccessSettings) -> list[str]:
-        """Take users, rules and certificates from their files anew; nobody is disconnected. Returns what was found.
+        """Take users, rules and certificates from their files anew; nobody is disconnected. Returns
+        what was found.
 
-        Raises ConfigError and BrokerError, one line, for a file that cannot be used: then everything stays as it was.
+        Raises ConfigError and BrokerError, one line, for a file that cannot be used: then
+        everything stays as it was.
         """
         gatekeeper = self.gatekeeper
-        read = await self._loop.run_in_executor(None, gatekeeper.read, settings) if gatekeeper is not None else None
-        if read is not None and peering.unproven(self.settings) and (guarded := self._guard(read[1], self.node.hooks)):
-            raise ConfigError(f"clients would be checked ({guarded}), other brokers are not: {peering.REMEDY}, and start again")
+        read = (
+            await self._loop.run_in_executor(None, gatekeeper.read, settings)
+            if gatekeeper is not None
+            else None
+        )
+        if (
+            read is not None
+            and peering.unproven(self.settings)
+            and (guarded := self._guard(read[1], self.node.hooks))
+        ):
+            raise ConfigError(
+                f"clients would be checked ({guarded}), other brokers are not: {peering.REMEDY}, "
+                "and start again"
+            )
         for name, (config, _) in self._contexts.items():
             self._ssl_context(name, config)
         self.outreach.renew()
@@ -414,12 +507,17 @@ class Broker(Face):
 
     def listener_connections(self) -> dict[str, int]:
         """Return how many connections each listener has."""
-        return {name: server.conn_count for name, server in self._servers.items() if isinstance(server, Listener)}
+        return {
+            name: server.conn_count
+            for name, server in self._servers.items()
+            if isinstance(server, Listener)
+        }
 
     # ---------------------------------------------------------------- end
 
     async def shutdown(self) -> None:
-        """Say goodbye to everybody, let it go out, close. Does nothing when the broker is not started."""
+        """Say goodbye to everybody, let it go out, close. Does nothing when the broker is not
+        started."""
         if not self.transitions.is_started():
             log_line("debug", f"shutdown in state {self.transitions.state}: nothing to do")
             return
@@ -450,7 +548,8 @@ class Broker(Face):
         self.transitions.stopping_success()
 
     async def _drain(self) -> None:
-        """Stop the node and give its last words time to leave; then cut off who does not take them."""
+        """Stop the node and give its last words time to leave; then cut off who does not take
+        them."""
         empty, told = asyncio.Event(), asyncio.Event()
         node = self.node
         node.on_empty = empty.set
@@ -480,7 +579,8 @@ class Broker(Face):
                     await asyncio.wait_for(server.close_instance(), DRAIN_TIMEOUT)
 
     async def _fire(self, event: BrokerEvents, limit: float | None = None) -> None:
-        """Tell plugins of a step of the broker's life, and wait for them; for `limit` (s) at most."""
+        """Tell plugins of a step of the broker's life, and wait for them; for `limit` (s) at
+        most."""
         try:
             await asyncio.wait_for(self.plugins_manager.fire_event(event, wait=True), limit)
         except Exception as error:
@@ -493,7 +593,8 @@ class Broker(Face):
         for effect in self.node.take_effects():
             match effect:
                 case Event():
-                    if effect.name != "mqtt_packet_sent":  # those are seen when they go out: `ShowingNode`
+                    # Those are seen when they go out: `ShowingNode`.
+                    if effect.name != "mqtt_packet_sent":
                         events.append(effect)
                 case Datagram():
                     self.outreach.send(effect.data)
@@ -510,7 +611,11 @@ class Broker(Face):
                 case AuthorizePublish():
                     self.spawn(self._answer(effect, self.plugins.may_publish, False))
                 case AuthorizeSubscribe():
-                    self.spawn(self._answer(effect, self.plugins.may_subscribe, [False] * len(effect.packet.filters)))
+                    self.spawn(
+                        self._answer(
+                            effect, self.plugins.may_subscribe, [False] * len(effect.packet.filters)
+                        )
+                    )
                 case AuthorizeReceive():
                     self.spawn(self._answer(effect, self.plugins.may_receive, set()))
         if events:
@@ -526,11 +631,15 @@ class Broker(Face):
         """Ask the users' file, then the plugins: both must agree."""
         connect = effect.connect
         keeper = self.gatekeeper if effect.client.checking else None
-        if keeper is not None and not await keeper.verify(connect.username or "", connect.password or b""):
+        if keeper is not None and not await keeper.verify(
+            connect.username or "", connect.password or b""
+        ):
             return False
         return await self.plugins.may_connect(effect) if self.node.hooks.authenticate else True
 
-    async def _answer(self, effect: Effect, question: Callable[[Any], Awaitable[Any]], refusal: Any) -> None:
+    async def _answer(
+        self, effect: Effect, question: Callable[[Any], Awaitable[Any]], refusal: Any
+    ) -> None:
         """Ask plugins and give the node their answer; one that raises has refused."""
         result = refusal
         try:

@@ -1,4 +1,5 @@
-"""amqtt's part of a configuration: its classes, its checks, and its errors as one line with file, line and key."""
+"""amqtt's part of a configuration: its classes, its checks, and its errors as one line with file,
+line and key."""
 
 from __future__ import annotations
 
@@ -12,13 +13,28 @@ from amqtt.errors import BrokerError, PluginError, PluginLoadError
 from dacite import DaciteError, WrongTypeError
 from dacite import from_dict as dataclass_from
 
-from broker.config.listener_options import OPTIONS, ListenerOptions, OptionError, check_options, split_options, unix_path
+from broker.config.listener_options import (
+    OPTIONS,
+    ListenerOptions,
+    OptionError,
+    check_options,
+    split_options,
+    unix_path,
+)
 from broker.config.mqtt_options import read_section
 from broker.config.options import TlsSettings, split_bind
 from broker.config.yaml_file import ConfigError, ConfigFile, KeyPath, kind_of
 from discovery.address import Address, is_loopback
 
-__all__ = ["BrokerConfig", "describe_listeners", "explain", "exposed", "link_bind", "link_listener", "read_config"]
+__all__ = [
+    "BrokerConfig",
+    "describe_listeners",
+    "explain",
+    "exposed",
+    "link_bind",
+    "link_listener",
+    "read_config",
+]
 
 SECONDS = ("session_expiry_interval", "sys_interval", "timeout_disconnect_delay")
 """Keys of the file that are times (s)."""
@@ -26,15 +42,20 @@ SECONDS = ("session_expiry_interval", "sys_interval", "timeout_disconnect_delay"
 PORTS = {ListenerType.TCP: 1883, ListenerType.WS: 8883}
 
 
-def read_config(file: ConfigFile | None, listen: str | None = None) -> tuple[dict[str, Any], BrokerConfig]:
-    """Take amqtt's part of a file, if there is one; `listen` replaces where the default listener binds.
+def read_config(
+    file: ConfigFile | None, listen: str | None = None
+) -> tuple[dict[str, Any], BrokerConfig]:
+    """Take amqtt's part of a file, if there is one; `listen` replaces where the default listener
+    binds.
 
-    Returns it as `broker.Broker` takes it, and as amqtt understands it. Raises ConfigError for an unknown key, a wrong
-    type, or a file that a listener names and that is not there.
+    Returns it as `broker.Broker` takes it, and as amqtt understands it. Raises ConfigError for an
+    unknown key, a wrong type, or a file that a listener names and that is not there.
     """
     file = file or ConfigFile("", {}, {})
     names = [field.name for field in fields(BrokerConfig)]
-    data: dict[str, Any] = copy.deepcopy(file.section((), [*names, "max_qos", "federation", "access", "durability", "mqtt"]))
+    data: dict[str, Any] = copy.deepcopy(
+        file.section((), [*names, "max_qos", "federation", "access", "durability", "mqtt"])
+    )
     for ours in ("federation", "access", "durability"):
         data.pop(ours, None)
     if data.pop("mqtt", None) is not None:
@@ -42,14 +63,18 @@ def read_config(file: ConfigFile | None, listen: str | None = None) -> tuple[dic
     listeners = _listeners(file, listen)
     if listeners is not None:
         data["listeners"] = listeners
-    if "max_qos" in data and (isinstance(data["max_qos"], bool) or data["max_qos"] not in (0, 1, 2)):
+    if "max_qos" in data and (
+        isinstance(data["max_qos"], bool) or data["max_qos"] not in (0, 1, 2)
+    ):
         file.fail((_spelt(file, (), "max_qos"),), f"{data['max_qos']!r} is not 0, 1 or 2")
     for key in SECONDS:
         _check_whole(file, (), key, data, "is not a whole number of seconds from 0", 0)
     return data, _checked(file, data)
 
 
-def _check_whole(file: ConfigFile, path: KeyPath, key: str, data: Mapping[str, Any], wrong: str, least: int) -> None:
+def _check_whole(
+    file: ConfigFile, path: KeyPath, key: str, data: Mapping[str, Any], wrong: str, least: int
+) -> None:
     value = data.get(key)
     if isinstance(value, bool) or (isinstance(value, int) and not least <= value < 2**32):
         file.fail((*path, _spelt(file, path, key)), f"{value!r} {wrong}")
@@ -75,13 +100,17 @@ def _amqtt_checked(file: ConfigFile, known: dict[str, Any]) -> BrokerConfig:
     try:
         return BrokerConfig.from_dict(known)
     except WrongTypeError as error:
-        file.fail(_key_path(file, error.field_path), f"expected {_type(error.field_type)}, not {kind_of(error.value)}")
+        file.fail(
+            _key_path(file, error.field_path),
+            f"expected {_type(error.field_type)}, not {kind_of(error.value)}",
+        )
     except (DaciteError, ValueError, TypeError, AttributeError) as error:
         file.fail((), str(error) or type(error).__name__)
 
 
 def _listeners(file: ConfigFile, listen: str | None) -> dict[str, Any] | None:
-    """Check each listener of the file by itself; amqtt's own messages do not say which one they mean."""
+    """Check each listener of the file by itself; amqtt's own messages do not say which one they
+    mean."""
     raw = file.data.get("listeners")
     if raw is None:
         return None if listen is None else {"default": {"bind": listen}}
@@ -109,7 +138,14 @@ def _check_listener(file: ConfigFile, path: KeyPath, entry: dict[str, Any]) -> N
     if kind not in kinds:
         file.fail((*path, "type"), f"{kind!r} is not one of {', '.join(kinds)}")
     entry["type"] = ListenerType(kind)
-    _check_whole(file, path, "max_connections", entry, "is not a number of connections, or -1 for as many as come", -1)
+    _check_whole(
+        file,
+        path,
+        "max_connections",
+        entry,
+        "is not a number of connections, or -1 for as many as come",
+        -1,
+    )
     try:
         ours = split_options({"default": copy.deepcopy(entry)})[0]["default"]
         listener = dataclass_from(ListenerConfig, ours)
@@ -117,10 +153,16 @@ def _check_listener(file: ConfigFile, path: KeyPath, entry: dict[str, Any]) -> N
         file.fail((*path, _spelt(file, path, error.key)), str(error))
     except WrongTypeError as error:
         key = str(error.field_path)
-        file.fail((*path, _spelt(file, path, key)), f"expected {_type(error.field_type)}, not {kind_of(error.value)}")
+        file.fail(
+            (*path, _spelt(file, path, key)),
+            f"expected {_type(error.field_type)}, not {kind_of(error.value)}",
+        )
     except FileNotFoundError as error:  # "'cafile' does not exist : PATH"
         key, _, missing = str(error).partition(" does not exist : ")
-        file.fail((*path, _spelt(file, path, key.strip("'"))), f"cannot read {missing}: No such file or directory")
+        file.fail(
+            (*path, _spelt(file, path, key.strip("'"))),
+            f"cannot read {missing}: No such file or directory",
+        )
     except (DaciteError, ValueError, OSError) as error:
         file.fail(path, str(error) or type(error).__name__)
     if listener.bind is not None and listener.type is not ListenerType.EXTERNAL:
@@ -133,22 +175,35 @@ def _check_listener(file: ConfigFile, path: KeyPath, entry: dict[str, Any]) -> N
         file.fail((*path, "ssl"), "a listener with ssl needs certfile and keyfile")
 
 
-def link_listener(config: BrokerConfig, data: Mapping[str, Any] | None = None, tls: TlsSettings | None = None) -> str | None:
-    """Return the listener that other brokers are to dial: the default one if it is plain TCP (with `tls`: TLS, and with a
-    certificate of ours, one that requires theirs), else the first that is."""
+def link_listener(
+    config: BrokerConfig, data: Mapping[str, Any] | None = None, tls: TlsSettings | None = None
+) -> str | None:
+    """Return the listener that other brokers are to dial: the default one if it is plain TCP (with
+    `tls`: TLS, and with a certificate of ours, one that requires theirs), else the first that
+    is."""
     options = split_options((data or {}).get("listeners", {"default": {}}))[1]
     name: str
     for name in ["default", *(name for name in config.listeners if name != "default")]:
         listener, ours = config.listeners[name], options.get(name, ListenerOptions())
-        if listener.type is not ListenerType.TCP or listener.bind is None or unix_path(listener.bind) is not None:
+        if (
+            listener.type is not ListenerType.TCP
+            or listener.bind is None
+            or unix_path(listener.bind) is not None
+        ):
             continue
         required = tls is not None and tls.certfile is not None
-        if bool(listener.ssl) is (tls is not None) and not ours.proxy_protocol and ours.require_certificate >= required:
+        if (
+            bool(listener.ssl) is (tls is not None)
+            and not ours.proxy_protocol
+            and ours.require_certificate >= required
+        ):
             return name
     return None
 
 
-def link_bind(config: BrokerConfig, data: Mapping[str, Any] | None = None, tls: TlsSettings | None = None) -> Address | None:
+def link_bind(
+    config: BrokerConfig, data: Mapping[str, Any] | None = None, tls: TlsSettings | None = None
+) -> Address | None:
     """Return where `link_listener` binds."""
     name = link_listener(config, data, tls)
     return None if name is None else split_bind(str(config.listeners[name].bind))
@@ -166,20 +221,31 @@ def describe_listeners(config: BrokerConfig) -> str:
             kind = (secure if listener.ssl else plain)[listener.type]
             path = unix_path(listener.bind)
             address = split_bind(listener.bind, PORTS[listener.type]) if path is None else None
-            where = f"unix:{path}" if address is None else Address(address.host or "0.0.0.0", address.port)
+            where = (
+                f"unix:{path}"
+                if address is None
+                else Address(address.host or "0.0.0.0", address.port)
+            )
             found.append(f"{kind}{where}")
     return ", ".join(found) or "nothing"
 
 
 def exposed(config: BrokerConfig, names: Container[str] | None = None) -> bool:
     """Say whether other machines can reach a listener (`names`: one of these)."""
-    listeners = [listener for name, listener in config.listeners.items() if names is None or name in names]
+    listeners = [
+        listener for name, listener in config.listeners.items() if names is None or name in names
+    ]
     binds = [listener.bind for listener in listeners if listener.type is not ListenerType.EXTERNAL]
-    return any(not is_loopback(split_bind(bind).host) for bind in binds if bind is not None and unix_path(bind) is None)
+    return any(
+        not is_loopback(split_bind(bind).host)
+        for bind in binds
+        if bind is not None and unix_path(bind) is None
+    )
 
 
 def explain(error: Exception, file: ConfigFile | None) -> ConfigError:
-    """Turn what amqtt or a plugin raised at the start into one line, with the plugin's line when one is to blame."""
+    """Turn what amqtt or a plugin raised at the start into one line, with the plugin's line when
+    one is to blame."""
     if isinstance(error, ConfigError):
         return error
     reason = str(error).strip()
@@ -189,7 +255,9 @@ def explain(error: Exception, file: ConfigFile | None) -> ConfigError:
             reason = f"{reason}: {cause}" if reason else str(cause)
         plugins = file.data.get("plugins") if file is not None else None
         for plugin in _names(plugins):
-            if file is not None and (plugin in reason or plugin.rpartition(".")[2] in reason or len(_names(plugins)) == 1):
+            if file is not None and (
+                plugin in reason or plugin.rpartition(".")[2] in reason or len(_names(plugins)) == 1
+            ):
                 return ConfigError(f"{file.where(('plugins', plugin))}: {_one_line(reason)}")
         return ConfigError(f"plugins: {_one_line(reason)}")
     if isinstance(error, BrokerError):
@@ -200,11 +268,16 @@ def explain(error: Exception, file: ConfigFile | None) -> ConfigError:
 
 
 def _names(plugins: object) -> list[str]:
-    """Return the class paths of a `plugins:` section, which is a mapping or a list of texts and mappings."""
+    """Return the class paths of a `plugins:` section, which is a mapping or a list of texts and
+    mappings."""
     if isinstance(plugins, Mapping):
         return [str(name) for name in plugins]
     if isinstance(plugins, list):
-        return [name for entry in plugins for name in (_names(entry) if isinstance(entry, Mapping) else [str(entry)])]
+        return [
+            name
+            for entry in plugins
+            for name in (_names(entry) if isinstance(entry, Mapping) else [str(entry)])
+        ]
     return []
 
 
@@ -216,7 +289,8 @@ def _key_path(file: ConfigFile, field_path: str | None) -> KeyPath:
 
 
 def _spelt(file: ConfigFile, path: KeyPath, key: str) -> str:
-    """Return a key as the file spells it: amqtt's fields have underscores, files may have hyphens."""
+    """Return a key as the file spells it: amqtt's fields have underscores, files may have
+    hyphens."""
     hyphens = key.replace("_", "-")
     value: Any = file.data
     for step in path:
@@ -227,11 +301,19 @@ def _spelt(file: ConfigFile, path: KeyPath, key: str) -> str:
 def _type(wanted: object) -> str:
     """Say what a type is, for people."""
     words = {
-        "int": "a number", "bool": "true or false", "str": "a text", "Path": "a file name",
-        "None": "nothing", "NoneType": "nothing",
-        "dict": "keys and values", "list": "a list", "ListenerConfig": "keys and values",
-    }  # fmt: skip
-    parts = str(getattr(wanted, "__name__", wanted) if isinstance(wanted, type) else wanted).split(" | ")
+        "int": "a number",
+        "bool": "true or false",
+        "str": "a text",
+        "Path": "a file name",
+        "None": "nothing",
+        "NoneType": "nothing",
+        "dict": "keys and values",
+        "list": "a list",
+        "ListenerConfig": "keys and values",
+    }
+    parts = str(getattr(wanted, "__name__", wanted) if isinstance(wanted, type) else wanted).split(
+        " | "
+    )
     named = [words.get(part.partition("[")[0].rpartition(".")[2], part) for part in parts]
     return " or ".join(dict.fromkeys(named))
 

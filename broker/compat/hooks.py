@@ -1,4 +1,5 @@
-"""The node as amqtt's broker drives it: a few places where amqtt's ways look in. None is on the path of a message."""
+"""The node as amqtt's broker drives it: a few places where amqtt's ways look in. None is on the
+path of a message."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ log = logging.getLogger("amqtt.broker")
 
 
 class Sources:
-    """topic -> id of the client whose retained message it has. Of messages that expired it is forgotten a part at a time."""
+    """topic -> id of the client whose retained message it has. Of messages that expired it is
+    forgotten a part at a time."""
 
     __slots__ = ("_clients", "_parts")
 
@@ -112,7 +114,12 @@ class ShowingNode(ServerNode):
         shown: set[int] = set()
         for outlet in self.dirty:
             conn = outlet.conn
-            if conn is not None and isinstance(conn.owner, Client) and outlet.outbox and id(outlet.outbox) not in shown:
+            if (
+                conn is not None
+                and isinstance(conn.owner, Client)
+                and outlet.outbox
+                and id(outlet.outbox) not in shown
+            ):
                 shown.add(id(outlet.outbox))
                 self.on_packets(conn.owner, b"".join(outlet.outbox))
         super().flush()
@@ -125,6 +132,7 @@ def deliver_kept(session: Session, account: Account) -> None:
         qos = kept.qos or 0
         message = Message(kept.topic.encode(), bytes(kept.data or b""), qos, True, b"", None, None)
         if session.conn is None:
-            session.put_by(Outgoing(message, qos, True, b""), tell=False)  # who brought it back knows it
+            # Who brought it back knows it.
+            session.put_by(Outgoing(message, qos, True, b""), tell=False)
         else:
             session.deliver(message, qos, True, b"")

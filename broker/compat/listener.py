@@ -1,4 +1,5 @@
-"""Listeners: amqtt's `Server` with a limit that makes connections wait, and errors that fit on one line."""
+"""Listeners: amqtt's `Server` with a limit that makes connections wait, and errors that fit on one
+line."""
 
 from __future__ import annotations
 
@@ -14,20 +15,30 @@ from amqtt.broker import Server
 from broker.config.listener_options import ListenerOptions
 from broker.io.driver import Driver, StreamProtocol
 from broker.io.epoll_transport import AVAILABLE
-from broker.io.listeners import LoopServer, ProxiedServer, StreamServer, UnixSocket, bind_all, resolve
+from broker.io.listeners import (
+    LoopServer,
+    ProxiedServer,
+    StreamServer,
+    UnixSocket,
+    bind_all,
+    resolve,
+)
 from broker.io.proxy_protocol import ProxyHeader
 
 BACKLOG = 4096
-"""connections that the kernel completes before we accept them; it caps this itself (net.core.somaxconn)."""
+"""connections that the kernel completes before we accept them; it caps this itself
+(net.core.somaxconn)."""
 
 MAX_PARKED = 4096
-"""connections of one listener that wait for a place; more are closed. Each costs a socket and nothing else."""
+"""connections of one listener that wait for a place; more are closed. Each costs a socket and
+nothing else."""
 
 TLS_TIMEOUT = 10.0
 """s; for a TLS handshake: a connection that does nothing costs a socket."""
 
 PARKED_BYTES = 64 * 1024
-"""bytes taken from a connection that waits: what was under way when we stopped reading. More: closed."""
+"""bytes taken from a connection that waits: what was under way when we stopped reading. More:
+closed."""
 
 REASONS = {
     errno.EADDRINUSE: "address in use",
@@ -73,7 +84,8 @@ class Listener(Server):  # type: ignore[misc]
         self.conn_count -= 1
 
     def enter(self, protocol: Waiting) -> bool | None:
-        """Take a place: True; None: none is free, `protocol.admitted` is called when one is; False: too many wait."""
+        """Take a place: True; None: none is free, `protocol.admitted` is called when one is; False:
+        too many wait."""
         if self.max_connections <= 0 or self.conn_count < self.max_connections:
             self.conn_count += 1
             return True
@@ -101,9 +113,9 @@ class Listener(Server):  # type: ignore[misc]
         failed: Callable[[str, OSError], None],
         plain: Callable[[], Driver] | None = None,
     ) -> Any:
-        """Open: `where` is host and port, or the path of a Unix socket. `refused`: called with lines about PROXY headers;
-        `failed`: with a peer and the error of its TLS handshake; `plain`: the driver whose poller takes connections that need no
-        protocol of their own.
+        """Open: `where` is host and port, or the path of a Unix socket. `refused`: called with
+        lines about PROXY headers; `failed`: with a peer and the error of its TLS handshake;
+        `plain`: the driver whose poller takes connections that need no protocol of their own.
 
         Raises OSError.
         """
@@ -115,18 +127,32 @@ class Listener(Server):  # type: ignore[misc]
             if self.unix is not None:
                 sockets = [self.unix.sock]
             else:
-                sockets = bind_all(await resolve(where[0] or None, int(where[1]), passive=True), BACKLOG)
+                sockets = bind_all(
+                    await resolve(where[0] or None, int(where[1]), passive=True), BACKLOG
+                )
             if self.options.proxy_protocol:
                 return ProxiedServer(
-                    loop, sockets, accept, context=context, tls_timeout=TLS_TIMEOUT, failed=failed, refused=refused
+                    loop,
+                    sockets,
+                    accept,
+                    context=context,
+                    tls_timeout=TLS_TIMEOUT,
+                    failed=failed,
+                    refused=refused,
                 )
             if context is not None or plain is None:
-                return LoopServer(loop, sockets, accept, context=context, tls_timeout=TLS_TIMEOUT, failed=failed)
+                return LoopServer(
+                    loop, sockets, accept, context=context, tls_timeout=TLS_TIMEOUT, failed=failed
+                )
             return StreamServer(sockets, plain, self, self.listener_name)
         if self.unix is not None:
-            return await loop.create_unix_server(lambda: accept(None), sock=self.unix.sock, backlog=BACKLOG)
+            return await loop.create_unix_server(
+                lambda: accept(None), sock=self.unix.sock, backlog=BACKLOG
+            )
         sockets = bind_all(await resolve(where[0] or None, int(where[1]), passive=True), BACKLOG)
-        return LoopServer(loop, sockets, accept, context=None, tls_timeout=TLS_TIMEOUT, failed=failed)
+        return LoopServer(
+            loop, sockets, accept, context=None, tls_timeout=TLS_TIMEOUT, failed=failed
+        )
 
     async def close_instance(self) -> None:
         """Close, and remove the file of a Unix socket."""
@@ -146,11 +172,14 @@ class Listener(Server):  # type: ignore[misc]
 
 
 class ListenerProtocol(StreamProtocol):
-    """An accepted TCP or TLS connection of a listener with a limit: it may have to wait for a place."""
+    """An accepted TCP or TLS connection of a listener with a limit: it may have to wait for a
+    place."""
 
     __slots__ = ("_entered", "_parked", "_server")
 
-    def __init__(self, driver: Any, listener: str, server: Listener, proxied: ProxyHeader | None = None) -> None:
+    def __init__(
+        self, driver: Any, listener: str, server: Listener, proxied: ProxyHeader | None = None
+    ) -> None:
         super().__init__(driver, listener, proxied=proxied)
         self._server = server
         self._entered = False
@@ -179,7 +208,8 @@ class ListenerProtocol(StreamProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Give the node its bytes."""
-        if self.conn is None:  # parked: a read was under way, or the loop began to read after we had said no
+        # Parked: a read was under way, or the loop began to read after we had said no.
+        if self.conn is None:
             self._parked.append(data)
             if sum(map(len, self._parked)) > PARKED_BYTES:
                 self.transport.abort()
@@ -204,5 +234,9 @@ def listen_error(listener: str, bind: tuple[str | None, int] | str, error: Excep
     else:
         host, port = bind
         where = f"{'*' if host is None else f'[{host}]' if ':' in host else host}:{port}"
-    reason = REASONS.get(getattr(error, "errno", None) or 0) or getattr(error, "strerror", None) or str(error)
+    reason = (
+        REASONS.get(getattr(error, "errno", None) or 0)
+        or getattr(error, "strerror", None)
+        or str(error)
+    )
     return f"listener '{listener}': cannot listen on {where}: {reason}"

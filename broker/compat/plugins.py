@@ -1,4 +1,5 @@
-"""amqtt's plugin manager as the node's driver sees it: who wants to know what, and in which form."""
+"""amqtt's plugin manager as the node's driver sees it: who wants to know what, and in which
+form."""
 
 from __future__ import annotations
 
@@ -23,7 +24,14 @@ from amqtt.session import Session as Account
 from broker.base import limits
 from broker.compat.views import SysContext, incoming, kept_for, retained
 from broker.core.client import Client
-from broker.core.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Event, Hooks
+from broker.core.effects import (
+    Authenticate,
+    AuthorizePublish,
+    AuthorizeReceive,
+    AuthorizeSubscribe,
+    Event,
+    Hooks,
+)
 from broker.core.message import Message
 from broker.core.session import Session
 from broker.core.subscribe import acceptable
@@ -38,7 +46,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("mqttree")
 
 PACKET_EVENTS = frozenset(str(event) for event in MQTTEvents)
-CLIENT_EVENTS = frozenset({str(BrokerEvents.CLIENT_CONNECTED), str(BrokerEvents.CLIENT_DISCONNECTED)})
+CLIENT_EVENTS = frozenset(
+    {str(BrokerEvents.CLIENT_CONNECTED), str(BrokerEvents.CLIENT_DISCONNECTED)}
+)
 NODE_EVENTS = CLIENT_EVENTS | {
     str(BrokerEvents.CLIENT_SUBSCRIBED),
     str(BrokerEvents.CLIENT_UNSUBSCRIBED),
@@ -51,8 +61,9 @@ NODE_EVENTS = CLIENT_EVENTS | {
 MADE_UP = "a-user-that-nobody-knows"
 
 HOLD_CALLS = 5_000
-"""calls of plugins' event methods under way; beyond it the clients that cause more are not read until half of them have
-ended. A plugin that takes longer than messages take to come would fill the memory."""
+"""calls of plugins' event methods under way; beyond it the clients that cause more are not read
+until half of them have ended. A plugin that takes longer than messages take to come would fill the
+memory."""
 
 
 class Callback:
@@ -106,7 +117,8 @@ class Plugins:
             self._adopt()
 
     def _adopt(self) -> None:
-        """Take amqtt's own $SYS plugin off the events (it is fed from the counters), and guard everybody's methods."""
+        """Take amqtt's own $SYS plugin off the events (it is fed from the counters), and guard
+        everybody's methods."""
         for plugin in self.manager.plugins:
             if type(plugin) is sys_topics.BrokerSysPlugin:
                 feed_sys(plugin, self._broker)
@@ -114,13 +126,17 @@ class Plugins:
         for event in list(callbacks):
             guarded = [Callback(call, str(event), self) for call in callbacks[event]]
             if event in PACKET_EVENTS or event in CLIENT_EVENTS:
-                guarded = [call for call in guarded if type(call.owner) is not sys_topics.BrokerSysPlugin]
+                guarded = [
+                    call for call in guarded if type(call.owner) is not sys_topics.BrokerSysPlugin
+                ]
             callbacks[event] = guarded
 
     @property
     def has_sys(self) -> bool:
         """Whether amqtt's $SYS plugin is loaded."""
-        return self._genuine and any(isinstance(plugin, sys_topics.BrokerSysPlugin) for plugin in self.manager.plugins)
+        return self._genuine and any(
+            isinstance(plugin, sys_topics.BrokerSysPlugin) for plugin in self.manager.plugins
+        )
 
     def hooks(self) -> Hooks:
         """Work out what the node has to ask and tell. Levels of loggers count as they are now."""
@@ -141,21 +157,30 @@ class Plugins:
 
     @property
     def anonymous(self) -> bool:
-        """Whether everybody is let in without being asked: amqtt's anonymous plugin alone, and allowing it."""
+        """Whether everybody is let in without being asked: amqtt's anonymous plugin alone, and
+        allowing it."""
         if not self._genuine:
             return False
         plugins = self.manager._auth_plugins
-        return len(plugins) == 1 and type(plugins[0]) is AnonymousAuthPlugin and plugins[0]._allow_anonymous is True
+        return (
+            len(plugins) == 1
+            and type(plugins[0]) is AnonymousAuthPlugin
+            and plugins[0]._allow_anonymous is True
+        )
 
     def admits(self, username: str | None = None) -> bool | None:
-        """Return whether a client without a password comes in as far as the plugins go; None: nobody knows before they are asked.
+        """Return whether a client without a password comes in as far as the plugins go; None:
+        nobody knows before they are asked.
 
-        amqtt's own plugins are asked about a made-up client. What others say, they alone know: their answers may cost something.
+        amqtt's own plugins are asked about a made-up client. What others say, they alone know:
+        their answers may cost something.
         """
         if not self._genuine:
             return None
         answers = [
-            _answer(plugin, username) if type(plugin) in (AnonymousAuthPlugin, FileAuthPlugin) else "unknown"
+            _answer(plugin, username)
+            if type(plugin) in (AnonymousAuthPlugin, FileAuthPlugin)
+            else "unknown"
             for plugin in self.manager._auth_plugins
         ]
         answers = [answer for answer in answers if answer is not None]
@@ -171,30 +196,40 @@ class Plugins:
         conn = effect.client.conn
         account = broker.accounts.connecting(conn, effect.connect)
         async with answer_in_time():
-            return bool(await broker._authenticate(account, broker.listeners_config.get(conn.listener)))
+            return bool(
+                await broker._authenticate(account, broker.listeners_config.get(conn.listener))
+            )
 
     async def may_publish(self, effect: AuthorizePublish) -> bool:
         """Ask the topic plugins."""
-        return await self._permits(effect.client.session, effect.message.topic.decode(), Action.PUBLISH)
+        return await self._permits(
+            effect.client.session, effect.message.topic.decode(), Action.PUBLISH
+        )
 
     async def may_subscribe(self, effect: AuthorizeSubscribe) -> list[bool]:
         """Ask the topic plugins for each filter; of a shared subscription, for the filter in it."""
         session = effect.client.session
         wanted = [request.filter for request in effect.packet.filters]
         return [
-            acceptable(topic_filter) and await self._permits(session, split_shared(topic_filter)[1], Action.SUBSCRIBE)
+            acceptable(topic_filter)
+            and await self._permits(session, split_shared(topic_filter)[1], Action.SUBSCRIBE)
             for topic_filter in wanted
         ]
 
     async def may_receive(self, effect: AuthorizeReceive) -> set[Session]:
-        """Ask the topic plugins for each receiver; an error counts against its own receiver only."""
+        """Ask the topic plugins for each receiver; an error counts against its own receiver
+        only."""
         topic = effect.message.topic.decode()
         asked = [self._permits(session, topic, Action.RECEIVE) for session in effect.receivers]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, Exception):
                 self.failed("topic_filtering", answer)
-        return {session for session, answer in zip(effect.receivers, answers, strict=True) if answer is True}
+        return {
+            session
+            for session, answer in zip(effect.receivers, answers, strict=True)
+            if answer is True
+        }
 
     async def _permits(self, session: Session, topic: str, action: Action) -> bool:
         broker = self._broker
@@ -219,7 +254,9 @@ class Plugins:
         """Count and log what a plugin raised."""
         self._broker.node.counters.plugin_errors += 1
         text = " ".join(str(error).split())
-        log.error("plugin failed in %s: %s%s", what, type(error).__name__, f": {text}" if text else "")
+        log.error(
+            "plugin failed in %s: %s%s", what, type(error).__name__, f": {text}" if text else ""
+        )
 
     async def _fire(self, events: list[Event]) -> None:
         """Schedule the plugins' methods; comes back before they have ended."""
@@ -231,7 +268,10 @@ class Plugins:
                     await self._fire_event(BrokerEvents(event.name), self._arguments(event))
             except Exception as error:
                 self.failed(event.name, error)
-            if self.under_way >= HOLD_CALLS and (client := event.arguments.get("client")) is not None:
+            if (
+                self.under_way >= HOLD_CALLS
+                and (client := event.arguments.get("client")) is not None
+            ):
                 self._held = True
                 self._broker.node.current = client.conn
                 self._broker.node.hold_publisher(self)
@@ -246,8 +286,12 @@ class Plugins:
         if event.name == BrokerEvents.RETAINED_MESSAGE:
             session: Session | None = given.get("session")
             if session is None:
-                return {"client_id": None, "retained_message": retained(self._broker, given["message"])}
-            kept = kept_for(self._broker, given["message"], given["qos"])  # for who is away and gets it later
+                return {
+                    "client_id": None,
+                    "retained_message": retained(self._broker, given["message"]),
+                }
+            # For who is away and gets it later.
+            kept = kept_for(self._broker, given["message"], given["qos"])
             return {"client_id": session.client_id, "retained_message": kept}
         client: Client = given["client"]
         arguments: dict[str, Any] = {"client_id": client.session.client_id}
@@ -275,7 +319,9 @@ class Plugins:
             decoded = await decode_packet(packet)
             if decoded is not None:
                 account = self._broker.accounts.of(client.session)
-                await self._fire_event(MQTTEvents(event.name), {"packet": decoded, "session": account})
+                await self._fire_event(
+                    MQTTEvents(event.name), {"packet": decoded, "session": account}
+                )
 
 
 @asynccontextmanager
@@ -293,7 +339,8 @@ async def answer_in_time() -> AsyncIterator[None]:
 
 
 def _bytes(arguments: dict[str, Any]) -> bytes:
-    """Return the packets that an event shows: as bytes, or as a first byte and what is behind the length."""
+    """Return the packets that an event shows: as bytes, or as a first byte and what is behind the
+    length."""
     data: bytes | None = arguments.get("data")
     if data is None:
         body: bytes = arguments["body"]
@@ -302,7 +349,8 @@ def _bytes(arguments: dict[str, Any]) -> bytes:
 
 
 def _wants(owner: Any, event: str) -> bool:
-    """Whether a plugin does something on an event. amqtt's loggers answer to all of them, and mostly do nothing."""
+    """Whether a plugin does something on an event. amqtt's loggers answer to all of them, and
+    mostly do nothing."""
     if type(owner) is EventLoggerPlugin:
         level = logging.INFO if event in CLIENT_EVENTS else logging.DEBUG
         return bool(owner.context.logger.isEnabledFor(level))
@@ -349,7 +397,11 @@ class Handler:
     async def stop(self) -> None:
         """Disconnect the client."""
         session = self._broker.node.sessions.get(self.client_id)
-        if session is not None and session.conn is not None and isinstance(session.conn.owner, Client):
+        if (
+            session is not None
+            and session.conn is not None
+            and isinstance(session.conn.owner, Client)
+        ):
             self._broker.node.current = None  # its will holds nobody who was read before
             session.conn.owner.shut(ReasonCode.ADMINISTRATIVE_ACTION)
             self._broker.driver.wake()
@@ -359,13 +411,20 @@ class Handler:
         await self.stop()
 
     async def mqtt_publish(
-        self, topic: str, data: bytes | bytearray, qos: int, retain: bool, ack_timeout: int | None = None
+        self,
+        topic: str,
+        data: bytes | bytearray,
+        qos: int,
+        retain: bool,
+        ack_timeout: int | None = None,
     ) -> None:
         """Send a message to this client alone, at `qos`."""
         session = self._broker.node.sessions.get(self.client_id)
         if session is not None:
             self._broker.node.current = None
-            session.deliver(Message(topic.encode(), bytes(data), qos, retain, b"", None, None), qos, retain, b"")
+            session.deliver(
+                Message(topic.encode(), bytes(data), qos, retain, b"", None, None), qos, retain, b""
+            )
             self._broker.driver.wake()
 
 
@@ -373,7 +432,8 @@ class Handler:
 
 
 class Process:
-    """What the $SYS plugin asks of psutil, without the walk through all memory maps that `memory_full_info` is."""
+    """What the $SYS plugin asks of psutil, without the walk through all memory maps that
+    `memory_full_info` is."""
 
     def __init__(self, process: Any) -> None:
         self._process = process
@@ -388,7 +448,8 @@ class Process:
 
 
 def feed_sys(plugin: Any, broker: Broker) -> None:
-    """Let amqtt's $SYS plugin count by the node's counters, so that nobody has to show it every packet."""
+    """Let amqtt's $SYS plugin count by the node's counters, so that nobody has to show it every
+    packet."""
     publish_topics = plugin.broadcast_dollar_sys_topics
 
     def broadcast() -> None:
@@ -401,7 +462,8 @@ def feed_sys(plugin: Any, broker: Broker) -> None:
 
 
 def sys_stats(node: Node) -> dict[str, int]:
-    """Return the node's counters under the names of amqtt's statistics. Messages are packets of any type."""
+    """Return the node's counters under the names of amqtt's statistics. Messages are packets of any
+    type."""
     counters = node.counters
     connected = sum(1 for session in node.sessions.values() if session.conn is not None)
     return {

@@ -1,7 +1,8 @@
-"""What amqtt's plugins see of the node: its sessions, subscriptions and retained messages as live mappings.
+"""What amqtt's plugins see of the node: its sessions, subscriptions and retained messages as live
+mappings.
 
-Nothing is copied and nothing is made before somebody looks; amqtt's `Session` objects least of all, which cost more than
-a connection does. Writing through the mappings writes to the node.
+Nothing is copied and nothing is made before somebody looks; amqtt's `Session` objects least of all,
+which cost more than a connection does. Writing through the mappings writes to the node.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Accounts:
         """`keep_alive_delay`: s, amqtt's timeout_disconnect_delay."""
         self.keep_alive_delay = keep_alive_delay
         self.anonymous = False  # what the session of a client is that no plugin was asked about
-        self._connecting: dict[int, Account] = {}  # by the identity of a CONNECT that plugins are asked about
+        # By the identity of a CONNECT that plugins are asked about.
+        self._connecting: dict[int, Account] = {}
 
     def of(self, session: Session) -> Account:
         """Return the account of a session."""
@@ -53,7 +55,8 @@ class Accounts:
         return account
 
     def connecting(self, conn: Connection, connect: Connect) -> Account:
-        """Return the account of a client that plugins are asked about; it becomes its session's if they let it in."""
+        """Return the account of a client that plugins are asked about; it becomes its session's if
+        they let it in."""
         account = self._connecting[id(connect)] = Account()
         self._describe(account, conn, connect)
         return account
@@ -63,7 +66,8 @@ class Accounts:
         self._connecting.pop(id(connect), None)
 
     def connected(self, client: Client) -> None:
-        """Give a client's session the account that plugins were asked about; what was kept with an older one stays."""
+        """Give a client's session the account that plugins were asked about; what was kept with an
+        older one stays."""
         session = client.session
         new = self._connecting.pop(id(client.connect), None)
         old = session.account
@@ -92,9 +96,12 @@ class Accounts:
         account.ssl_object = conn.secure
         account.client_id = connect.client_id
         account.clean_session = connect.clean_start
-        account.keep_alive = connect.keep_alive + (self.keep_alive_delay if connect.keep_alive else 0)
+        account.keep_alive = connect.keep_alive + (
+            self.keep_alive_delay if connect.keep_alive else 0
+        )
         account.username = connect.username
-        # bytes that are no text stay different from each other, and make a plugin fail rather than match
+        # bytes that are no text stay different from each other, and make a plugin fail rather than
+        # match
         password = connect.password
         account.password = None if password is None else password.decode(errors="surrogateescape")
         will = connect.will
@@ -127,7 +134,9 @@ class Sessions(MutableMapping[str, tuple[Account, Any]]):
             session.expire_after(0xFFFFFFFF)
             if session.expiry != NEVER:
                 away = session
-                session.expiry_timer = node.schedule(node.now + session.expiry, lambda now: node.end_session(away))
+                session.expiry_timer = node.schedule(
+                    node.now + session.expiry, lambda now: node.end_session(away)
+                )
                 self._broker.driver.wake()
         session.account = value[0]
 
@@ -154,7 +163,8 @@ class Sessions(MutableMapping[str, tuple[Account, Any]]):
 
 
 class Subscriptions(Mapping[str, list[tuple[Account, int]]]):
-    """filter -> [(session, QoS)]. A filter that nobody has gives an empty list, as amqtt's does once it was had."""
+    """filter -> [(session, QoS)]. A filter that nobody has gives an empty list, as amqtt's does
+    once it was had."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -168,13 +178,21 @@ class Subscriptions(Mapping[str, list[tuple[Account, int]]]):
         ]
 
     def __contains__(self, topic_filter: object) -> bool:
-        return any(topic_filter in session.subscriptions for session in self._broker.node.sessions.values())
+        return any(
+            topic_filter in session.subscriptions for session in self._broker.node.sessions.values()
+        )
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(f for session in self._broker.node.sessions.values() for f in session.subscriptions))
+        return iter(
+            dict.fromkeys(
+                f for session in self._broker.node.sessions.values() for f in session.subscriptions
+            )
+        )
 
     def __len__(self) -> int:
-        return len({f for session in self._broker.node.sessions.values() for f in session.subscriptions})
+        return len(
+            {f for session in self._broker.node.sessions.values() for f in session.subscriptions}
+        )
 
     def get(self, topic_filter: str, default: Any = None) -> Any:
         """Return the filter's subscribers, or `default` when nobody has it."""
@@ -199,13 +217,17 @@ class RetainedMessages(MutableMapping[str, RetainedApplicationMessage]):
 
     def __setitem__(self, topic: str, value: RetainedApplicationMessage) -> None:
         node = self._broker.node
-        message = Message(topic.encode(), bytes(value.data or b""), value.qos or 0, True, b"", None, None)
+        message = Message(
+            topic.encode(), bytes(value.data or b""), value.qos or 0, True, b"", None, None
+        )
         node.federation.retention.put(message)
 
     def __delitem__(self, topic: str) -> None:
         if self._broker.node.retained.get(topic) is None:
             raise KeyError(topic)
-        self._broker.node.federation.retention.put(Message(topic.encode(), b"", 0, True, b"", None, None))
+        self._broker.node.federation.retention.put(
+            Message(topic.encode(), b"", 0, True, b"", None, None)
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._broker.node.retained.topics())
@@ -247,12 +269,18 @@ class SysContext(BrokerContext):  # type: ignore[misc]
     @property
     def subscriptions(self) -> dict[str, range]:
         """All subscriptions, under one filter."""
-        return {"#": range(sum(len(s.subscriptions) for s in self._broker_instance.node.sessions.values()))}
+        return {
+            "#": range(
+                sum(len(s.subscriptions) for s in self._broker_instance.node.sessions.values())
+            )
+        }
 
 
 def incoming(message: Message, packet_id: int | None) -> IncomingApplicationMessage:
     """Make amqtt's form of a message that a client published."""
-    found = IncomingApplicationMessage(packet_id or None, message.topic.decode(), message.qos, message.payload, message.retain)
+    found = IncomingApplicationMessage(
+        packet_id or None, message.topic.decode(), message.qos, message.payload, message.retain
+    )
     found.publish_packet = found.build_publish_packet()
     return found
 

@@ -1,4 +1,5 @@
-"""Who a broker is across its restarts: an id with its key and a boot number, kept beside its data (design section 3)."""
+"""Who a broker is across its restarts: an id with its key and a boot number, kept beside its data
+(design section 3)."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class DataDir:
     __slots__ = ("_lock", "path")
 
     def __init__(self, path: Path) -> None:
-        """Make the folder if it is not there, and lock it. Raises ConfigError when that cannot be or another broker has it."""
+        """Make the folder if it is not there, and lock it. Raises ConfigError when that cannot be
+        or another broker has it."""
         self.path = path
         self._lock = -1
         try:
@@ -46,7 +48,9 @@ class DataDir:
             holder = os.pread(self._lock, _MAX_FILE, 0).strip()
             self.close()
             process = f" (process {holder.decode()})" if holder.isdigit() else ""
-            raise ConfigError(f"data directory {path} is in use by another broker{process}") from None
+            raise ConfigError(
+                f"data directory {path} is in use by another broker{process}"
+            ) from None
         except OSError as error:
             self.close()
             raise ConfigError(f"data directory {path}: {error.strerror or error}") from None
@@ -58,19 +62,26 @@ class DataDir:
             self._lock = -1
 
     def identity(self, wall: float, rng: random.Random) -> BrokerIdentity:
-        """Return the id kept here, made by `rng` the first time, and the next boot number, not below `wall` (s since the epoch).
+        """Return the id kept here, made by `rng` the first time, and the next boot number, not
+        below `wall` (s since the epoch).
 
-        The clock alone would not do, because it may be set back; the count alone would not, because the file may be lost.
-        Both are on the disk before they are returned. Raises ConfigError naming the file that cannot be used.
+        The clock alone would not do, because it may be set back; the count alone would not, because
+        the file may be lost. Both are on the disk before they are returned. Raises ConfigError
+        naming the file that cannot be used.
         """
         raw_id, raw_boot = self._read("broker-id"), self._read("boot")
         if raw_id is not None and not re.fullmatch(rb"[0-9a-fA-F]{16}\s*", raw_id):
-            raise ConfigError(f"{self.path / 'broker-id'}: not a broker id of 16 hexadecimal digits")
+            raise ConfigError(
+                f"{self.path / 'broker-id'}: not a broker id of 16 hexadecimal digits"
+            )
         key = self._key(raw_id is None, rng)
         if raw_id is None:
             self._write("broker-id", key.id.hex())
         elif bytes.fromhex(raw_id.decode().strip()) != key.id:
-            raise ConfigError(f"{self.path / 'broker-id'}: not the id of the key in broker-key, which is {key.id.hex()}")
+            raise ConfigError(
+                f"{self.path / 'broker-id'}: not the id of the key in broker-key, "
+                f"which is {key.id.hex()}"
+            )
         previous = 0
         if raw_boot is not None:
             if not re.fullmatch(rb"[0-9]{1,10}\s*", raw_boot) or int(raw_boot) > MAX_BOOT:
@@ -78,7 +89,10 @@ class DataDir:
             previous = int(raw_boot)
         boot = max(previous + 1, min(int(wall), MAX_BOOT))
         if boot > MAX_BOOT:
-            raise ConfigError(f"{self.path / 'boot'}: {previous} is the last boot number; remove the folder for a new broker id")
+            raise ConfigError(
+                f"{self.path / 'boot'}: {previous} is the last boot number; "
+                "remove the folder for a new broker id"
+            )
         self._write("boot", str(boot))
         return BrokerIdentity(key.id, boot, key)
 
@@ -87,7 +101,10 @@ class DataDir:
         raw, path = self._read("broker-key"), self.path / "broker-key"
         if raw is None:
             if not new:
-                raise ConfigError(f"{path}: there is none, so the id in broker-id is not ours; begin with an empty folder")
+                raise ConfigError(
+                    f"{path}: there is none, so the id in broker-id is not ours; "
+                    "begin with an empty folder"
+                )
             key = new_key(rng)
             self._write("broker-key", (key.seed + key.public).hex())
             return key
@@ -107,7 +124,8 @@ class DataDir:
             raise ConfigError(f"{path}: {error.strerror or error}") from None
 
     def _write(self, name: str, text: str) -> None:
-        """Replace a file as a whole: after a crash there is the old text or the new one, never half of it."""
+        """Replace a file as a whole: after a crash there is the old text or the new one, never half
+        of it."""
         path, fresh = self.path / name, self.path / f".{name}.new"
         try:
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -127,7 +145,8 @@ class DataDir:
 
 
 def new_key(rng: random.Random) -> BrokerKey:
-    """Make a key; its id, 64 bits of a hash, is another one for each of a thousand brokers, and never zero (nobody)."""
+    """Make a key; its id, 64 bits of a hash, is another one for each of a thousand brokers, and
+    never zero (nobody)."""
     while not any((key := make_key(rng.randbytes(SEED_BYTES))).id):
         pass
     return key

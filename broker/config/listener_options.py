@@ -1,6 +1,8 @@
-"""What a listener can be told beyond amqtt's keys, and where it binds when that is no address and port. Pure.
+"""What a listener can be told beyond amqtt's keys, and where it binds when that is no address and
+port. Pure.
 
-amqtt takes no key that it does not know: `take_options` takes ours out of a configuration before amqtt sees it.
+amqtt takes no key that it does not know: `take_options` takes ours out of a configuration before
+amqtt sees it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ MAX_UNIX_PATH = 107
 """bytes; what fits into sockaddr_un with its final zero (unix(7))."""
 
 DEFAULT_SOCKET_MODE = 0o660
-"""Permissions of a Unix socket: who may connect. The group is for the services that use the broker."""
+"""Permissions of a Unix socket: who may connect. The group is for the services that use the
+broker."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -24,7 +27,8 @@ class ListenerOptions:
     """One listener's keys that are ours."""
 
     require_certificate: bool = False
-    """Clients must show a certificate that `cafile`, `capath` or `cadata` vouches for (mutual TLS)."""
+    """Clients must show a certificate that `cafile`, `capath` or `cadata` vouches for (mutual
+    TLS)."""
     use_identity_as_username: bool = False
     """The common name of the client's certificate is its user name, whatever its CONNECT says."""
     proxy_protocol: bool = False
@@ -41,7 +45,12 @@ def _switch(value: object) -> bool:
 
 def _mode(value: object) -> int:
     """Octal digits as a text: YAML reads 0660 and 660 as two numbers, neither of which is meant."""
-    if not isinstance(value, str) or not 3 <= len(value) <= 4 or not set(value) <= set("01234567") or int(value, 8) > 0o777:
+    if (
+        not isinstance(value, str)
+        or not 3 <= len(value) <= 4
+        or not set(value) <= set("01234567")
+        or int(value, 8) > 0o777
+    ):
         raise ValueError(f"{value!r} are no permissions; write octal digits in quotes, '0660'")
     return int(value, 8)
 
@@ -63,8 +72,8 @@ class OptionError(ValueError):
 
 
 def take_options(entry: dict[str, Any], base: ListenerOptions | None = None) -> ListenerOptions:
-    """Take our keys out of a listener's configuration. What it does not say, `base` (the default listener) says, as with
-    amqtt's own keys.
+    """Take our keys out of a listener's configuration. What it does not say, `base` (the default
+    listener) says, as with amqtt's own keys.
 
     Raises OptionError, which names the key.
     """
@@ -81,17 +90,27 @@ def take_options(entry: dict[str, Any], base: ListenerOptions | None = None) -> 
 
 
 def check_options(options: ListenerOptions, listener: Any) -> None:
-    """Check our keys against amqtt's of the same listener (a ListenerConfig, defaults applied). Raises OptionError."""
+    """Check our keys against amqtt's of the same listener (a ListenerConfig, defaults applied).
+    Raises OptionError."""
     trusts = any(getattr(listener, key) is not None for key in ("cafile", "capath", "cadata"))
     if options.require_certificate and not listener.ssl:
         raise OptionError("require_certificate", "needs ssl: true")
     if options.require_certificate and not trusts:
-        raise OptionError("require_certificate", "needs cafile, capath or cadata: whose certificates are to be trusted")
-    if options.use_identity_as_username and not options.require_certificate and not options.proxy_protocol:
+        raise OptionError(
+            "require_certificate",
+            "needs cafile, capath or cadata: whose certificates are to be trusted",
+        )
+    if (
+        options.use_identity_as_username
+        and not options.require_certificate
+        and not options.proxy_protocol
+    ):
         raise OptionError("use_identity_as_username", "needs require_certificate: true")
 
 
-def split_options(listeners: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, ListenerOptions]]:
+def split_options(
+    listeners: Mapping[str, Any],
+) -> tuple[dict[str, Any], dict[str, ListenerOptions]]:
     """Split listeners' configurations into amqtt's part and ours. Raises OptionError."""
     default = dict(listeners.get("default") or {})
     options = {"default": take_options(default)}

@@ -1,4 +1,5 @@
-"""The `mqtt:` section of the configuration file: what this broker offers to clients, and how much of it (docs/mqtt5.md)."""
+"""The `mqtt:` section of the configuration file: what this broker offers to clients, and how much
+of it (docs/mqtt5.md)."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def read_options(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_section(file: ConfigFile) -> dict[str, Any]:
-    """Return the section of a file, {} if there is none. Raises ConfigError with one line that names the line and key."""
+    """Return the section of a file, {} if there is none. Raises ConfigError with one line that
+    names the line and key."""
     section = file.section(("mqtt",), OPTIONS)
     try:
         read_options(section)

@@ -22,7 +22,8 @@ class NodeConfig:
     """A number that no other process has, in case two have one id and one boot number; 0: none."""
     name: str = ""
     host: str = "127.0.0.1"
-    """Address that others are told, and that breaks ties between brokers: a concrete one, not a wildcard."""
+    """Address that others are told, and that breaks ties between brokers: a concrete one, not a
+    wildcard."""
     port: int = 1883
     announce_host: str | None = None
     """What announcements say; "" means the address that they come from. None: `host`."""
@@ -34,7 +35,8 @@ class NodeConfig:
     seeds: tuple[tuple[str, int], ...] = ()
     routing: str = "flood"
     overlay: str = "capability"
-    """With routing by topic, whom messages rather pass through: who has much `capability`, or little to do (`balance`)."""
+    """With routing by topic, whom messages rather pass through: who has much `capability`, or
+    little to do (`balance`)."""
     capability: float = 1.0
     hello: float = 0.5
     link_timeout: float = 2.0
@@ -45,14 +47,16 @@ class NodeConfig:
     allow_anonymous: bool = True
     max_qos: int = 2
     keep_missed: bool = False
-    """Keep QoS 0 messages for clients that are away where amqtt does (`Session.miss`); MQTT leaves that open (3.1.1, 3.1.2.4)."""
+    """Keep QoS 0 messages for clients that are away where amqtt does (`Session.miss`); MQTT leaves
+    that open (3.1.1, 3.1.2.4)."""
     max_packet_size: int = limits.MAX_PACKET_SIZE
     max_inflight_messages: int = limits.MAX_INFLIGHT_5
     max_keep_alive: int = 0
     """Longest keep-alive (s) granted to MQTT 5 clients, 0: any (MQTT-3.2.2-21)."""
     session_expiry_max: int | None = None
     receive_maximum: int = 65_535
-    """QoS 1 and 2 messages that a client may have under way to us on one connection (MQTT 5, 3.2.2.3.3)."""
+    """QoS 1 and 2 messages that a client may have under way to us on one connection (MQTT 5,
+    3.2.2.3.3)."""
     topic_alias_maximum: int = limits.TOPIC_ALIAS_MAXIMUM
     """Aliases that a client may use towards us; 0: none."""
     topic_aliases_out: int = limits.TOPIC_ALIASES_OUT
@@ -62,25 +66,29 @@ class NodeConfig:
     shared_subscriptions: bool = True
     subscription_identifiers: bool = True
     check_payload_format: bool = True
-    """Refuse a payload that is not the UTF-8 text that its Payload Format Indicator promises (0x99)."""
+    """Refuse a payload that is not the UTF-8 text that its Payload Format Indicator promises
+    (0x99)."""
     response_information: str = ""
     """Given to clients that ask for it, `%c` their client id (MQTT 5, 3.2.2.3.15)."""
     server_reference: str = ""
     """Where every client is sent, "": nowhere (MQTT 5, 4.13)."""
     client_address: str = ""
-    """Where clients connect ("host:port"), told to those of a broker that drains; "": where brokers do, if all may."""
+    """Where clients connect ("host:port"), told to those of a broker that drains; "": where brokers
+    do, if all may."""
     redirect_permanent: bool = False
     """With `server_reference`: for good (0x9D) or for now (0x9C)."""
     max_connections: int = 0
     """Clients connected at a time, 0: any number."""
     log_tail: int = limits.TAIL_BYTES
-    """Bytes on the disk of what left the replay log while brokers that want it are away (`log_tail`), 0: none."""
+    """Bytes on the disk of what left the replay log while brokers that want it are away
+    (`log_tail`), 0: none."""
     memory_limit: int = 0
     """Bytes that the broker keeps for clients and others (`memory_limit`), 0: any number."""
     max_queued_bytes: int = 0
     """Bytes of all messages that wait for clients, 0: half of `memory_limit`."""
     max_retained_bytes: int = 0
-    """Bytes of all retained messages, 0: `limits.MAX_RETAINED_BYTES`, and a quarter of `memory_limit` at most."""
+    """Bytes of all retained messages, 0: `limits.MAX_RETAINED_BYTES`, and a quarter of
+    `memory_limit` at most."""
     connection_rate: float = 0.0
     """Clients that may connect a second, 0: any number."""
     connect_timeout: float = limits.CONNECT_TIMEOUT
@@ -109,10 +117,15 @@ class NodeConfig:
         return oldest if self.routing == "flood" else max(oldest, SELECTIVE), newest
 
     def clients_at(self) -> str:
-        """Return where clients of other brokers may be sent to this one, "" if they had better not."""
+        """Return where clients of other brokers may be sent to this one, "" if they had better
+        not."""
         if self.client_address or self.server_reference:
             return "" if self.server_reference else self.client_address
-        return "" if self.link_listener is not None or is_wildcard(self.host) else str(Address(self.host, self.port))
+        return (
+            ""
+            if self.link_listener is not None or is_wildcard(self.host)
+            else str(Address(self.host, self.port))
+        )
 
     def tree(self) -> TreeConfig:
         """Settings of the spanning tree."""

@@ -1,4 +1,5 @@
-"""What a broker is told by flags, environment, file and default - in this order of precedence (design section 6)."""
+"""What a broker is told by flags, environment, file and default - in this order of precedence
+(design section 6)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from discovery.drivers.multicast import GROUP, PORT, interfaces_for
 from discovery.seeds import parse_seeds, split_seeds
 
 MIN_SECRET = 16
-"""bytes; a shorter cluster secret is guessed by who has recorded one handshake, however slow each guess is made."""
+"""bytes; a shorter cluster secret is guessed by who has recorded one handshake, however slow each
+guess is made."""
 MAX_SECRET = 4096
 """bytes; a longer one is some other file."""
 
@@ -29,7 +31,8 @@ MAX_COUNT = 1000
 """brokers that one may wait for: more than ever link."""
 
 LEAST_TAIL, MOST_TAIL = 16 * 1024 * 1024, 64 * 1024 * 1024 * 1024
-"""bytes of the log's tail: some of its files at least; its index takes a thousandth of it in memory."""
+"""bytes of the log's tail: some of its files at least; its index takes a thousandth of it in
+memory."""
 
 DISCOVERIES = ("multicast", "static", "dns", "off")
 ROUTINGS = ("flood", "interest", "topic")
@@ -45,7 +48,8 @@ class TlsSettings:
     cafile: Path
     """Whose certificates other brokers must have."""
     certfile: Path | None = None
-    """What this broker shows. With it links are mutual: brokers come in by a listener that requires certificates only."""
+    """What this broker shows. With it links are mutual: brokers come in by a listener that requires
+    certificates only."""
     keyfile: Path | None = None
     check_hostname: bool = False
     """Whether a certificate must be for the address that was dialled."""
@@ -60,7 +64,8 @@ class AccessSettings:
     rules: Path | None = None
     """Who may publish and subscribe to what; None: everybody, to everything."""
     anonymous: bool | dict[str, bool] | None = None
-    """Whether clients may come without a user name: everywhere, or by listener. None: if there are no users."""
+    """Whether clients may come without a user name: everywhere, or by listener. None: if there are
+    no users."""
 
 
 @dataclass(slots=True)
@@ -93,7 +98,8 @@ class FederationSettings:
     overlay: str = "capability"
     capability: float = 1.0
     weights: tuple[float, float] | None = None
-    """Alpha and beta with which the capability is measured again and again; None: it stays as it is."""
+    """Alpha and beta with which the capability is measured again and again; None: it stays as it
+    is."""
     hello: float = 0.5
     link_timeout: float = 2.0
     td: float = 0.3
@@ -104,11 +110,13 @@ class FederationSettings:
     log_tail: int = limits.TAIL_BYTES
     """Bytes on the disk of what brokers that are away have not got, 0: none."""
     memory_limit: int = 0
-    """Bytes that the broker keeps for clients unless the file's section `mqtt` says otherwise; 0: any number."""
+    """Bytes that the broker keeps for clients unless the file's section `mqtt` says otherwise; 0:
+    any number."""
     max_connections: int = 0
     """The same for the clients that are connected."""
     any_broker: bool = False
-    """Other brokers may link without secret or certificate although clients have to prove who they are."""
+    """Other brokers may link without secret or certificate although clients have to prove who they
+    are."""
     asked: bool = False
     """Somebody said how others are found: it is not only the default."""
     alone: str = ""
@@ -177,7 +185,8 @@ class RunSettings:
     admin: Address | None = None
     admin_hosts: tuple[str, ...] = ()
     wait_for: int = 1
-    """How many brokers there have to be, this one included, before `/readyz` says that clients should come."""
+    """How many brokers there have to be, this one included, before `/readyz` says that clients
+    should come."""
     log_level: str = "info"
     capability: float | None = None
     alpha: float = 1.0
@@ -201,13 +210,15 @@ class RunSettings:
     ) -> FederationSettings:
         """Work out the settings of a broker whose links come in at `bind`.
 
-        `own_host` is asked for this machine's address when `bind` is a wildcard; `capability` is the measured one.
+        `own_host` is asked for this machine's address when `bind` is a wildcard; `capability` is
+        the measured one.
         """
         interfaces: tuple[str, ...] | None = None
         announce_host: str | None = None
         host = bind.host
         if is_wildcard(host):
-            # the right address depends on who asks: an announcement is answered to where it came from
+            # the right address depends on who asks: an announcement is answered to where it came
+            # from
             host, announce_host = own_host(), ""
         elif is_loopback(host):
             host = "127.0.0.1" if host == "localhost" else host
@@ -250,9 +261,11 @@ class RunSettings:
 
 
 def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> RunSettings:
-    """Put flags over environment over file over default. Keys of `flags` have underscores, None means not given.
+    """Put flags over environment over file over default. Keys of `flags` have underscores, None
+    means not given.
 
-    Raises ConfigError with one line that names the flag, the variable, or the file, its line and key.
+    Raises ConfigError with one line that names the flag, the variable, or the file, its line and
+    key.
     """
     config = flags.get("config")
     if config is None:
@@ -267,7 +280,8 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> R
         value: Any
         if flags.get(name) is not None:
             value, where = flags[name], f"--{name.replace('_', '-')}"
-        elif option.flag and environment.get(variable):  # containers set variables to nothing to mean nothing
+        elif option.flag and environment.get(variable):
+            # Containers set variables to nothing to mean nothing.
             value, where = environment[variable], variable
         elif file is not None and option.top and file.data.get(name) is not None:
             value, where = file.data[name], file.where((name,))
@@ -285,12 +299,16 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> R
         if name == "durability" and value != "none" and settings.data_dir is None:
             raise ConfigError(f"{where}: {value} needs a data directory (--data-dir)")
     if settings.seed and settings.discovery == "off":
-        raise ConfigError(f"{places['seed']}: discovery is off ({places['discovery']}), so nobody would be dialled")
+        raise ConfigError(
+            f"{places['seed']}: discovery is off ({places['discovery']}), "
+            "so nobody would be dialled"
+        )
     return settings
 
 
 def read_access(file: ConfigFile | None) -> AccessSettings:
-    """Read the file's `access:` section. Raises ConfigError with one line that names the file, its line and key."""
+    """Read the file's `access:` section. Raises ConfigError with one line that names the file, its
+    line and key."""
     section = file.section(("access",), ACCESS) if file is not None else {}
     found: dict[str, Any] = {}
     for name, value in section.items():
@@ -303,7 +321,8 @@ def read_access(file: ConfigFile | None) -> AccessSettings:
 
 
 def split_bind(text: str, default_port: int = 1883) -> Address:
-    """Read where to listen, as amqtt writes it: "HOST:PORT", "PORT", ":PORT", "[IPv6]:PORT", "HOST" or "".
+    """Read where to listen, as amqtt writes it: "HOST:PORT", "PORT", ":PORT", "[IPv6]:PORT", "HOST"
+    or "".
 
     The host is "" for every interface. Raises ValueError with one clear line.
     """
@@ -317,8 +336,11 @@ def split_bind(text: str, default_port: int = 1883) -> Address:
 
 
 def default_name(port: int) -> str:
-    """Return what a broker is called that was given no name: the machine and, as there may be several, the port."""
-    host = "".join(letter for letter in platform.node() if letter.isprintable()).partition(".")[0][: MAX_NAME - 8]
+    """Return what a broker is called that was given no name: the machine and, as there may be
+    several, the port."""
+    host = "".join(letter for letter in platform.node() if letter.isprintable()).partition(".")[0][
+        : MAX_NAME - 8
+    ]
     if not host.isascii():
         host = ""
     return f"{host or 'broker'}:{port}"
@@ -340,12 +362,16 @@ def first_address() -> str:
     return "127.0.0.1"
 
 
-# ------------------------------------------------------------------ readers: a text or a YAML value -> what it means
+# ------------------------------------------------------------------ readers: a text or a YAML value
+# -> what it means
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"expected a text, not {kind_of(value)}" + ("; put it in quotes" if _plain(value) else ""))
+        raise ValueError(
+            f"expected a text, not {kind_of(value)}"
+            + ("; put it in quotes" if _plain(value) else "")
+        )
     return value
 
 
@@ -423,14 +449,20 @@ def _secret(value: object) -> bytes:
         raise ValueError(f"cannot read {path}: {error.strerror or error}") from None
     if status.st_mode & 0o077:
         mode = f"{status.st_mode & 0o777:04o}"
-        raise ValueError(f"{path} holds a secret that others may read or change (mode {mode}): chmod 600 {path}")
+        raise ValueError(
+            f"{path} holds a secret that others may read or change (mode {mode}): chmod 600 {path}"
+        )
     if status.st_uid not in (os.geteuid(), 0):
-        raise ValueError(f"{path} holds a secret and belongs to another user (uid {status.st_uid}): chown it")
+        raise ValueError(
+            f"{path} holds a secret and belongs to another user (uid {status.st_uid}): chown it"
+        )
     secret = raw.rstrip(b"\r\n")
     if not secret:
         raise ValueError(f"{path} is empty")
     if len(secret) < MIN_SECRET:
-        raise ValueError(f"{path} has {len(secret)} bytes, a cluster secret needs {MIN_SECRET} at least")
+        raise ValueError(
+            f"{path} has {len(secret)} bytes, a cluster secret needs {MIN_SECRET} at least"
+        )
     if len(raw) > MAX_SECRET:
         raise ValueError(f"{path} is longer than {MAX_SECRET} bytes")
     return secret
@@ -438,7 +470,11 @@ def _secret(value: object) -> bytes:
 
 def _number(low: float, high: float, unit: str = "") -> Callable[[object], float]:
     def read(value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
             raise ValueError(f"expected a number, not {kind_of(value)}")
         if not low <= value <= high:
             raise ValueError(f"{value:g} is not between {low:g} and {high:g}{unit}")
@@ -448,7 +484,11 @@ def _number(low: float, high: float, unit: str = "") -> Callable[[object], float
 
 
 def _count(value: object) -> int:
-    number = int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 5 else value
+    number = (
+        int(value)
+        if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 5
+        else value
+    )
     if type(number) is not int or not 1 <= number <= MAX_COUNT:
         raise ValueError(f"{value!r} is not a number of brokers from 1 to {MAX_COUNT}")
     return number
@@ -456,7 +496,9 @@ def _count(value: object) -> int:
 
 def _tail(value: object) -> int:
     if type(value) is not int or not (value == 0 or LEAST_TAIL <= value <= MOST_TAIL):
-        raise ValueError(f"{value!r} is not a number of bytes from {LEAST_TAIL} to {MOST_TAIL}, nor 0")
+        raise ValueError(
+            f"{value!r} is not a number of bytes from {LEAST_TAIL} to {MOST_TAIL}, nor 0"
+        )
     return value
 
 
@@ -475,7 +517,10 @@ def _switch(value: object) -> bool:
 def _group(value: object) -> str:
     text = _text(value)
     parts = text.split(".")
-    numbers = [int(part) if part.isascii() and part.isdecimal() and len(part) <= 3 else 256 for part in parts]
+    numbers = [
+        int(part) if part.isascii() and part.isdecimal() and len(part) <= 3 else 256
+        for part in parts
+    ]
     if len(numbers) != 4 or max(numbers) > 255 or not 224 <= numbers[0] <= 239:
         raise ValueError(f"{text!r} is not an IPv4 multicast address")
     return ".".join(map(str, numbers))
@@ -507,7 +552,9 @@ def _tls(value: object) -> TlsSettings:
             if not found[name].is_file():
                 raise ValueError(f"{name}: cannot read {entry}: No such file")
         else:
-            raise ValueError(f"{key!r} is not one of cafile, certfile, keyfile, check_hostname (true or false)")
+            raise ValueError(
+                f"{key!r} is not one of cafile, certfile, keyfile, check_hostname (true or false)"
+            )
     if "cafile" not in found:
         raise ValueError("needs cafile: whose certificates other brokers have")
     if ("certfile" in found) != ("keyfile" in found):
@@ -519,20 +566,26 @@ def _anonymous(value: object) -> bool | dict[str, bool]:
     if isinstance(value, bool):
         return value
     if not isinstance(value, dict) or not value:
-        raise ValueError(f"expected yes or no, or listeners with yes or no each, not {kind_of(value)}")
+        raise ValueError(
+            f"expected yes or no, or listeners with yes or no each, not {kind_of(value)}"
+        )
     for listener, choice in value.items():
         if not isinstance(choice, bool):
             raise ValueError(f"listener {listener!r}: expected yes or no, not {kind_of(choice)}")
     return {str(listener): choice for listener, choice in value.items()}
 
 
-ACCESS: dict[str, Callable[[object], Any]] = {"users": _path, "rules": _path, "anonymous": _anonymous}
+ACCESS: dict[str, Callable[[object], Any]] = {
+    "users": _path,
+    "rules": _path,
+    "anonymous": _anonymous,
+}
 """Keys of the file's `access:` section."""
 
 
 class Option(NamedTuple):
-    """One thing that can be set: how its value is read, whether it is a flag and a variable too, its field, and whether its key
-    is at the top of the file."""
+    """One thing that can be set: how its value is read, whether it is a flag and a variable too,
+    its field, and whether its key is at the top of the file."""
 
     read: Callable[[object], Any]
     flag: bool = True
@@ -571,8 +624,9 @@ OPTIONS: dict[str, Option] = {
     "log_tail": Option(_tail, flag=False),
     "allow_unauthenticated_brokers": Option(_switch, flag=False),
 }
-"""Keys of the file's `federation:` section, or of the file, with underscores; those with `flag` are flags and MQTTREE_ variables
-as well.
+"""Keys of the file's `federation:` section, or of the file, with underscores; those with `flag` are
+flags and MQTTREE_ variables as well.
 
-Other MQTTREE_ variables are left alone: a container network makes up some of its own for a service of that name.
+Other MQTTREE_ variables are left alone: a container network makes up some of its own for a service
+of that name.
 """

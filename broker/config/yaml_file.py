@@ -1,4 +1,5 @@
-"""A configuration file: YAML in, values out, and the line of every key for whoever has to mend it."""
+"""A configuration file: YAML in, values out, and the line of every key for whoever has to mend
+it."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class ConfigFile:
 
     @classmethod
     def read(cls, path: str) -> ConfigFile:
-        """Read a file. Raises ConfigError with one line that names the file and, where there is one, the line."""
+        """Read a file. Raises ConfigError with one line that names the file and, where there is
+        one, the line."""
         return cls.parse(path, read_text(path))
 
     @classmethod
@@ -49,16 +51,28 @@ class ConfigFile:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = f":{mark.line + 1}" if mark is not None else ""
-            raise ConfigError(f"{path}{line}: {_one_line(error.problem or error.context or 'not YAML')}") from None
+            raise ConfigError(
+                f"{path}{line}: {_one_line(error.problem or error.context or 'not YAML')}"
+            ) from None
         except yaml.YAMLError as error:
             raise ConfigError(f"{path}: {_one_line(str(error))}") from None
         except RecursionError:
             raise ConfigError(f"{path}: nested too deeply") from None
         except ValueError as error:  # a date or a number that looks like one and is none
             misfit = _misfit(node, yaml.SafeLoader(""))
-            where, text = (f"{path}:{misfit.start_mark.line + 1}", misfit.value) if misfit is not None else (path, "a value")
-            shown = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}... ({len(text)} characters)"
-            raise ConfigError(f"{where}: {shown} is out of range: {_one_line(str(error)).partition(';')[0]}") from None
+            where, text = (
+                (f"{path}:{misfit.start_mark.line + 1}", misfit.value)
+                if misfit is not None
+                else (path, "a value")
+            )
+            shown = (
+                text
+                if len(text) <= _MAX_SHOWN
+                else f"{text[:_MAX_SHOWN]}... ({len(text)} characters)"
+            )
+            raise ConfigError(
+                f"{where}: {shown} is out of range: {_one_line(str(error)).partition(';')[0]}"
+            ) from None
         finally:
             if loader is not None:
                 loader.dispose()
@@ -70,7 +84,10 @@ class ConfigFile:
         twice = _note_lines(node, (), lines)
         if twice is not None:
             key_path, second = twice
-            raise ConfigError(f"{path}:{second}: {'.'.join(key_path)}: is there twice, first in line {lines[key_path]}")
+            raise ConfigError(
+                f"{path}:{second}: {'.'.join(key_path)}: is there twice, "
+                f"first in line {lines[key_path]}"
+            )
         return cls(path, data, lines)
 
     def where(self, key_path: KeyPath) -> str:
@@ -86,7 +103,8 @@ class ConfigFile:
         raise ConfigError(f"{self.where(key_path)}: {_one_line(reason)}")
 
     def section(self, key_path: KeyPath, known: Iterable[str]) -> dict[str, Any]:
-        """Return the mapping at `key_path`, its hyphens as underscores, keys checked against `known`; {} when it is not there.
+        """Return the mapping at `key_path`, its hyphens as underscores, keys checked against
+        `known`; {} when it is not there.
 
         Raises ConfigError for a key that is not known or is there twice in both spellings.
         """
@@ -112,7 +130,8 @@ class ConfigFile:
 
 
 def read_text(path: str) -> str:
-    """Read a text file of at most MAX_FILE bytes. Raises ConfigError with one line that names it."""
+    """Read a text file of at most MAX_FILE bytes. Raises ConfigError with one line that names
+    it."""
     try:
         with Path(path).open("rb") as stream:
             raw = stream.read(MAX_FILE + 1)
@@ -149,10 +168,16 @@ def kind_of(value: object) -> str:
 
 
 def _note_lines(node: Any, path: KeyPath, lines: dict[KeyPath, int]) -> tuple[KeyPath, int] | None:
-    """Note the line of every key under a YAML node. The depth bounds what aliases could make of it. Returns a key that is there
-    twice, and its second line: YAML forbids it, and whoever wrote it expects both to count."""
+    """Note the line of every key under a YAML node. The depth bounds what aliases could make of it.
+    Returns a key that is there twice, and its second line: YAML forbids it, and whoever wrote it
+    expects both to count."""
     pairs = getattr(node, "value", None)
-    if type(node).__name__ != "MappingNode" or not isinstance(pairs, list) or len(path) >= _MAX_DEPTH or len(lines) > 10_000:
+    if (
+        type(node).__name__ != "MappingNode"
+        or not isinstance(pairs, list)
+        or len(path) >= _MAX_DEPTH
+        or len(lines) > 10_000
+    ):
         return None
     for key, value in pairs:
         if isinstance(key.value, str):
@@ -167,13 +192,18 @@ def _note_lines(node: Any, path: KeyPath, lines: dict[KeyPath, int]) -> tuple[Ke
 
 
 def _misfit(node: Any, loader: Any) -> Any:
-    """Return the first scalar under a YAML node that looks like a number or a date and cannot be one; None when all can."""
+    """Return the first scalar under a YAML node that looks like a number or a date and cannot be
+    one; None when all can."""
     waiting, seen = [node], 0
     while waiting and (seen := seen + 1) <= 10_000:
         each = waiting.pop()
         value = getattr(each, "value", None)
         if isinstance(value, list):
-            parts = [part for entry in value for part in (entry if isinstance(entry, tuple) else (entry,))]
+            parts = [
+                part
+                for entry in value
+                for part in (entry if isinstance(entry, tuple) else (entry,))
+            ]
             waiting += reversed(parts)
         elif each is not None:
             try:

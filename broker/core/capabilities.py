@@ -1,4 +1,5 @@
-"""What a client may not use because this broker was told not to offer it, or not so much of it (MQTT 5, 3.2.2.3)."""
+"""What a client may not use because this broker was told not to offer it, or not so much of it
+(MQTT 5, 3.2.2.3)."""
 
 from __future__ import annotations
 
@@ -26,29 +27,39 @@ def unavailable(topic_filter: str, config: NodeConfig) -> ReasonCode | None:
 
 
 def check_identifier(packet: Subscribe, config: NodeConfig) -> None:
-    """Raise ProtocolViolation (0xA1) for a Subscription Identifier that is not offered (MQTT 5, 3.2.2.3.12)."""
-    if not config.subscription_identifiers and Property.SUBSCRIPTION_IDENTIFIER in (packet.properties or {}):
+    """Raise ProtocolViolation (0xA1) for a Subscription Identifier that is not offered (MQTT 5,
+    3.2.2.3.12)."""
+    if not config.subscription_identifiers and Property.SUBSCRIPTION_IDENTIFIER in (
+        packet.properties or {}
+    ):
         raise ProtocolViolation(
-            "Subscription Identifier, which is not available", ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED
+            "Subscription Identifier, which is not available",
+            ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
         )
 
 
 def check_publish(packet: Publish, version: int, config: NodeConfig) -> None:
-    """Raise ProtocolViolation for a QoS above the Maximum QoS (0x9B), or RETAIN of a client that was told it is not there (0x9A).
+    """Raise ProtocolViolation for a QoS above the Maximum QoS (0x9B), or RETAIN of a client that
+    was told it is not there (0x9A).
 
     Before MQTT 5 nobody could be told of the latter: such a message is delivered, and not kept.
     """
     if packet.qos > config.max_qos:
-        raise ProtocolViolation("QoS above the Maximum QoS [MQTT-3.2.2-11]", ReasonCode.QOS_NOT_SUPPORTED)
+        raise ProtocolViolation(
+            "QoS above the Maximum QoS [MQTT-3.2.2-11]", ReasonCode.QOS_NOT_SUPPORTED
+        )
     if packet.retain and version == 5 and not config.retain_available:
-        raise ProtocolViolation("RETAIN, which is not available [MQTT-3.2.2-14]", ReasonCode.RETAIN_NOT_SUPPORTED)
+        raise ProtocolViolation(
+            "RETAIN, which is not available [MQTT-3.2.2-14]", ReasonCode.RETAIN_NOT_SUPPORTED
+        )
 
 
 class Window:
-    """Counts what a client has under way to us when there is a limit (Receive Maximum; MQTT 5, 4.9).
+    """Counts what a client has under way to us when there is a limit (Receive Maximum; MQTT 5,
+    4.9).
 
-    QoS 1 is acknowledged at once, so QoS 2 is what counts, from PUBLISH to our PUBCOMP. What a connection before this one has
-    left is in `incoming` too, but its client counts from zero again.
+    QoS 1 is acknowledged at once, so QoS 2 is what counts, from PUBLISH to our PUBCOMP. What a
+    connection before this one has left is in `incoming` too, but its client counts from zero again.
     """
 
     __slots__ = ("_left", "maximum")
@@ -70,5 +81,6 @@ class Window:
             self._left.discard(packet_id)  # repeated here: counts now
         elif self.full(incoming):
             raise ProtocolViolation(
-                f"more than {self.maximum} messages under way, the Receive Maximum", ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
+                f"more than {self.maximum} messages under way, the Receive Maximum",
+                ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
             )

@@ -55,7 +55,8 @@ CONNACK = b"\x20"
 
 
 class Client:
-    """What speaks on a connection once its CONNECT was accepted; see `connect` for everything before."""
+    """What speaks on a connection once its CONNECT was accepted; see `connect` for everything
+    before."""
 
     __slots__ = (
         "_explains",
@@ -82,7 +83,8 @@ class Client:
         self.session = session
         self.connect = connect
         self.version = connect.version
-        self.routes: dict[bytes, Route] = {}  # the fanout's own, or with rules in force those that the client may publish to
+        # The fanout's own, or with rules in force those that the client may publish to.
+        self.routes: dict[bytes, Route] = {}
         self.choose_routes()
         self.keep_alive = connect.keep_alive * 1.5  # s, MQTT-3.1.2-22
         self.timer: int | None = None  # of the keep-alive
@@ -91,7 +93,10 @@ class Client:
         self.aliases: dict[int, bytes] = {}
         self.aliases_memory = 0  # bytes of their topics
         # whether the client wants to know why something was refused (MQTT-3.1.2-29)
-        self._explains = self.version == 5 and (connect.properties or {}).get(Property.REQUEST_PROBLEM_INFORMATION, 1) != 0
+        self._explains = (
+            self.version == 5
+            and (connect.properties or {}).get(Property.REQUEST_PROBLEM_INFORMATION, 1) != 0
+        )
         config = node.config
         self.window: Window | None = None  # the Receive Maximum towards us, when there is one
         self.fast_qos = config.max_qos  # QoS 0 to this take the fast path
@@ -101,7 +106,8 @@ class Client:
         self._told = False  # the log says that a rule refused something
 
     def choose_routes(self) -> None:
-        """Look routes up in the fanout, or with rules in force in a part of it: the topics that the client may publish to."""
+        """Look routes up in the fanout, or with rules in force in a part of it: the topics that the
+        client may publish to."""
         self.routes = self.node.fanout.routes if self.session.permissions is None else {}
 
     def forget_routes(self) -> None:
@@ -115,8 +121,8 @@ class Client:
     # ---------------------------------------------------------------- hot path
 
     def packets(self, data: bytes, now: float) -> int:
-        """Handle the whole packets at the start of `data`; returns the bytes used. Runs of QoS 0 packets that begin alike
-        are found and delivered as one piece."""
+        """Handle the whole packets at the start of `data`; returns the bytes used. Runs of QoS 0
+        packets that begin alike are found and delivered as one piece."""
         position = 0
         size = len(data)
         conn = self.conn
@@ -125,7 +131,8 @@ class Client:
         five = self.version == 5
         fast = node.fast
         measure = size > conn.max_packet_size  # else no packet in here can be too large
-        raw: tuple[Session, ...] | None = None  # who gets the run data[begin:position], `messages` packets, as it is
+        # Who gets the run data[begin:position], `messages` packets, as it is.
+        raw: tuple[Session, ...] | None = None
         begin = messages = 0
         previous: Route | None = None
         try:
@@ -154,7 +161,11 @@ class Client:
                             start += 1
                             if section := data[start - 1]:
                                 start += section
-                                if section > 127 or start > end or not forwardable_cached(data[start - section : start]):
+                                if (
+                                    section > 127
+                                    or start > end
+                                    or not forwardable_cached(data[start - section : start])
+                                ):
                                     route = None
                     else:
                         route = None
@@ -196,7 +207,8 @@ class Client:
                     if after < 0:
                         position = -after
                         break
-                if first in FILTERS and node.turns.work >= TURN_WORK:  # one packet of them may take all of a turn
+                # One packet of them may take all of a turn.
+                if first in FILTERS and node.turns.work >= TURN_WORK:
                     node.turns.rest(conn)
                     break
                 self._packet(first, data[body:end])
@@ -213,12 +225,15 @@ class Client:
             self.fail(error)
             return size
         if raw is not None:
-            self._deliver_run(raw, data if position - begin == size else data[begin:position], messages)
+            self._deliver_run(
+                raw, data if position - begin == size else data[begin:position], messages
+            )
         node.counters.bytes_received += position
         return position
 
     def _deliver_run(self, targets: tuple[Session, ...], chunk: bytes, messages: int) -> None:
-        """Give a run of QoS 0 packets, perhaps of several topics, to those who all get all of it as it is."""
+        """Give a run of QoS 0 packets, perhaps of several topics, to those who all get all of it as
+        it is."""
         counters = self.node.counters
         counters.published_runs += messages
         counters.delivered += messages * len(targets)
@@ -229,8 +244,11 @@ class Client:
                 dirty.append(session)
             outbox.append(chunk)
 
-    def _publish_run(self, route: Route, data: bytes, position: int, start: int, end: int, section: int) -> int:
-        """Deliver and pass on a run of QoS 0 packets of one topic; returns where it ends. `section`: bytes of properties."""
+    def _publish_run(
+        self, route: Route, data: bytes, position: int, start: int, end: int, section: int
+    ) -> int:
+        """Deliver and pass on a run of QoS 0 packets of one topic; returns where it ends.
+        `section`: bytes of properties."""
         node = self.node
         packet = end - position
         after = run_end(data, position, start, end)
@@ -239,7 +257,9 @@ class Client:
         if route.elsewhere:
             properties = data[start - section : start]
             prefix = start - position
-            node.federation.sharing.publish_run(route, chunk, prefix, packet, self.version, properties, self.session)
+            node.federation.sharing.publish_run(
+                route, chunk, prefix, packet, self.version, properties, self.session
+            )
             return after
         if section:
             topic, properties = topic_of(chunk), data[start - section : start]
@@ -260,7 +280,9 @@ class Client:
     def _very_many(self, first: int, body: bytes) -> None:
         """Take a packet with perhaps very many filters."""
         if self.node.hooks.packets:
-            self.node.effects.append(Event("mqtt_packet_received", {"client": self, "first": first, "body": body}))
+            self.node.effects.append(
+                Event("mqtt_packet_received", {"client": self, "first": first, "body": body})
+            )
         receive_large(self, first, body)
 
     def _packet(self, first: int, body: bytes) -> None:
@@ -272,14 +294,18 @@ class Client:
             counters.bytes_received_other += 1 + len(body) + len(encode_varint(len(body)))
             if kind in {PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE}:
                 if len(body) > limits.MAX_FILTERS_SIZE:
-                    raise ProtocolViolation("more filters than one packet may have", ReasonCode.PACKET_TOO_LARGE)
+                    raise ProtocolViolation(
+                        "more filters than one packet may have", ReasonCode.PACKET_TOO_LARGE
+                    )
                 self.node.turns.work += len(body) // limits.FILTERS_DECODED
                 self.conn.asked = limits.FILTERS_MEMORY * len(body)
                 if len(body) > limits.DECODED_AT_ONCE:
                     self._very_many(first, body)
                     return
         if self.node.hooks.packets:
-            self.node.effects.append(Event("mqtt_packet_received", {"client": self, "first": first, "body": body}))
+            self.node.effects.append(
+                Event("mqtt_packet_received", {"client": self, "first": first, "body": body})
+            )
         if kind == PacketType.CONNECT:
             raise ProtocolViolation("second CONNECT [MQTT-3.1.0-2]")
         packet = decode_packet(first, body, self.version)
@@ -316,12 +342,17 @@ class Client:
         self.conn.send(data)
 
     def _pong(self) -> None:
-        """Answer a PINGREQ; ahead of what waits for the journal, as the connection is all right, but not of CONNACK."""
+        """Answer a PINGREQ; ahead of what waits for the journal, as the connection is all right,
+        but not of CONNACK."""
         conn = self.conn
         journal = self.node.durability
         first = conn.outbox[0][:1] if conn.outbox else b""
         greeted = journal is not None and self.hailed <= journal.safe and first != CONNACK
-        if conn.gate and greeted and not (conn.paused or conn.backlog or conn.closing or self.node.hooks.packets):
+        if (
+            conn.gate
+            and greeted
+            and not (conn.paused or conn.backlog or conn.closing or self.node.hooks.packets)
+        ):
             self.node.counters.answers_single += 1
             conn.traffic.sent += len(PINGRESP)
             conn.traffic.other += len(PINGRESP)
@@ -330,18 +361,22 @@ class Client:
             self.send(PINGRESP)
 
     def note_refusal(self, action: str, topic: str, rule: Rule | None) -> None:
-        """Say what was refused and why; at the level info once for a connection, as one that tries again is no news."""
+        """Say what was refused and why; at the level info once for a connection, as one that tries
+        again is no news."""
         level = "debug" if self._told else "info"
         self._told = True
         why = "no rule allows it" if rule is None else f"line {rule.line} of the rules"
         user = self.session.username
         name = "" if user is None else f", user {shorten(user)},"
         client_id = shorten(self.session.client_id)
-        text = f"client {client_id}{name} at {self.conn.peer} may not {action} {shorten(topic)}: {why}"
+        text = (
+            f"client {client_id}{name} at {self.conn.peer} may not {action} {shorten(topic)}: {why}"
+        )
         self.node.log_limit.line(level, f"may not {action}", self.conn.peer, text)
 
     def answer(self, packet: Puback | Pubrec | Suback, why: str) -> None:
-        """Send an answer; `why` something was refused ("": nothing was) for clients that want to know."""
+        """Send an answer; `why` something was refused ("": nothing was) for clients that want to
+        know."""
         if self._explains:
             self.send(explain(packet, why, self.session.maximum_packet_size))
         else:
@@ -373,22 +408,33 @@ class Client:
             self.send(encode_packet(Pubrel(packet.packet_id, reason), self.version))
 
     def _expect(self, packet: Puback | Pubrec | Pubcomp, done: bool) -> None:
-        """An acknowledgement of another kind than its message asks for would leave that message in flight for ever.
+        """An acknowledgement of another kind than its message asks for would leave that message in
+        flight for ever.
 
-        One of an identifier that is not in use is none: it may be the second answer to what was sent twice.
+        One of an identifier that is not in use is none: it may be the second answer to what was
+        sent twice.
         """
         if not done and packet.packet_id in self.session.inflight:
-            raise ProtocolViolation(f"{type(packet).__name__.upper()} for a message of another QoS or state [MQTT-4.3.2-3]")
+            raise ProtocolViolation(
+                f"{type(packet).__name__.upper()} for a message of another QoS or state "
+                "[MQTT-4.3.2-3]"
+            )
 
     def _pubrel(self, packet: Pubrel) -> None:
         known = packet.packet_id in self.session.incoming
         self.session.incoming.discard(packet.packet_id)
-        if known and isinstance(session := self.session, KeptSession) and session.keeper is not None:
+        if (
+            known
+            and isinstance(session := self.session, KeptSession)
+            and session.keeper is not None
+        ):
             session.keeper.settled(session, b"\x62\x02" + PACKET_IDS[packet.packet_id])
         reason = 0 if known or self.version != 5 else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
         self.send(encode_packet(Pubcomp(packet.packet_id, reason), self.version))
 
-    def subscribe_answered(self, effect: AuthorizeSubscribe, allowed: list[bool], now: float) -> None:
+    def subscribe_answered(
+        self, effect: AuthorizeSubscribe, allowed: list[bool], now: float
+    ) -> None:
         """Go on after the topic plugins' answer."""
         if not (self.conn.closed or self.conn.closing):
             try:
@@ -408,7 +454,8 @@ class Client:
                 raise ProtocolViolation("Session Expiry Interval raised from zero by DISCONNECT")
             self.session.expire_after(expiry)
         if packet.reason == ReasonCode.NORMAL_DISCONNECTION:
-            self.session.will = None  # MQTT-3.1.2-10, MQTT-3.14.4-3: with any other reason it is due
+            # MQTT-3.1.2-10, MQTT-3.14.4-3: with any other reason it is due.
+            self.session.will = None
         unsent.disconnected(self)
         self.conn.close()
         self.node.client_gone(self, "disconnected", graceful=True)
@@ -420,7 +467,9 @@ class Client:
             node.counters.malformed += 1
         else:
             node.counters.protocol_errors += 1
-        text = f"client {shorten(self.session.client_id)} at {self.conn.peer}: {error.message}; closed"
+        text = (
+            f"client {shorten(self.session.client_id)} at {self.conn.peer}: {error.message}; closed"
+        )
         node.log_limit.line("warning", error.message, self.conn.peer, text)
         self.shut(error.reason, error.message)
 
@@ -432,12 +481,14 @@ class Client:
             last = explain(Disconnect(reason, properties), why, maximum)
             if len(last) > maximum:
                 last = encode_packet(Disconnect(reason), 5)
-        self.conn.linger = reason != ReasonCode.SERVER_SHUTTING_DOWN  # then nobody waits for anybody
+        # When we shut down, nobody waits for anybody.
+        self.conn.linger = reason != ReasonCode.SERVER_SHUTTING_DOWN
         self.conn.close(last)
         self.node.client_gone(self, f"closed ({int(reason):#04x})", graceful=False)
 
     def check_keep_alive(self, now: float) -> float | None:
-        """Close a client that was silent for one and a half times its Keep Alive; returns when to look again (s)."""
+        """Close a client that was silent for one and a half times its Keep Alive; returns when to
+        look again (s)."""
         if self.conn.closed or self.conn.closing:
             return None
         due = self.conn.last_heard + self.keep_alive
@@ -446,7 +497,10 @@ class Client:
         if now < due:
             return due
         self.node.counters.keep_alive_timeout += 1
-        text = f"client {shorten(self.session.client_id)} at {self.conn.peer}: keep-alive expired; closed"
+        text = (
+            f"client {shorten(self.session.client_id)} at {self.conn.peer}: "
+            "keep-alive expired; closed"
+        )
         self.node.log_limit.line("info", "keep-alive expired", self.conn.peer, text)
         self.shut(ReasonCode.KEEP_ALIVE_TIMEOUT)
         return None
@@ -464,7 +518,8 @@ class Client:
 
 
 def run_end(data: bytes, position: int, start: int, end: int) -> int:
-    """Return where the run of packets ends that have the size and the first `start - position` bytes of the one at `position`."""
+    """Return where the run of packets ends that have the size and the first `start - position`
+    bytes of the one at `position`."""
     prefix = data[position:start]
     packet = end - position
     last = len(data) - packet

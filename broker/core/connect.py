@@ -1,4 +1,5 @@
-"""The first packet of a connection: CONNECT of a client or of a broker (MQTT-3.1, MQTT-3.2; MQTT-ST II-C1)."""
+"""The first packet of a connection: CONNECT of a client or of a broker (MQTT-3.1, MQTT-3.2; MQTT-ST
+II-C1)."""
 
 from __future__ import annotations
 
@@ -39,8 +40,18 @@ class Handshake:
     """Owns a connection until its CONNECT was accepted; then a `Client` or a `Link` does."""
 
     __slots__ = (
-        "_proof", "admitted", "authentication", "checking", "conn", "connect", "in_line", "node", "owner", "timer", "version",
-    )  # fmt: skip
+        "_proof",
+        "admitted",
+        "authentication",
+        "checking",
+        "conn",
+        "connect",
+        "in_line",
+        "node",
+        "owner",
+        "timer",
+        "version",
+    )
 
     def __init__(self, node: Node, conn: Connection) -> None:
         self.node = node
@@ -49,18 +60,24 @@ class Handshake:
         self.version = 4
         self.timer = 0  # see `Node.handshake_over`
         self.checking = False  # the client's password
-        self.admitted = False  # it has waited until this broker had joined the others, see `Propagation.admits`
+        # Whether it has waited until this broker had joined the others, see `Propagation.admits`.
+        self.admitted = False
         self.in_line = False  # its older connection is read first, see `Predecessors`
         self.authentication: Authentication | None = None
         self.owner: str | None = None  # the client's user, once it is let in: see `session_owner`
         self._proof: Properties = {}  # of enhanced authentication, for the CONNACK
 
     def packets(self, data: bytes, now: float) -> int:
-        """Take the CONNECT, and AUTH while the client proves itself; what is behind that is for the connection's next owner."""
+        """Take the CONNECT, and AUTH while the client proves itself; what is behind that is for the
+        connection's next owner."""
         conn = self.conn
         position = 0
         try:
-            while conn.owner is self and position < len(data) and not (conn.waiting or conn.closing or conn.closed):
+            while (
+                conn.owner is self
+                and position < len(data)
+                and not (conn.waiting or conn.closing or conn.closed)
+            ):
                 first = data[position]
                 if self.connect is None and first >> 4 != PacketType.CONNECT:
                     raise ProtocolViolation("first packet is not CONNECT [MQTT-3.1.0-1]")
@@ -83,7 +100,12 @@ class Handshake:
             self._refuse(error)
             return len(data)
         owner = conn.owner
-        if position < len(data) and owner is not self and owner is not None and not (conn.waiting or conn.closing):
+        if (
+            position < len(data)
+            and owner is not self
+            and owner is not None
+            and not (conn.waiting or conn.closing)
+        ):
             return position + owner.packets(data[position:], now)
         return position
 
@@ -97,9 +119,14 @@ class Handshake:
         if not connect.bridge:
             self._client(connect, now)
         elif not calls_as_broker(connect):
-            raise UnsupportedVersion(f"protocol level {connect.version | BRIDGE_BIT:#04x} of no broker of ours is not supported")
+            raise UnsupportedVersion(
+                f"protocol level {connect.version | BRIDGE_BIT:#04x} of no broker of ours "
+                "is not supported"
+            )
         elif self.node.config.link_listener not in (None, self.conn.listener):
-            raise ProtocolViolation("a broker, but not on the listener for brokers", ReasonCode.NOT_AUTHORIZED)
+            raise ProtocolViolation(
+                "a broker, but not on the listener for brokers", ReasonCode.NOT_AUTHORIZED
+            )
         else:
             self.node.federation.accept(self.conn, connect, body, now)
 
@@ -109,7 +136,8 @@ class Handshake:
         text = f"{self.conn.peer}: {error.message}; closed"
         node.log_limit.line("warning", error.message, self.conn.peer, text)
         last = b""
-        if self.version != 5 and isinstance(error, UnsupportedVersion):  # MQTT-3.1.2-2: 3.1.1 clients understand code 1
+        # MQTT-3.1.2-2: 3.1.1 clients understand code 1.
+        if self.version != 5 and isinstance(error, UnsupportedVersion):
             last = b"\x20\x02\x00\x01"
         elif self.version == 5:
             last = self._refusal(Connack(False, error.reason), error.message)
@@ -129,10 +157,16 @@ class Handshake:
             if connect.username is None:
                 self.turn_away(ReasonCode.NOT_AUTHORIZED, "has no certificate with a common name")
                 return
-        method = connect.properties.get(Property.AUTHENTICATION_METHOD) if connect.properties else None
-        if not connect.client_id and (connect.version == 3 or (connect.version == 4 and not connect.clean_start)):
+        method = (
+            connect.properties.get(Property.AUTHENTICATION_METHOD) if connect.properties else None
+        )
+        if not connect.client_id and (
+            connect.version == 3 or (connect.version == 4 and not connect.clean_start)
+        ):
             # MQTT-3.1.3-8; 3.1 asks for a client id always
-            self.turn_away(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has no client id and no Clean Session")
+            self.turn_away(
+                ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has no client id and no Clean Session"
+            )
         elif connect.will is not None and not self._will(connect, connect.will):
             pass
         elif method is not None:
@@ -150,7 +184,10 @@ class Handshake:
         elif will.retain and not config.retain_available and connect.version == 5:  # MQTT-3.2.2-13
             self.turn_away(ReasonCode.RETAIN_NOT_SUPPORTED, "has a will with RETAIN")
         elif config.check_payload_format and not well_formed(will.payload, will.properties):
-            self.turn_away(ReasonCode.PAYLOAD_FORMAT_INVALID, "has a will that is not the UTF-8 text that it says")
+            self.turn_away(
+                ReasonCode.PAYLOAD_FORMAT_INVALID,
+                "has a will that is not the UTF-8 text that it says",
+            )
         else:
             return True
         return False
@@ -161,17 +198,25 @@ class Handshake:
         config = node.config
         if config.server_reference:
             node.counters.redirected += 1
-            reason = ReasonCode.SERVER_MOVED if config.redirect_permanent else ReasonCode.USE_ANOTHER_SERVER
+            reason = (
+                ReasonCode.SERVER_MOVED
+                if config.redirect_permanent
+                else ReasonCode.USE_ANOTHER_SERVER
+            )
             why = f"is to use {config.server_reference}"
             self.turn_away(reason, why, {Property.SERVER_REFERENCE: config.server_reference})
         elif node.rate is not None and not node.rate.take(now):
-            self.turn_away(ReasonCode.CONNECTION_RATE_EXCEEDED, f"is beyond {config.connection_rate:g} connections a second")
+            self.turn_away(
+                ReasonCode.CONNECTION_RATE_EXCEEDED,
+                f"is beyond {config.connection_rate:g} connections a second",
+            )
         else:
             return self._place(connect)
         return False
 
     def _place(self, connect: Connect) -> bool:
-        """Turn away who is one too many, at CONNECT and again when others may have come while it was being authenticated."""
+        """Turn away who is one too many, at CONNECT and again when others may have come while it
+        was being authenticated."""
         node = self.node
         if node.drain is not None or node.stopping:
             self._elsewhere("" if node.drain is None else node.drain.reference())
@@ -189,16 +234,24 @@ class Handshake:
         return True
 
     def _elsewhere(self, where: str) -> None:
-        """Turn away who comes while this broker drains; `where`: another one, "" when there is none."""
+        """Turn away who comes while this broker drains; `where`: another one, "" when there is
+        none."""
         if where:
             self.node.counters.redirected += 1
             properties: Properties = {Property.SERVER_REFERENCE: where}
-            self.turn_away(ReasonCode.USE_ANOTHER_SERVER, f"is to use {where}", properties, level="debug")
+            self.turn_away(
+                ReasonCode.USE_ANOTHER_SERVER, f"is to use {where}", properties, level="debug"
+            )
         else:
-            self.turn_away(ReasonCode.SERVER_UNAVAILABLE, "comes while this broker is going to stop", level="debug")
+            self.turn_away(
+                ReasonCode.SERVER_UNAVAILABLE,
+                "comes while this broker is going to stop",
+                level="debug",
+            )
 
     def _admit(self, connect: Connect, now: float) -> None:
-        """Go on with a client whose CONNECT is all right, and who has proven itself if it was to do so by AUTH."""
+        """Go on with a client whose CONNECT is all right, and who has proven itself if it was to do
+        so by AUTH."""
         if self.node.access is not None and not self._admitted(self.node.access, connect):
             return
         if self.checking or self.node.hooks.authenticate:
@@ -210,34 +263,50 @@ class Handshake:
             self._accept(connect, now)
 
     def _admitted(self, access: Access, connect: Connect) -> bool:
-        """Turn away who needs a user name and has none, or one that nobody checks; else find out whether a password must be
-        checked."""
+        """Turn away who needs a user name and has none, or one that nobody checks; else find out
+        whether a password must be checked."""
         node = self.node
         listener = self.conn.listener
         if owner_of(node, connect.username, listener, proven=self.proven is not None) is None:
             if not access.lets_anonymous(listener):
-                what = "no user name" if connect.username is None else "a user name that nobody checks"
-                self.turn_away(ReasonCode.NOT_AUTHORIZED, f"has {what}, and listener '{listener}' lets nobody anonymous in")
+                what = (
+                    "no user name" if connect.username is None else "a user name that nobody checks"
+                )
+                self.turn_away(
+                    ReasonCode.NOT_AUTHORIZED,
+                    f"has {what}, and listener '{listener}' lets nobody anonymous in",
+                )
                 return False
-        elif access.users is not None and self.proven is None and listener not in node.config.identity_listeners:
+        elif (
+            access.users is not None
+            and self.proven is None
+            and listener not in node.config.identity_listeners
+        ):
             if node.checking >= limits.PASSWORD_CHECKS:
-                self.turn_away(ReasonCode.SERVER_BUSY, "comes while too many passwords are being checked")
+                self.turn_away(
+                    ReasonCode.SERVER_BUSY, "comes while too many passwords are being checked"
+                )
                 return False
             self.checking = True
             node.checking += 1
         return True
 
-    # ---------------------------------------------------------------- enhanced authentication (MQTT 5, 4.12)
+    # ---------------------------------------------------------------- enhanced authentication (MQTT
+    # 5, 4.12)
 
     @property
     def proven(self) -> str | None:
-        """The user's name if enhanced authentication has proven it: there is no password to be asked for."""
+        """The user's name if enhanced authentication has proven it: there is no password to be
+        asked for."""
         return self.authentication.username or None if self.authentication is not None else None
 
     def _authenticate(self, connect: Connect, method: str, now: float) -> None:
         begin = self.node.methods.get(method)
         if begin is None:
-            self.turn_away(ReasonCode.BAD_AUTHENTICATION_METHOD, f"asks for the authentication method {shorten(method)}")
+            self.turn_away(
+                ReasonCode.BAD_AUTHENTICATION_METHOD,
+                f"asks for the authentication method {shorten(method)}",
+            )
             return
         self.authentication = Authentication(method, begin)
         data = (connect.properties or {}).get(Property.AUTHENTICATION_DATA)
@@ -245,7 +314,11 @@ class Handshake:
 
     def _exchange(self, first: int, body: bytes, now: float) -> None:
         """Take a packet between CONNECT and CONNACK."""
-        packet = decode_packet(first, body, 5) if first >> 4 in (PacketType.AUTH, PacketType.DISCONNECT) else None
+        packet = (
+            decode_packet(first, body, 5)
+            if first >> 4 in (PacketType.AUTH, PacketType.DISCONNECT)
+            else None
+        )
         if isinstance(packet, Disconnect):
             self.conn.close()
             self.node.forget(self.conn)
@@ -260,16 +333,27 @@ class Handshake:
         assert connect is not None
         try:
             answer = step(authentication)
-            if not authentication.running and connect.username not in (None, authentication.username):
+            if not authentication.running and connect.username not in (
+                None,
+                authentication.username,
+            ):
                 raise AuthenticationFailed("has proven to be another user than User Name says")
         except AuthenticationFailed as error:
             self.node.counters.authentication_failed += 1
-            self.turn_away(ReasonCode.NOT_AUTHORIZED, f"failed to authenticate ({shorten(str(error))})", told="not authorized")
+            self.turn_away(
+                ReasonCode.NOT_AUTHORIZED,
+                f"failed to authenticate ({shorten(str(error))})",
+                told="not authorized",
+            )
             return
         if authentication.running:
             packet = encode_packet(answer, 5)
-            if len(packet) > (connect.properties or {}).get(Property.MAXIMUM_PACKET_SIZE, limits.MAX_PACKET_SIZE):
-                self.turn_away(ReasonCode.PACKET_TOO_LARGE, "does not take packets as large as its AUTH")
+            if len(packet) > (connect.properties or {}).get(
+                Property.MAXIMUM_PACKET_SIZE, limits.MAX_PACKET_SIZE
+            ):
+                self.turn_away(
+                    ReasonCode.PACKET_TOO_LARGE, "does not take packets as large as its AUTH"
+                )
             else:
                 self.conn.send(packet)
         else:
@@ -298,9 +382,15 @@ class Handshake:
             conn.resume(now)
 
     def turn_away(
-        self, reason: ReasonCode, why: str, properties: Properties | None = None, told: str = "", level: str = "warning"
+        self,
+        reason: ReasonCode,
+        why: str,
+        properties: Properties | None = None,
+        told: str = "",
+        level: str = "warning",
     ) -> None:
-        """Refuse; `why` goes on with "client ... ", `told`: what the client is told instead; `level`: of the line in the log."""
+        """Refuse; `why` goes on with "client ... ", `told`: what the client is told instead;
+        `level`: of the line in the log."""
         connect = self.connect
         assert connect is not None
         self.node.counters.connects_refused += 1
@@ -309,7 +399,9 @@ class Handshake:
         self.node.log_limit.line(level, f"refused ({reason.name})", self.conn.peer, text)
         self.conn.linger = True
         if connect.version == 5:
-            self.conn.close(self._refusal(Connack(False, reason, properties), told or f"this client {why}"))
+            self.conn.close(
+                self._refusal(Connack(False, reason, properties), told or f"this client {why}")
+            )
         else:
             self.conn.close(encode_packet(Connack(False, return_code(reason)), 4))
         self.node.forget(self.conn)
@@ -318,7 +410,11 @@ class Handshake:
         """Refuse who comes with the client id of another user's session."""
         self.node.counters.sessions_foreign += 1
         why = "comes with the client id of another user's session"
-        self.turn_away(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, why, told="this client id belongs to another user")
+        self.turn_away(
+            ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+            why,
+            told="this client id belongs to another user",
+        )
 
     def _refusal(self, connack: Connack, why: str) -> bytes:
         asked = self.connect.properties if self.connect is not None else None
@@ -353,8 +449,8 @@ class Handshake:
         node.current = current
 
     def _accept(self, connect: Connect, now: float, stamp: int = 0, *, read: bool = False) -> None:
-        """Let a client in. `stamp`: when its connection began, if it has waited for its session since; `read`: its older
-        connection here was read to its end."""
+        """Let a client in. `stamp`: when its connection began, if it has waited for its session
+        since; `read`: its older connection here was read to its end."""
         node = self.node
         conn = self.conn
         if not self._place(connect):
@@ -363,7 +459,9 @@ class Handshake:
         if not connect.client_id:
             connect.client_id = node.new_client_id()
             answer[Property.ASSIGNED_CLIENT_IDENTIFIER] = connect.client_id
-        self.owner = owner_of(node, connect.username, self.conn.listener, proven=self.authentication is not None)
+        self.owner = owner_of(
+            node, connect.username, self.conn.listener, proven=self.authentication is not None
+        )
         old = node.sessions.get(connect.client_id)
         if old is not None and not belongs(node, old, self.owner):
             if not abandoned(node, old):
@@ -388,7 +486,8 @@ class Handshake:
             return
         if old is not None and old.conn is not None:
             node.take_over(old)
-            old = node.sessions.get(connect.client_id)  # gone when it was to end with its connection
+            # It is gone when it was to end with its connection.
+            old = node.sessions.get(connect.client_id)
         if old is not None and connect.clean_start:
             node.end_session(old)
             old = None
@@ -429,7 +528,8 @@ class Handshake:
             session.redeliver()
 
     def _give_up(self, client: Client) -> None:
-        """Close on a client whose Maximum Packet Size is below that of its CONNACK (MQTT-3.1.2-24)."""
+        """Close on a client whose Maximum Packet Size is below that of its CONNACK
+        (MQTT-3.1.2-24)."""
         client.session.will = None
         self.node.connected += 1  # `client_gone` takes it back
         self.turn_away(ReasonCode.PACKET_TOO_LARGE, "does not take packets as large as its CONNACK")
@@ -442,7 +542,9 @@ class Handshake:
         aliases = 0
         if properties:
             maximum = properties.get(Property.MAXIMUM_PACKET_SIZE, maximum)
-            aliases = min(properties.get(Property.TOPIC_ALIAS_MAXIMUM, 0), node.config.topic_aliases_out)
+            aliases = min(
+                properties.get(Property.TOPIC_ALIAS_MAXIMUM, 0), node.config.topic_aliases_out
+            )
         changed = session.version != connect.version or session.maximum_packet_size != maximum
         session.version = connect.version
         session.clean = connect.clean_start
@@ -475,7 +577,11 @@ class Handshake:
 
     def _keep_alive(self, connect: Connect, answer: Properties) -> int:
         maximum = self.node.config.max_keep_alive
-        if maximum and connect.version == 5 and (connect.keep_alive == 0 or connect.keep_alive > maximum):
+        if (
+            maximum
+            and connect.version == 5
+            and (connect.keep_alive == 0 or connect.keep_alive > maximum)
+        ):
             answer[Property.SERVER_KEEP_ALIVE] = maximum
             return maximum
         return connect.keep_alive
@@ -485,7 +591,9 @@ class Handshake:
             self._announce(connect, answer)
         elif connect.version == 4:
             return b"\x20\x02\x01\x00" if present else b"\x20\x02\x00\x00"
-        return encode_packet(Connack(present and connect.version > 3, 0, answer or None), connect.version)
+        return encode_packet(
+            Connack(present and connect.version > 3, 0, answer or None), connect.version
+        )
 
     def _announce(self, connect: Connect, answer: Properties) -> None:
         """Put what this broker is not, or not as usual, into a CONNACK (MQTT 5, 3.2.2.3)."""
@@ -506,8 +614,12 @@ class Handshake:
         ):
             if not available:
                 answer[name] = 0
-        if config.response_information and (connect.properties or {}).get(Property.REQUEST_RESPONSE_INFORMATION):
-            answer[Property.RESPONSE_INFORMATION] = config.response_information.replace("%c", connect.client_id)
+        if config.response_information and (connect.properties or {}).get(
+            Property.REQUEST_RESPONSE_INFORMATION
+        ):
+            answer[Property.RESPONSE_INFORMATION] = config.response_information.replace(
+                "%c", connect.client_id
+            )
 
     # ---------------------------------------------------------------- end
 

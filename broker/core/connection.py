@@ -1,4 +1,5 @@
-"""A byte stream between this broker and somebody: bytes in, an outbox out, no socket (design section 1)."""
+"""A byte stream between this broker and somebody: bytes in, an outbox out, no socket (design
+section 1)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ class Transport(Protocol):
         """Send bytes; may call `Connection.pause` before it returns."""
 
     def close(self) -> None:
-        """Close once everything written has gone out; with `Connection.linger` the peer may send for LINGER more."""
+        """Close once everything written has gone out; with `Connection.linger` the peer may send
+        for LINGER more."""
 
     def abort(self) -> None:
         """Close at once."""
@@ -29,16 +31,18 @@ class Transport(Protocol):
         """Read again."""
 
     def unread(self) -> bool:
-        """Hand over some of what the peer has sent, if that can be done at once; return whether there may be more, which is
-        handed over in the next turns. Never calls `Node.connection_lost` before it returns."""
+        """Hand over some of what the peer has sent, if that can be done at once; return whether
+        there may be more, which is handed over in the next turns. Never calls
+        `Node.connection_lost` before it returns."""
 
     def unsent(self) -> int:
-        """Return the bytes written that the peer's system has not taken yet, as far as that is known."""
+        """Return the bytes written that the peer's system has not taken yet, as far as that is
+        known."""
 
 
 class Nowhere:
-    """The transport of a connection that its peer has closed while a packet waited for an answer: what came before the end is
-    still handled (`Node.connection_lost`)."""
+    """The transport of a connection that its peer has closed while a packet waited for an answer:
+    what came before the end is still handled (`Node.connection_lost`)."""
 
     __slots__ = ("_conn",)
 
@@ -51,7 +55,9 @@ class Nowhere:
     def close(self) -> None:
         """Be gone, in a moment: somebody may be in the middle of something."""
         conn = self._conn
-        conn.node.schedule(conn.node.now, lambda now: conn.node.connection_gone(conn, conn.ended, now))
+        conn.node.schedule(
+            conn.node.now, lambda now: conn.node.connection_gone(conn, conn.ended, now)
+        )
 
     def abort(self) -> None:
         """`Connection.abort` does what there is to do."""
@@ -88,7 +94,8 @@ class Owner(Protocol):
 
 
 class Connection:
-    """One connection. `receive` is the only entry of the hot path; whoever appends to `outbox` first lists it in `node.dirty`."""
+    """One connection. `receive` is the only entry of the hot path; whoever appends to `outbox`
+    first lists it in `node.dirty`."""
 
     __slots__ = (
         "_have",
@@ -122,7 +129,9 @@ class Connection:
         "waiting_since",
     )
 
-    def __init__(self, node: Node, kind: str, peer: str, listener: str, transport: Transport, now: float) -> None:
+    def __init__(
+        self, node: Node, kind: str, peer: str, listener: str, transport: Transport, now: float
+    ) -> None:
         """`kind`: "in" (accepted) or "out" (dialled); `peer`: HOST:PORT for log lines; `now`: s."""
         self.node = node
         self.kind = kind
@@ -132,7 +141,8 @@ class Connection:
         self.owner: Owner | None = None
         self.traffic = node.counters.to_clients
         self.outbox: list[bytes] = []
-        self.conn: Connection | None = self  # an outlet's connection; a session's is None while its client is away
+        # An outlet's connection; a session's is None while its client is away.
+        self.conn: Connection | None = self
         self.last_heard = now
         self.max_packet_size = limits.MAX_CONNECT_SIZE
         self.paused = False
@@ -140,7 +150,8 @@ class Connection:
         self.stalled = False  # too slow for too long: holds back nobody any more
         self.waiting = False  # a packet waits for the answer to an effect
         self.waiting_since = 0.0
-        self.asked = 0  # bytes of memory of the last filters that were asked for: they are kept while `waiting`
+        # bytes of memory of the last filters that were asked for: they are kept while `waiting`
+        self.asked = 0
         self.closing = False
         self.closed = False
         self.ended = ""  # the peer has gone, and why, but what it sent before is not handled yet
@@ -148,7 +159,8 @@ class Connection:
         self.backlog: list[bytes] = []
         self.backlog_bytes = 0
         self.dropped = 0
-        self.gate = 0  # not 0: what goes out waits for this frame of the journal (see `Durability.hold`)
+        # Not 0: what goes out waits for this frame of the journal (see `Durability.hold`).
+        self.gate = 0
         self.secure: Any = None
         self._parts: list[bytes] = []
         self._have = 0
@@ -157,7 +169,8 @@ class Connection:
     # ---------------------------------------------------------------- in
 
     def receive(self, data: bytes, now: float) -> None:
-        """Take bytes as they come, cut anywhere; linear in their number also for a packet that comes byte by byte."""
+        """Take bytes as they come, cut anywhere; linear in their number also for a packet that
+        comes byte by byte."""
         self.last_heard = now
         node = self.node
         node.now = now
@@ -232,7 +245,8 @@ class Connection:
             self.transport.pause_reading()
 
     def come_back(self) -> None:
-        """Have the owner called once more when this peer is read again, though nothing that came may be left here."""
+        """Have the owner called once more when this peer is read again, though nothing that came
+        may be left here."""
         if not self._parts:
             self._parts.append(b"")
             self._have = self._need = 0
@@ -271,7 +285,8 @@ class Connection:
         self.traffic.other += len(data)
 
     def flush(self, outbox: list[bytes]) -> None:
-        """Hand the outbox to the transport, or keep it while the peer reads too slowly; empties `outbox`."""
+        """Hand the outbox to the transport, or keep it while the peer reads too slowly; empties
+        `outbox`."""
         if self.closed:
             outbox.clear()
         elif self.paused or self.backlog:
@@ -290,10 +305,12 @@ class Connection:
         backlog = self.backlog
         size = self.backlog_bytes
         full = False
-        droppable = 0xF6 if link is None else 0xF7  # retained messages are in the log: the link is replayed, in order
+        # Retained messages are in the log: the link is replayed, in order.
+        droppable = 0xF6 if link is None else 0xF7
         for data in outbox:
             if (full or size + len(data) > limit) and data[0] & droppable == 0x30:
-                # From the first that is dropped on: on a link a packet may refer to the one before it.
+                # From the first that is dropped on: on a link a packet may refer to the one before
+                # it.
                 full = True
                 count = count_packets(data)
                 self.dropped += count
@@ -304,7 +321,11 @@ class Connection:
                 continue
             backlog.append(data)
             size += len(data)
-        kept = link is not None and size > limits.HOLD_LINK_BYTES and any(d[0] >> 4 == 3 and d[0] & 7 for d in outbox)
+        kept = (
+            link is not None
+            and size > limits.HOLD_LINK_BYTES
+            and any(d[0] >> 4 == 3 and d[0] & 7 for d in outbox)
+        )
         outbox.clear()
         self.backlog_bytes = size
         if link is not None:
@@ -372,10 +393,14 @@ class Connection:
         if not self.backlog and self._said_all():
             self.transport.close()
         # A peer that does not read would keep what is queued for ever.
-        self.node.schedule(self.node.now + limits.CLOSE_TIME, lambda now: self.abort("did not take what was sent before closing"))
+        self.node.schedule(
+            self.node.now + limits.CLOSE_TIME,
+            lambda now: self.abort("did not take what was sent before closing"),
+        )
 
     def _said_all(self) -> bool:
-        """Whether nothing is to be handed over any more: last words may still be in the outbox when what was held goes out."""
+        """Whether nothing is to be handed over any more: last words may still be in the outbox when
+        what was held goes out."""
         return not self.outbox and not (self.gate and self.node.withholds(self))
 
     def abort(self, reason: str) -> None:
@@ -386,7 +411,8 @@ class Connection:
 
 
 def packet_size(data: bytes) -> int:
-    """Return the whole size in bytes of the packet that begins `data`, 0 when its length field is not there yet."""
+    """Return the whole size in bytes of the packet that begins `data`, 0 when its length field is
+    not there yet."""
     value = 0
     for index in range(1, min(5, len(data))):
         byte = data[index]

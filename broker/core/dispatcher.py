@@ -1,4 +1,5 @@
-"""The publish path: topic -> route -> outboxes (design section 5). Nothing here awaits, logs or waits."""
+"""The publish path: topic -> route -> outboxes (design section 5). Nothing here awaits, logs or
+waits."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 
 class SharedGroup:
-    """The members here of one `$share/<group>/<filter>` (MQTT-4.8.2); each message goes to one of them, in turn."""
+    """The members here of one `$share/<group>/<filter>` (MQTT-4.8.2); each message goes to one of
+    them, in turn."""
 
     __slots__ = ("_turn", "connected", "key", "mark", "members", "told")
 
@@ -49,7 +51,8 @@ class SharedGroup:
             self.connected.discard(session.client_id)
 
     def pick(self, allowed: set[Session] | None = None) -> Subscription | None:
-        """Return the next member: a connected one that keeps up, else a connected one, else any (its session queues).
+        """Return the next member: a connected one that keeps up, else a connected one, else any
+        (its session queues).
 
         `allowed`: only one of these.
         """
@@ -71,7 +74,8 @@ class SharedGroup:
 
 
 class Delivery:
-    """What one session gets of one topic: overlapping subscriptions merged (MQTT-3.3.4-2, -3; one copy, highest QoS)."""
+    """What one session gets of one topic: overlapping subscriptions merged (MQTT-3.3.4-2, -3; one
+    copy, highest QoS)."""
 
     __slots__ = ("ids", "no_local", "own", "qos", "retain_as_published", "session")
 
@@ -79,7 +83,8 @@ class Delivery:
         self.session = session
         self.qos = max(s.qos for s in subscriptions)
         self.no_local = any(s.no_local for s in subscriptions)
-        self.own: Delivery | None = None  # with No Local: what the session gets of its own messages (MQTT-3.8.3-3)
+        # With No Local: what the session gets of its own messages (MQTT-3.8.3-3).
+        self.own: Delivery | None = None
         if self.no_local:
             others = [s for s in subscriptions if not s.no_local]
             self.own = Delivery(session, others) if others else None
@@ -93,27 +98,52 @@ class Delivery:
 
 
 class Route:
-    """Everybody who gets a topic, sorted by how. Valid until the subscriptions that match the topic change."""
+    """Everybody who gets a topic, sorted by how. Valid until the subscriptions that match the topic
+    change."""
 
     __slots__ = (
-        "deliveries", "elsewhere", "forward", "generation", "granted", "links", "onward", "permitted", "plain4", "plain5", "raw4",
-        "raw5", "shared", "special", "viewers",
-    )  # fmt: skip
+        "deliveries",
+        "elsewhere",
+        "forward",
+        "generation",
+        "granted",
+        "links",
+        "onward",
+        "permitted",
+        "plain4",
+        "plain5",
+        "raw4",
+        "raw5",
+        "shared",
+        "special",
+        "viewers",
+    )
 
     def __init__(
-        self, deliveries: Sequence[Delivery], shared: Sequence[SharedGroup], forward: bool, interned: Interned
+        self,
+        deliveries: Sequence[Delivery],
+        shared: Sequence[SharedGroup],
+        forward: bool,
+        interned: Interned,
     ) -> None:
-        # Empty tuples: most of 65,536 routes have hardly any receivers, and lists of theirs would be many for the collector.
+        # Empty tuples: most of 65,536 routes have hardly any receivers, and lists of theirs would
+        # be many for the collector.
         self.deliveries = deliveries or ()
         self.shared = shared or ()
-        self.elsewhere: Sequence[tuple[Pool, SharedGroup | None]] = ()  # groups that other brokers have members of, with ours
-        self.granted = min((d.qos for d in deliveries), default=0)  # what all receivers were granted at least
+        # Groups that other brokers have members of, with ours.
+        self.elsewhere: Sequence[tuple[Pool, SharedGroup | None]] = ()
+        # What all receivers were granted at least.
+        self.granted = min((d.qos for d in deliveries), default=0)
         self.forward = forward  # goes over links: every topic that does not begin with '$'
-        self.permitted: set[Session] | None = None  # members of `shared` that may receive the topic; None: all
+        # Members of `shared` that may receive the topic; None: all.
+        self.permitted: set[Session] | None = None
         self.generation = -1  # of `Interest`, for which `links` is right
-        self.links: list[Link] = NO_LINKS  # that the topic's messages take, with routing by interest
-        self.onward: dict[bytes, list[Link]] = NO_WAYS  # the same of messages of other origins, with routing by topic
-        self.viewers: set[Client] | None = None  # who have it among their own `routes`, as rules are in force
+        # Those that the topic's messages take, with routing by interest.
+        self.links: list[Link] = NO_LINKS
+        # The same of messages of other origins, with routing by topic.
+        self.onward: dict[bytes, list[Link]] = NO_WAYS
+        # Who have it among their own `routes`, as rules are in force.
+        self.viewers: set[Client] | None = None
         self.plain4: Sequence[Session] = ()
         self.plain5: Sequence[Session] = ()
         self.special: Sequence[Delivery] = ()
@@ -122,8 +152,9 @@ class Route:
             self.plain4 = [session for session in plain if session.version != 5] or ()
             self.plain5 = [session for session in plain if session.version == 5] or ()
             self.special = [delivery for delivery in deliveries if not delivery.plain] or ()
-        # Who gets QoS 0 packets of 3.x and 5 clients byte for byte, when nobody needs them otherwise. One tuple for all topics
-        # with the same receivers, so that packets of different topics can go out as one piece.
+        # Who gets QoS 0 packets of 3.x and 5 clients byte for byte, when nobody needs them
+        # otherwise. One tuple for all topics with the same receivers, so that packets of different
+        # topics can go out as one piece.
         self.raw4: tuple[Session, ...] | None = None
         self.raw5: tuple[Session, ...] | None = None
         if not (self.special or self.shared):
@@ -163,7 +194,8 @@ class Fanout:
     # ---------------------------------------------------------------- subscriptions
 
     def subscribe(self, subscription: Subscription, group: str | None, inner: str) -> None:
-        """Add or replace a subscription (MQTT-3.8.4-3). `inner`: the filter without its `$share/<group>/`."""
+        """Add or replace a subscription (MQTT-3.8.4-3). `inner`: the filter without its
+        `$share/<group>/`."""
         session = subscription.session
         if subscription.filter not in session.subscriptions:
             self._count(session, filter_memory(subscription.filter))
@@ -188,8 +220,11 @@ class Fanout:
         if session.keeper is not None and isinstance(session, KeptSession):
             session.keeper.subscribed(session, subscription)
 
-    def unsubscribe(self, session: Session, topic_filter: str, group: str | None, inner: str) -> bool:
-        """Remove a subscription; False when there was none. That of a newer session of the same client stays."""
+    def unsubscribe(
+        self, session: Session, topic_filter: str, group: str | None, inner: str
+    ) -> bool:
+        """Remove a subscription; False when there was none. That of a newer session of the same
+        client stays."""
         subscription = session.subscriptions.pop(topic_filter, None)
         if subscription is None:
             return False
@@ -204,7 +239,11 @@ class Fanout:
                 interest.changed(inner, wanted=False)
         else:
             shared = self.shared.get(inner, group)
-            if session.ended and shared is not None and shared.members.get(session.client_id) is not subscription:
+            if (
+                session.ended
+                and shared is not None
+                and shared.members.get(session.client_id) is not subscription
+            ):
                 return True
             if shared is not None:
                 if shared.members.pop(session.client_id, None) is not None:
@@ -228,7 +267,8 @@ class Fanout:
         return len(self.routes) * limits.ROUTE_MEMORY + self._receivers * 16
 
     def leave(self, session: Session) -> None:
-        """Take all subscriptions of a session out that has ended: from now on it gets nothing, wherever they still stand."""
+        """Take all subscriptions of a session out that has ended: from now on it gets nothing,
+        wherever they still stand."""
         session.ended = True
         if len(session.subscriptions) > limits.FILTERS_AT_ONCE:
             self.forget_routes()
@@ -261,7 +301,10 @@ class Fanout:
 
     def _make_room(self) -> None:
         """Forget the routes that were made first, as there are too many, or too many receivers."""
-        while len(self.routes) >= limits.ROUTE_CACHE or self._receivers > limits.ROUTE_CACHE_DELIVERIES:
+        while (
+            len(self.routes) >= limits.ROUTE_CACHE
+            or self._receivers > limits.ROUTE_CACHE_DELIVERIES
+        ):
             for topic in list(islice(self.routes, min(EVICTED, limits.ROUTE_CACHE))):
                 self._forget(topic)
         if len(self._interned) >= limits.INTERNED_RECEIVERS:
@@ -284,7 +327,8 @@ class Fanout:
         self._receivers = 0
 
     def route(self, topic: bytes, *, keep: bool = True) -> Route:
-        """Return the route of a topic name, from the cache or made now, and then kept there (`keep`).
+        """Return the route of a topic name, from the cache or made now, and then kept there
+        (`keep`).
 
         Raises:
             MalformedPacket, ProtocolViolation: not a topic name (MQTT-3.3.2-1, -2).
@@ -309,7 +353,8 @@ class Fanout:
             sessions = {s: subs for s, subs in sessions.items() if s in may}
         deliveries = [Delivery(s, subs) for s, subs in sessions.items()]
         if not keep or name.startswith("$") or len(topic) > limits.ROUTE_CACHE_TOPIC:
-            # Not kept: nobody looks any more at what a client publishes to a topic in `routes` (MQTT-4.7.2-1).
+            # Not kept: nobody looks any more at what a client publishes to a topic in `routes`
+            # (MQTT-4.7.2-1).
             route = Route(deliveries, shared, not name.startswith("$"), {})
             route.permitted = permitted
             route.elsewhere = sharing.matching(name, shared)
@@ -324,7 +369,8 @@ class Fanout:
         return route
 
     def show(self, route: Route, topic: bytes, client: Client) -> None:
-        """Let a client that may publish to a topic find its route without being asked again, as long as the route is kept."""
+        """Let a client that may publish to a topic find its route without being asked again, as
+        long as the route is kept."""
         if self.routes.get(topic) is route:
             if route.viewers is None:
                 route.viewers = set()
@@ -335,12 +381,21 @@ class Fanout:
     # ---------------------------------------------------------------- messages
 
     def run(
-        self, route: Route, chunk: bytes, prefix: int, size: int, version: int, sender: Session | None, *, groups: bool = True
+        self,
+        route: Route,
+        chunk: bytes,
+        prefix: int,
+        size: int,
+        version: int,
+        sender: Session | None,
+        *,
+        groups: bool = True,
     ) -> None:
-        """Deliver a run of QoS 0 packets that share their first `prefix` bytes (header, topic, empty properties).
+        """Deliver a run of QoS 0 packets that share their first `prefix` bytes (header, topic,
+        empty properties).
 
-        `chunk` is the packets as they came, `size` bytes each, of MQTT `version`. Costs per run, not per message. Not `groups`:
-        those of shared subscriptions get nothing.
+        `chunk` is the packets as they came, `size` bytes each, of MQTT `version`. Costs per run,
+        not per message. Not `groups`: those of shared subscriptions get nothing.
         """
         dirty = self.node.dirty
         if route.plain4:
@@ -363,20 +418,33 @@ class Fanout:
             self._run_special(route, chunk, prefix, size, sender, shared)
 
     def _run_special(
-        self, route: Route, chunk: bytes, prefix: int, size: int, sender: Session | None, groups: Sequence[SharedGroup]
+        self,
+        route: Route,
+        chunk: bytes,
+        prefix: int,
+        size: int,
+        sender: Session | None,
+        groups: Sequence[SharedGroup],
     ) -> None:
         topic = topic_of(chunk)
         for start in range(0, len(chunk), size):
-            message = Message(topic, chunk[start + prefix : start + size], 0, False, b"", None, sender)
+            message = Message(
+                topic, chunk[start + prefix : start + size], 0, False, b"", None, sender
+            )
             for delivery in route.special:
-                wanted = delivery.own if delivery.no_local and delivery.session is sender else delivery
+                wanted = (
+                    delivery.own if delivery.no_local and delivery.session is sender else delivery
+                )
                 if wanted is not None:
                     wanted.session.deliver(message, 0, False, wanted.ids)
             for group in groups:
                 self._deliver_shared(group, message, route.permitted)
 
-    def publish(self, message: Message, groups: Sequence[SharedGroup] | None = None, *, keep: bool = True) -> None:
-        """Deliver a message to everybody here who wants it. `groups`: of shared subscriptions, these alone; `keep`: its route."""
+    def publish(
+        self, message: Message, groups: Sequence[SharedGroup] | None = None, *, keep: bool = True
+    ) -> None:
+        """Deliver a message to everybody here who wants it. `groups`: of shared subscriptions,
+        these alone; `keep`: its route."""
         route = self.routes.get(message.topic) or self.route(message.topic, keep=keep)
         if self.node.hooks.topics:
             self._ask(route, message, route.shared if groups is None else groups, only=False)
@@ -386,7 +454,8 @@ class Fanout:
     def publish_along(
         self, route: Route, message: Message, groups: Sequence[SharedGroup], *, only: bool = False
     ) -> None:
-        """Deliver a message along a route, of shared subscriptions to `groups`. `only`: to nobody else."""
+        """Deliver a message along a route, of shared subscriptions to `groups`. `only`: to nobody
+        else."""
         if self.node.hooks.topics:
             self._ask(route, message, groups, only=only)
         elif only:
@@ -414,12 +483,17 @@ class Fanout:
                 delivery = delivery.own
             granted = delivery.qos
             session.deliver(
-                message, qos if qos < granted else granted, retain and delivery.retain_as_published, delivery.ids
+                message,
+                qos if qos < granted else granted,
+                retain and delivery.retain_as_published,
+                delivery.ids,
             )
         for group in route.shared if groups is None else groups:
             self._deliver_shared(group, message, both(allowed, route.permitted))
 
-    def _deliver_shared(self, group: SharedGroup, message: Message, allowed: set[Session] | None = None) -> None:
+    def _deliver_shared(
+        self, group: SharedGroup, message: Message, allowed: set[Session] | None = None
+    ) -> None:
         member = group.pick(allowed)
         if member is not None:
             ids = encode_identifier(member.identifier) if member.identifier else b""
@@ -444,8 +518,8 @@ class Fanout:
                 self._deliver_shared(group, message, allowed)
 
     def batch(self, route: Route, batch: Batch, *, groups: bool = True) -> None:
-        """Deliver a run of QoS 1 or 2 packets of one topic. Costs little per message for receivers that keep up. Not `groups`:
-        those of shared subscriptions get nothing."""
+        """Deliver a run of QoS 1 or 2 packets of one topic. Costs little per message for receivers
+        that keep up. Not `groups`: those of shared subscriptions get nothing."""
         shared = route.shared if groups else ()
         if self.node.durability is not None:
             self.node.durability.batch(route, batch)
@@ -479,14 +553,18 @@ class Fanout:
         """How many messages wait for plugins."""
         return len(self._waiting)
 
-    def _ask(self, route: Route, message: Message, groups: Sequence[SharedGroup], *, only: bool) -> None:
+    def _ask(
+        self, route: Route, message: Message, groups: Sequence[SharedGroup], *, only: bool
+    ) -> None:
         receivers = [] if only else [d.session for d in route.deliveries]
         receivers += [m.session for g in groups for m in g.members.values()]
         if not receivers:
             return
         node = self.node
         at_hand = node.federation.backpressure.at_hand
-        effect = AuthorizeReceive(message, receivers, list(groups), only, None, node.current, at_hand)
+        effect = AuthorizeReceive(
+            message, receivers, list(groups), only, None, node.current, at_hand
+        )
         self._waiting.append(effect)
         if len(self._waiting) >= limits.HOLD_QUEUED:
             node.hold_publisher(self)
@@ -500,7 +578,9 @@ class Fanout:
             if len(self._waiting) == limits.HOLD_QUEUED // 2:
                 self.node.release_publishers(self)
             route = self.route(known.message.topic)
-            deliveries = [] if known.only else [d for d in route.deliveries if d.session in known.allowed]
+            deliveries = (
+                [] if known.only else [d for d in route.deliveries if d.session in known.allowed]
+            )
             narrowed = Route(deliveries, [], False, {})
             narrowed.permitted = route.permitted
             self.node.federation.backpressure.again(known.source, known.at_hand)
@@ -538,15 +618,23 @@ def topic_name(topic: bytes) -> str:
     except UnicodeDecodeError:
         raise MalformedPacket("topic name is not UTF-8 [MQTT-3.3.2-1]") from None
     if not valid_topic_name(name):
-        raise ProtocolViolation("topic name with a wildcard or NUL [MQTT-3.3.2-2]", ReasonCode.TOPIC_NAME_INVALID)
+        raise ProtocolViolation(
+            "topic name with a wildcard or NUL [MQTT-3.3.2-2]", ReasonCode.TOPIC_NAME_INVALID
+        )
     return name
 
 
 def convert_run(chunk: bytes, prefix: int, size: int, version: int) -> bytes:
-    """Re-encode a run of equal-sized QoS 0 packets without properties for the other protocol family (5, or 4 for both 3.x)."""
+    """Re-encode a run of equal-sized QoS 0 packets without properties for the other protocol family
+    (5, or 4 for both 3.x)."""
     topic = topic_of(chunk)
     payload = size - prefix
-    head = b"\x30" + encode_varint(2 + len(topic) + payload + (1 if version == 5 else 0)) + PACKET_IDS[len(topic)] + topic
+    head = (
+        b"\x30"
+        + encode_varint(2 + len(topic) + payload + (1 if version == 5 else 0))
+        + PACKET_IDS[len(topic)]
+        + topic
+    )
     if version == 5:
         head += b"\x00"
     if len(chunk) == size:

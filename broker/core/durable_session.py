@@ -1,7 +1,7 @@
 """A session that survives its broker: what `Session` does, recorded (docs/decisions/0021).
 
-A session becomes one of these when a client wants it kept and the broker has a journal, and an ordinary one again when it is
-over. So sessions that nobody keeps cost nothing more than ever.
+A session becomes one of these when a client wants it kept and the broker has a journal, and an
+ordinary one again when it is over. So sessions that nobody keeps cost nothing more than ever.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ class KeptSession(Session):
     def received(self, packet_id: int, reason: int) -> bool:
         """PUBREC."""
         if self.qos_in_flight(packet_id) == 2:
-            self._journal.settled(self, (b"\x70\x02" if reason >= 0x80 else b"\x50\x02") + PACKET_IDS[packet_id])
+            self._journal.settled(
+                self, (b"\x70\x02" if reason >= 0x80 else b"\x50\x02") + PACKET_IDS[packet_id]
+            )
         return super().received(packet_id, reason)
 
     def completed(self, packet_id: int) -> bool:

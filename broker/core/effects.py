@@ -1,4 +1,5 @@
-"""What a node asks its driver to do, as data; some are answered with `Node.answer` (design section 1)."""
+"""What a node asks its driver to do, as data; some are answered with `Node.answer` (design section
+1)."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class AuthorizeSubscribe:
 
 @dataclass(slots=True, eq=False)
 class AuthorizeReceive:
-    """Which sessions may receive this message? Answer: set of those that may. Messages wait for each other, in order."""
+    """Which sessions may receive this message? Answer: set of those that may. Messages wait for
+    each other, in order."""
 
     message: Message
     receivers: list[Session]
@@ -67,7 +69,8 @@ class Event:
 
 @dataclass(slots=True, eq=False)
 class Dial:
-    """Open a link to an address. Answer: nothing when it stands (`Node.connection_made` came first), else the error's text."""
+    """Open a link to an address. Answer: nothing when it stands (`Node.connection_made` came
+    first), else the error's text."""
 
     host: str
     port: int
@@ -75,15 +78,16 @@ class Dial:
 
 @dataclass(slots=True, eq=False)
 class Datagram:
-    """Send an announcement to the discovery group, from each interface as `discovery.announcement.bind` makes it. No answer."""
+    """Send an announcement to the discovery group, from each interface as
+    `discovery.announcement.bind` makes it. No answer."""
 
     data: bytes
 
 
 @dataclass(slots=True, eq=False)
 class Append:
-    """Write a frame to the journal. Answer: nothing when it is safe, else the error's text; for many frames at once for the
-    last one of them, in their order."""
+    """Write a frame to the journal. Answer: nothing when it is safe, else the error's text; for
+    many frames at once for the last one of them, in their order."""
 
     data: bytes
     mark: int
@@ -91,8 +95,9 @@ class Append:
 
 @dataclass(slots=True, eq=False)
 class Begin:
-    """Begin a new generation of the journal; frames after it go there, or where they went, if it cannot begin. `anew`: something
-    could not be written, and this one says everything again; until it has, it does not count. Nothing else can follow an error.
+    """Begin a new generation of the journal; frames after it go there, or where they went, if it
+    cannot begin. `anew`: something could not be written, and this one says everything again; until
+    it has, it does not count. Nothing else can follow an error.
 
     Answer: nothing when it has begun, else the error's text.
     """
@@ -103,7 +108,8 @@ class Begin:
 
 @dataclass(slots=True, eq=False)
 class Discard:
-    """Delete the generations of the journal before this one, or, if it could not be completed, this one alone. No answer."""
+    """Delete the generations of the journal before this one, or, if it could not be completed, this
+    one alone. No answer."""
 
     generation: int
     failed: bool = False
@@ -111,8 +117,8 @@ class Discard:
 
 @dataclass(slots=True, eq=False)
 class TailWrite:
-    """Write at a place of a segment of the log's tail; a segment begins at place 0. Answer: nothing when the kernel has it, else
-    the error's text; in their order."""
+    """Write at a place of a segment of the log's tail; a segment begins at place 0. Answer: nothing
+    when the kernel has it, else the error's text; in their order."""
 
     segment: int
     offset: int
@@ -132,7 +138,8 @@ class TailRead:
 
 @dataclass(slots=True, eq=False)
 class TailSync:
-    """Put on the disk what was written before. Answer: nothing when it is there, else the error's text."""
+    """Put on the disk what was written before. Answer: nothing when it is there, else the error's
+    text."""
 
     mark: int
 

@@ -1,23 +1,27 @@
-"""How much memory the broker keeps for its clients, and what is refused and dropped when that is too much.
+"""How much memory the broker keeps for its clients, and what is refused and dropped when that is
+too much.
 
-The count is an estimate of what the broker keeps: queues of sessions, retained messages, the replay log, messages for shared
-subscriptions that are not acknowledged, those that wait for what is missing before them, bytes that wait for or come from
-connections, what other brokers say, kept routes, a share for each session, subscription and connection, and filters, names,
-wills and aliases. The process takes more: Python itself (some 60 MB), and what its allocator does not give back. Counting costs
-a message nothing that is sent at once.
+The count is an estimate of what the broker keeps: queues of sessions, retained messages, the replay
+log, messages for shared subscriptions that are not acknowledged, those that wait for what is
+missing before them, bytes that wait for or come from connections, what other brokers say, kept
+routes, a share for each session, subscription and connection, and filters, names, wills and
+aliases. The process takes more: Python itself (some 60 MB), and what its allocator does not give
+back. Counting costs a message nothing that is sent at once.
 
 What happens, in this order:
 
-    from 80 % of the limit on   new retained topics are refused [retained_refused], clients without a session here
-                                [connects_refused, 0x89 or 3], and new filters [subscriptions_refused, 0x97 or 0x80];
-                                the replay log has no room beside for large messages
+    from 80 % of the limit on   new retained topics are refused [retained_refused], clients without
+                                a session here [connects_refused, 0x89 or 3], and new filters
+                                [subscriptions_refused, 0x97 or 0x80]; the replay log has no room
+                                beside for large messages
     from 100 % on               messages for clients that are away are dropped [dropped_memory]
-    from 110 % on               until it is 100 %: sessions of clients that are away end, the largest queue first
-                                [sessions_shed]; then clients for which most waits, or that keep most here, are closed, the
-                                largest first [memory_closed]
+    from 110 % on               until it is 100 %: sessions of clients that are away end, the
+                                largest queue first [sessions_shed]; then clients for which most
+                                waits, or that keep most here, are closed, the largest first
+                                [memory_closed]
 
-Queues of all sessions together have their own limit (`max_queued_bytes`); beyond it messages for clients that are away are
-dropped, too.
+Queues of all sessions together have their own limit (`max_queued_bytes`); beyond it messages for
+clients that are away are dropped, too.
 """
 
 from __future__ import annotations
@@ -57,14 +61,33 @@ SAID = {
     Pressure.FULL: "messages for clients that are away are dropped, too",
 }
 
+
 class Memory:
     """The count of one node, and its limits in bytes; 0: none."""
 
     __slots__ = (
-        "_base", "_connections", "_connections_sum", "_counted_at", "_heavy", "_heavy_next", "_left", "_left_sum", "_loud",
-        "_loud_next", "_node", "_round_at", "_said", "_sessions", "_sessions_sum", "_waiting", "appended", "brink", "limit",
-        "pressure", "queued_limit",
-    )  # fmt: skip
+        "_base",
+        "_connections",
+        "_connections_sum",
+        "_counted_at",
+        "_heavy",
+        "_heavy_next",
+        "_left",
+        "_left_sum",
+        "_loud",
+        "_loud_next",
+        "_node",
+        "_round_at",
+        "_said",
+        "_sessions",
+        "_sessions_sum",
+        "_waiting",
+        "appended",
+        "brink",
+        "limit",
+        "pressure",
+        "queued_limit",
+    )
 
     def __init__(self, node: Node) -> None:
         config = node.config
@@ -97,7 +120,8 @@ class Memory:
 
     @property
     def queued(self) -> int:
-        """Bytes that wait for sessions: not less than there are, a little more until they are counted again."""
+        """Bytes that wait for sessions: not less than there are, a little more until they are
+        counted again."""
         return self._base + self.appended - self._counted_at
 
     @property
@@ -123,21 +147,29 @@ class Memory:
     # ---------------------------------------------------------------- what is refused
 
     def takes_queued(self, session: Session) -> bool:
-        """Whether a message may be queued for a session; asked while `appended` is beyond `brink`."""
+        """Whether a message may be queued for a session; asked while `appended` is beyond
+        `brink`."""
         if session.conn is not None:
             return True  # its publishers are held, and its queue has a limit of its own
-        return not (self.pressure >= Pressure.FULL or (self.queued_limit and self.queued >= self.queued_limit))
+        return not (
+            self.pressure >= Pressure.FULL
+            or (self.queued_limit and self.queued >= self.queued_limit)
+        )
 
     @property
     def takes_more(self) -> bool:
-        """Whether there is room for retained topics, for clients that have no session here and for filters."""
+        """Whether there is room for retained topics, for clients that have no session here and for
+        filters."""
         return self.pressure == Pressure.NONE
 
     # ---------------------------------------------------------------- counting
 
     def _pace(self) -> float:
-        """Return s between two turns: shorter than a fast network takes to fill an eighth of the limit."""
-        return min(1.0, max(0.02, min(limit for limit in (self.limit, self.queued_limit) if limit) / 8e9))
+        """Return s between two turns: shorter than a fast network takes to fill an eighth of the
+        limit."""
+        return min(
+            1.0, max(0.02, min(limit for limit in (self.limit, self.queued_limit) if limit) / 8e9)
+        )
 
     def _turn(self, now: float) -> None:
         """Count on, decide, and drop what is too much."""
@@ -155,8 +187,8 @@ class Memory:
         self.brink = 0 if self.pressure >= Pressure.FULL else self.appended + max(0, left)
 
     def _count_sessions(self) -> None:
-        """Count the queues of some sessions more; at the end of a round its sum is taken. What is queued meanwhile may count
-        twice until the next one."""
+        """Count the queues of some sessions more; at the end of a round its sum is taken. What is
+        queued meanwhile may count twice until the next one."""
         work = 0
         known = self._node.sessions
         for session in self._sessions:
@@ -173,7 +205,11 @@ class Memory:
             if work > limits.MEMORY_STEP:
                 break
         else:
-            self._base, self._counted_at, self._round_at = self._sessions_sum, self._round_at, self.appended
+            self._base, self._counted_at, self._round_at = (
+                self._sessions_sum,
+                self._round_at,
+                self.appended,
+            )
             self._heavy, self._heavy_next = self._heavy_next, {}
             self._sessions, self._sessions_sum = iter(list(known.values())), 0
             self._left, self._left_sum = self._left_sum, 0
@@ -208,22 +244,33 @@ class Memory:
         self._node.relay.log.give_room(0 if self.pressure else self._node.config.log_room())
         if self.pressure > self._said:
             what = SAID[min(self.pressure, Pressure.FULL)]
-            self._node.log("warning", f"memory: {self.used:,} of {self.limit:,} bytes are used; {what}")
+            self._node.log(
+                "warning", f"memory: {self.used:,} of {self.limit:,} bytes are used; {what}"
+            )
             self._said = self.pressure
         elif share < 0.7 and self._said:
-            self._node.log("info", f"memory: {self.used:,} of {self.limit:,} bytes are used; nothing is refused any more")
+            self._node.log(
+                "info",
+                f"memory: {self.used:,} of {self.limit:,} bytes are used; "
+                "nothing is refused any more",
+            )
             self._said = Pressure.NONE
 
     def _shed(self) -> None:
         """End what takes most, until the limit is kept."""
         node = self._node
         left = self.used - self.limit
-        for session, size in sorted(self._heavy.items(), key=lambda item: -item[1])[: limits.MEMORY_SHED]:
+        for session, size in sorted(self._heavy.items(), key=lambda item: -item[1])[
+            : limits.MEMORY_SHED
+        ]:
             if left <= 0:
                 return
             del self._heavy[session]
             if session.conn is None and node.sessions.get(session.client_id) is session:
-                text = f"memory: the session of client {shorten(session.client_id)} ends, with {len(session.queue):,} messages"
+                text = (
+                    f"memory: the session of client {shorten(session.client_id)} ends, "
+                    f"with {len(session.queue):,} messages"
+                )
                 node.log_limit.line("warning", "sessions ended for memory", "this broker", text)
                 node.counters.sessions_shed += 1
                 node.counters.dropped_memory += len(session.queue)
@@ -231,17 +278,23 @@ class Memory:
                 self._left -= left_memory(session)
                 node.end_session(session)
                 left -= size
-        for conn, size in sorted(self._loud.items(), key=lambda item: -item[1])[: limits.MEMORY_SHED]:
+        for conn, size in sorted(self._loud.items(), key=lambda item: -item[1])[
+            : limits.MEMORY_SHED
+        ]:
             if left <= 0:
                 return
             del self._loud[conn]
             if not conn.closed and conn not in node.links_by_connection:
-                text = f"memory: {conn.peer} is closed, with {size:,} bytes that wait or are kept for it"
+                text = (
+                    f"memory: {conn.peer} is closed, "
+                    f"with {size:,} bytes that wait or are kept for it"
+                )
                 node.log_limit.line("warning", "connections closed for memory", conn.peer, text)
                 node.counters.memory_closed += 1
                 kept = left_memory(conn.owner.session) if isinstance(conn.owner, Client) else 0
                 conn.abort("too much waits for it, or is kept")
-                self._waiting -= size - kept  # what is kept may go on with its session, which is away now
+                # What is kept may go on with its session, which is away now.
+                self._waiting -= size - kept
                 left -= size
 
 
@@ -249,13 +302,20 @@ def queue_memory(session: Session) -> int:
     """Return the bytes of memory of what waits for a session or is in flight to it, about."""
     size = session.queued_bytes + session.missed_bytes + len(session.queue) * limits.QUEUED_MEMORY
     for sent in session.inflight.values():
-        size += len(sent) if isinstance(sent, bytes) else size_of(sent.message) + limits.QUEUED_MEMORY
+        size += (
+            len(sent) if isinstance(sent, bytes) else size_of(sent.message) + limits.QUEUED_MEMORY
+        )
     return size
 
 
 def left_memory(session: Session) -> int:
-    """Return the bytes of memory of what a client leaves with its session besides messages and filters, about."""
-    size = 2 * session.client_id.__sizeof__() + session.will_memory + len(session.incoming) * limits.IDENTIFIER_MEMORY
+    """Return the bytes of memory of what a client leaves with its session besides messages and
+    filters, about."""
+    size = (
+        2 * session.client_id.__sizeof__()
+        + session.will_memory
+        + len(session.incoming) * limits.IDENTIFIER_MEMORY
+    )
     return size + (session.username.__sizeof__() if session.username is not None else 0)
 
 

@@ -1,4 +1,5 @@
-"""An application message on its way through the broker, encoded once per (version, QoS) (design section 5)."""
+"""An application message on its way through the broker, encoded once per (version, QoS) (design
+section 5)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ PACKET_IDS = [n.to_bytes(2, "big") for n in range(65536)]
 
 
 class Stamp(NamedTuple):
-    """When a retained message was published, by the hybrid clock of its origin, and when it is over (`retained_sync`)."""
+    """When a retained message was published, by the hybrid clock of its origin, and when it is over
+    (`retained_sync`)."""
 
     time: int
     death: int
@@ -27,22 +29,37 @@ class Stamp(NamedTuple):
 
 
 class Message:
-    """One message. `properties` is the encoded MQTT 5 property section *without* its length, as it goes to receivers:
-    no topic alias, no subscription identifier, no message expiry (that one is made anew from `expires_at`, s)."""
+    """One message. `properties` is the encoded MQTT 5 property section *without* its length, as it
+    goes to receivers: no topic alias, no subscription identifier, no message expiry (that one is
+    made anew from `expires_at`, s)."""
 
-    __slots__ = ("cache", "choice", "expires_at", "number", "payload", "properties", "qos", "retain", "sender", "stamp", "topic")
+    __slots__ = (
+        "cache",
+        "choice",
+        "expires_at",
+        "number",
+        "payload",
+        "properties",
+        "qos",
+        "retain",
+        "sender",
+        "stamp",
+        "topic",
+    )
 
     choice: Choice
-    """Of messages from a link that say who of a shared subscription gets them, and of those that were given back; not set on all
-    others."""
+    """Of messages from a link that say who of a shared subscription gets them, and of those that
+    were given back; not set on all others."""
 
     number: int
     """In the journal; not set on messages that no session keeps."""
 
     stamp: Stamp
-    """Of retained messages alone, from when they are published or come from a link; not set on all others."""
+    """Of retained messages alone, from when they are published or come from a link; not set on all
+    others."""
 
-    def __init__(  # the hot path makes one of these per QoS 1 or 2 message: positional, no defaults to fill in
+    # the hot path makes one of these per QoS 1 or 2 message: positional, no defaults to fill in
+    def __init__(
         self,
         topic: bytes,
         payload: bytes,
@@ -62,7 +79,8 @@ class Message:
         self.cache: dict[int, tuple[bytes, bytes]] | None = None
 
     def halves(self, version: int, qos: int, retain: bool) -> tuple[bytes, bytes]:
-        """Return (up to the packet identifier, from behind it) of the PUBLISH for this version and QoS, made once.
+        """Return (up to the packet identifier, from behind it) of the PUBLISH for this version and
+        QoS, made once.
 
         Only for a message that does not expire; see `packet`.
         """
@@ -88,7 +106,8 @@ class Message:
         dup: bool = False,
         subscription_ids: bytes = b"",
     ) -> bytes:
-        """Encode the PUBLISH for one receiver. `subscription_ids`: encoded properties of its subscriptions (MQTT-3.3.4-3)."""
+        """Encode the PUBLISH for one receiver. `subscription_ids`: encoded properties of its
+        subscriptions (MQTT-3.3.4-3)."""
         if version != 5 or (self.expires_at is None and not subscription_ids):
             head, tail = self.halves(version, qos, retain)
         else:
@@ -109,18 +128,27 @@ class Message:
 def encode_halves(
     topic: bytes, payload: bytes, version: int, qos: int, retain: bool, properties: bytes
 ) -> tuple[bytes, bytes]:
-    """Encode a PUBLISH as what stands before and what stands behind the packet identifier (MQTT-3.3)."""
+    """Encode a PUBLISH as what stands before and what stands behind the packet identifier
+    (MQTT-3.3)."""
     if version == 5:
-        tail = encode_varint(len(properties)) + properties + payload if properties else b"\x00" + payload
+        tail = (
+            encode_varint(len(properties)) + properties + payload
+            if properties
+            else b"\x00" + payload
+        )
     else:
         tail = payload
     length = 2 + len(topic) + len(tail) + (2 if qos else 0)
     if length < 128:
         head = bytes((0x30 | qos << 1 | retain, length)) + PACKET_IDS[len(topic)] + topic
     else:
-        head = bytes((0x30 | qos << 1 | retain,)) + encode_varint(length) + PACKET_IDS[len(topic)] + topic
+        head = (
+            bytes((0x30 | qos << 1 | retain,))
+            + encode_varint(length)
+            + PACKET_IDS[len(topic)]
+            + topic
+        )
     return head, tail
-
 
 
 def message_of(will: Will, now: float, sender: object) -> Message:
@@ -131,7 +159,9 @@ def message_of(will: Will, now: float, sender: object) -> Message:
     encoded = encode_properties(properties)
     encoded = encoded[read_length(encoded, 0)[1] :]
     expires_at = None if expiry is None else now + expiry
-    return Message(will.topic.encode(), will.payload, will.qos, will.retain, encoded, expires_at, sender)
+    return Message(
+        will.topic.encode(), will.payload, will.qos, will.retain, encoded, expires_at, sender
+    )
 
 
 def size_of(message: Message) -> int:

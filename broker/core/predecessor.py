@@ -1,14 +1,18 @@
-"""What a client sent on its last connection comes before what it sends on the next one (MQTT-3.1.4-3, MQTT-4.6.0).
+"""What a client sent on its last connection comes before what it sends on the next one
+(MQTT-3.1.4-3, MQTT-4.6.0).
 
-A client may publish, send DISCONNECT, close and connect again at once. Its new CONNECT may be read first, while the kernel, a
-slow plugin or backpressure still holds what it sent before. Then the takeover waits until that is handled:
+A client may publish, send DISCONNECT, close and connect again at once. Its new CONNECT may be read
+first, while the kernel, a slow plugin or backpressure still holds what it sent before. Then the
+takeover waits until that is handled:
 
     CONNECT -> nothing is left of the old connection -> takeover, in the same turn
-            -> something is left: waiting -(handled, or the old connection has ended)-> takeover
-                                          -(QUIET s without progress, or LONGEST s)---> takeover [takeover_unread]
+            -> something is left: waiting
+                   -(handled, or the old connection has ended)-> takeover
+                   -(QUIET s without progress, or LONGEST s)---> takeover [takeover_unread]
 
-Clients that connect with the same client id meanwhile wait in line, in the order in which they came. A client that has connected
-to another broker is waited for in the same way, before its connection here is closed (`leave`).
+Clients that connect with the same client id meanwhile wait in line, in the order in which they
+came. A client that has connected to another broker is waited for in the same way, before its
+connection here is closed (`leave`).
 """
 
 from __future__ import annotations
@@ -29,12 +33,13 @@ if TYPE_CHECKING:
 
 LOOK = 0.001
 LOOK_AGAIN = 0.005
-"""s until the first look at what is left, and between two more. A turn of the event loop is usually enough."""
+"""s until the first look at what is left, and between two more. A turn of the event loop is usually
+enough."""
 
 
 class Line:
-    """The handshakes that wait for one client id, and how far the old connection has come. `left`: what is to be done first,
-    as the client has connected to another broker."""
+    """The handshakes that wait for one client id, and how far the old connection has come. `left`:
+    what is to be done first, as the client has connected to another broker."""
 
     __slots__ = ("at", "began", "left", "old", "waiting")
 
@@ -68,15 +73,19 @@ class Predecessors:
             line = self._lines[client_id] = Line(now)
             self._node.schedule(now + LOOK, lambda at: self._look(client_id, at))
         if len(line.waiting) >= limits.MAX_SUCCESSORS:
-            handshake.turn_away(ReasonCode.SERVER_BUSY, "connects once more while its older connections are being read")
+            handshake.turn_away(
+                ReasonCode.SERVER_BUSY,
+                "connects once more while its older connections are being read",
+            )
             return True
         line.waiting.append(handshake)
         handshake.in_line = handshake.conn.waiting = True
         return True
 
     def leave(self, client_id: str, then: Callable[[float], object], now: float) -> None:
-        """Call `then` when what a client sent on its connection here is handled, or has been waited for long enough: it has
-        connected to another broker. Never at once: nothing of a client is handled in the middle of what a link brings."""
+        """Call `then` when what a client sent on its connection here is handled, or has been waited
+        for long enough: it has connected to another broker. Never at once: nothing of a client is
+        handled in the middle of what a link brings."""
         line = self._lines.get(client_id)
         if line is None:
             line = self._lines[client_id] = Line(now)
@@ -94,7 +103,8 @@ class Predecessors:
         return session.conn if session is not None else None
 
     def _unread(self, old: Connection) -> bool:
-        """Have the driver hand over what has come; return whether something of it is still to be handled."""
+        """Have the driver hand over what has come; return whether something of it is still to be
+        handled."""
         node = self._node
         current = node.current
         more = old.transport.unread()

@@ -1,6 +1,8 @@
-"""PUBLISH of a client, one packet at a time (MQTT-3.3): what is checked, who is asked, what is answered.
+"""PUBLISH of a client, one packet at a time (MQTT-3.3): what is checked, who is asked, what is
+answered.
 
-The common case does not come here: `Client.packets` and `qos_fast_path` handle runs of plain packets.
+The common case does not come here: `Client.packets` and `qos_fast_path` handle runs of plain
+packets.
 """
 
 from __future__ import annotations
@@ -50,11 +52,16 @@ def publish(client: Client, packet: Publish) -> None:
     if packet.qos and client.window is not None:
         client.window.check(session.incoming, packet_id)
         # QoS 1 need not be looked at while QoS 2 cannot have filled the window
-        client.fast_qos = min(config.max_qos, 1) if len(session.incoming) + 1 < client.window.maximum else 0
-    if packet.qos == 2 and packet_id in session.incoming:  # a repetition: answered, not delivered (MQTT-4.3.3-10)
+        client.fast_qos = (
+            min(config.max_qos, 1) if len(session.incoming) + 1 < client.window.maximum else 0
+        )
+    # A repetition: answered, not delivered (MQTT-4.3.3-10).
+    if packet.qos == 2 and packet_id in session.incoming:
         client.send(b"\x50\x02" + PACKET_IDS[packet_id])
         return
-    message = Message(topic, packet.payload, packet.qos, packet.retain, encoded, expires_at, session)
+    message = Message(
+        topic, packet.payload, packet.qos, packet.retain, encoded, expires_at, session
+    )
     if properties and config.check_payload_format and not well_formed(packet.payload, properties):
         why = "the payload is not the UTF-8 text that its Payload Format Indicator promises"
         if not packet.qos:
@@ -68,7 +75,9 @@ def _aliased(client: Client, topic: bytes, alias: int | None) -> bytes:
     if alias is None:
         return topic
     if alias == 0 or alias > client.node.config.topic_alias_maximum:
-        raise ProtocolViolation("Topic Alias out of range [MQTT-3.3.2-9]", ReasonCode.TOPIC_ALIAS_INVALID)
+        raise ProtocolViolation(
+            "Topic Alias out of range [MQTT-3.3.2-9]", ReasonCode.TOPIC_ALIAS_INVALID
+        )
     if topic:
         client.aliases_memory += len(topic) - len(client.aliases.get(alias, b""))
         client.aliases[alias] = topic
@@ -87,7 +96,8 @@ def _accept(client: Client, message: Message, packet_id: int) -> None:
     if node.hooks.events:
         node.event("broker_message_received", client=client, message=message, packet_id=packet_id)
     if message.topic[:1] == b"$":
-        refuse(client, message, packet_id, why="topics that begin with $ are the broker's own")  # MQTT-4.7.2
+        # MQTT-4.7.2
+        refuse(client, message, packet_id, why="topics that begin with $ are the broker's own")
     elif (
         (permissions := client.session.permissions) is not None
         and message.topic not in client.routes
@@ -140,7 +150,8 @@ def refuse(
     reason: int = ReasonCode.NOT_AUTHORIZED,
     why: str = "not authorized to publish to this topic",
 ) -> None:
-    """Tell an MQTT 5 client why its message was not taken; others only see that it is acknowledged (MQTT-3.3.5-2)."""
+    """Tell an MQTT 5 client why its message was not taken; others only see that it is acknowledged
+    (MQTT-3.3.5-2)."""
     client.node.counters.publish_refused += 1
     reason = reason if client.version == 5 else 0
     if message.qos == 1:

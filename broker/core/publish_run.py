@@ -1,8 +1,10 @@
-"""A run of QoS 1 or 2 PUBLISH packets of one topic, size and property section: handled as one piece of bytes.
+"""A run of QoS 1 or 2 PUBLISH packets of one topic, size and property section: handled as one piece
+of bytes.
 
-All packets of a batch are equal up to their packet identifier and between it and the payload, so that numbering them anew for a
-receiver is two strided copies, whatever their number. On a link they have one identifier (`LINK_ID`), as nothing is acknowledged
-there packet by packet: a run is found by comparing one prefix.
+All packets of a batch are equal up to their packet identifier and between it and the payload, so
+that numbering them anew for a receiver is two strided copies, whatever their number. On a link they
+have one identifier (`LINK_ID`), as nothing is acknowledged there packet by packet: a run is found
+by comparing one prefix.
 """
 
 from __future__ import annotations
@@ -16,19 +18,32 @@ LOW = bytes(n & 0xFF for n in range(65536))
 """The two bytes of consecutive packet identifiers."""
 
 MOST = 1024
-"""packets of one batch at most: who holds publishers back, or replays a log, must not overshoot by more."""
+"""packets of one batch at most: who holds publishers back, or replays a log, must not overshoot by
+more."""
 
 LARGEST = 4096
 """bytes of a packet; with larger ones the copies cost more than what is saved for each packet."""
 
 
 class Batch:
-    """Packets of a PUBLISH run; `data` is `count` packets of `size` bytes each, of MQTT `version` 5, or 4 for both 3.x."""
+    """Packets of a PUBLISH run; `data` is `count` packets of `size` bytes each, of MQTT `version`
+    5, or 4 for both 3.x."""
 
     __slots__ = (
-        "_forms", "_messages", "_sender", "count", "data", "number", "payload", "properties", "qos", "size", "start", "topic",
+        "_forms",
+        "_messages",
+        "_sender",
+        "count",
+        "data",
+        "number",
+        "payload",
+        "properties",
+        "qos",
+        "size",
+        "start",
+        "topic",
         "version",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
@@ -42,7 +57,8 @@ class Batch:
         size: int,
         sender: object = None,
     ) -> None:
-        """`start`, `payload`: where in a packet its identifier and its payload begin; `properties`: without their length."""
+        """`start`, `payload`: where in a packet its identifier and its payload begin; `properties`:
+        without their length."""
         self.topic = topic
         self.qos = qos
         self.properties = properties
@@ -58,7 +74,8 @@ class Batch:
         self._sender = sender
 
     def form(self, version: int, qos: int) -> Batch:
-        """Return the packets as receivers with this version and QoS get them, made once. At QoS 0 there is nothing to number."""
+        """Return the packets as receivers with this version and QoS get them, made once. At QoS 0
+        there is nothing to number."""
         five = version == 5
         if qos == self.qos and five == (self.version == 5):
             return self
@@ -74,9 +91,21 @@ class Batch:
         start = len(head)
         head += (LINK_ID if qos else b"") + section
         data, size = self.data, self.size
-        whole = head + head.join([data[at + self.payload : at + size] for at in range(0, len(data), size)])
+        whole = head + head.join(
+            [data[at + self.payload : at + size] for at in range(0, len(data), size)]
+        )
         size = len(whole) // self.count
-        form = Batch(topic, qos, self.properties, 5 if five else 4, whole, start, len(head), size, self._sender)
+        form = Batch(
+            topic,
+            qos,
+            self.properties,
+            5 if five else 4,
+            whole,
+            start,
+            len(head),
+            size,
+            self._sender,
+        )
         form.number = self.number
         forms[five << 2 | qos] = form
         return form
@@ -84,7 +113,17 @@ class Batch:
     def part(self, low: int, high: int) -> Batch:
         """Return the packets from number `low` to before `high`, counted from 0."""
         data = self.data[low * self.size : high * self.size]
-        part = Batch(self.topic, self.qos, self.properties, self.version, data, self.start, self.payload, self.size, self._sender)
+        part = Batch(
+            self.topic,
+            self.qos,
+            self.properties,
+            self.version,
+            data,
+            self.start,
+            self.payload,
+            self.size,
+            self._sender,
+        )
         part.number = self.number and self.number + low
         return part
 
@@ -96,12 +135,15 @@ class Batch:
         return bytes(packets)
 
     def for_links(self, key: bytes, sequence: int) -> bytes:
-        """Return the packets (of MQTT 5) for links: the first names its origin, the others, `size` bytes each, continue it."""
+        """Return the packets (of MQTT 5) for links: the first names its origin, the others, `size`
+        bytes each, continue it."""
         packets = bytearray(self.data)
         packets[self.start :: self.size] = LINK_ID[:1] * self.count
         packets[self.start + 1 :: self.size] = LINK_ID[1:] * self.count
         payload = self.data[self.payload : self.size]
-        packets[: self.size] = encode_link_publish(self.topic, payload, self.qos, False, self.properties, None, key, sequence)
+        packets[: self.size] = encode_link_publish(
+            self.topic, payload, self.qos, False, self.properties, None, key, sequence
+        )
         return bytes(packets)
 
     def messages(self) -> list[Message]:
@@ -114,7 +156,9 @@ class Batch:
             cached = self.version << 3 | qos << 1
             found = self._messages = []
             for at in range(0, len(data), size):
-                message = Message(topic, data[at + payload : at + size], qos, False, properties, None, sender)
+                message = Message(
+                    topic, data[at + payload : at + size], qos, False, properties, None, sender
+                )
                 # A receiver of the same version gets the very bytes but for the packet identifier.
                 message.cache = {cached: (head, data[at + start + 2 : at + size])}
                 if self.number:

@@ -1,7 +1,8 @@
 """QoS 1 and 2 as most clients use them: runs of PUBLISH and of acknowledgements without reasons.
 
-Nothing here makes an object per message: what is in flight is the packet itself (`Session.inflight` holds its bytes). A run ends
-before whatever is not as it should be, and that takes the path for everything else (`Client._packet`), which behaves the same.
+Nothing here makes an object per message: what is in flight is the packet itself (`Session.inflight`
+holds its bytes). A run ends before whatever is not as it should be, and that takes the path for
+everything else (`Client._packet`), which behaves the same.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
 
 
 def _consecutive(first: int, data: bytes, position: int, size: int) -> range:
-    """Return the identifiers of a run of acknowledgements when they count upwards, as they mostly do; else nothing."""
+    """Return the identifiers of a run of acknowledgements when they count upwards, as they mostly
+    do; else nothing."""
     count = (size - position) // 4
     if count < FEWEST or first not in ANSWERS:
         return range(0)
@@ -108,7 +110,8 @@ def _consecutive(first: int, data: bytes, position: int, size: int) -> range:
 
 
 def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
-    """Take a whole run of acknowledgements; False, and nothing is done, when one of them is not as it should be."""
+    """Take a whole run of acknowledgements; False, and nothing is done, when one of them is not as
+    it should be."""
     session = client.session
     inflight = session.inflight
     count = len(numbers)
@@ -123,7 +126,9 @@ def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
         if first == 0x70:
             if sent.count(RELEASED) < count:
                 return False
-        elif [packet[0] for packet in sent if isinstance(packet, bytes)].count(0x32 if first == 0x40 else 0x34) < count:
+        elif [packet[0] for packet in sent if isinstance(packet, bytes)].count(
+            0x32 if first == 0x40 else 0x34
+        ) < count:
             return False
         if first == 0x50:
             inflight.update(dict.fromkeys(numbers, RELEASED))
@@ -146,9 +151,11 @@ def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
 
 
 def publish_run(client: Client, first: int, data: bytes, position: int, body: int, end: int) -> int:
-    """Take a run of PUBLISH packets of one topic and size; returns where it ends, `position` when nothing was taken.
+    """Take a run of PUBLISH packets of one topic and size; returns where it ends, `position` when
+    nothing was taken.
 
-    Negative: the end, and nothing of this publisher may be taken now, as somebody who gets its messages is behind.
+    Negative: the end, and nothing of this publisher may be taken now, as somebody who gets its
+    messages is behind.
     """
     start = body + 2 + (data[body] << 8 | data[body + 1])
     five = client.version == 5
@@ -171,7 +178,11 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
     prefix = data[position:start]
     packet = end - position
     last = len(data) - packet
-    if position + 4 * packet <= len(data) and packet <= LARGEST and data.startswith(prefix, position + 3 * packet):
+    if (
+        position + 4 * packet <= len(data)
+        and packet <= LARGEST
+        and data.startswith(prefix, position + 3 * packet)
+    ):
         batch = _batch(client, route, data, position, start, payload, packet, properties)
         if batch is not None:
             node.fanout.batch(route, batch)
@@ -180,7 +191,9 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
             position += len(batch.data)
             return -position if client.conn.held else position
     targets = (route.raw5 if five else route.raw4) if route.granted >= qos else None
-    if (node.federated and route.forward) or (targets and node.durability is not None and any(s.number for s in targets)):
+    if (node.federated and route.forward) or (
+        targets and node.durability is not None and any(s.number for s in targets)
+    ):
         targets = None
     answers: list[bytes] = []
     conn = client.conn
@@ -199,7 +212,11 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
         if qos == 2:
             incoming.add(packet_id)
         if targets is None:
-            _deliver(client, route, _message(client, prefix, data[start + 2 : end], data[payload:end], qos, properties))
+            _deliver(
+                client,
+                route,
+                _message(client, prefix, data[start + 2 : end], data[payload:end], qos, properties),
+            )
             held = conn.held
         else:
             tail = data[start + 2 : end]
@@ -210,7 +227,12 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
                     or session.checked
                     or len(session.inflight) >= session.receive_maximum
                 ):
-                    session.deliver(_message(client, prefix, tail, data[payload:end], qos, properties), qos, False, b"")
+                    session.deliver(
+                        _message(client, prefix, tail, data[payload:end], qos, properties),
+                        qos,
+                        False,
+                        b"",
+                    )
                     held = conn.held
                 else:
                     _send(session, prefix, tail)
@@ -223,7 +245,11 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
             break
     if answers:
         node.counters.published_acknowledged += len(answers)
-        if qos == 2 and isinstance(session := client.session, KeptSession) and session.keeper is not None:
+        if (
+            qos == 2
+            and isinstance(session := client.session, KeptSession)
+            and session.keeper is not None
+        ):
             session.keeper.incoming(session, b"".join(answers))
         head = b"\x40\x02" if qos == 1 else b"\x50\x02"
         outbox = conn.outbox
@@ -234,9 +260,17 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
 
 
 def _batch(
-    client: Client, route: Route, data: bytes, position: int, start: int, payload: int, packet: int, properties: bytes
+    client: Client,
+    route: Route,
+    data: bytes,
+    position: int,
+    start: int,
+    payload: int,
+    packet: int,
+    properties: bytes,
 ) -> Batch | None:
-    """Take and acknowledge the run that begins at `position` (see `publish_run`) if all its receivers can get it as one piece."""
+    """Take and acknowledge the run that begins at `position` (see `publish_run`) if all its
+    receivers can get it as one piece."""
     if route.special or route.shared or route.elsewhere or properties.startswith(ORIGIN):
         return None
     qos = data[position] >> 1 & 3
@@ -290,7 +324,17 @@ def _batch(
     conn.outbox.append(bytes(answers))
     start, payload = start - position, payload - position
     chunk = data[position:after]
-    return Batch(topic_of(chunk), qos, properties, client.version, chunk, start, payload, packet, client.session)
+    return Batch(
+        topic_of(chunk),
+        qos,
+        properties,
+        client.version,
+        chunk,
+        start,
+        payload,
+        packet,
+        client.session,
+    )
 
 
 def _send(session: Session, head: bytes, tail: bytes) -> None:
@@ -308,7 +352,9 @@ def _send(session: Session, head: bytes, tail: bytes) -> None:
     session.node.counters.delivered += 1
 
 
-def _message(client: Client, prefix: bytes, tail: bytes, payload: bytes, qos: int, properties: bytes) -> Message:
+def _message(
+    client: Client, prefix: bytes, tail: bytes, payload: bytes, qos: int, properties: bytes
+) -> Message:
     body = 2
     while prefix[body - 1] >= 0x80:
         body += 1

@@ -13,11 +13,12 @@ MAX_REASON = 500
 
 
 def explain(packet: Explained, why: str, maximum: int) -> bytes:
-    """Encode an MQTT 5 packet with a Reason String, without it when the packet would exceed `maximum` (bytes), the
-    Maximum Packet Size of the client (MQTT-3.2.2-19, MQTT-3.4.2-2, MQTT-3.9.2-1, MQTT-3.14.2-3).
+    """Encode an MQTT 5 packet with a Reason String, without it when the packet would exceed
+    `maximum` (bytes), the Maximum Packet Size of the client (MQTT-3.2.2-19, MQTT-3.4.2-2,
+    MQTT-3.9.2-1, MQTT-3.14.2-3).
 
-    Whoever calls has looked whether the client wants to be told: all but CONNACK and DISCONNECT need its Request Problem
-    Information (MQTT-3.1.2-29).
+    Whoever calls has looked whether the client wants to be told: all but CONNACK and DISCONNECT
+    need its Request Problem Information (MQTT-3.1.2-29).
     """
     bare = encode_packet(packet, 5)
     if not why:
@@ -32,7 +33,8 @@ def explain(packet: Explained, why: str, maximum: int) -> bytes:
 
 
 def well_formed(payload: bytes, properties: Properties | None) -> bool:
-    """Tell whether a payload is UTF-8 text if its Payload Format Indicator promises that (MQTT 5, 3.3.2.3.2)."""
+    """Tell whether a payload is UTF-8 text if its Payload Format Indicator promises that (MQTT 5,
+    3.3.2.3.2)."""
     if not properties or properties.get(Property.PAYLOAD_FORMAT_INDICATOR) != 1:
         return True
     try:

@@ -1,7 +1,9 @@
-"""Retained messages for new subscriptions (MQTT-3.3.1-9), a little in each turn: a filter may match, or look through, a million.
+"""Retained messages for new subscriptions (MQTT-3.3.1-9), a little in each turn: a filter may
+match, or look through, a million.
 
-What is found in the first steps goes out with the SUBACK. The rest follows no faster than the client takes it, so that it
-does not fill its queue; a message that is written meanwhile comes as it is then.
+What is found in the first steps goes out with the SUBACK. The rest follows no faster than the
+client takes it, so that it does not fill its queue; a message that is written meanwhile comes as it
+is then.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class RetainedFeeds:
         return len(self._feeds)
 
     def begin(self, session: Session, subscriptions: Iterable[Subscription]) -> None:
-        """Send what is retained for new subscriptions of a session, behind what it is still to get."""
+        """Send what is retained for new subscriptions of a session, behind what it is still to
+        get."""
         new = {subscription.filter: subscription for subscription in subscriptions}
         if not new:
             return
@@ -84,7 +87,8 @@ class RetainedFeeds:
             feed.subscription = feed.waiting.pop(filter_)
             feed.found = self._node.retained.search(split_shared(filter_)[1], now)
             return 1
-        if session.subscriptions.get(subscription.filter) is not subscription:  # it is another one by now, or gone
+        # It is another one by now, or gone.
+        if session.subscriptions.get(subscription.filter) is not subscription:
             feed.subscription = None
             return 1
         try:

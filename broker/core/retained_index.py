@@ -1,8 +1,10 @@
-"""Which write of each retained topic is here, as a table that two brokers can compare in a few steps.
+"""Which write of each retained topic is here, as a table that two brokers can compare in a few
+steps.
 
-A topic's place is a hash of its name. The first byte of the place chooses one of 256 parts, the second one of 256 leaves in it;
-the digest of a leaf, a part or the whole is the exclusive or of hashes over (place, time, origin) of what is in it, so that
-it depends on no order and is kept up to date at the cost of one write.
+A topic's place is a hash of its name. The first byte of the place chooses one of 256 parts, the
+second one of 256 leaves in it; the digest of a leaf, a part or the whole is the exclusive or of
+hashes over (place, time, origin) of what is in it, so that it depends on no order and is kept up to
+date at the cost of one write.
 """
 
 from __future__ import annotations
@@ -20,15 +22,18 @@ def place_of(topic: bytes) -> bytes:
 
 
 class Mark:
-    """One write of a topic: when (`time`, hybrid clock) and where (`key`, an origin's 16 characters) it was published.
+    """One write of a topic: when (`time`, hybrid clock) and where (`key`, an origin's 16
+    characters) it was published.
 
-    `sequence`: its number there, 0 when it was never flooded; `death`: ms since the epoch when it was deleted, or
-    expires, 0 for never; `dead`: nothing is left but the mark.
+    `sequence`: its number there, 0 when it was never flooded; `death`: ms since the epoch when it
+    was deleted, or expires, 0 for never; `dead`: nothing is left but the mark.
     """
 
     __slots__ = ("dead", "death", "key", "place", "qos", "sequence", "time", "topic")
 
-    def __init__(self, topic: bytes, place: bytes, time: int, key: bytes, sequence: int, death: int, qos: int) -> None:
+    def __init__(
+        self, topic: bytes, place: bytes, time: int, key: bytes, sequence: int, death: int, qos: int
+    ) -> None:
         self.topic = topic
         self.place = place
         self.time = time
@@ -44,7 +49,12 @@ class Mark:
 
     def pack(self) -> bytes:
         """Return all but the place, as the table keeps it."""
-        head = self.time.to_bytes(8, "big") + self.key + self.sequence.to_bytes(6, "big") + self.death.to_bytes(6, "big")
+        head = (
+            self.time.to_bytes(8, "big")
+            + self.key
+            + self.sequence.to_bytes(6, "big")
+            + self.death.to_bytes(6, "big")
+        )
         return head + bytes((self.qos | self.dead << 7,)) + self.topic
 
 
@@ -59,7 +69,15 @@ def unpack(place: bytes, packed: bytes) -> Mark:
     """Return the mark that was packed."""
     flags = packed[FIXED - 1]
     sequence, death = int.from_bytes(packed[WRITE:30], "big"), int.from_bytes(packed[30:36], "big")
-    mark = Mark(packed[FIXED:], place, int.from_bytes(packed[:8], "big"), packed[8:WRITE], sequence, death, flags & 3)
+    mark = Mark(
+        packed[FIXED:],
+        place,
+        int.from_bytes(packed[:8], "big"),
+        packed[8:WRITE],
+        sequence,
+        death,
+        flags & 3,
+    )
     mark.dead = flags > 127
     return mark
 
@@ -70,8 +88,8 @@ def _digest(place: bytes, packed: bytes) -> int:
 
 
 class Digests:
-    """The table. A prefix is the first 0, 1 or 2 bytes of places. It is made of bytes in dicts and of no objects: with a million
-    of them the garbage collector would take a second each time."""
+    """The table. A prefix is the first 0, 1 or 2 bytes of places. It is made of bytes in dicts and
+    of no objects: with a million of them the garbage collector would take a second each time."""
 
     __slots__ = ("_counts", "_leaves", "_parts", "_size", "_values", "whole")
 
@@ -139,8 +157,11 @@ class Digests:
         return len(self._leaves.get(prefix, ()))
 
     def leaves(self, prefix: bytes) -> Iterable[bytes]:
-        """Return the prefixes of the leaves of a part, or of a leaf itself; there may be nothing in them."""
-        return (bytes((prefix[0], index)) for index in range(256)) if len(prefix) == 1 else (prefix,)
+        """Return the prefixes of the leaves of a part, or of a leaf itself; there may be nothing in
+        them."""
+        return (
+            (bytes((prefix[0], index)) for index in range(256)) if len(prefix) == 1 else (prefix,)
+        )
 
     def present(self) -> list[bytes]:
         """Return the prefixes of all leaves in which something is."""

@@ -1,7 +1,9 @@
-"""Retained messages (MQTT-3.3.1-5 to -8), and which of several writes of a topic wins: the last by (time, origin), in any order.
+"""Retained messages (MQTT-3.3.1-5 to -8), and which of several writes of a topic wins: the last by
+(time, origin), in any order.
 
-A deletion and a message that expired leave their mark behind, a tombstone, so that an older write that comes later is known to be
-older. Tombstones are forgotten by the time of day, so on all brokers at the same time.
+A deletion and a message that expired leave their mark behind, a tombstone, so that an older write
+that comes later is known to be older. Tombstones are forgotten by the time of day, so on all
+brokers at the same time.
 """
 
 from __future__ import annotations
@@ -35,26 +37,38 @@ class Change(IntEnum):
 
 
 EXPIRES = 4
-"""In the first byte of a packed message, behind its QoS: when it expires (s) follows, ahead of its properties."""
+"""In the first byte of a packed message, behind its QoS: when it expires (s) follows, ahead of its
+properties."""
 
 _TIME = Struct(">d")
 
 
 def _pack(message: Message) -> bytes:
-    """Return a message without its topic as the store keeps it: properties (their length first) and payload. With objects for a
-    million of them the garbage collector would take a second each time."""
+    """Return a message without its topic as the store keeps it: properties (their length first) and
+    payload. With objects for a million of them the garbage collector would take a second each
+    time."""
     properties = message.properties
     size = len(properties).to_bytes(4, "big")
     if message.expires_at is None:
         return b"".join((bytes((message.qos,)), size, properties, message.payload))
-    return b"".join((bytes((message.qos | EXPIRES,)), _TIME.pack(message.expires_at), size, properties, message.payload))
+    return b"".join(
+        (
+            bytes((message.qos | EXPIRES,)),
+            _TIME.pack(message.expires_at),
+            size,
+            properties,
+            message.payload,
+        )
+    )
 
 
 def _unpack(topic: bytes, packed: bytes) -> Message:
     at = 9 if packed[0] & EXPIRES else 1
     expires_at = _TIME.unpack_from(packed, 1)[0] if at > 1 else None
     payload = at + 4 + int.from_bytes(packed[at : at + 4], "big")
-    return Message(topic, packed[payload:], packed[0] & 3, True, packed[at + 4 : payload], expires_at, None)
+    return Message(
+        topic, packed[payload:], packed[0] & 3, True, packed[at + 4 : payload], expires_at, None
+    )
 
 
 def _expired(packed: bytes, now: float) -> bool:
@@ -67,12 +81,24 @@ def _size(topic: bytes, packed: bytes) -> int:
 
 
 class RetainedStore:
-    """The last retained message of every topic. Topics that begin with `$`, which are the broker's own, count for no limit."""
+    """The last retained message of every topic. Topics that begin with `$`, which are the broker's
+    own, count for no limit."""
 
     __slots__ = (
-        "_bytes", "_counters", "_expiring", "_floor", "_graves", "_own", "_trie", "closed", "digests", "limit", "reached",
-        "refused_at", "tombstones",
-    )  # fmt: skip
+        "_bytes",
+        "_counters",
+        "_expiring",
+        "_floor",
+        "_graves",
+        "_own",
+        "_trie",
+        "closed",
+        "digests",
+        "limit",
+        "reached",
+        "refused_at",
+        "tombstones",
+    )
 
     def __init__(self, counters: Counters, limit: int = 0) -> None:
         """`limit`: bytes of all messages; 0: `limits.MAX_RETAINED_BYTES`."""
@@ -116,7 +142,8 @@ class RetainedStore:
     # ---------------------------------------------------------------- one topic
 
     def store(self, topic: str, message: Message) -> bool:
-        """Keep `message`, or forget the topic's when its payload is empty (MQTT-3.3.1-6, -7), for this broker alone.
+        """Keep `message`, or forget the topic's when its payload is empty (MQTT-3.3.1-6, -7), for
+        this broker alone.
 
         False: refused (full).
         """
@@ -160,8 +187,9 @@ class RetainedStore:
     def _refuse(self, topic: str, old: Mark | None, mark: Mark, wall: int) -> Change:
         """Forget what was at the topic, as it is older than what has no room.
 
-        The mark becomes that of a deletion right before the write: nothing older comes back, and the write itself may, when
-        there is room. It has no number, and no death of its own time, as what expired: no subscriber is told.
+        The mark becomes that of a deletion right before the write: nothing older comes back, and
+        the write itself may, when there is room. It has no number, and no death of its own time, as
+        what expired: no subscriber is told.
         """
         if old is None:
             return Change.REFUSED
@@ -197,12 +225,22 @@ class RetainedStore:
         if topic[:1] == "$":
             self._own += old is None
         else:
-            grown = self._bytes + size_of(message) - (0 if old is None else _size(message.topic, old))
+            grown = (
+                self._bytes + size_of(message) - (0 if old is None else _size(message.topic, old))
+            )
             most = self.limit or limits.MAX_RETAINED_BYTES
             if grown > most or (old is None and (self.closed or len(self) >= limits.MAX_RETAINED)):
                 self._counters.retained_refused += 1
-                few = f"{limits.MAX_RETAINED:,} retained messages" if not self.closed else "80 % of memory_limit"
-                self.reached = f"{most:,} bytes of retained messages (max_retained_bytes)" if grown > most else few
+                few = (
+                    f"{limits.MAX_RETAINED:,} retained messages"
+                    if not self.closed
+                    else "80 % of memory_limit"
+                )
+                self.reached = (
+                    f"{most:,} bytes of retained messages (max_retained_bytes)"
+                    if grown > most
+                    else few
+                )
                 return False
             self._bytes = grown
         self._trie.set(topic, _pack(message))
@@ -223,11 +261,13 @@ class RetainedStore:
         return None if packed is None else _unpack(topic.encode(), packed)
 
     def match(self, topic_filter: str, now: float) -> list[Message]:
-        """Return the messages that a new subscription gets; those that expired are forgotten (MQTT-3.3.2-5)."""
+        """Return the messages that a new subscription gets; those that expired are forgotten
+        (MQTT-3.3.2-5)."""
         return [message for message in self.search(topic_filter, now) if message is not None]
 
     def search(self, topic_filter: str, now: float) -> Iterator[Message | None]:
-        """Each of them, and None for each step that found none. Messages may come and go meanwhile."""
+        """Each of them, and None for each step that found none. Messages may come and go
+        meanwhile."""
         everything = topic_filter == "#" and len(self) + self.tombstones == len(self.digests)
         for topic in self._all() if everything else self._trie.search(topic_filter):
             packed = None if topic is None else self._trie.get(topic)
@@ -279,8 +319,12 @@ class RetainedStore:
         mark.dead = True
         self.digests.put(mark)
         self.tombstones += 1
-        self._graves.add((mark.death + int(limits.TOMBSTONE_AGE * 1000), mark.place, mark.time), self.tombstones)
-        while self.tombstones > limits.MAX_TOMBSTONES and (first := self._graves.first()) is not None:
+        self._graves.add(
+            (mark.death + int(limits.TOMBSTONE_AGE * 1000), mark.place, mark.time), self.tombstones
+        )
+        while (
+            self.tombstones > limits.MAX_TOMBSTONES and (first := self._graves.first()) is not None
+        ):
             self._floor = max(self._floor, first - int(limits.TOMBSTONE_AGE * 1000))
             self._counters.tombstones_forgotten += self._exhume()
 
@@ -302,7 +346,8 @@ class RetainedStore:
         return True
 
     def sweep(self, now: float, wall: int, most: int = 250) -> bool:
-        """Forget what has expired, and tombstones that are old enough, at most so many; whether there may be more."""
+        """Forget what has expired, and tombstones that are old enough, at most so many; whether
+        there may be more."""
         while most and (first := self._graves.first()) is not None and first <= wall:
             self._exhume()
             most -= 1
@@ -312,6 +357,7 @@ class RetainedStore:
             mark = self.digests.get(place)
             if mark is None or mark.dead or mark.time != time:
                 continue
-            if self.living(mark, now) is not None:  # it came late, or our time of day was set: its own time counts
+            # It came late, or our time of day was set: its own time counts.
+            if self.living(mark, now) is not None:
                 self._expiring.add((wall + 1000, place, time), len(self))
         return not most

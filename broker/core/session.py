@@ -29,7 +29,15 @@ NEVER = float("inf")
 class Subscription:
     """One filter of one session with its options (MQTT-3.8.3.1)."""
 
-    __slots__ = ("filter", "identifier", "no_local", "qos", "retain_as_published", "session", "start")
+    __slots__ = (
+        "filter",
+        "identifier",
+        "no_local",
+        "qos",
+        "retain_as_published",
+        "session",
+        "start",
+    )
 
     def __init__(
         self,
@@ -67,7 +75,13 @@ class SharedOutgoing(Outgoing):
     __slots__ = ("allowed", "group")
 
     def __init__(
-        self, message: Message, qos: int, retain: bool, ids: bytes, group: SharedGroup, allowed: set[Session] | None
+        self,
+        message: Message,
+        qos: int,
+        retain: bool,
+        ids: bytes,
+        group: SharedGroup,
+        allowed: set[Session] | None,
     ) -> None:
         super().__init__(message, qos, retain, ids)
         self.group = group
@@ -75,7 +89,8 @@ class SharedOutgoing(Outgoing):
 
 
 class Repeat(Outgoing):
-    """Waits for the window of a new connection with the packet identifier that it had on the last one."""
+    """Waits for the window of a new connection with the packet identifier that it had on the last
+    one."""
 
     __slots__ = ("original", "packet_id")
 
@@ -86,11 +101,13 @@ class Repeat(Outgoing):
 
 
 RELEASED = Outgoing(Message(b"", b"", 2, False, b"", None, None), 2, False, b"")
-"""Stands in `inflight` for a QoS 2 message whose PUBREC came: PUBREL is what is repeated now (MQTT-4.4.0-1)."""
+"""Stands in `inflight` for a QoS 2 message whose PUBREC came: PUBREL is what is repeated now
+(MQTT-4.4.0-1)."""
 
 
 class Session:
-    """State kept for one client id. An outlet like `Connection`: `outbox` is the connection's own list while there is one."""
+    """State kept for one client id. An outlet like `Connection`: `outbox` is the connection's own
+    list while there is one."""
 
     __slots__ = (
         "account",
@@ -141,22 +158,28 @@ class Session:
         self.conn: Connection | None = None
         self.outbox: list[bytes] = []
         self.version = 4
-        self.stamp = 0  # when its newest connection began (see `takeover`); 0: it is on its way here
+        # When its newest connection began (see `takeover`); 0: it is on its way here.
+        self.stamp = 0
         self.born = 0  # when the session began,
-        self.floor = 0  # and the last Clean Start of its client, as far as known: what is older is not part of it
+        # and the last Clean Start of its client, as far as known: what is older is not part of it
+        self.floor = 0
         self.clean = True
         self.expiry = 0.0  # s after the connection ends; NEVER for 3.1.1 without Clean Session
         self.username: str | None = None
-        self.owner: str | None = None  # whose it is (see `session_owner`); None: nobody has checked its client's name
+        # Whose it is (see `session_owner`); None: nobody has checked its client's name.
+        self.owner: str | None = None
         access = node.access
         self.listener: str | None = ""  # where its last connection came in; None: not known
-        self.permissions: Permissions | None = None if access is None else access.unknown(client_id)  # None: may do everything
+        # None: may do everything.
+        self.permissions: Permissions | None = None if access is None else access.unknown(client_id)
         self.account: object | None = None  # amqtt's Session, made by the server for its plugins
         self.subscriptions: dict[str, Subscription] = {}
         self.filters_memory = 0  # bytes that these take (see `memory_limit`)
         self.forms: Forms | None = None  # of these, made with the first one that has one
-        self.ended = False  # nothing is for it any more, though not all of these may be taken out yet
-        self.inflight: dict[int, Outgoing | bytes] = {}  # bytes: the PUBLISH as it was sent on this connection
+        # Nothing is for it any more, though not all of these may be taken out yet.
+        self.ended = False
+        # `bytes`: the PUBLISH as it was sent on this connection.
+        self.inflight: dict[int, Outgoing | bytes] = {}
         self.unsent: set[int] = set()  # of these, what its last connection ended before
         self.queue: deque[Outgoing] = deque()
         self.queued_bytes = 0
@@ -175,18 +198,21 @@ class Session:
         self.expiry_timer: Timer | None = None
         self.keeper: Durability | None = None  # of a `KeptSession`, and
         self.number = 0  # what it is called in the journal
-        self.left = 0  # when its connection ended (ms, see `Durability.clock_set`), 0 while it has one
+        # When its connection ended (ms, see `Durability.clock_set`), 0 while it has one.
+        self.left = 0
         self.pumping = False
 
     def expire_after(self, interval: int) -> None:
-        """Take over a Session Expiry Interval (s; MQTT 5, 3.1.2.11.2), as far as this broker grants it."""
+        """Take over a Session Expiry Interval (s; MQTT 5, 3.1.2.11.2), as far as this broker grants
+        it."""
         longest = self.node.config.session_expiry_max
         self.expiry = NEVER if interval == 0xFFFFFFFF else float(interval)
         if longest is not None:
             self.expiry = min(self.expiry, float(longest))
 
     def stop_timers(self) -> None:
-        """The client is back, or the session ends: nothing is due any more for a client that is away."""
+        """The client is back, or the session ends: nothing is due any more for a client that is
+        away."""
         for timer in (self.will_timer, self.expiry_timer):
             if timer is not None:
                 self.node.cancel(timer)
@@ -201,18 +227,25 @@ class Session:
         self.outbox.append(data)
 
     def deliver(self, message: Message, qos: int, retain: bool, ids: bytes) -> None:
-        """Deliver at `qos` = min(published, granted) (MQTT-3.8.4-8); `ids`: encoded subscription identifiers."""
+        """Deliver at `qos` = min(published, granted) (MQTT-3.8.4-8); `ids`: encoded subscription
+        identifiers."""
         node = self.node
         if qos == 0:
             if self.conn is None:
-                if node.config.keep_missed and (message.retain or message.qos == 0) and self._room():
+                if (
+                    node.config.keep_missed
+                    and (message.retain or message.qos == 0)
+                    and self._room()
+                ):
                     self.miss(message, retain, ids)
                 return
             if not ids and message.expires_at is None:
                 head, tail = message.halves(self.version, 0, retain)
                 data = head + tail
             else:
-                data = message.packet(self.version, 0, retain, 0, now=node.now, subscription_ids=ids)
+                data = message.packet(
+                    self.version, 0, retain, 0, now=node.now, subscription_ids=ids
+                )
             if self.checked:
                 data = self._fit(data)
                 if not data:
@@ -235,7 +268,8 @@ class Session:
         return self.receive_maximum - len(self.inflight)
 
     def deliver_batch(self, batch: Batch) -> None:
-        """Send a run of QoS 1 or 2 packets in the form for this client, for which there is `room`."""
+        """Send a run of QoS 1 or 2 packets in the form for this client, for which there is
+        `room`."""
         inflight = self.inflight
         count = batch.count
         first = self.next_packet_id % 65535 + 1
@@ -246,7 +280,9 @@ class Session:
             return
         data = batch.numbered(first)
         size = batch.size
-        inflight.update(zip(numbers, [data[at : at + size] for at in range(0, len(data), size)], strict=True))
+        inflight.update(
+            zip(numbers, [data[at : at + size] for at in range(0, len(data), size)], strict=True)
+        )
         self.next_packet_id = numbers[-1]
         if not self.outbox:
             self.node.dirty.append(self)
@@ -254,8 +290,9 @@ class Session:
         self.node.counters.delivered += count
 
     def deliver_shared(self, outgoing: SharedOutgoing) -> bool:
-        """Deliver as a member of a group, which may get the message back (see `unfinished`). Returns whether it is waiting or in
-        flight now: not at QoS 0, when it is too large for the client, or when the queue is full."""
+        """Deliver as a member of a group, which may get the message back (see `unfinished`).
+        Returns whether it is waiting or in flight now: not at QoS 0, when it is too large for the
+        client, or when the queue is full."""
         if outgoing.qos == 0:
             self.deliver(outgoing.message, 0, outgoing.retain, outgoing.ids)
             return False
@@ -266,9 +303,12 @@ class Session:
         return self.inflight.get(self.next_packet_id) is outgoing
 
     def unfinished(self) -> list[SharedOutgoing]:
-        """Messages of shared subscriptions that another member may still get: not those at QoS 2 that were sent
+        """Messages of shared subscriptions that another member may still get: not those at QoS 2
+        that were sent
         (MQTT-4.8.2-5), nor those that were answered (MQTT-4.8.2-6)."""
-        sent: list[Outgoing] = [o for o in self.inflight.values() if isinstance(o, SharedOutgoing) and o.qos == 1]
+        sent: list[Outgoing] = [
+            o for o in self.inflight.values() if isinstance(o, SharedOutgoing) and o.qos == 1
+        ]
         for outgoing in self.queue:
             if not isinstance(outgoing, Repeat):
                 sent.append(outgoing)
@@ -307,7 +347,8 @@ class Session:
         self.node.counters.delivered += 1
 
     def _fit(self, data: bytes) -> bytes:
-        """Return a PUBLISH with its alias; b"" when it is too large for the client (MQTT-3.1.2-24, -25: as if delivered)."""
+        """Return a PUBLISH with its alias; b"" when it is too large for the client (MQTT-3.1.2-24,
+        -25: as if delivered)."""
         if self.aliases is not None:
             data = self.aliases.apply(data, self.maximum_packet_size)
         if len(data) > self.maximum_packet_size:
@@ -315,14 +356,18 @@ class Session:
             return b""
         return data
 
-    # ---------------------------------------------------------------- at QoS 0, for a client that is away
+    # ---------------------------------------------------------------- at QoS 0, for a client that
+    # is away
 
     def _room(self) -> bool:
-        return self.missed is None or (len(self.missed) < limits.MAX_MISSED and self.missed_bytes < limits.MAX_MISSED_BYTES)
+        return self.missed is None or (
+            len(self.missed) < limits.MAX_MISSED and self.missed_bytes < limits.MAX_MISSED_BYTES
+        )
 
     def miss(self, message: Message, retain: bool, ids: bytes) -> None:
-        """Keep a QoS 0 message if it was published with RETAIN, or to a subscription at QoS 1 or 2: there amqtt's users expect
-        it when they come back. The standard allows it (3.1.1, 3.1.2.4: "QoS 0 messages pending transmission")."""
+        """Keep a QoS 0 message if it was published with RETAIN, or to a subscription at QoS 1 or 2:
+        there amqtt's users expect it when they come back. The standard allows it (3.1.1, 3.1.2.4:
+        "QoS 0 messages pending transmission")."""
         if message.retain or self._counts_on(message.topic.decode()):
             self.put_by(Outgoing(message, 0, retain, ids), tell=True)
 
@@ -337,7 +382,8 @@ class Session:
                 yield subscription
 
     def miss_runs(self) -> None:
-        """Look through what the publish path left in the outbox of a client that is away: packets at QoS 0 without properties."""
+        """Look through what the publish path left in the outbox of a client that is away: packets
+        at QoS 0 without properties."""
         outbox, self.outbox = self.outbox, []
         if not self.node.config.keep_missed or not any(s.qos for s in self.subscriptions.values()):
             return
@@ -350,11 +396,14 @@ class Session:
                 length, body = read_length(data, position + 1)
                 start = body + 2 + (data[body] << 8 | data[body + 1])
                 payload = data[start + (self.version == 5) : body + length]
-                self.miss(Message(data[body + 2 : start], payload, 0, False, b"", None, None), False, b"")
+                self.miss(
+                    Message(data[body + 2 : start], payload, 0, False, b"", None, None), False, b""
+                )
                 position += size
 
     def put_by(self, outgoing: Outgoing, *, tell: bool) -> None:
-        """Keep a message until the client comes. `tell`: plugins, too; else it was kept for it already, perhaps elsewhere."""
+        """Keep a message until the client comes. `tell`: plugins, too; else it was kept for it
+        already, perhaps elsewhere."""
         if outgoing.qos:
             if not self._append(outgoing, kept=not tell):
                 return
@@ -366,7 +415,9 @@ class Session:
         else:
             return
         if tell and self.node.hooks.events:
-            self.node.event("broker_retained_message", message=outgoing.message, session=self, qos=outgoing.qos)
+            self.node.event(
+                "broker_retained_message", message=outgoing.message, session=self, qos=outgoing.qos
+            )
 
     def _send_missed(self) -> None:
         missed, self.missed, self.missed_bytes = self.missed or [], None, 0
@@ -380,7 +431,10 @@ class Session:
 
     def _append(self, outgoing: Outgoing, *, kept: bool = False) -> bool:
         size = size_of(outgoing.message)
-        full = len(self.queue) >= limits.MAX_QUEUED or self.queued_bytes + size > limits.MAX_QUEUED_BYTES
+        full = (
+            len(self.queue) >= limits.MAX_QUEUED
+            or self.queued_bytes + size > limits.MAX_QUEUED_BYTES
+        )
         if full and not kept and not self.node.federation.backpressure.room(self, size):
             self.node.counters.dropped_queue_full += 1
             return False
@@ -398,7 +452,9 @@ class Session:
         conn = self.conn
         if conn is None:
             self.put_by(outgoing, tell=True)
-        elif self._append(outgoing) and (len(self.queue) >= limits.HOLD_QUEUED or self.queued_bytes >= limits.HOLD_QUEUED_BYTES):
+        elif self._append(outgoing) and (
+            len(self.queue) >= limits.HOLD_QUEUED or self.queued_bytes >= limits.HOLD_QUEUED_BYTES
+        ):
             self.node.hold_publishers(conn)
 
     def pump(self) -> None:
@@ -420,15 +476,22 @@ class Session:
         conn = self.conn
         if conn is not None:
             conn.waiting_since = now
-            if len(queue) < limits.HOLD_QUEUED // 2 and self.queued_bytes < limits.HOLD_QUEUED_BYTES // 2 and not conn.backlog:
+            if (
+                len(queue) < limits.HOLD_QUEUED // 2
+                and self.queued_bytes < limits.HOLD_QUEUED_BYTES // 2
+                and not conn.backlog
+            ):
                 conn.stalled = False
                 self.node.release_publishers(conn)
 
     def _pump_plain(self) -> bool:
-        """Send what needs nothing but a number from the head of the queue, as bytes; False when there is none."""
+        """Send what needs nothing but a number from the head of the queue, as bytes; False when
+        there is none."""
         queue, inflight, version = self.queue, self.inflight, self.version
         first = self.next_packet_id % 65535 + 1
-        numbers = range(first, first + min(len(queue), self.receive_maximum - len(inflight), 65536 - first))
+        numbers = range(
+            first, first + min(len(queue), self.receive_maximum - len(inflight), 65536 - first)
+        )
         if not inflight.keys().isdisjoint(numbers):
             return False
         packets: list[bytes] = []
@@ -436,7 +499,12 @@ class Session:
         for number in numbers:
             outgoing = queue[0]
             message = outgoing.message
-            if type(outgoing) is not Outgoing or outgoing.ids or outgoing.retain or message.expires_at is not None:
+            if (
+                type(outgoing) is not Outgoing
+                or outgoing.ids
+                or outgoing.retain
+                or message.expires_at is not None
+            ):
                 break
             queue.popleft()
             size += len(message.payload) + len(message.topic) + len(message.properties)
@@ -478,7 +546,12 @@ class Session:
             payload = properties + size
         qos = sent[0] >> 1 & 3
         section = sent[properties:payload]
-        return Outgoing(Message(sent[body + 2 : start], sent[payload:], qos, False, section, None, None), qos, False, b"")
+        return Outgoing(
+            Message(sent[body + 2 : start], sent[payload:], qos, False, section, None, None),
+            qos,
+            False,
+            b"",
+        )
 
     def acknowledged(self, packet_id: int) -> bool:
         """PUBACK: free the identifier; False when it was not in use (MQTT-4.3.2-3)."""
@@ -494,7 +567,8 @@ class Session:
             self.node.federation.custody.settled(sent)
 
     def received(self, packet_id: int, reason: int) -> bool:
-        """PUBREC: from now on PUBREL is repeated; a failure code ends the exchange (MQTT-4.3.3-1). False: unknown."""
+        """PUBREC: from now on PUBREL is repeated; a failure code ends the exchange (MQTT-4.3.3-1).
+        False: unknown."""
         if self.qos_in_flight(packet_id) != 2:
             return False
         self._settled(self.inflight[packet_id])
@@ -515,7 +589,8 @@ class Session:
         return True
 
     def redeliver(self) -> None:
-        """On reconnection: repeat what is in flight, in its order, with DUP (MQTT-4.4.0-1), then what waited.
+        """On reconnection: repeat what is in flight, in its order, with DUP (MQTT-4.4.0-1), then
+        what waited.
 
         What exceeds the Receive Maximum of the new connection waits for its turn (MQTT-3.3.4-9).
         """
@@ -559,20 +634,24 @@ class Session:
             self.send_packet(data)
 
     def revoke(self) -> list[SharedOutgoing]:
-        """Drop what waits and may not be received any more; returns what another member of a group may get instead."""
+        """Drop what waits and may not be received any more; returns what another member of a group
+        may get instead."""
         permissions = self.permissions
         if permissions is None:
             return []
         kept: deque[Outgoing] = deque()
         dropped: list[Outgoing] = []
         for outgoing in self.queue:
-            if type(outgoing) is Repeat or permissions.may_receive(outgoing.message.topic.decode()):  # repeated: it was sent
+            # What is repeated was sent already.
+            if type(outgoing) is Repeat or permissions.may_receive(outgoing.message.topic.decode()):
                 kept.append(outgoing)
             else:
                 self.queued_bytes -= size_of(outgoing.message)
                 dropped.append(outgoing)
         self.queue = kept
         if self.missed is not None:
-            self.missed = [o for o in self.missed if permissions.may_receive(o.message.topic.decode())]
+            self.missed = [
+                o for o in self.missed if permissions.may_receive(o.message.topic.decode())
+            ]
             self.missed_bytes = sum(size_of(o.message) for o in self.missed)
         return [o for o in dropped if isinstance(o, SharedOutgoing)]

@@ -1,7 +1,8 @@
 """Whose a session is: it belongs to the user who began it, at every broker (docs/decisions/0016).
 
-Each broker posts its sessions in the directory with a digest of their owner, so that every other one refuses a CONNECT with that
-client id by anybody else. An owner is a user name that somebody has checked; None: anonymous, a user like the others.
+Each broker posts its sessions in the directory with a digest of their owner, so that every other
+one refuses a CONNECT with that client id by anybody else. An owner is a user name that somebody has
+checked; None: anonymous, a user like the others.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from routing.listing import Listing
 
 KEPT, RESUMED, GONE = 1, 2, 4
-"""Flags of an entry: the session outlives its connection; it goes on with an older one; it has ended, and older ones are not to
-come back."""
+"""Flags of an entry: the session outlives its connection; it goes on with an older one; it has
+ended, and older ones are not to come back."""
 
 ANONYMOUS = bytes(8)
 """Digest of no owner."""
@@ -27,8 +28,9 @@ _ENTRY = struct.Struct(">BQQQ8s")
 
 
 class Entry(NamedTuple):
-    """What a broker posts of a session. `stamp`: when its newest connection began; `born`: when the session did; `floor`: of the
-    last Clean Start, nothing older is part of it. All three are times of the hybrid clock."""
+    """What a broker posts of a session. `stamp`: when its newest connection began; `born`: when the
+    session did; `floor`: of the last Clean Start, nothing older is part of it. All three are times
+    of the hybrid clock."""
 
     flags: int
     stamp: int
@@ -47,7 +49,8 @@ def decode_entry(value: bytes | None) -> Entry | None:
 
 
 def entries_of(listings: Iterable[Listing], key: bytes) -> Iterator[tuple[bytes, Entry]]:
-    """Return what brokers post of the sessions of a client (`key`), also of those that have ended, each with its broker's id."""
+    """Return what brokers post of the sessions of a client (`key`), also of those that have ended,
+    each with its broker's id."""
     for listing in listings:
         if (entry := decode_entry(listing.entries.get(key))) is not None:
             yield listing.id, entry
@@ -59,7 +62,8 @@ def digest(owner: str | None) -> bytes:
 
 
 def owner_of(node: Node, username: str | None, listener: str, *, proven: bool) -> str | None:
-    """Return who a client is; None: nobody has checked its name. `proven`: by enhanced authentication."""
+    """Return who a client is; None: nobody has checked its name. `proven`: by enhanced
+    authentication."""
     verified = proven or node.hooks.verified
     certified = listener in node.config.identity_listeners
     if node.access is not None:
@@ -68,8 +72,11 @@ def owner_of(node: Node, username: str | None, listener: str, *, proven: bool) -
 
 
 def belongs(node: Node, session: Session, owner: str | None) -> bool:
-    """Whether a session is this user's: also one from before users were asked for, if it was under the same name."""
-    return session.owner == owner or (session.owner is None and session.username == owner and not _comes(node, None))
+    """Whether a session is this user's: also one from before users were asked for, if it was under
+    the same name."""
+    return session.owner == owner or (
+        session.owner is None and session.username == owner and not _comes(node, None)
+    )
 
 
 def abandoned(node: Node, session: Session) -> bool:
@@ -83,4 +90,6 @@ def _comes(node: Node, owner: str | None) -> bool:
         return True  # plugins decide
     if owner is None:
         return access.anonymous_somewhere if access is not None else node.config.allow_anonymous
-    return bool(node.config.identity_listeners) or (access is not None and access.users is not None and owner in access.users)
+    return bool(node.config.identity_listeners) or (
+        access is not None and access.users is not None and owner in access.users
+    )

@@ -1,4 +1,5 @@
-"""SUBSCRIBE and UNSUBSCRIBE of a client (MQTT-3.8, MQTT-3.10): what is granted, what is answered, what is retained for it."""
+"""SUBSCRIBE and UNSUBSCRIBE of a client (MQTT-3.8, MQTT-3.10): what is granted, what is answered,
+what is retained for it."""
 
 from __future__ import annotations
 
@@ -25,21 +26,24 @@ if TYPE_CHECKING:
     from broker.core.client import Client
 
 PIECES = 5
-"""thousands of filters of a packet that are decoded, or checked, as soon as it comes: the others in later turns."""
+"""thousands of filters of a packet that are decoded, or checked, as soon as it comes: the others in
+later turns."""
 
 REASONS = 100
 """refused filters that the Reason String of one SUBACK names."""
 
 
 def subscribe(client: Client, packet: Subscribe) -> None:
-    """Handle a SUBSCRIBE, or ask the topic plugins first. Raises MalformedPacket and ProtocolViolation."""
+    """Handle a SUBSCRIBE, or ask the topic plugins first. Raises MalformedPacket and
+    ProtocolViolation."""
     finish(_checking(client, packet))
     _subscribe(client, packet)
 
 
 def receive_large(client: Client, first: int, body: bytes) -> None:
-    """Handle a SUBSCRIBE or UNSUBSCRIBE with perhaps very many filters: these are decoded and checked in steps, and what comes
-    behind it waits. Raises MalformedPacket and ProtocolViolation."""
+    """Handle a SUBSCRIBE or UNSUBSCRIBE with perhaps very many filters: these are decoded and
+    checked in steps, and what comes behind it waits. Raises MalformedPacket and
+    ProtocolViolation."""
     turns = client.node.turns
     work = _receiving(client, first, body)
     try:
@@ -52,7 +56,9 @@ def receive_large(client: Client, first: int, body: bytes) -> None:
     turns.later(lambda now: turns.go(_received(client, work), lambda: False))
 
 
-def _receiving(client: Client, first: int, body: bytes) -> Generator[int, None, Subscribe | Unsubscribe]:
+def _receiving(
+    client: Client, first: int, body: bytes
+) -> Generator[int, None, Subscribe | Unsubscribe]:
     """A filter is a step of work to decode, and another one to check."""
     reading = reading_subscribe if first >> 4 == PacketType.SUBSCRIBE else reading_unsubscribe
     packet: Subscribe | Unsubscribe = yield from reading(first, body, client.version)
@@ -87,9 +93,11 @@ def _fail(error: WireError) -> None:
 
 
 def _checking(client: Client, packet: Subscribe | Unsubscribe) -> Generator[int, None, None]:
-    """Look whether all filters of a packet are what a client may ask for; yields of how many. Raises MalformedPacket and
-    ProtocolViolation."""
-    requests = [f.filter for f in packet.filters] if isinstance(packet, Subscribe) else packet.filters
+    """Look whether all filters of a packet are what a client may ask for; yields of how many.
+    Raises MalformedPacket and ProtocolViolation."""
+    requests = (
+        [f.filter for f in packet.filters] if isinstance(packet, Subscribe) else packet.filters
+    )
     for at in range(0, len(requests), FILTERS):
         if at:
             yield FILTERS
@@ -105,7 +113,8 @@ def _checking(client: Client, packet: Subscribe | Unsubscribe) -> Generator[int,
                 yield FILTERS
             for topic_filter in requests[at : at + FILTERS]:
                 missing = unavailable(topic_filter, client.node.config)
-                if missing is not None:  # it was told in the CONNACK (MQTT 5, 3.2.2.3.11, 3.2.2.3.13)
+                # It was told in the CONNACK (MQTT 5, 3.2.2.3.11, 3.2.2.3.13).
+                if missing is not None:
                     raise ProtocolViolation(missing.name.lower().replace("_", " "), missing)
 
 
@@ -118,8 +127,9 @@ def _subscribe(client: Client, packet: Subscribe) -> None:
 
 
 def grant(client: Client, packet: Subscribe, allowed: list[bool]) -> bool:
-    """Subscribe as far as the plugins (`allowed`, for each filter), the rules and the limits let the client, as soon as all
-    brokers know what it wants. False: it waits for that, and goes on by itself."""
+    """Subscribe as far as the plugins (`allowed`, for each filter), the rules and the limits let
+    the client, as soon as all brokers know what it wants. False: it waits for that, and goes on by
+    itself."""
     if Granting(client, packet, allowed).begin():
         return True
     client.conn.waiting = True
@@ -127,9 +137,20 @@ def grant(client: Client, packet: Subscribe, allowed: list[bool]) -> bool:
 
 
 class Granting:
-    """A SUBSCRIBE that is being granted: so many of its filters at a time, each when all brokers know that it is wanted."""
+    """A SUBSCRIBE that is being granted: so many of its filters at a time, each when all brokers
+    know that it is wanted."""
 
-    __slots__ = ("_allowed", "_client", "_codes", "_filters", "_hurried", "_identifier", "_packet", "_refused", "_retained")
+    __slots__ = (
+        "_allowed",
+        "_client",
+        "_codes",
+        "_filters",
+        "_hurried",
+        "_identifier",
+        "_packet",
+        "_refused",
+        "_retained",
+    )
 
     def __init__(self, client: Client, packet: Subscribe, allowed: list[bool]) -> None:
         self._client = client
@@ -149,11 +170,13 @@ class Granting:
         return list(zip(self._packet.filters[at:end], self._allowed[at:end], strict=True))
 
     def begin(self) -> bool:
-        """Begin with the next filters; True when the packet is answered, False when it goes on by itself."""
+        """Begin with the next filters; True when the packet is answered, False when it goes on by
+        itself."""
         self._filters = [
             request.filter
             for request, permitted in self._next()
-            if not request.filter.startswith(SHARE_PREFIX) and _refusal(self._client, request, permitted, note=False) is None
+            if not request.filter.startswith(SHARE_PREFIX)
+            and _refusal(self._client, request, permitted, note=False) is None
         ]
         self._hurried = False
         session, federation = self._client.session, self._client.node.federation
@@ -166,7 +189,8 @@ class Granting:
         return self._take()
 
     def hurry(self, now: float) -> None:
-        """Subscribe though not all have said what they have published: the session is about to go to another broker."""
+        """Subscribe though not all have said what they have published: the session is about to go
+        to another broker."""
         self._hurried = True
         self._go_on(now, self._take)
 
@@ -196,7 +220,9 @@ class Granting:
                 else:
                     self._codes.append(reason)
                     if len(self._refused) < REASONS:
-                        self._refused.append(f"{request.filter}: {reason.name.lower().replace('_', ' ')}")
+                        self._refused.append(
+                            f"{request.filter}: {reason.name.lower().replace('_', ' ')}"
+                        )
                     node.counters.subscriptions_refused += 1
                 node.turns.work += limits.PACKET_WORK
         finally:
@@ -209,14 +235,16 @@ class Granting:
         if node.hooks.events:
             for request, code in zip(self._packet.filters, self._codes, strict=True):
                 if code < 0x80:
-                    node.event("broker_client_subscribed", client=client, topic=request.filter, qos=code)
+                    node.event(
+                        "broker_client_subscribed", client=client, topic=request.filter, qos=code
+                    )
         node.feeds.begin(client.session, self._retained.values())
         return True
 
 
 def go_on(client: Client, now: float, step: Callable[[], bool], told: Iterable[str] = ()) -> None:
-    """Do a step of what a client asked for in a packet (True: the last one), unless its session is no more. `told`: filters that
-    others know already as wanted."""
+    """Do a step of what a client asked for in a packet (True: the last one), unless its session is
+    no more. `told`: filters that others know already as wanted."""
     node = client.node
     node.now = now
     current, node.current = node.current, client.conn
@@ -250,7 +278,9 @@ def _leave(client: Client, packet: Unsubscribe) -> None:
     client.conn.waiting = not _unsubscribe(client, packet, codes, later)
 
 
-def _unsubscribe(client: Client, packet: Unsubscribe, codes: list[int], later: Callable[[float], None]) -> bool:
+def _unsubscribe(
+    client: Client, packet: Unsubscribe, codes: list[int], later: Callable[[float], None]
+) -> bool:
     """Take so many filters out; False: the others `later`."""
     node = client.node
     for topic_filter in packet.filters[len(codes) : len(codes) + limits.FILTERS_AT_ONCE]:
@@ -272,18 +302,24 @@ def _unsubscribe(client: Client, packet: Unsubscribe, codes: list[int], later: C
 
 
 def acceptable(topic_filter: str) -> bool:
-    """Whether we let clients subscribe to `topic_filter`, as far as its levels go, and before MQTT 5 that of a group."""
+    """Whether we let clients subscribe to `topic_filter`, as far as its levels go, and before MQTT
+    5 that of a group."""
     return topic_filter.count("/") < limits.MAX_TOPIC_LEVELS and valid_topic_filter(topic_filter)
 
 
 def _check_answer(client: Client, codes: int) -> None:
-    """Refuse a packet with more filters than codes fit into the Maximum Packet Size of the client (MQTT-3.1.2-24)."""
+    """Refuse a packet with more filters than codes fit into the Maximum Packet Size of the client
+    (MQTT-3.1.2-24)."""
     session = client.session
     if session.limited and codes + (5 if codes < 125 else 8) > session.maximum_packet_size:
-        raise ProtocolViolation("answer exceeds the client's Maximum Packet Size", ReasonCode.PACKET_TOO_LARGE)
+        raise ProtocolViolation(
+            "answer exceeds the client's Maximum Packet Size", ReasonCode.PACKET_TOO_LARGE
+        )
 
 
-def _refusal(client: Client, request: SubscriptionRequest, permitted: bool, *, note: bool = True) -> ReasonCode | None:
+def _refusal(
+    client: Client, request: SubscriptionRequest, permitted: bool, *, note: bool = True
+) -> ReasonCode | None:
     session = client.session
     if not acceptable(request.filter):
         return ReasonCode.TOPIC_FILTER_INVALID
@@ -317,15 +353,23 @@ def _may_subscribe(client: Client, topic_filter: str, note: bool) -> bool:
     return False
 
 
-def _add(client: Client, request: SubscriptionRequest, qos: int, identifier: int) -> dict[str, Subscription]:
+def _add(
+    client: Client, request: SubscriptionRequest, qos: int, identifier: int
+) -> dict[str, Subscription]:
     """Subscribe; returns the subscription if it gets what is retained."""
     session = client.session
     node = client.node
     group, inner = split_shared(request.filter)
     known = session.subscriptions.get(request.filter)
-    subscription = Subscription(session, request.filter, qos, request.no_local, request.retain_as_published, identifier)
+    subscription = Subscription(
+        session, request.filter, qos, request.no_local, request.retain_as_published, identifier
+    )
     subscription.start = node.federation.positions.begin() if known is None else known.start
     node.fanout.subscribe(subscription, group, inner)
-    if group is not None or request.retain_handling == 2 or (request.retain_handling == 1 and known is not None):
+    if (
+        group is not None
+        or request.retain_handling == 2
+        or (request.retain_handling == 1 and known is not None)
+    ):
         return {}  # MQTT-3.3.1-9 to -11; shared subscriptions get no retained messages
     return {request.filter: subscription}

@@ -1,8 +1,10 @@
-"""What the broker tells about itself under $SYS/broker, by Mosquitto's names (mosquitto(8), "Broker status").
+"""What the broker tells about itself under $SYS/broker, by Mosquitto's names (mosquitto(8), "Broker
+status").
 
-Everything comes from counters, every interval, and only values that changed are published; they are retained here and never
-go to other brokers. Messages are MQTT packets of any type, as Mosquitto counts them; "publish" is PUBLISH alone. publish/bytes
-are whole packets (Mosquitto: payloads), because payloads would have to be measured one by one.
+Everything comes from counters, every interval, and only values that changed are published; they are
+retained here and never go to other brokers. Messages are MQTT packets of any type, as Mosquitto
+counts them; "publish" is PUBLISH alone. publish/bytes are whole packets (Mosquitto: payloads),
+because payloads would have to be measured one by one.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ LOADS: dict[str, Callable[[Counters], int]] = {
 
 
 class Load:
-    """Exponentially weighted averages of a counter's growth per minute, over 1, 5 and 15 minutes."""
+    """Exponentially weighted averages of a counter's growth per minute, over 1, 5 and 15
+    minutes."""
 
     __slots__ = ("_last", "averages")
 
@@ -61,8 +64,11 @@ class Load:
 class SysTopics:
     """Publishes the statistics of one node; see `start`."""
 
-    def __init__(self, node: Node, version: str, memory: Callable[[], int], interval: float = INTERVAL) -> None:
-        """`version`: the text under version; `memory`: returns the bytes that the process uses; `interval`: s."""
+    def __init__(
+        self, node: Node, version: str, memory: Callable[[], int], interval: float = INTERVAL
+    ) -> None:
+        """`version`: the text under version; `memory`: returns the bytes that the process uses;
+        `interval`: s."""
         self.node = node
         self.interval = interval
         self._version = version
@@ -132,12 +138,16 @@ class SysTopics:
         found = {"version": self._version, "uptime": f"{int(now - self._started)} seconds"}
         found |= {name: str(number) for name, number in numbers.items()}
         for name, load in self._loads.items():
-            found |= {f"load/{name}/{window}": f"{average:.2f}" for window, average in load.averages.items()}
+            found |= {
+                f"load/{name}/{window}": f"{average:.2f}"
+                for window, average in load.averages.items()
+            }
         return found
 
     def _waiting(self) -> tuple[int, int, int]:
-        """Return how many messages await acknowledgement, how many are kept in sessions, these among them, and the bytes of those
-        that were not sent; all 0 when there are too many sessions to ask."""
+        """Return how many messages await acknowledgement, how many are kept in sessions, these
+        among them, and the bytes of those that were not sent; all 0 when there are too many
+        sessions to ask."""
         if len(self.node.sessions) > limits.SYS_SESSIONS:
             return 0, 0, 0
         inflight = queued = size = 0
@@ -148,7 +158,8 @@ class SysTopics:
         return inflight, inflight + queued, size
 
     def _publish(self, topic: str, payload: bytes) -> None:
-        """Keep and deliver, at QoS 0: the next value makes this one worthless. Nobody counts it, and no plugin is told."""
+        """Keep and deliver, at QoS 0: the next value makes this one worthless. Nobody counts it,
+        and no plugin is told."""
         node = self.node
         name = topic.encode()
         node.retained.store(topic, Message(name, payload, 0, True, b"", None, None))

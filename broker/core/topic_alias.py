@@ -1,4 +1,5 @@
-"""Topic aliases towards a client (MQTT 5, 3.3.2.3.4): a topic goes out once with a number, then as the number alone."""
+"""Topic aliases towards a client (MQTT 5, 3.3.2.3.4): a topic goes out once with a number, then as
+the number alone."""
 
 from __future__ import annotations
 
@@ -9,27 +10,32 @@ MIN_TOPIC = 8
 """bytes; shorter topics are sent as they are: the alias takes three."""
 
 GROWTH = 5
-"""bytes by which an alias can make the packet larger that introduces it: itself, and a byte more of two lengths."""
+"""bytes by which an alias can make the packet larger that introduces it: itself, and a byte more of
+two lengths."""
 
 
 class Aliases:
-    """The aliases of one connection. They are gone with it, and what is repeated on the next one carries its topic again.
+    """The aliases of one connection. They are gone with it, and what is repeated on the next one
+    carries its topic again.
 
-    Only QoS 1 and 2 packets introduce an alias: QoS 0 packets are dropped when a client reads too slowly, and one that
-    refers to an alias that never arrived would be an error. Those that introduce nothing use what there is. When the client's
-    numbers are used up, the topics that came first keep them.
+    Only QoS 1 and 2 packets introduce an alias: QoS 0 packets are dropped when a client reads too
+    slowly, and one that refers to an alias that never arrived would be an error. Those that
+    introduce nothing use what there is. When the client's numbers are used up, the topics that came
+    first keep them.
     """
 
     __slots__ = ("_known", "maximum", "memory")
 
     def __init__(self, maximum: int) -> None:
-        """`maximum`: aliases to use at most, not more than the client's Topic Alias Maximum (MQTT-3.1.2-26)."""
+        """`maximum`: aliases to use at most, not more than the client's Topic Alias Maximum
+        (MQTT-3.1.2-26)."""
         self.maximum = maximum
         self.memory = 0  # bytes of the topics
         self._known: dict[bytes, int] = {}
 
     def apply(self, packet: bytes, limit: int) -> bytes:
-        """Return an MQTT 5 PUBLISH without alias as it is to be sent; not larger than `limit` (bytes) unless it was before."""
+        """Return an MQTT 5 PUBLISH without alias as it is to be sent; not larger than `limit`
+        (bytes) unless it was before."""
         body = read_length(packet, 1)[1]
         behind = body + 2 + (packet[body] << 8 | packet[body + 1])
         topic = packet[body + 2 : behind]

@@ -1,7 +1,9 @@
-"""What a client was not sent any more when it went: messages whose packets had not left this broker (docs/decisions/0016).
+"""What a client was not sent any more when it went: messages whose packets had not left this broker
+(docs/decisions/0016).
 
-A QoS 2 message that was sent and not answered may have been received, and is for nobody but this session. A broker that was
-stopped, or has much to do, hands messages to connections that ended a while ago; what it had not written yet nobody has.
+A QoS 2 message that was sent and not answered may have been received, and is for nobody but this
+session. A broker that was stopped, or has much to do, hands messages to connections that ended a
+while ago; what it had not written yet nobody has.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ def lost(client: Client) -> None:
 
 
 def disconnected(client: Client) -> None:
-    """Note it for a client that says that it goes: what is about to be sent in this turn is left out."""
+    """Note it for a client that says that it goes: what is about to be sent in this turn is left
+    out."""
     session, outbox = client.session, client.session.outbox
     if session.conn is client.conn and session.expiry and session.inflight and outbox:
         session.unsent = identifiers(data for data in outbox if data[0] >> 4 == PacketType.PUBLISH)
@@ -33,7 +36,8 @@ def disconnected(client: Client) -> None:
 
 
 def identifiers(packets: Iterable[bytes]) -> set[int]:
-    """Return the packet identifiers of messages that are sent for the first time among these whole packets."""
+    """Return the packet identifiers of messages that are sent for the first time among these whole
+    packets."""
     found: set[int] = set()
     for data in packets:
         at = 0

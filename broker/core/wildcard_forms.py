@@ -1,7 +1,8 @@
 """Placements of wildcards among the filters of one session.
 
-Of all filters with wildcards at the same levels at most one matches a given topic, whatever their words are. So the number of
-such forms, and not that of filters, says how many filters of one session a topic can match, and what it costs to find them.
+Of all filters with wildcards at the same levels at most one matches a given topic, whatever their
+words are. So the number of such forms, and not that of filters, says how many filters of one
+session a topic can match, and what it costs to find them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from routing.topic_filter import SHARE_PREFIX, is_wildcard, split_shared
 
 
 def form_of(topic_filter: str) -> str | None:
-    """Return the form of a valid filter; None for one that matches a single topic and is not shared."""
+    """Return the form of a valid filter; None for one that matches a single topic and is not
+    shared."""
     group, inner = split_shared(topic_filter)
     if not is_wildcard(inner):
         return None if group is None else group + "/"
@@ -23,7 +25,8 @@ def form_of(topic_filter: str) -> str | None:
 
 def filter_memory(topic_filter: str) -> int:
     """Return the bytes of memory that a subscription with this filter takes at most, about."""
-    text = topic_filter.__sizeof__()  # here, and as bytes among what is told to other brokers; of a group once more each
+    # Here, and as bytes among what is told to other brokers; of a group once more each.
+    text = topic_filter.__sizeof__()
     size = limits.SUBSCRIPTION_MEMORY + (4 if topic_filter.startswith(SHARE_PREFIX) else 2) * text
     if is_wildcard(topic_filter):
         size += (topic_filter.count("/") + 1) * limits.LEVEL_MEMORY
@@ -55,7 +58,8 @@ class Forms:
     def add(self, form: str) -> None:
         """Count a filter of this form."""
         count = self._count[form] = self._count.get(form, 0) + 1
-        if count == 1 and (levels := form.split("/"))[0] in {"", "+", "#"}:  # else it begins with the name of a group
+        # Any other form begins with the name of a group.
+        if count == 1 and (levels := form.split("/"))[0] in {"", "+", "#"}:
             self._levels[form] = levels
 
     def remove(self, form: str) -> None:
@@ -68,8 +72,8 @@ class Forms:
             self._levels.pop(form, None)
 
     def matching(self, topic: str) -> Iterator[str]:
-        """The filters that match a topic name, if the session has them: one of each form at most, and the topic itself. None that
-        is shared."""
+        """The filters that match a topic name, if the session has them: one of each form at most,
+        and the topic itself. None that is shared."""
         if not topic.startswith(SHARE_PREFIX):
             yield topic
         words = topic.split("/")

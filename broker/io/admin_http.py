@@ -1,8 +1,10 @@
-"""HTTP for people and machines that look after a broker: /healthz, /readyz, /metrics, /api/federation, /api/drain.
+"""HTTP for people and machines that look after a broker: /healthz, /readyz, /metrics,
+/api/federation, /api/drain.
 
-A small server of its own: no bodies, every size, time and number bounded (RFC 9112). Who can connect may GET; POST, which changes
-something, is for programs on the broker's own machine alone: neither for other machines nor for pages in a browser (Origin).
-A page whose name was made to resolve to this machine (DNS rebinding) is refused by the Host field, for reading too.
+A small server of its own: no bodies, every size, time and number bounded (RFC 9112). Who can
+connect may GET; POST, which changes something, is for programs on the broker's own machine alone:
+neither for other machines nor for pages in a browser (Origin). A page whose name was made to
+resolve to this machine (DNS rebinding) is refused by the Host field, for reading too.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ Answer = tuple[int, str, str]
 
 def listen(host: str, port: int) -> socket.socket:
     """Take the port, before anything else is begun that would have to be undone. Raises OSError."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -79,9 +83,10 @@ class Admin:
         hosts: Iterable[str] = (),
         wait_for: int = 1,
     ) -> None:
-        """`listeners`: returns how many connections each listener has; `drain`: drains the broker as it is told, and returns
-        what becomes of that, or raises ValueError with one clear line; `hosts`: names under which it may be asked, beside
-        addresses and names without a dot; `wait_for`: how many brokers there have to be before clients should come."""
+        """`listeners`: returns how many connections each listener has; `drain`: drains the broker
+        as it is told, and returns what becomes of that, or raises ValueError with one clear line;
+        `hosts`: names under which it may be asked, beside addresses and names without a dot;
+        `wait_for`: how many brokers there have to be before clients should come."""
         self.node = node
         self.readiness = Readiness(node, wait_for)
         self._drain = drain
@@ -114,13 +119,21 @@ class Admin:
                 reasons = self.readiness.reasons()
                 return 503 if reasons else 200, "text/plain", ("; ".join(reasons) or "ready") + "\n"
             case "/metrics":
-                return 200, "text/plain; version=0.0.4", metrics(
-                    self.node, self.version, self._listeners(), self.loop.time() - self._started
+                return (
+                    200,
+                    "text/plain; version=0.0.4",
+                    metrics(
+                        self.node, self.version, self._listeners(), self.loop.time() - self._started
+                    ),
                 )
             case "/api/federation":
                 return 200, "application/json", json.dumps(self.state()) + "\n"
             case "/":
-                return 200, "text/plain", "/healthz\n/readyz\n/metrics\n/api/federation\n/api/drain (POST)\n"
+                return (
+                    200,
+                    "text/plain",
+                    "/healthz\n/readyz\n/metrics\n/api/federation\n/api/drain (POST)\n",
+                )
             case _:
                 return 404, "text/plain", "not found\n"
 
@@ -129,7 +142,11 @@ class Admin:
         if path != "/api/drain" or self._drain is None:
             return 404, "text/plain", "not found\n"
         try:
-            return 202, "application/json", json.dumps(self._drain(dict(parse_qsl(query, keep_blank_values=True)))) + "\n"
+            return (
+                202,
+                "application/json",
+                json.dumps(self._drain(dict(parse_qsl(query, keep_blank_values=True)))) + "\n",
+            )
         except ValueError as error:
             return 400, "text/plain", f"{error}\n"
 
@@ -161,8 +178,9 @@ class Admin:
         }
 
     def make_room(self) -> None:
-        """End one connection when there are too many: the oldest of the host that has most of them, an idle one first. Who
-        opens many and sends nothing then ends its own, and a health check is answered all the while."""
+        """End one connection when there are too many: the oldest of the host that has most of them,
+        an idle one first. Who opens many and sends nothing then ends its own, and a health check is
+        answered all the while."""
         if len(self.connections) < MAX_CONNECTIONS:
             return
         most, _ = Counter(connection.host for connection in self.connections).most_common(1)[0]
@@ -174,7 +192,12 @@ class Admin:
     def refuse_host(self, name: str, peer: str) -> None:
         """Count and log a request under a name that is not this broker's."""
         self.node.counters.admin_misdirected += 1
-        self.node.log_limit.line("warning", "admin: foreign Host", peer, f"admin: {peer} asked for {shorten(name)}; refused")
+        self.node.log_limit.line(
+            "warning",
+            "admin: foreign Host",
+            peer,
+            f"admin: {peer} asked for {shorten(name)}; refused",
+        )
 
 
 class AdminProtocol(asyncio.Protocol):
@@ -234,7 +257,8 @@ class AdminProtocol(asyncio.Protocol):
 
     def _serve(self) -> None:
         while not self._closing and not self._paused:
-            self._buffer = self._buffer.lstrip(b"\r\n")  # RFC 9112 2.2: empty lines before a request are skipped
+            # RFC 9112 2.2: empty lines before a request are skipped.
+            self._buffer = self._buffer.lstrip(b"\r\n")
             head, found, rest = self._buffer.partition(b"\r\n\r\n")
             if len(head) > MAX_HEADER:
                 self._refuse(431, "request header is too large\n")
@@ -271,7 +295,10 @@ class AdminProtocol(asyncio.Protocol):
 
     def _post(self, head: bytes, path: str) -> None:
         query = parse_post(head)
-        here, there = self.transport.get_extra_info("sockname"), self.transport.get_extra_info("peername")
+        here, there = (
+            self.transport.get_extra_info("sockname"),
+            self.transport.get_extra_info("peername"),
+        )
         if query is None:
             self._refuse(400, "a body, of which nothing is known here\n")
         elif not here or not there or not same_machine(here[0], there[0]):
@@ -290,7 +317,8 @@ class AdminProtocol(asyncio.Protocol):
     def _send(self, status: int, kind: str, text: str, last: bool, headers: str = "") -> None:
         body = text.encode()
         head = (
-            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\n"
+            f"Content-Type: {kind}; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
             f"Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n{headers}"
             f"Connection: {'close' if last else 'keep-alive'}\r\n\r\n"
         )
@@ -322,7 +350,8 @@ def same_machine(here: str, there: str) -> bool:
 
 
 def host_name(head: bytes) -> str:
-    """Return the name or address that a request is for, without its port; "" when it does not say (RFC 9112 3.2)."""
+    """Return the name or address that a request is for, without its port; "" when it does not say
+    (RFC 9112 3.2)."""
     line, *fields = head.split(b"\r\n")
     target = line.split(b" ")[1]
     where = b""
@@ -340,7 +369,8 @@ def host_name(head: bytes) -> str:
 
 
 def known_host(name: str, hosts: Collection[str]) -> bool:
-    """Whether a request under this name may be answered: addresses, and names that no stranger's DNS server can answer for."""
+    """Whether a request under this name may be answered: addresses, and names that no stranger's
+    DNS server can answer for."""
     if "." not in name and ":" not in name:
         return True  # localhost, a container's or a machine's name
     try:
@@ -355,13 +385,16 @@ def parse_post(head: bytes) -> str | None:
     line, *fields = head.split(b"\r\n")
     for field in fields:
         name, _, value = field.lower().partition(b":")
-        if name == b"transfer-encoding" or (name == b"content-length" and value.strip(b" \t") != b"0"):
+        if name == b"transfer-encoding" or (
+            name == b"content-length" and value.strip(b" \t") != b"0"
+        ):
             return None
     return line.split(b" ")[1].partition(b"?")[2].decode()
 
 
 def parse_request(head: bytes) -> tuple[str, str, bool] | int:
-    """Read a request's head: (method, path, whether the connection stays open), or the status that refuses it."""
+    """Read a request's head: (method, path, whether the connection stays open), or the status that
+    refuses it."""
     line, *fields = head.split(b"\r\n")
     words = line.split(b" ")
     if len(words) != 3 or not words[0] or not _TOKEN.issuperset(words[0]):

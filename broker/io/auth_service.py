@@ -1,4 +1,5 @@
-"""Users and rules as files: read at the start and at each reload, and passwords checked beside the loop (docs/access.md)."""
+"""Users and rules as files: read at the start and at each reload, and passwords checked beside the
+loop (docs/access.md)."""
 
 from __future__ import annotations
 
@@ -16,15 +17,17 @@ from broker.base import limits
 from broker.config.options import AccessSettings
 
 WORKERS = 2
-"""threads that check passwords. They leave Python alone while they count, so that messages flow meanwhile; each needs the
-memory that its hash asks for."""
+"""threads that check passwords. They leave Python alone while they count, so that messages flow
+meanwhile; each needs the memory that its hash asks for."""
 
 
 class Gatekeeper:
-    """What one broker knows of users and rules. `access` is None when nothing was said about either."""
+    """What one broker knows of users and rules. `access` is None when nothing was said about
+    either."""
 
     def __init__(self, settings: AccessSettings, listeners: Container[str]) -> None:
-        """`listeners`: the names that rules may speak of. Raises ConfigError with one line for a file that cannot be used."""
+        """`listeners`: the names that rules may speak of. Raises ConfigError with one line for a
+        file that cannot be used."""
         self._listeners = listeners
         self._pool: ThreadPoolExecutor | None = None
         self._secret = os.urandom(32)
@@ -34,12 +37,18 @@ class Gatekeeper:
         self.take(*self.read(settings))
 
     def read(self, settings: AccessSettings) -> tuple[Users | None, Access | None]:
-        """Read the files; changes nothing, and may be called in a thread. Raises ConfigError as above."""
+        """Read the files; changes nothing, and may be called in a thread. Raises ConfigError as
+        above."""
         if settings.users is None and settings.rules is None and settings.anonymous is None:
             return None, None
         users = Users.read(str(settings.users)) if settings.users is not None else None
-        canonical = prepare if users is not None else str  # spellings that the users' file takes for one are one for the rules
-        rules = read_rules(str(settings.rules), canonical, self._listeners) if settings.rules is not None else None
+        # Spellings that the users' file takes for one are one for the rules.
+        canonical = prepare if users is not None else str
+        rules = (
+            read_rules(str(settings.rules), canonical, self._listeners)
+            if settings.rules is not None
+            else None
+        )
         return users, Access(users, rules, settings.anonymous, canonical)
 
     def take(self, users: Users | None, access: Access | None) -> None:
@@ -52,12 +61,18 @@ class Gatekeeper:
         """Say what is in force, for a log line."""
         access = self.access
         users = [] if self.users is None else [f"users {len(self.users)}"]
-        return users if access is None or access.rules is None else [*users, f"rules {access.rules.size}"]
+        return (
+            users
+            if access is None or access.rules is None
+            else [*users, f"rules {access.rules.size}"]
+        )
 
     def methods(self, known: Container[str]) -> dict[str, Scram]:
-        """Return the methods of enhanced authentication for which there are users, but those `known`. They look up users in
-        what holds at that time."""
-        return {} if self.users is None or NAME in known else {NAME: Scram(self._verifier, os.urandom)}
+        """Return the methods of enhanced authentication for which there are users, but those
+        `known`. They look up users in what holds at that time."""
+        return (
+            {} if self.users is None or NAME in known else {NAME: Scram(self._verifier, os.urandom)}
+        )
 
     def _verifier(self, name: str) -> Verifier | None:
         return self.users.verifier(name) if self.users is not None else None
@@ -73,7 +88,9 @@ class Gatekeeper:
             return True
         if self._pool is None:
             self._pool = ThreadPoolExecutor(WORKERS, "passwords")
-        right = await asyncio.get_running_loop().run_in_executor(self._pool, users.verify, username, password)
+        right = await asyncio.get_running_loop().run_in_executor(
+            self._pool, users.verify, username, password
+        )
         if right and self.users is users:
             if len(self._right) >= limits.PASSWORDS_KNOWN:
                 self._right.clear()

@@ -1,4 +1,5 @@
-"""How a federation reaches out: datagrams to the discovery group, names of seeds, dials. It decides nothing; the node does."""
+"""How a federation reaches out: datagrams to the discovery group, names of seeds, dials. It decides
+nothing; the node does."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ DIAL_TIMEOUT = 3.0
 
 
 CLOCK_PERIOD = 60.0
-"""s after which the node is told the time of day again, as clocks are set, and drift from the monotonic one; and what this
-machine has available."""
+"""s after which the node is told the time of day again, as clocks are set, and drift from the
+monotonic one; and what this machine has available."""
 
 
 class Outreach:
@@ -34,15 +35,24 @@ class Outreach:
     def __init__(self, settings: FederationSettings | None) -> None:
         """Take the federation's settings; None: on its own. Raises what `dial_context` raises."""
         self.settings = settings
-        self._dial_context = dial_context(settings.tls) if settings is not None and settings.tls is not None else None
+        self._dial_context = (
+            dial_context(settings.tls)
+            if settings is not None and settings.tls is not None
+            else None
+        )
         self._multicast: Multicast | None = None
         self._resolver: Resolver | None = None
         self._driver: Driver
         self._clock: asyncio.TimerHandle | None = None
-        self._capability = Damped(settings.capability) if settings is not None and settings.weights is not None else None
+        self._capability = (
+            Damped(settings.capability)
+            if settings is not None and settings.weights is not None
+            else None
+        )
 
     def renew(self) -> None:
-        """Read the certificates that links show anew, for the dials to come. Raises what `dial_context` raises."""
+        """Read the certificates that links show anew, for the dials to come. Raises what
+        `dial_context` raises."""
         tls = self.settings.tls if self.settings is not None else None
         self._dial_context = dial_context(tls) if tls is not None else None
 
@@ -145,7 +155,9 @@ async def _dial_protocol(effect: Dial, driver: Driver, tls: ssl.SSLContext | Non
     protocol = StreamProtocol(driver, "link", dial=effect)
     name = None if tls is None else effect.host
     loop = asyncio.get_running_loop()
-    dialling = loop.create_connection(lambda: protocol, effect.host, effect.port, ssl=tls, server_hostname=name)
+    dialling = loop.create_connection(
+        lambda: protocol, effect.host, effect.port, ssl=tls, server_hostname=name
+    )
     try:
         await asyncio.wait_for(dialling, DIAL_TIMEOUT)
     except (OSError, TimeoutError, ValueError, OverflowError):

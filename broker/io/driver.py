@@ -20,16 +20,21 @@ if TYPE_CHECKING:
 
 
 WENT_ON = 1.0
-"""s for which connections that have waited to be accepted while the broker was stopped are taken for such."""
+"""s for which connections that have waited to be accepted while the broker was stopped are taken
+for such."""
 
 
 class Driver:
-    """Runs one node in one event loop: flushes once per turn of the loop, ticks at the node's deadline."""
+    """Runs one node in one event loop: flushes once per turn of the loop, ticks at the node's
+    deadline."""
 
-    def __init__(self, node: Node, loop: asyncio.AbstractEventLoop, on_effects: Callable[[], None]) -> None:
+    def __init__(
+        self, node: Node, loop: asyncio.AbstractEventLoop, on_effects: Callable[[], None]
+    ) -> None:
         self.node = node
         self.loop = loop
-        self.time = time.monotonic  # the loops' own clock, to the ns: uvloop's is cut to ms, which is too coarse for RTTs
+        # The loops' own clock, to the ns: uvloop's is cut to ms, which is too coarse for RTTs.
+        self.time = time.monotonic
         self._on_effects = on_effects
         self.flushing = False
         self._timer: asyncio.TimerHandle | None = None
@@ -40,13 +45,15 @@ class Driver:
         self.collect_at = float("inf")  # s; never, where somebody else's process is served
 
     def went_on(self, now: float) -> bool:
-        """Return whether this broker was stopped until a moment ago, long enough for clients to have gone elsewhere."""
+        """Return whether this broker was stopped until a moment ago, long enough for clients to
+        have gone elsewhere."""
         if self._timer is not None and now > self._timer_at + limits.MOVE_TIME:
             self._went_on = now
         return now < self._went_on + WENT_ON
 
     def collect(self, now: float) -> None:
-        """Have the garbage collector look through what is new, once: it leaves alone what has been there before."""
+        """Have the garbage collector look through what is new, once: it leaves alone what has been
+        there before."""
         self.collect_at = now + limits.COLLECT
         gc.collect(1)
 
@@ -60,7 +67,8 @@ class Driver:
     def wake(self) -> None:
         """Flush at the end of this turn of the loop, however many connections were read in it.
 
-        While somebody is behind, flush at once too: the publisher that was just read is the one to be held.
+        While somebody is behind, flush at once too: the publisher that was just read is the one to
+        be held.
         """
         if self.node.paused:
             self.node.flush()
@@ -86,7 +94,8 @@ class Driver:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = due
-            self._timer = self.loop.call_at(due + 0.0005, self._tick)  # uvloop rounds to ms, perhaps down
+            # uvloop rounds to ms, perhaps down.
+            self._timer = self.loop.call_at(due + 0.0005, self._tick)
 
     def _tick(self) -> None:
         began = self.time()
@@ -97,7 +106,6 @@ class Driver:
         if began >= self.collect_at:
             self.collect(began)
         self.node.turns.took(self.time() - began)
-
 
     def stop(self) -> None:
         """Tick no more."""
@@ -156,7 +164,9 @@ class StreamProtocol(asyncio.Protocol):
         driver = self.driver
         peer, secure = describe(transport, self._proxied)
         kind = "in" if self.dial is None else "out"
-        self.conn = driver.node.connection_made(kind, peer, self.listener, self, driver.time(), self.dial)
+        self.conn = driver.node.connection_made(
+            kind, peer, self.listener, self, driver.time(), self.dial
+        )
         self.conn.secure = secure
         driver.wake()
 
@@ -175,7 +185,8 @@ class StreamProtocol(asyncio.Protocol):
                 self._rest()
 
     def _rest(self) -> None:
-        """Read no more of this connection in this turn of the loop: what was read took long, and others wait."""
+        """Read no more of this connection in this turn of the loop: what was read took long, and
+        others wait."""
         self.pause_reading()
         self.driver.loop.call_soon(self._go_on)
 
@@ -211,12 +222,17 @@ class StreamProtocol(asyncio.Protocol):
             self.driver.wake()
 
     def close(self) -> None:
-        """Close once everything written has gone out. After an error: say that nothing more comes, and read on for a while
-        what the peer still sends (TLS knows no half-closed connections)."""
+        """Close once everything written has gone out. After an error: say that nothing more comes,
+        and read on for a while what the peer still sends (TLS knows no half-closed connections)."""
         transport = self.transport
         if isinstance(transport.get_protocol(), Lingering):
             return
-        if self.conn is not None and self.conn.linger and transport.can_write_eof() and not transport.is_closing():
+        if (
+            self.conn is not None
+            and self.conn.linger
+            and transport.can_write_eof()
+            and not transport.is_closing()
+        ):
             transport.set_protocol(Lingering(self, transport, self.driver.loop))
             self.resume_reading()
             transport.write_eof()
@@ -238,16 +254,19 @@ class StreamProtocol(asyncio.Protocol):
             self.transport.resume_reading()
 
     def unread(self) -> bool:
-        """Say whether there may be more: when asked for the first time always, as what TLS has decrypted may come in a later
-        turn of the loop."""
+        """Say whether there may be more: when asked for the first time always, as what TLS has
+        decrypted may come in a later turn of the loop."""
         first, self._asked = not self._asked, True
         return not self.transport.is_closing() and (first or kernel_holds(self.transport))
 
     def unsent(self) -> int:
-        """Return the bytes that the peer's system has not taken yet; of TLS, as it goes over the wire."""
+        """Return the bytes that the peer's system has not taken yet; of TLS, as it goes over the
+        wire."""
         sock = self.transport.get_extra_info("socket")
         number = -1 if sock is None else sock.fileno()
-        return self.transport.get_write_buffer_size() + (unacknowledged(number) if number >= 0 else 0)
+        return self.transport.get_write_buffer_size() + (
+            unacknowledged(number) if number >= 0 else 0
+        )
 
 
 class Lingering(asyncio.Protocol):
@@ -255,7 +274,9 @@ class Lingering(asyncio.Protocol):
 
     __slots__ = ("_of", "_timer")
 
-    def __init__(self, of: StreamProtocol, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, of: StreamProtocol, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._of = of
         self._timer = loop.call_later(limits.LINGER, transport.close)
 
@@ -284,7 +305,8 @@ def kernel_holds(transport: asyncio.Transport) -> bool:
 
 
 def describe(transport: asyncio.BaseTransport, proxied: ProxyHeader | None) -> tuple[str, Any]:
-    """Return the name of the other end and its TLS object: as a load balancer says, if one stands in front."""
+    """Return the name of the other end and its TLS object: as a load balancer says, if one stands
+    in front."""
     secure = transport.get_extra_info("ssl_object")
     if proxied is None:
         return peer_name(transport), secure
@@ -299,7 +321,8 @@ def peer_name(transport: asyncio.BaseTransport) -> str:
 
 
 def socket_name(name: object) -> str:
-    """Write a socket's address as HOST:PORT; that of a Unix socket, which has none, as its path or "unix"."""
+    """Write a socket's address as HOST:PORT; that of a Unix socket, which has none, as its path or
+    "unix"."""
     if isinstance(name, tuple):
         host = f"[{name[0]}]" if ":" in name[0] else name[0]
         return f"{host}:{name[1]}"

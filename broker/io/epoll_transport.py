@@ -1,11 +1,14 @@
-"""Plain TCP and Unix connections of one node, read and written without a transport in between (design section 5).
+"""Plain TCP and Unix connections of one node, read and written without a transport in between
+(design section 5).
 
-One epoll object holds all of them and is itself watched by the event loop. Each time that the loop finds it readable, every
-connection with bytes is read once, then every connection with an outbox is written once: two system calls for a message, and no
-object of the loop per connection. TLS and WebSocket go through the loop's own transports (driver.py).
+One epoll object holds all of them and is itself watched by the event loop. Each time that the loop
+finds it readable, every connection with bytes is read once, then every connection with an outbox is
+written once: two system calls for a message, and no object of the loop per connection. TLS and
+WebSocket go through the loop's own transports (driver.py).
 
     parked (no place yet) -> open -> closing (what is written goes out)
-                                  or lingering (closed for writing, what comes is thrown away) -> gone
+                                  or lingering (closed for writing, what comes is thrown away)
+                                  -> gone
 
 What the node may rely on is what asyncio's transports promise: docs/decisions/0012 lists it.
 """
@@ -33,21 +36,23 @@ READ_SIZE = 256 * 1024
 """bytes read of one connection in one turn: the others wait meanwhile."""
 
 HIGH_WATER = 256 * 1024
-"""bytes that the kernel refused and a stream holds, before the node keeps the rest: small, so that control packets of a link
-overtake most of what waits."""
+"""bytes that the kernel refused and a stream holds, before the node keeps the rest: small, so that
+control packets of a link overtake most of what waits."""
 
 EVENTS = 1024
 """connections handled in one turn of the loop, so that its other work gets its turn."""
 
 TURN_MOST = 0.02
-"""s; a turn that takes longer ends: who has not been read or written then comes first in the next one, at once. Not after a stop
-of this process: what was there then is read before anything else is done."""
+"""s; a turn that takes longer ends: who has not been read or written then comes first in the next
+one, at once. Not after a stop of this process: what was there then is read before anything else is
+done."""
 
 STILL = 0.1
 """s without a turn, after which connections that were closed meanwhile are handled first."""
 
 LAST_READS = 64
-"""times that such a connection is read in that turn, at most: it has its end to tell behind what it has sent."""
+"""times that such a connection is read in that turn, at most: it has its end to tell behind what it
+has sent."""
 
 PIECES = 1024
 """pieces written by one system call (IOV_MAX)."""
@@ -78,7 +83,8 @@ class Poller:
         self._view = memoryview(buffer)
         self._epoll = select.epoll()
         self._began = 0.0  # s; the last turn
-        self._left: dict[int, int] = {}  # whom there was no time for in it, and who of these comes first
+        # Whom there was no time for in it, and who of these comes first.
+        self._left: dict[int, int] = {}
         driver.loop.add_reader(self._epoll.fileno(), self.run)
 
     def close(self) -> None:
@@ -121,7 +127,8 @@ class Poller:
                 if now > self._began + STILL:
                     self.look(now)
                 if node.paused or now - flushed > limits.TURN_TIME:
-                    # Somebody is behind, and the publisher that was just read is the one to be held; or it takes long.
+                    # Somebody is behind, and the publisher that was just read is the one to be
+                    # held; or it takes long.
                     node.flush()
                     flushed = now
                     if now - began > TURN_MOST and not driver.went_on(now):
@@ -143,12 +150,22 @@ class Poller:
         return self._began + STILL
 
     def _read_ended(self, events: list[tuple[int, int]], now: float) -> list[tuple[int, int]]:
-        """Read those to their end that were closed while nothing was read (the broker was stopped); returns the events of others.
-        What these have sent is not for them any more: it would count as sent to somebody who may have got it (MQTT-4.3.3-1).
-        Neighbours that gave us up have sent most, so links come last, and before them who has sent least."""
+        """Read those to their end that were closed while nothing was read (the broker was stopped);
+        returns the events of others. What these have sent is not for them any more: it would count
+        as sent to somebody who may have got it (MQTT-4.3.3-1). Neighbours that gave us up have sent
+        most, so links come last, and before them who has sent least."""
         links = self.driver.node.links_by_connection
-        ended = [stream for number, event in events if event & BROKEN and (stream := self.streams.get(number)) is not None]
-        ended.sort(key=lambda stream: (stream.state == OPEN and stream.conn in links, in_kernel(stream.number)))
+        ended = [
+            stream
+            for number, event in events
+            if event & BROKEN and (stream := self.streams.get(number)) is not None
+        ]
+        ended.sort(
+            key=lambda stream: (
+                stream.state == OPEN and stream.conn in links,
+                in_kernel(stream.number),
+            )
+        )
         for stream in ended:
             try:
                 for _ in range(LAST_READS):
@@ -161,7 +178,8 @@ class Poller:
 
     def _read(self, stream: Stream, event: int, now: float) -> None:
         if not stream.reading:
-            # Held or closing, perhaps only since the poll: then what the peer has sent stays where it is.
+            # Held or closing, perhaps only since the poll: then what the peer has sent stays where
+            # it is.
             if event & (BROKEN if stream.state == PARKED else FAILED) and stream.mask:
                 stream.lost("closed by peer" if stream.state == PARKED else "reset by peer")
             return
@@ -178,7 +196,8 @@ class Poller:
             stream.conn.receive(self._view[:size].tobytes(), now)
 
     def read_early(self, stream: Stream) -> None:
-        """Read a connection out of its turn. That it has ended is told later: the node is in the middle of something."""
+        """Read a connection out of its turn. That it has ended is told later: the node is in the
+        middle of something."""
         node = self.driver.node
         try:
             size = os.readv(stream.number, self._into)
@@ -197,11 +216,14 @@ class Poller:
 
     def _fault(self, stream: Stream, error: Exception) -> None:
         """A fault of ours costs one connection, as with the loop's own transports."""
-        self.driver.loop.call_exception_handler({"message": f"on the connection of {stream.peer}", "exception": error})
+        self.driver.loop.call_exception_handler(
+            {"message": f"on the connection of {stream.peer}", "exception": error}
+        )
         stream.abort()
 
     def watch(self, number: int, old: int, new: int) -> None:
-        """Change for what (IN, OUT, LEFT) a file is watched. One watched for nothing would still wake us when it is reset.
+        """Change for what (IN, OUT, LEFT) a file is watched. One watched for nothing would still
+        wake us when it is reset.
 
         Raises OSError: the system watches no more files for us (fs.epoll.max_user_watches).
         """
@@ -213,11 +235,13 @@ class Poller:
             self._epoll.modify(number, new)
 
     def admit(self, stream: Stream) -> None:
-        """Begin with a connection, and with what it has sent already. The caller sees to it that the driver runs."""
+        """Begin with a connection, and with what it has sent already. The caller sees to it that
+        the driver runs."""
         node = self.driver.node
         now = self.driver.time()
         if self.driver.went_on(now) and has_left(stream.number):
-            # Its CONNECT is older than what its client has said elsewhere since: it would take the session back from there.
+            # Its CONNECT is older than what its client has said elsewhere since: it would take the
+            # session back from there.
             node.counters.connects_given_up += 1
             stream.lost("given up while this broker was stopped")
             return
@@ -231,8 +255,8 @@ class Poller:
             node.flush()  # as in `run`
 
     def admit_parked(self, stream: Stream) -> None:
-        """Begin with a connection that had to wait. It is read in the loop's next turn: one that ends at once gives its place
-        to the next, and with thousands of them that would go deep."""
+        """Begin with a connection that had to wait. It is read in the loop's next turn: one that
+        ends at once gives its place to the next, and with thousands of them that would go deep."""
         try:
             stream.begin(self.driver.time())
             stream.watched()
@@ -270,7 +294,8 @@ class Stream:
         leave: Callable[[Stream], None] | None = None,
         dial: Dial | None = None,
     ) -> None:
-        """`number`: of the file, which does not block; `leave` is called once when it is closed; `dial`: why we called."""
+        """`number`: of the file, which does not block; `leave` is called once when it is closed;
+        `dial`: why we called."""
         self.poller = poller
         self.number = number
         self.peer = peer
@@ -322,7 +347,8 @@ class Stream:
     # ---------------------------------------------------------------- out
 
     def write(self, data: bytes) -> None:
-        """Send bytes; may call `Connection.pause` before it returns. What comes after `close` goes nowhere."""
+        """Send bytes; may call `Connection.pause` before it returns. What comes after `close` goes
+        nowhere."""
         if self.state != OPEN:
             return
         if self._out:
@@ -366,7 +392,8 @@ class Stream:
             self._shut()
 
     def _sent(self, size: int) -> bool:
-        """Forget the first bytes of what waits; returns whether they end within a piece: there is no room for more."""
+        """Forget the first bytes of what waits; returns whether they end within a piece: there is
+        no room for more."""
         out = self._out
         self._out_size -= size
         whole = 0
@@ -387,8 +414,9 @@ class Stream:
     # ---------------------------------------------------------------- end
 
     def close(self) -> None:
-        """Close once everything written has gone out. After an error (`Connection.linger`): say that nothing more comes, and
-        read on for a while what the peer still sends, so that it gets to read why."""
+        """Close once everything written has gone out. After an error (`Connection.linger`): say
+        that nothing more comes, and read on for a while what the peer still sends, so that it gets
+        to read why."""
         if self.state != OPEN:
             return
         if self.conn.linger:
@@ -406,8 +434,8 @@ class Stream:
             self._end("closed")
 
     def ended(self, *, told: bool = True) -> None:
-        """The peer sends no more, which is closed; what was written still goes out, if it takes that. `told`: the node is told
-        at once."""
+        """The peer sends no more, which is closed; what was written still goes out, if it takes
+        that. `told`: the node is told at once."""
         if self._out:
             self.state = CLOSING
             self.reading = False
@@ -421,7 +449,8 @@ class Stream:
     def _shut(self) -> None:
         """Send the end of the stream; the peer has LINGER to end its own."""
         self._later(limits.LINGER)
-        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, self.number)  # whatever it is: it is not asked for that
+        # Whatever it is: it is not asked for that.
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, self.number)
         try:
             sock.shutdown(socket.SHUT_WR)
         except OSError as error:
@@ -503,7 +532,8 @@ class Stream:
 
 
 def in_kernel(number: int) -> int:
-    """Return how many bytes the kernel holds of what has come on the socket with this file number."""
+    """Return how many bytes the kernel holds of what has come on the socket with this file
+    number."""
     size = array("i", [0])
     try:
         fcntl.ioctl(number, termios.FIONREAD, size)
@@ -513,14 +543,16 @@ def in_kernel(number: int) -> int:
 
 
 def has_left(number: int) -> bool:
-    """Return whether the peer of the socket with this file number has closed it, or sends no more."""
+    """Return whether the peer of the socket with this file number has closed it, or sends no
+    more."""
     look = select.poll()
     look.register(number, select.POLLRDHUP)
     return bool(look.poll(0))
 
 
 def unacknowledged(number: int) -> int:
-    """Return how many bytes sent on the socket with this file number the peer's system has not acknowledged."""
+    """Return how many bytes sent on the socket with this file number the peer's system has not
+    acknowledged."""
     size = array("i", [0])
     try:
         fcntl.ioctl(number, termios.TIOCOUTQ, size)

@@ -1,12 +1,16 @@
-"""The journal's files: read at the start, written by one thread (docs/decisions/0021). It decides nothing.
+"""The journal's files: read at the start, written by one thread (docs/decisions/0021). It decides
+nothing.
 
-    DIR/journal/00000001            a generation; deleted when everything in it has been said again in a later one
-    DIR/journal/00000001.damaged    the same, kept for whoever can mend it, as what stands behind the damage is not read
+    DIR/journal/00000001            a generation; deleted when everything in it has been said again
+                                    in a later one
+    DIR/journal/00000001.damaged    the same, kept for whoever can mend it, as what stands behind
+                                    the damage is not read
 
-Nothing waits for the disk but the thread: it takes all that has come since it last looked, writes that in one piece, with `sync`
-waits until it is on the disk, and says so. Without `sync` it says so when the kernel has it, which outlives the process, and has
-it put on the disk once a second, by another thread. Only the begin of a generation waits for the disk in both: were it there
-after a power cut, and not the end of the one before it, what is read would have a gap.
+Nothing waits for the disk but the thread: it takes all that has come since it last looked, writes
+that in one piece, with `sync` waits until it is on the disk, and says so. Without `sync` it says so
+when the kernel has it, which outlives the process, and has it put on the disk once a second, by
+another thread. Only the begin of a generation waits for the disk in both: were it there after a
+power cut, and not the end of the one before it, what is read would have a gap.
 """
 
 from __future__ import annotations
@@ -50,10 +54,12 @@ PART = ".part"
 """A generation that is being written before the broker begins; it has no name yet."""
 
 LOOK = 16 * 1024 * 1024
-"""bytes behind a place that cannot be read in which whole frames are looked for; if there are more, there are."""
+"""bytes behind a place that cannot be read in which whole frames are looked for; if there are more,
+there are."""
 
 TOO_LARGE = 4
-"""times what a checkpoint takes with which a journal is made one before the broker begins; 3 are usual at the end of one."""
+"""times what a checkpoint takes with which a journal is made one before the broker begins; 3 are
+usual at the end of one."""
 
 Told = Callable[[Append | Begin, str | None], None]
 
@@ -76,7 +82,8 @@ class Disk:
     """The files of one journal."""
 
     def __init__(self, folder: Path, broker_id: bytes, *, sync: bool) -> None:
-        """`folder`: the broker's data directory, which is locked. Raises ConfigError: it cannot be written to."""
+        """`folder`: the broker's data directory, which is locked. Raises ConfigError: it cannot be
+        written to."""
         self.folder = folder / "journal"
         self.sync = sync
         self._id = broker_id
@@ -93,11 +100,13 @@ class Disk:
         self._flusher: threading.Thread | None = None
         self._tell: Told = lambda effect, error: None
         self._last: Append | Begin | None = None  # of what was written
-        self._lost: tuple[Path, str] | None = None  # a file that the flusher could not put on the disk, and why
+        # A file that the flusher could not put on the disk, and why.
+        self._lost: tuple[Path, str] | None = None
         self._spent = 0  # generations before this one go with the next flush
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
-            _sync_folder(folder)  # a journal that has no name on the disk is lost with all that was promised
+            # A journal that has no name on the disk is lost with all that was promised.
+            _sync_folder(folder)
             probe = self.folder / ".probe"
             probe.write_bytes(b"")
             probe.unlink()
@@ -126,8 +135,8 @@ class Disk:
         return loaded
 
     def _compact(self, loaded: Loaded) -> None:
-        """Write all that is there into one file before anybody is served: no checkpoint has been completed for so long that the
-        broker seems to die before it can. Raises OSError."""
+        """Write all that is there into one file before anybody is served: no checkpoint has been
+        completed for so long that the broker seems to die before it can. Raises OSError."""
         image, generation = loaded.image, loaded.generation
         path, part = self.folder / f"{generation:08d}", self.folder / PART
         size = 0
@@ -142,13 +151,20 @@ class Disk:
             part.rename(path)
         finally:
             part.unlink(missing_ok=True)
-        loaded.generation, loaded.files, loaded.size, image.size = generation + 1, 1, path.stat().st_size, size
+        loaded.generation, loaded.files, loaded.size, image.size = (
+            generation + 1,
+            1,
+            path.stat().st_size,
+            size,
+        )
         _sync_folder(self.folder)
         self._delete(lambda number: number < generation)
 
     def _files(self) -> list[tuple[int, Path]]:
         try:
-            names = sorted(path for path in self.folder.iterdir() if re.fullmatch(r"[0-9]{8,}", path.name))
+            names = sorted(
+                path for path in self.folder.iterdir() if re.fullmatch(r"[0-9]{8,}", path.name)
+            )
         except OSError as error:
             raise ConfigError(f"cannot read {self.folder}: {error.strerror or error}") from None
         return sorted((int(path.name), path) for path in names)
@@ -163,7 +179,10 @@ class Disk:
             loaded.image.begin(anew=sound and began_anew(head))
             if not sound:
                 if size:
-                    what = f"{path}: its beginning is cut off or damaged; nothing in it counts ({size} bytes)"
+                    what = (
+                        f"{path}: its beginning is cut off or damaged; "
+                        f"nothing in it counts ({size} bytes)"
+                    )
                     loaded.cuts.append(what + self._cut(stream, path, 0))
                 return
             for frame in read_frames(stream, at):
@@ -175,8 +194,9 @@ class Disk:
                 loaded.image.take(*frame)
 
     def _cut(self, stream: BinaryIO, path: Path, at: int) -> str:
-        """Cut off an end that was torn. What has whole frames behind it is damaged: the file is left alone, and gets a second
-        name, under which it outlives the next checkpoint. Returns what to say of it. Raises OSError."""
+        """Cut off an end that was torn. What has whole frames behind it is damaged: the file is
+        left alone, and gets a second name, under which it outlives the next checkpoint. Returns
+        what to say of it. Raises OSError."""
         stream.seek(at)
         rest = stream.read(LOOK + 1)
         if len(rest) <= LOOK and not frame_within(rest):
@@ -185,7 +205,10 @@ class Disk:
         aside = path.with_name(path.name + ".damaged")
         if not aside.exists():
             if len(list(self.folder.glob("*.damaged"))) >= limits.JOURNAL_DAMAGED:
-                return f"; there are {limits.JOURNAL_DAMAGED} damaged files already, so it will be deleted"
+                return (
+                    f"; there are {limits.JOURNAL_DAMAGED} damaged files already, "
+                    "so it will be deleted"
+                )
             try:
                 os.link(path, aside)
             except OSError as error:
@@ -195,7 +218,8 @@ class Disk:
     # ---------------------------------------------------------------- writing
 
     def start(self, tell: Told) -> None:
-        """Begin to write. `tell` is called in the thread: the effect that is done, and every one before it; or its error."""
+        """Begin to write. `tell` is called in the thread: the effect that is done, and every one
+        before it; or its error."""
         self._tell = tell
         if self._thread is not None:
             return
@@ -233,7 +257,8 @@ class Disk:
                     self._put_on_disk(None)
                 elif (self._dirty or self._spent) and time.monotonic() >= self._flushed + FLUSH:
                     self._flush_beside()
-            except Exception as error:  # whatever it is: a thread that ends takes every acknowledgement with it
+            except Exception as error:
+                # Whatever it is: a thread that ends takes every acknowledgement with it.
                 self._failed(error)
                 told = [effect for effect in work if not isinstance(effect, Discard)]
                 for effect in told or ([] if self._last is None else [self._last]):
@@ -263,7 +288,11 @@ class Disk:
         if not self._error:
             at = self._at
             try:
-                data = memoryview(frames[0].data if len(frames) == 1 else b"".join([frame.data for frame in frames]))
+                data = memoryview(
+                    frames[0].data
+                    if len(frames) == 1
+                    else b"".join([frame.data for frame in frames])
+                )
                 while data:
                     written = os.pwrite(self._file, data[:PIECE], at)
                     data = data[written:]
@@ -280,14 +309,20 @@ class Disk:
         self._tell(last, self._error or None)
 
     def _flush_beside(self) -> None:
-        """Without `sync`: have what was written put on the disk by a thread beside this one, as that may take long and nobody is
-        to wait for it. When there is no room for a thread or a file number, this one does it."""
+        """Without `sync`: have what was written put on the disk by a thread beside this one, as
+        that may take long and nobody is to wait for it. When there is no room for a thread or a
+        file number, this one does it."""
         if self._flusher is not None and self._flusher.is_alive():
             return
         number = -1
         try:
             number = os.dup(self._file)
-            flusher = threading.Thread(target=self._flush, args=(number, self._path, self._spent), name="flush", daemon=True)
+            flusher = threading.Thread(
+                target=self._flush,
+                args=(number, self._path, self._spent),
+                name="flush",
+                daemon=True,
+            )
             flusher.start()
         except (OSError, RuntimeError):
             if number >= 0:
@@ -312,7 +347,8 @@ class Disk:
             os.close(number)
 
     def _take_lost(self, *, tell: bool) -> None:
-        """Take the flusher's word that what was written before may be lost. `tell`: at once, as nothing else may be written."""
+        """Take the flusher's word that what was written before may be lost. `tell`: at once, as
+        nothing else may be written."""
         with self._wake:
             lost, self._lost = self._lost, None
         if lost is None or lost[0] != self._path or self._error:
@@ -322,7 +358,8 @@ class Disk:
             self._tell(self._last, self._error)
 
     def _put_on_disk(self, last: Append | None) -> None:
-        """Wait for the disk, and say so. An error here says that anything written since the last time may be lost."""
+        """Wait for the disk, and say so. An error here says that anything written since the last
+        time may be lost."""
         if self._flusher is not None:
             self._flusher.join()
             self._flusher = None
@@ -344,13 +381,16 @@ class Disk:
 
     def _failed(self, error: Exception) -> None:
         self._spent = 0
-        self._error = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-        with contextlib.suppress(OSError):  # half a frame would be cut off at the next start, with a line about it
+        self._error = (
+            (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+        )
+        # Half a frame would be cut off at the next start, with a line about it.
+        with contextlib.suppress(OSError):
             os.ftruncate(self._file, self._at)
 
     def _begin(self, effect: Begin) -> None:
-        """Go on in a new file, or, if there is none, in the old one. After an error nothing goes on that does not begin anew:
-        what was lost would be missing between the files."""
+        """Go on in a new file, or, if there is none, in the old one. After an error nothing goes on
+        that does not begin anew: what was lost would be missing between the files."""
         if self._dirty or self._flusher is not None:
             self._put_on_disk(None)
         error = "" if effect.anew else self._error
@@ -359,7 +399,8 @@ class Disk:
         self._tell(effect, error or None)
 
     def _open(self, effect: Begin) -> str:
-        """Begin a file; returns why it could not be. The old one is closed only then: it may well be all right."""
+        """Begin a file; returns why it could not be. The old one is closed only then: it may well
+        be all right."""
         path, number = self.folder / f"{effect.generation:08d}", -1
         head = encode_header(self._id, effect.generation, anew=effect.anew)
         try:
@@ -379,12 +420,18 @@ class Disk:
                     path.unlink()
             return why
         self._close_file()
-        self._file, self._path, self._at, self._error, self._last = number, path, len(head), "", effect
+        self._file, self._path, self._at, self._error, self._last = (
+            number,
+            path,
+            len(head),
+            "",
+            effect,
+        )
         return ""
 
     def _discard(self, effect: Discard) -> None:
-        """Delete old generations, once what replaces them is on the disk; one that failed at once. One that cannot be deleted is
-        read at the next start, and changes nothing."""
+        """Delete old generations, once what replaces them is on the disk; one that failed at once.
+        One that cannot be deleted is read at the next start, and changes nothing."""
         if effect.failed:
             self._delete(lambda number: number == effect.generation)
         elif not self._error:

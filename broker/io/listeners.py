@@ -1,4 +1,5 @@
-"""Sockets that asyncio does not open for us: listening ones (plain, Unix, behind a load balancer: PROXY), and those we dial."""
+"""Sockets that asyncio does not open for us: listening ones (plain, Unix, behind a load balancer:
+PROXY), and those we dial."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ ACCEPT_AT_ONCE = 100
 """connections taken in one turn of the loop; the others' bytes have to be read, too."""
 
 ACCEPT_PAUSE = 1.0
-"""s; until we try again when the system has no more file descriptors for us. Those who wait, wait in the kernel."""
+"""s; until we try again when the system has no more file descriptors for us. Those who wait, wait
+in the kernel."""
 
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -35,7 +37,8 @@ SAID_AGAIN = 60.0
 """s; between two lines about that."""
 
 NOT_HERE = (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EADDRNOTAVAIL)
-"""What the system says to IPv6 when it is switched off; "localhost" and "*" have addresses of both kinds all the same."""
+"""What the system says to IPv6 when it is switched off; "localhost" and "*" have addresses of both
+kinds all the same."""
 
 log = logging.getLogger("mqttree")
 
@@ -44,13 +47,16 @@ class UnixSocket:
     """A listening Unix socket, and its file."""
 
     def __init__(self, path: str, mode: int, backlog: int) -> None:
-        """Bind and listen. A file that a broker left behind is replaced; one of a living broker, or no socket, is not.
+        """Bind and listen. A file that a broker left behind is replaced; one of a living broker, or
+        no socket, is not.
 
         Raises OSError.
         """
         self.path = path
         remove_stale(path)
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        self.sock = socket.socket(
+            socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
         before = os.umask(0o777)  # nobody connects before the permissions are what they should be
         try:
             self.sock.bind(path)
@@ -73,7 +79,8 @@ class UnixSocket:
 
 
 def remove_stale(path: str) -> None:
-    """Remove a socket's file that nobody listens on. Raises OSError: somebody does, or it is no socket."""
+    """Remove a socket's file that nobody listens on. Raises OSError: somebody does, or it is no
+    socket."""
     try:
         kind = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -100,18 +107,21 @@ async def resolve(host: str | None, port: int, *, passive: bool = False) -> list
     Raises OSError, ValueError (UnicodeError: no name can be like this) and OverflowError (no port).
     """
     if not 0 <= port <= 65535:
-        raise OverflowError("port must be 0-65535")  # of larger ones getaddrinfo takes the remainder
+        # Of larger ones getaddrinfo takes the remainder.
+        raise OverflowError("port must be 0-65535")
     flags = socket.AI_PASSIVE if passive else 0
     try:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags | socket.AI_NUMERICHOST)
+        return socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=flags | socket.AI_NUMERICHOST
+        )
     except socket.gaierror:
         loop = asyncio.get_running_loop()
         return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
 
 
 def bind_all(addresses: list[Any], backlog: int) -> list[socket.socket]:
-    """Listen on each address (as `resolve` gives them), as `asyncio` does: IPv6 sockets for IPv6 only; what this system does
-    not have is left out, if it is not all. Raises OSError."""
+    """Listen on each address (as `resolve` gives them), as `asyncio` does: IPv6 sockets for IPv6
+    only; what this system does not have is left out, if it is not all. Raises OSError."""
     found: list[socket.socket] = []
     missing: OSError | None = None
     try:
@@ -135,14 +145,18 @@ def bind_all(addresses: list[Any], backlog: int) -> list[socket.socket]:
 
 
 async def dial(host: str, port: int) -> tuple[socket.socket, str]:
-    """Connect to the first address of a TCP port that takes us; return the socket, which does not block, and HOST:PORT.
+    """Connect to the first address of a TCP port that takes us; return the socket, which does not
+    block, and HOST:PORT.
 
-    Raises OSError (what all addresses said, if they did not say the same), ValueError and OverflowError as `resolve`.
+    Raises OSError (what all addresses said, if they did not say the same), ValueError and
+    OverflowError as `resolve`.
     """
     errors: list[OSError] = []
     for family, kind, protocol, _name, address in await resolve(host, port):
         try:
-            sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, protocol)
+            sock = socket.socket(
+                family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, protocol
+            )
         except OSError as error:
             errors.append(error)
             continue
@@ -188,14 +202,16 @@ class Places(Protocol):
     """The places of a listener (`listener.Listener`)."""
 
     def enter(self, protocol: Stream) -> bool | None:
-        """Take a place: True; None: none is free, `protocol.admitted` is called when one is; False: too many wait."""
+        """Take a place: True; None: none is free, `protocol.admitted` is called when one is; False:
+        too many wait."""
 
     def leave(self, protocol: Stream) -> None:
         """Give a place back, or stop waiting for one."""
 
 
 class Acceptor:
-    """Stands where a listener's asyncio.Server stands: accepts, as many as wait in one turn of the loop."""
+    """Stands where a listener's asyncio.Server stands: accepts, as many as wait in one turn of the
+    loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sockets: list[socket.socket]) -> None:
         """`sockets` listen already, and do not block."""
@@ -204,7 +220,8 @@ class Acceptor:
         self._said = -SAID_AGAIN
         self._most = files_for_clients()
         self.crowded: Callable[[str], None] | None = None
-        """Called with the address of each connection that is closed because the files that are left are not for clients."""
+        """Called with the address of each connection that is closed because the files that are left
+        are not for clients."""
         for each in self.sockets:
             loop.add_reader(each, self._accept, each)
 
@@ -247,7 +264,9 @@ class Acceptor:
         now = time.monotonic()
         if now - self._said >= SAID_AGAIN:
             self._said = now
-            log.warning("connections wait at %s: %s", socket_name(listening.getsockname()), error.strerror)
+            log.warning(
+                "connections wait at %s: %s", socket_name(listening.getsockname()), error.strerror
+            )
 
     def _again(self, listening: socket.socket) -> None:
         if listening.fileno() >= 0:
@@ -257,11 +276,14 @@ class Acceptor:
 class StreamServer(Acceptor):
     """Plain TCP or a Unix socket: connections go to the driver's poller."""
 
-    def __init__(self, sockets: list[socket.socket], driver: Callable[[], Driver], places: Places, name: str) -> None:
+    def __init__(
+        self, sockets: list[socket.socket], driver: Callable[[], Driver], places: Places, name: str
+    ) -> None:
         """`driver` is asked at each turn: it is made anew at a restart. `name`: the listener's."""
         for each in sockets:
             if each.family != socket.AF_UNIX:
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what it accepts inherits it
+                # What it accepts inherits it.
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         super().__init__(driver().loop, sockets)
         self._driver = driver
         self._places = places
@@ -290,8 +312,8 @@ Make = Callable[[ProxyHeader | None], asyncio.Protocol]
 
 
 class LoopServer(Acceptor):
-    """Connections go to the loop's own transports, after a TLS handshake if there is a context. Why one failed is told, which
-    asyncio's servers keep to themselves."""
+    """Connections go to the loop's own transports, after a TLS handshake if there is a context. Why
+    one failed is told, which asyncio's servers keep to themselves."""
 
     def __init__(
         self,
@@ -306,9 +328,12 @@ class LoopServer(Acceptor):
         """`failed`: called with the peer's address and the error of a TLS handshake."""
         for each in sockets:
             if each.family != socket.AF_UNIX:
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what it accepts inherits it
+                # What it accepts inherits it.
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._make = make
-        self._tls: dict[str, Any] = {} if context is None else {"ssl": context, "ssl_handshake_timeout": tls_timeout}
+        self._tls: dict[str, Any] = (
+            {} if context is None else {"ssl": context, "ssl_handshake_timeout": tls_timeout}
+        )
         self._failed = failed
         self._tasks: set[asyncio.Task[None]] = set()
         super().__init__(loop, sockets)
@@ -335,7 +360,9 @@ class LoopServer(Acceptor):
 
     async def _begin(self, accepted: socket.socket, header: ProxyHeader | None, peer: str) -> None:
         try:
-            await self.loop.connect_accepted_socket(lambda: self._make(header), accepted, **self._tls)
+            await self.loop.connect_accepted_socket(
+                lambda: self._make(header), accepted, **self._tls
+            )
         except OSError as error:
             accepted.close()
             if self._tls:
@@ -346,7 +373,8 @@ class LoopServer(Acceptor):
 
 
 class ProxiedServer(LoopServer):
-    """Takes the PROXY header from each connection before anything else is done with it, TLS included."""
+    """Takes the PROXY header from each connection before anything else is done with it, TLS
+    included."""
 
     def __init__(
         self,
@@ -362,7 +390,9 @@ class ProxiedServer(LoopServer):
         """`refused`: called with a line about each bad or missing header."""
         self.refused = refused
         self.heads: set[_Head] = set()
-        super().__init__(loop, sockets, make, context=context, tls_timeout=tls_timeout, failed=failed)
+        super().__init__(
+            loop, sockets, make, context=context, tls_timeout=tls_timeout, failed=failed
+        )
 
     def close(self) -> None:
         """Accept no more, and close whose header has not come."""

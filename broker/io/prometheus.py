@@ -47,14 +47,25 @@ _DROPS = {
 Sample = tuple[dict[str, str], float]
 
 
-def metrics(node: Node, version: str = "", listeners: Mapping[str, int] | None = None, uptime: float | None = None) -> str:
-    """Return all metrics of a node, names beginning with mqttree_. Labels have few values: this broker's listeners and links,
-    and the reasons named above; never a client's id, user or topic. `listeners`: connections of each; `uptime`: s.
+def metrics(
+    node: Node,
+    version: str = "",
+    listeners: Mapping[str, int] | None = None,
+    uptime: float | None = None,
+) -> str:
+    """Return all metrics of a node, names beginning with mqttree_. Labels have few values: this
+    broker's listeners and links, and the reasons named above; never a client's id, user or topic.
+    `listeners`: connections of each; `uptime`: s.
     """
     federation = node.federation
     tree, config = federation.tree, node.config
     up = [link for link in federation.links.values() if link.state == "up"]
-    about = {"id": config.id.hex(), "name": config.name, "cluster": config.cluster, "version": version}
+    about = {
+        "id": config.id.hex(),
+        "name": config.name,
+        "cluster": config.cluster,
+        "version": version,
+    }
     peers = [(_peer(link.peer), link) for link in up]
     lines: list[str] = []
 
@@ -62,22 +73,52 @@ def metrics(node: Node, version: str = "", listeners: Mapping[str, int] | None =
         _metric(lines, f"mqttree_{name}", "gauge", text, samples)
 
     gauge("info", "This broker.", [(about, 1)])
-    gauge("connections", "Open connections of clients, brokers, and who has not said yet what it is.", len(node.connections))
-    gauge("listener_connections", "Open connections of a listener.", [({"listener": n}, c) for n, c in (listeners or {}).items()])
+    gauge(
+        "connections",
+        "Open connections of clients, brokers, and who has not said yet what it is.",
+        len(node.connections),
+    )
+    gauge(
+        "listener_connections",
+        "Open connections of a listener.",
+        [({"listener": n}, c) for n, c in (listeners or {}).items()],
+    )
     gauge("clients_connected", "Clients that are connected.", node.connected)
     if uptime is not None:
         gauge("uptime_seconds", "Time since this broker started.", uptime)
-    gauge("longest_turn_seconds", "Longest time for which this broker did nothing else.", node.turns.longest)
-    gauge("queued_over_bytes", "Memory of sessions with more waiting than others may have.", federation.backpressure.over)
+    gauge(
+        "longest_turn_seconds",
+        "Longest time for which this broker did nothing else.",
+        node.turns.longest,
+    )
+    gauge(
+        "queued_over_bytes",
+        "Memory of sessions with more waiting than others may have.",
+        federation.backpressure.over,
+    )
     if (durability := node.durability) is not None:
-        gauge("journal_ok", "1 if what is to be kept is written.", 1 if durability.state == OK else 0)
-        gauge("journal_pending_bytes", "Bytes of the journal that wait for the disk.", durability.pending)
-    gauge("memory_used_bytes", "Bytes kept for clients and other brokers, estimated.", node.memory.used)
+        gauge(
+            "journal_ok", "1 if what is to be kept is written.", 1 if durability.state == OK else 0
+        )
+        gauge(
+            "journal_pending_bytes",
+            "Bytes of the journal that wait for the disk.",
+            durability.pending,
+        )
+    gauge(
+        "memory_used_bytes",
+        "Bytes kept for clients and other brokers, estimated.",
+        node.memory.used,
+    )
     gauge("memory_limit_bytes", "Bytes that may be kept; 0: any number.", node.memory.limit)
     gauge("queued_bytes", "Bytes that wait for clients, estimated.", node.memory.queued)
     gauge("retained_bytes", "Bytes of retained messages.", node.retained.size)
     gauge("sessions", "Sessions of clients, connected or not.", len(node.sessions))
-    gauge("subscriptions", "Subscriptions of all sessions; the members of a shared one count as one.", len(node.fanout.trie))
+    gauge(
+        "subscriptions",
+        "Subscriptions of all sessions; the members of a shared one count as one.",
+        len(node.fanout.trie),
+    )
     gauge("retained", "Retained messages, without the broker's own below $SYS.", len(node.retained))
     gauge("links", "Links to other brokers.", len(federation.links))
     gauge("links_up", "Links to other brokers that are up.", len(up))
@@ -89,7 +130,11 @@ def metrics(node: Node, version: str = "", listeners: Mapping[str, int] | None =
     gauge("path_cost_seconds", "Cost of the path to the root.", tree.path_cost_ms / 1000)
     rtt = [(peer, link.rtt_ms / 1000) for peer, link in peers if link.rtt_ms is not None]
     gauge("link_rtt_seconds", "Round-trip time of a link.", rtt)
-    gauge("link_forwarding", "1 if messages are forwarded on a link.", [(peer, 1 if link.live else 0) for peer, link in peers])
+    gauge(
+        "link_forwarding",
+        "1 if messages are forwarded on a link.",
+        [(peer, 1 if link.live else 0) for peer, link in peers],
+    )
     counters: dict[str, int] = node.counters.as_dict()
     for name, text, reasons in (
         ("closed_total", "Client connections closed by this broker.", _REFUSALS),
@@ -97,7 +142,9 @@ def metrics(node: Node, version: str = "", listeners: Mapping[str, int] | None =
     ):
         samples = [({"reason": reason}, counters[counter]) for counter, reason in reasons.items()]
         _metric(lines, f"mqttree_{name}", "counter", text, samples)
-    counters |= {f"discovery_{name}": value for name, value in federation.membership.counters.items()}
+    counters |= {
+        f"discovery_{name}": value for name, value in federation.membership.counters.items()
+    }
     for name, value in counters.items():
         text = _HELP.get(name, f"Count of {name.replace('_', ' ')}.")
         _metric(lines, f"mqttree_{name}_total", "counter", text, value)
@@ -107,10 +154,15 @@ def metrics(node: Node, version: str = "", listeners: Mapping[str, int] | None =
 def _peer(peer: object) -> dict[str, str]:
     """Return the labels of a link."""
     broker_id: bytes = getattr(peer, "id", b"")
-    return {"peer": broker_id.hex(), "address": f"{getattr(peer, 'host', '')}:{getattr(peer, 'port', 0)}"}
+    return {
+        "peer": broker_id.hex(),
+        "address": f"{getattr(peer, 'host', '')}:{getattr(peer, 'port', 0)}",
+    }
 
 
-def _metric(lines: list[str], name: str, kind: str, text: str, samples: Iterable[Sample] | float) -> None:
+def _metric(
+    lines: list[str], name: str, kind: str, text: str, samples: Iterable[Sample] | float
+) -> None:
     if isinstance(samples, int | float):
         samples = [({}, samples)]
     lines.append(f"# HELP {name} {text}")

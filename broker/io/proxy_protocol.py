@@ -1,6 +1,8 @@
-"""The PROXY protocol, versions 2 and 1: who a load balancer speaks for (HAProxy's proxy-protocol.txt, sections 2.1 and 2.2).
+"""The PROXY protocol, versions 2 and 1: who a load balancer speaks for (HAProxy's
+proxy-protocol.txt, sections 2.1 and 2.2).
 
-Pure: bytes in, a header out. `wanted` never asks for more than the header, so that what is behind it stays in the socket.
+Pure: bytes in, a header out. `wanted` never asks for more than the header, so that what is behind
+it stays in the socket.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 """How version 2 begins."""
 
 FIXED = 16
-"""bytes of version 2 before the addresses: signature, version and command, family and transport, length."""
+"""bytes of version 2 before the addresses: signature, version and command, family and transport,
+length."""
 
 V1 = b"PROXY "
 V1_MIN = len(b"PROXY UNKNOWN\r\n")
@@ -34,8 +37,9 @@ class ProxyError(ValueError):
 
 @dataclass(slots=True, frozen=True)
 class ProxyHeader:
-    """What a header says. `peer`: HOST:PORT of the client, "" when the balancer speaks for itself (LOCAL, UNKNOWN, health
-    checks). `common_name`: of the client certificate that the balancer verified, else None."""
+    """What a header says. `peer`: HOST:PORT of the client, "" when the balancer speaks for itself
+    (LOCAL, UNKNOWN, health checks). `common_name`: of the client certificate that the balancer
+    verified, else None."""
 
     peer: str = ""
     common_name: str | None = None
@@ -44,7 +48,8 @@ class ProxyHeader:
 def wanted(data: bytes) -> int:
     """Return how many bytes may be read next: part of the header for certain; 0 when it is whole.
 
-    Raises ProxyError as soon as it cannot become a header, or one that is too long (PROXY_HEADER_BYTES).
+    Raises ProxyError as soon as it cannot become a header, or one that is too long
+    (PROXY_HEADER_BYTES).
     """
     if data[:12] == SIGNATURE[: len(data)]:
         if len(data) < FIXED:
@@ -106,10 +111,15 @@ def _version_2(data: bytes) -> ProxyHeader:
     at = 0
     if family == TCP4:
         at = 12
-        peer = f"{ipaddress.IPv4Address(_part(body, 0, 4))}:{int.from_bytes(_part(body, 8, 2), 'big')}"
+        peer = (
+            f"{ipaddress.IPv4Address(_part(body, 0, 4))}:{int.from_bytes(_part(body, 8, 2), 'big')}"
+        )
     elif family == TCP6:
         at = 36
-        peer = f"[{ipaddress.IPv6Address(_part(body, 0, 16))}]:{int.from_bytes(_part(body, 32, 2), 'big')}"
+        peer = (
+            f"[{ipaddress.IPv6Address(_part(body, 0, 16))}]:"
+            f"{int.from_bytes(_part(body, 32, 2), 'big')}"
+        )
     elif family >> 4 == 3:  # Unix sockets of the balancer's machine: nobody's address to us
         at = 216
     elif family >> 4 or family & 0x0F > 2:
@@ -138,7 +148,8 @@ def _tlvs(data: bytes) -> dict[int, bytes]:
 
 
 def _common_name(tlvs: dict[int, bytes]) -> str | None:
-    """Return the name in the client certificate, if the client had one and the balancer verified it (2.2.6)."""
+    """Return the name in the client certificate, if the client had one and the balancer verified it
+    (2.2.6)."""
     ssl = tlvs.get(PP2_TYPE_SSL)
     if ssl is None:
         return None
@@ -153,7 +164,8 @@ def _common_name(tlvs: dict[int, bytes]) -> str | None:
 
 
 class ProxiedCertificate:
-    """Stands where a TLS connection's object stands: the balancer ended TLS, and says whose certificate it saw."""
+    """Stands where a TLS connection's object stands: the balancer ended TLS, and says whose
+    certificate it saw."""
 
     __slots__ = ("_name",)
 
@@ -161,7 +173,8 @@ class ProxiedCertificate:
         self._name = common_name
 
     def getpeercert(self, binary_form: bool = False) -> Any:
-        """Return the subject as `ssl.SSLSocket.getpeercert` does; the certificate itself is not known."""
+        """Return the subject as `ssl.SSLSocket.getpeercert` does; the certificate itself is not
+        known."""
         return None if binary_form else {"subject": ((("commonName", self._name),),)}
 
 

@@ -1,7 +1,8 @@
-"""Whether clients should come to this broker (`/readyz`): what load balancers and orchestrators ask, while `/healthz` says that
-it is alive.
+"""Whether clients should come to this broker (`/readyz`): what load balancers and orchestrators
+ask, while `/healthz` says that it is alive.
 
-    not ready -(its journal is written, so many brokers as it waits for were there once, nobody drains it, id its own)-> ready
+    not ready -(its journal is written, so many brokers as it waits for were there once, nobody
+                drains it, id its own)-> ready
 """
 
 from __future__ import annotations

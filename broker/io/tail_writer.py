@@ -1,8 +1,11 @@
-"""The files of the log's tail, written and read by a thread of their own (docs/decisions/0031). It decides nothing.
+"""The files of the log's tail, written and read by a thread of their own (docs/decisions/0031). It
+decides nothing.
 
-    DIR/tail/00000001           a segment (`tail_segment`); deleted when nobody needs anything of it any more
+    DIR/tail/00000001           a segment (`tail_segment`); deleted when nobody needs anything of it
+                                any more
 
-What is asked for is done in its order. Nobody waits for it: neither the event loop, nor what the journal acknowledges.
+What is asked for is done in its order. Nobody waits for it: neither the event loop, nor what the
+journal acknowledges.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ class TailFiles:
     """The segments in one data directory."""
 
     def __init__(self, folder: Path, broker_id: bytes) -> None:
-        """`folder`: the broker's data directory, which is locked. Raises ConfigError: it cannot be written to."""
+        """`folder`: the broker's data directory, which is locked. Raises ConfigError: it cannot be
+        written to."""
         self.folder = folder / "tail"
         self._id = broker_id
         self._files: dict[int, int] = {}  # segment -> number of the file that is written
@@ -48,7 +52,8 @@ class TailFiles:
             raise ConfigError(f"data directory {self.folder}: {error.strerror or error}") from None
 
     def load(self) -> TailLoaded:
-        """Read what is there, without the messages. What cannot be read does not count, and a line says so."""
+        """Read what is there, without the messages. What cannot be read does not count, and a line
+        says so."""
         loaded = TailLoaded()
         names = (path for path in self.folder.iterdir() if re.fullmatch(r"[0-9]{8,}", path.name))
         for path in sorted(names, key=lambda path: int(path.name)):
@@ -59,11 +64,15 @@ class TailFiles:
                     for found in read_frames(stream, size, self._id, int(path.name)):
                         if isinstance(found, Cut):
                             what = f"{path}: what begins at byte {found.at} {found.why}"
-                            loaded.cuts.append(f"{what}; the {size - found.at} bytes from there do not count")
+                            loaded.cuts.append(
+                                f"{what}; the {size - found.at} bytes from there do not count"
+                            )
                         else:
                             frames.append(found)
             except OSError as error:
-                loaded.cuts.append(f"{path}: cannot be read ({error.strerror or error}); it does not count")
+                loaded.cuts.append(
+                    f"{path}: cannot be read ({error.strerror or error}); it does not count"
+                )
                 size = 0
             loaded.segments.append((int(path.name), size, frames))
         return loaded
@@ -104,7 +113,11 @@ class TailFiles:
                 try:
                     answer = self._do(effect)
                 except Exception as error:  # whatever it is: somebody waits for an answer
-                    answer = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+                    answer = (
+                        (isinstance(error, OSError) and error.strerror)
+                        or str(error)
+                        or type(error).__name__
+                    )
                 if not isinstance(effect, TailDrop):
                     self._tell(effect, answer)
             if closing and not self._work:

@@ -1,4 +1,5 @@
-"""TLS contexts of links between brokers, and what TLS errors say (RFC 8446, RFC 5280; MQTT 5, 4.12 and 5.4)."""
+"""TLS contexts of links between brokers, and what TLS errors say (RFC 8446, RFC 5280; MQTT 5, 4.12
+and 5.4)."""
 
 from __future__ import annotations
 
@@ -9,19 +10,20 @@ from broker.config.options import TlsSettings
 
 
 def renew(context: ssl.SSLContext, listener: Any) -> None:
-    """Let a listener's context show the certificate that is in its files by now, to clients that come from now on, and trust
-    authorities that were added. Raises OSError and ValueError for files that cannot be used: try
-    them in another context first."""
+    """Let a listener's context show the certificate that is in its files by now, to clients that
+    come from now on, and trust authorities that were added. Raises OSError and ValueError for files
+    that cannot be used: try them in another context first."""
     context.load_cert_chain(listener.certfile, listener.keyfile)
     if listener.cafile or listener.capath or listener.cadata:
         context.load_verify_locations(listener.cafile, listener.capath, listener.cadata)
 
 
 def dial_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Make the context of links that we dial: who answers must have a certificate of the cluster's authority.
+    """Make the context of links that we dial: who answers must have a certificate of the cluster's
+    authority.
 
-    Whether it is for the address that was dialled is checked only when that was asked for: brokers find each other by
-    address, and the cluster's own authority vouches for nobody else.
+    Whether it is for the address that was dialled is checked only when that was asked for: brokers
+    find each other by address, and the cluster's own authority vouches for nobody else.
 
     Raises OSError (ssl.SSLError) and ValueError for files that cannot be used.
     """

@@ -1,7 +1,8 @@
 """WebSocket connections (MQTT-6.0) without a task: bytes in, bytes out, as in `driver`.
 
-The protocol itself is the sans-I/O half of the `websockets` package. Also connections that somebody else accepted and
-hands over as a reader and a writer (amqtt's external listeners); those need a task each way.
+The protocol itself is the sans-I/O half of the `websockets` package. Also connections that somebody
+else accepted and hands over as a reader and a writer (amqtt's external listeners); those need a
+task each way.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ SUBPROTOCOLS = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]
 """MQTT-6.0.0-3; the second is what clients of MQTT 3.1 ask for."""
 
 HANDSHAKE_TIMEOUT = 10.0
-"""s; from accept to the end of the upgrade [websocket_refused]. MQTT's own limit begins behind it."""
+"""s; from accept to the end of the upgrade [websocket_refused]. MQTT's own limit begins behind
+it."""
 
 FIRST_MESSAGE_SIZE = 1024 * 1024
-"""bytes; the largest message before CONNECT was accepted: CONNECT itself, and a little that a client in a hurry put behind
-it. Only who was let in may make us hold more."""
+"""bytes; the largest message before CONNECT was accepted: CONNECT itself, and a little that a
+client in a hurry put behind it. Only who was let in may make us hold more."""
 
 CLOSE_TIMEOUT = 1.0
 """s; for the peer's close frame after ours [websocket_close_timeout]."""
@@ -51,7 +53,8 @@ WAITING_POLL = 0.005
 class WebSocketProtocol(asyncio.Protocol):
     """One accepted WebSocket connection. Also the node's `Transport` for it.
 
-    Any path and any Origin will do: a page can do here what its user's name and password in CONNECT allow, and nothing else.
+    Any path and any Origin will do: a page can do here what its user's name and password in CONNECT
+    allow, and nothing else.
     """
 
     __slots__ = (
@@ -71,7 +74,9 @@ class WebSocketProtocol(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, driver: Driver, listener: str, server: Listener, proxied: ProxyHeader | None = None) -> None:
+    def __init__(
+        self, driver: Driver, listener: str, server: Listener, proxied: ProxyHeader | None = None
+    ) -> None:
         self.driver = driver
         self.listener = listener
         self.conn: Connection | None = None
@@ -79,7 +84,9 @@ class WebSocketProtocol(asyncio.Protocol):
         self._server = server
         self._proxied = proxied
         self._entered: bool | None = False  # None: waits for a place
-        self._frames = ServerProtocol(subprotocols=SUBPROTOCOLS, max_size=FIRST_MESSAGE_SIZE, logger=_quiet)
+        self._frames = ServerProtocol(
+            subprotocols=SUBPROTOCOLS, max_size=FIRST_MESSAGE_SIZE, logger=_quiet
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._buffer: list[bytes] = []
         self._closing = False  # our close frame, or the end of the stream, is on its way
@@ -114,7 +121,8 @@ class WebSocketProtocol(asyncio.Protocol):
         frames = self._frames
         events = frames.events_received()
         if not events and self.conn is not None and not self._closing:
-            self.conn.last_heard = now  # part of a frame: a long one may take longer than a keep-alive
+            # Part of a frame: a long one may take longer than a keep-alive.
+            self.conn.last_heard = now
         for event in events:
             if self._closing:  # what came behind the reason for it
                 break
@@ -129,7 +137,8 @@ class WebSocketProtocol(asyncio.Protocol):
                     self.driver.node.counters.websocket_errors += 1
                     self._finish(CloseCode.UNSUPPORTED_DATA, "MQTT is binary")
         if self._full and frames.state is OPEN:
-            # Nothing but pongs. Who pings and does not read is sent the last one, when he does (RFC 6455, 5.5.3).
+            # Nothing but pongs. Who pings and does not read is sent the last one, when he does (RFC
+            # 6455, 5.5.3).
             self._pong = (frames.data_to_send() or [self._pong])[-1]
         else:
             self._send()
@@ -168,7 +177,10 @@ class WebSocketProtocol(asyncio.Protocol):
                 self.conn.receive(data, self.driver.time())
                 if not self.driver.flushing or self.driver.node.paused:
                     self.driver.wake()
-                if self._frames.max_size == FIRST_MESSAGE_SIZE and self.conn.max_packet_size > limits.MAX_CONNECT_SIZE:
+                if (
+                    self._frames.max_size == FIRST_MESSAGE_SIZE
+                    and self.conn.max_packet_size > limits.MAX_CONNECT_SIZE
+                ):
                     self._frames.max_size = limits.MAX_PACKET_SIZE
         else:
             self._buffer.append(data)
@@ -223,7 +235,8 @@ class WebSocketProtocol(asyncio.Protocol):
         if frames.state is CONNECTING:
             self.driver.node.counters.websocket_refused += 1
         elif frames.parser_exc is not None and not isinstance(frames.parser_exc, EOFError):
-            # Bytes that nobody read would be answered by a reset, which takes our close frame, the reason, away.
+            # Bytes that nobody read would be answered by a reset, which takes our close frame, the
+            # reason, away.
             self.driver.node.counters.websocket_errors += 1
             self._closing = True
             if self.transport.can_write_eof():
@@ -234,10 +247,12 @@ class WebSocketProtocol(asyncio.Protocol):
         self._hang_up()
 
     def _finish(self, code: CloseCode, reason: str = "") -> None:
-        """Say that we close and wait for the peer's close frame, for a while; what comes before that is not looked at."""
+        """Say that we close and wait for the peer's close frame, for a while; what comes before
+        that is not looked at."""
         if not self._closing:
             self._closing = True
-            with contextlib.suppress(InvalidState):  # the peer has begun to close, or has not begun at all
+            # The peer has begun to close, or has not begun at all.
+            with contextlib.suppress(InvalidState):
                 self._frames.send_close(code, reason)
             self.resume_reading()
             self._later(CLOSE_TIMEOUT, self._unanswered)
@@ -270,7 +285,8 @@ class WebSocketProtocol(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes, in one binary frame."""
-        with contextlib.suppress(InvalidState):  # the peer has begun to close: what is left goes nowhere
+        # The peer has begun to close: what is left goes nowhere.
+        with contextlib.suppress(InvalidState):
             self._frames.send_binary(data)
             self._send()
 
@@ -295,7 +311,9 @@ class WebSocketProtocol(asyncio.Protocol):
     def unread(self) -> bool:
         """Say whether there may be more, as `StreamProtocol` does."""
         first, self._asked = not self._asked, True
-        return not (self._closing or self.transport.is_closing()) and (first or kernel_holds(self.transport))
+        return not (self._closing or self.transport.is_closing()) and (
+            first or kernel_holds(self.transport)
+        )
 
     def unsent(self) -> int:
         """Return the bytes that the system has not taken yet."""
@@ -303,9 +321,11 @@ class WebSocketProtocol(asyncio.Protocol):
 
 
 class AdapterTransport:
-    """A connection that came as amqtt's reader and writer adapters. Also the node's `Transport` for it.
+    """A connection that came as amqtt's reader and writer adapters. Also the node's `Transport` for
+    it.
 
-    `run` lasts as long as the connection. A second task writes: everything that came while the last write drained at once.
+    `run` lasts as long as the connection. A second task writes: everything that came while the last
+    write drained at once.
     """
 
     def __init__(self, driver: Driver, listener: str, reader: Any, writer: Any) -> None:
@@ -329,7 +349,10 @@ class AdapterTransport:
         self.conn = driver.node.connection_made("in", peer, self.listener, self, driver.time())
         self.conn.secure = secure
         driver.wake()
-        self._tasks = [driver.loop.create_task(self._read()), driver.loop.create_task(self._write())]
+        self._tasks = [
+            driver.loop.create_task(self._read()),
+            driver.loop.create_task(self._write()),
+        ]
         reason = "closed by peer"
         try:
             done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -342,7 +365,8 @@ class AdapterTransport:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             driver.node.connection_lost(self.conn, reason, driver.time())
             driver.wake()
-            with contextlib.suppress(Exception):  # whatever an adapter raises on a connection that has ended
+            # Whatever an adapter raises on a connection that has ended.
+            with contextlib.suppress(Exception):
                 await asyncio.wait_for(self._writer.close(), CLOSE_TIMEOUT)
 
     async def _read(self) -> None:
@@ -356,7 +380,8 @@ class AdapterTransport:
                 return
             conn.receive(data, self.driver.time())
             self.driver.wake()
-            while conn.waiting and not conn.closed:  # what may be sent is known when the plugins have answered
+            # What may be sent is known when the plugins have answered.
+            while conn.waiting and not conn.closed:
                 await asyncio.sleep(WAITING_POLL)
 
     async def _packet(self, limit: int) -> bytes:

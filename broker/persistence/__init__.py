@@ -1,1 +1,2 @@
-"""What survives a restart: the journal, its records, its snapshot, recovery, the tail of the replay log."""
+"""What survives a restart: the journal, its records, its snapshot, recovery, the tail of the replay
+log."""

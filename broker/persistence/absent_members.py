@@ -1,14 +1,17 @@
-"""Brokers that cannot be reached: what was published here, is wanted there and leaves the log meanwhile is kept in the log's
-tail on the disk (docs/decisions/0031); without one it is lost for them, and counted to the message (docs/decisions/0027).
+"""Brokers that cannot be reached: what was published here, is wanted there and leaves the log
+meanwhile is kept in the log's tail on the disk (docs/decisions/0031); without one it is lost for
+them, and counted to the message (docs/decisions/0027).
 
-    broker     reachable -(the tree has lost it)-> absent, with the filters that it had posted -(the tree has it again)-> back: it
-               asks for what it lacks -(it lacks nothing of the tail, and asks no more)-> served; or ABSENT_TIME has passed:
-               what it lacks of what was lost is counted, and one line says how much
-    link       up -(lost)-> whoever was reached over it is absent, or back if it is reached over another one, and may lack what
-               was on its way
+    broker     reachable -(the tree has lost it)-> absent, with the filters that it had posted
+               -(the tree has it again)-> back: it asks for what it lacks
+               -(it lacks nothing of the tail, and asks no more)-> served; or ABSENT_TIME has
+               passed: what it lacks of what was lost is counted, and one line says how much
+    link       up -(lost)-> whoever was reached over it is absent, or back if it is reached over
+               another one, and may lack what was on its way
 
-Every message has one origin, and that one keeps it, or counts it; what was on its way over a link that is lost may have left the
-log of its origin by then, and is kept, or counted, by the broker that had it last.
+Every message has one origin, and that one keeps it, or counts it; what was on its way over a link
+that is lost may have left the log of its origin by then, and is kept, or counted, by the broker
+that had it last.
 """
 
 from __future__ import annotations
@@ -38,21 +41,35 @@ class Absent:
     """One broker that is away."""
 
     __slots__ = (
-        "_known", "_lost", "_trie", "asked_at", "back", "cut_at", "cut_from", "dropped", "filters", "lacking", "position",
+        "_known",
+        "_lost",
+        "_trie",
+        "asked_at",
+        "back",
+        "cut_at",
+        "cut_from",
+        "dropped",
+        "filters",
+        "lacking",
+        "position",
         "since",
-    )  # fmt: skip
+    )
 
     def __init__(self, filters: tuple[bytes, ...], position: int, now: float) -> None:
-        """`filters`: that it had posted; `position`: of the log, from which on it may lack messages."""
+        """`filters`: that it had posted; `position`: of the log, from which on it may lack
+        messages."""
         self.wish(filters)
         self.position = position
         self.since = now
         self.back: float | None = None  # s; when it was seen again
         self.asked_at = now  # s; when it said last what it lacks
-        self.dropped: dict[bytes, list[tuple[int, int, int]]] = {}  # by our origins, what may be lost: first, last, count
+        # By our origins, what may be lost: first, last, count.
+        self.dropped: dict[bytes, list[tuple[int, int, int]]] = {}
         self.lacking: dict[bytes, Ranges] = {}  # its last word for each origin, since it is back
         self._lost = 0  # messages that it was found to lack
-        self.cut_from = NEVER  # position of the log from which on something may have been on its way over a link that was lost
+        # position of the log from which on something may have been on its way over a link that was
+        # lost
+        self.cut_from = NEVER
         self.cut_at = now  # s
 
     def wish(self, filters: tuple[bytes, ...]) -> None:
@@ -77,8 +94,8 @@ class Absent:
         return found
 
     def passing(self, entry: Entry, position: int) -> bool:
-        """Whether a message of another broker was on its way there when the link was lost, or came soon after: its origin had to
-        hear of that first."""
+        """Whether a message of another broker was on its way there when the link was lost, or came
+        soon after: its origin had to hear of that first."""
         return position >= self.cut_from and entry.at < self.cut_at + limits.CUT_TIME
 
     def drop(self, key: bytes, first: int, last: int, count: int) -> None:
@@ -94,7 +111,8 @@ class Absent:
             dropped.append((first, last, count))
 
     def lacks(self, key: bytes, lacked: Ranges) -> None:
-        """Take its word for what it lacks. The first one counts for what was lost before: nobody sends that any more."""
+        """Take its word for what it lacks. The first one counts for what was lost before: nobody
+        sends that any more."""
         for first, last, count in self.dropped.pop(key, ()):
             self._lost += common(first, last, count, lacked)
         self.lacking[key] = lacked
@@ -108,7 +126,9 @@ class Absent:
     @property
     def lost(self) -> int:
         """Messages for it that are lost."""
-        return self._lost + sum(count for dropped in self.dropped.values() for _, _, count in dropped)
+        return self._lost + sum(
+            count for dropped in self.dropped.values() for _, _, count in dropped
+        )
 
 
 def filters_of(keys: Iterable[bytes]) -> tuple[bytes, ...]:
@@ -135,7 +155,8 @@ class Absents:
         federation.listings.on_way.append(self._way_changed)
 
     def begin(self, loaded: TailLoaded) -> None:
-        """Go on with the tail of an earlier incarnation of this broker, and with who was away then."""
+        """Go on with the tail of an earlier incarnation of this broker, and with who was away
+        then."""
         node, relay = self._node, self._federation.relay
         wall = self._federation.retention.clock.physical(node.now)
         for away in self.tail.begin(loaded)[: limits.ABSENT_BROKERS]:
@@ -154,15 +175,19 @@ class Absents:
             yield Away(broker_id, max(0, since), absent.filters)
 
     def cut_off(self, link: Link) -> None:
-        """A link is lost: what was on its way over it may be in no other log any more, wherever it comes from. What was on
-        its way over one that kept up was little, and is there."""
+        """A link is lost: what was on its way over it may be in no other log any more, wherever it
+        comes from. What was on its way over one that kept up was little, and is there."""
         position, now = link.kept_from, self._node.now
         if position is None or link.peer is None or not (link.unsent or link.marks):
             return
         listings = self._federation.listings.directory.listings
         for broker_id in dict.fromkeys((link.peer.id, *self._federation.streams.behind(link))):
             absent = self.absent.get(broker_id)
-            if absent is None and len(self.absent) < limits.ABSENT_BROKERS and broker_id in listings:
+            if (
+                absent is None
+                and len(self.absent) < limits.ABSENT_BROKERS
+                and broker_id in listings
+            ):
                 keys = listings[broker_id].entries
                 few = len(keys) <= limits.ABSENT_FILTERS
                 filters = filters_of(keys) if few else (EVERYTHING,)
@@ -207,8 +232,8 @@ class Absents:
                 self._federation.acks.part(broker_id, self._federation.relay.log.begin)
 
     def _dropped(self, entry: Entry, position: int) -> None:
-        """Take an entry that leaves the log. While a broker asks for what it lacks, what it has not asked for yet goes on to the
-        tail."""
+        """Take an entry that leaves the log. While a broker asks for what it lacks, what it has not
+        asked for yet goes on to the tail."""
         if not entry.qos:
             return
         topic, key = entry.topic, entry.key
@@ -217,14 +242,21 @@ class Absents:
         wanting = [
             broker_id
             for broker_id, absent in self.absent.items()
-            if (absent.back is None or ((kept or not ours) and absent.lacking.get(key) != []))  # it has been sent everything
-            and (position >= absent.position if ours else absent.passing(entry, position) and broker_id != origin)
+            # `lacking` has [] where it has been sent everything.
+            if (absent.back is None or ((kept or not ours) and absent.lacking.get(key) != []))
+            and (
+                position >= absent.position
+                if ours
+                else absent.passing(entry, position) and broker_id != origin
+            )
             and absent.wants(topic)
         ]
         if wanting and not self.tail.add(entry, wanting):
             for broker_id in wanting:
                 if self.absent[broker_id].back is None or not ours:
-                    self.absent[broker_id].drop(entry.key, entry.sequence, entry.sequence + entry.count - 1, entry.count)
+                    self.absent[broker_id].drop(
+                        entry.key, entry.sequence, entry.sequence + entry.count - 1, entry.count
+                    )
 
     def _lost(self, part: Part) -> None:
         """Take note of what the tail could not keep."""
@@ -256,15 +288,22 @@ class Absents:
             absent.asked_at = self._node.now
 
     def sent(self, broker_id: bytes, key: bytes) -> None:
-        """Note that a broker has been sent everything that it said it lacks; what comes now it gets like all others."""
+        """Note that a broker has been sent everything that it said it lacks; what comes now it gets
+        like all others."""
         absent = self.absent.get(broker_id)
         if absent is not None and key in absent.lacking:
             absent.lacking[key] = []
 
     def seen(self, broker_id: bytes, vector: Vector) -> None:
-        """Take a neighbour's word for what has been there. From the tail it is served when it asks (`late`)."""
+        """Take a neighbour's word for what has been there. From the tail it is served when it asks
+        (`late`)."""
         absent = self.absent.get(broker_id)
-        if absent is not None and absent.back is not None and not self._federation.streams.active and not self.tail.usable:
+        if (
+            absent is not None
+            and absent.back is not None
+            and not self._federation.streams.active
+            and not self.tail.usable
+        ):
             for key in self._federation.relay.ours:
                 window = vector.get(key)
                 if window is not None and key not in absent.lacking:
@@ -302,5 +341,8 @@ class Absents:
             if self.tail.usable:
                 kept += f", and its tail ({self._node.config.log_tail >> 20} MiB)"
             away = (absent.back or self._node.now) - absent.since
-            text = f"broker {name} {what} {away:.0f} s: {lost} messages from here that it lacked have left the log ({kept})"
+            text = (
+                f"broker {name} {what} {away:.0f} s: {lost} messages from here that it lacked "
+                f"have left the log ({kept})"
+            )
             self._federation.log("warning", text)

@@ -1,19 +1,26 @@
-"""Durability: what this broker promises is written before it is said (docs/decisions/0021). Pure; `journal_writer` writes.
+"""Durability: what this broker promises is written before it is said (docs/decisions/0021). Pure;
+`journal_writer` writes.
 
-What sessions, retained messages and the relay's log change is recorded, and all records of one turn of the loop become one frame.
-Who caused a record waits: what its connection is sent from then on is held until the frame is safe, all acknowledgements in
-their order. "Safe" is the driver's word: handed to the kernel (async) or on the disk (sync). Nobody else waits for a disk.
+What sessions, retained messages and the relay's log change is recorded, and all records of one turn
+of the loop become one frame. Who caused a record waits: what its connection is sent from then on is
+held until the frame is safe, all acknowledgements in their order. "Safe" is the driver's word:
+handed to the kernel (async) or on the disk (sync). Nobody else waits for a disk.
 
-    frames    OK: written                      a write fails -> BROKEN: dropped; acknowledgements go out (async) or wait (sync)
-              BROKEN: a new generation is tried every second -> RECOVERING: written, and everything is said once (checkpoint)
-              RECOVERING: the checkpoint is safe -> OK, and what waited goes out; or a write fails -> BROKEN, and it is deleted
+    frames    OK: written
+              a write fails -> BROKEN: dropped; acknowledgements go out (async) or wait (sync)
+              BROKEN: a new generation is tried every second
+              -> RECOVERING: written, and everything is said once (checkpoint)
+              RECOVERING: the checkpoint is safe -> OK, and what waited goes out;
+              or a write fails -> BROKEN, and it is deleted
 
-    checkpoint  a new generation begins with the next frame; in steps, each session, each retained topic and each message of
-                the relay's log is recorded as it is now, between the records of what goes on; WHOLE ends it. When that is safe,
-                older generations are deleted. It is due when the journal is FACTOR times as large as the last one was.
+    checkpoint  a new generation begins with the next frame; in steps, each session, each retained
+                topic and each message of the relay's log is recorded as it is now, between the
+                records of what goes on; WHOLE ends it. When that is safe, older generations are
+                deleted. It is due when the journal is FACTOR times as large as the last one was.
 
-Invariants: a connection with bytes held has a `gate` that is not 0; marks (numbers of frames) of what is held never fall; a
-record that refers to a message comes behind that message in the same generation.
+Invariants: a connection with bytes held has a `gate` that is not 0; marks (numbers of frames) of
+what is held never fall; a record that refers to a message comes behind that message in the same
+generation.
 """
 
 from __future__ import annotations
@@ -74,17 +81,20 @@ if TYPE_CHECKING:
 OK, BROKEN, RECOVERING = range(3)
 
 FACTOR = 2.0
-"""How many times the last checkpoint's size a journal may have: each byte is written up to twice."""
+"""How many times the last checkpoint's size a journal may have: each byte is written up to
+twice."""
 SMALLEST = 32 * 1024 * 1024
 """bytes; a journal that is smaller is read in a moment."""
 STEP, SHORT_STEP = 0.01, 0.001
 """s between two steps of a checkpoint, and when others write more than it says."""
 AHEAD = 8 * 1024 * 1024
-"""bytes on their way to the disk with which a checkpoint waits; so publishers are held earlier while there is one."""
+"""bytes on their way to the disk with which a checkpoint waits; so publishers are held earlier
+while there is one."""
 RETRY = 1.0
 """s until a new generation is tried after a failure."""
 CLOCK_STEP = 5.0
-"""s by which the time of day is set before the journal is written anew; sessions may live so much longer or shorter."""
+"""s by which the time of day is set before the journal is written anew; sessions may live so much
+longer or shorter."""
 ALL = 1 << 62
 """bytes; more than any journal has: a checkpoint is due."""
 FILES = 8
@@ -95,7 +105,8 @@ class Durability:
     """The journal of one node."""
 
     def __init__(self, node: Node, *, sync: bool) -> None:
-        """`sync`: what the driver says is safe survives a power cut, so that acknowledgements wait while it cannot write."""
+        """`sync`: what the driver says is safe survives a power cut, so that acknowledgements wait
+        while it cannot write."""
         self.node = node
         self.sync = sync
         self.state = OK
@@ -104,7 +115,9 @@ class Durability:
         self.sessions: dict[int, KeptSession] = {}
         self._records: list[bytes] = []
         self.size = 0  # bytes of these
-        self._under_way: deque[tuple[int, int, int]] = deque()  # mark, bytes, and those that count of frames that the driver has
+        self._under_way: deque[tuple[int, int, int]] = (
+            deque()
+        )  # mark, bytes, and those that count of frames that the driver has
         self._pending = 0  # bytes of these
         self._crowd = 0  # the same, each frame as far as it counts
         self._most = limits.JOURNAL_BACKLOG_BYTES  # of these with which publishers are held
@@ -113,7 +126,9 @@ class Durability:
         self._session = 0  # and the last session
         self._seen: set[bytes] = set()  # origins of which something came since the last frame
         self._met = False  # and one that is new
-        self._beginning: dict[Start, dict[int, None]] = {}  # sessions of the last minutes, by where their subscriptions begin
+        self._beginning: dict[
+            Start, dict[int, None]
+        ] = {}  # sessions of the last minutes, by where their subscriptions begin
         self._marks: dict[bytes, Mark] = {}  # of retained topics that were written since
         self._generation = 0
         self._file = 0  # the one that is written; 0: none
@@ -124,14 +139,18 @@ class Durability:
         self._checkpoint: Checkpoint | None = None  # that is under way
         self._until = 0  # mark of its end; 0: not yet
         self._retrying = False  # a new generation is going to be tried
-        self._anew = 0  # that was tried last; a checkpoint's cannot end a failure: what was lost is missing before it
-        self._set = 0  # ms; by how much the time of day was set since the start: `left` of sessions does not know of that
+        # that was tried last; a checkpoint's cannot end a failure: what was lost is missing before
+        # it
+        self._anew = 0
+        # ms; by how much the time of day was set since the start: `left` of sessions does not know
+        # of that
+        self._set = 0
 
     # ---------------------------------------------------------------- start
 
     def begin(self, image: Image, generation: int, files: int, size: int, now: float) -> None:
-        """Make the node what an image says, and go on in `generation`, the first that is not there. `files`, `size`: generations
-        that are there, and their bytes."""
+        """Make the node what an image says, and go on in `generation`, the first that is not there.
+        `files`, `size`: generations that are there, and their bytes."""
         self._number, self._session = image.numbers
         self._first = 1
         self._generation = generation
@@ -150,7 +169,8 @@ class Durability:
             self._begin_checkpoint(begun=True)
 
     def _beat(self, now: float, mark: int) -> None:
-        """Say that the broker lives, if nothing has since frame `mark`: connections that end with it end now, not earlier."""
+        """Say that the broker lives, if nothing has since frame `mark`: connections that end with
+        it end now, not earlier."""
         if self.mark == mark and self.sessions and self.state != BROKEN:
             self.record(encode_seen(b""))
         beaten = self.mark + bool(self._records or self._marks)
@@ -176,7 +196,8 @@ class Durability:
     # ---------------------------------------------------------------- who waits
 
     def promise(self) -> None:
-        """Hold what the connection whose bytes are being handled is sent from now on, until what is recorded now is safe."""
+        """Hold what the connection whose bytes are being handled is sent from now on, until what is
+        recorded now is safe."""
         conn = self.node.current
         if conn is None:
             return
@@ -191,13 +212,17 @@ class Durability:
             conn.gate = 0
             conn.flush(outbox)
             return
-        mark = conn.gate = self.mark + 1 if self._records or self._marks else max(self.mark, conn.gate)
+        mark = conn.gate = (
+            self.mark + 1 if self._records or self._marks else max(self.mark, conn.gate)
+        )
         if outbox[0][:1] == CONNACK and isinstance(conn.owner, Client):
             conn.owner.hailed = mark
         if not self._withheld.put(mark, conn, outbox):
             self.node.counters.slow_consumer_closed += 1
             why = "its acknowledgements wait for the disk, and so does too much behind them"
-            self.node.log_limit.line("warning", "waits for the disk", conn.peer, f"{conn.peer}: {why}; closed")
+            self.node.log_limit.line(
+                "warning", "waits for the disk", conn.peer, f"{conn.peer}: {why}; closed"
+            )
             conn.abort(why)
         outbox.clear()
 
@@ -237,7 +262,13 @@ class Durability:
         self._met = False
         if self._seen:
             vector = self.node.relay.vector
-            seen = offered({key: vector[key] for key in self._seen if key in vector and key != self.node.relay.key})
+            seen = offered(
+                {
+                    key: vector[key]
+                    for key in self._seen
+                    if key in vector and key != self.node.relay.key
+                }
+            )
             records.append(encode_seen(encode_vector(seen | self.since())))
             self._seen.clear()
         self._records = []
@@ -269,22 +300,28 @@ class Durability:
         if self.size <= limits.JOURNAL_FRAME_BYTES:
             return encode_frame(records, self._wall())
         self.node.counters.journal_split += 1
-        self.node.log("warning", f"{self.size:,} bytes for the journal in one turn are too many for a frame: written as several")
+        self.node.log(
+            "warning",
+            f"{self.size:,} bytes for the journal in one turn are too many for a frame:"
+            " written as several",
+        )
         return encode_frames(records, self._wall(), limits.JOURNAL_FRAME_BYTES)
 
     def _wall(self) -> int:
         return self.node.federation.retention.clock.physical(self.node.now)
 
     def clock_set(self, step: int) -> None:
-        """Take note that the time of day is another one by `step` ms, which have not passed: what was written with the earlier
-        one would end too soon, or too late. So all of it is written again."""
+        """Take note that the time of day is another one by `step` ms, which have not passed: what
+        was written with the earlier one would end too soon, or too late. So all of it is written
+        again."""
         self._set += step
         if abs(step) > CLOCK_STEP * 1000:
             self._written = ALL
             self.record(encode_seen(b""))
 
     def written(self, mark: int, error: str | None) -> None:
-        """Take the driver's word that all frames up to `mark` are safe, or that they cannot be written."""
+        """Take the driver's word that all frames up to `mark` are safe, or that they cannot be
+        written."""
         under_way = self._under_way
         while under_way and under_way[0][0] <= mark:
             _, size, counts = under_way.popleft()
@@ -314,10 +351,16 @@ class Durability:
                 self.state = RECOVERING
                 self.node.log("info", f"the journal is written again, in generation {generation}")
                 self._begin_checkpoint(begun=True)
-        elif self.state == OK and self._file:  # which is all right: a checkpoint is tried again when it has grown
+        elif (
+            self.state == OK and self._file
+        ):  # which is all right: a checkpoint is tried again when it has grown
             self._end_checkpoint(0)
             self._written = int(max(SMALLEST, FACTOR * self._whole)) - SMALLEST
-            self.node.log("warning", f"the journal goes on in generation {self._file}: no other one can be begun ({error})")
+            self.node.log(
+                "warning",
+                f"the journal goes on in generation {self._file}: no other one can be begun"
+                f" ({error})",
+            )
         else:
             self._broke(error)
 
@@ -329,16 +372,27 @@ class Durability:
         if self.state == BROKEN:
             return
         first = self.state == OK
-        if self.state == RECOVERING:  # nothing was promised by what is in it, and the next one says it again
+        if (
+            self.state == RECOVERING
+        ):  # nothing was promised by what is in it, and the next one says it again
             self.node.effects.append(Discard(self._generation, failed=True))
         self.state = BROKEN
         self._end_checkpoint(0)
-        what = "QoS 1 and 2 messages are not acknowledged" if self.sync else "what comes from now on dies with this broker"
-        self.node.log("error" if first else "debug", f"the journal cannot be written ({error}): until it can, {what}")
+        what = (
+            "QoS 1 and 2 messages are not acknowledged"
+            if self.sync
+            else "what comes from now on dies with this broker"
+        )
+        self.node.log(
+            "error" if first else "debug",
+            f"the journal cannot be written ({error}): until it can, {what}",
+        )
         if not self.sync:
             self._release(self.mark)
         else:
-            self._withheld.release_links(self.node.links_by_connection)  # it must not cut this broker off from the others
+            self._withheld.release_links(
+                self.node.links_by_connection
+            )  # it must not cut this broker off from the others
 
     def _retry(self, now: float) -> None:
         self._retrying = False
@@ -399,7 +453,9 @@ class Durability:
         else:
             if not self.sessions:
                 self.node.relay.since = self.node.config.boot
-            self._seen.update(self.node.relay.vector)  # what nobody wanted so far has been here as well
+            self._seen.update(
+                self.node.relay.vector
+            )  # what nobody wanted so far has been here as well
             self._session += 1
             self._adopt(session, self._session)
             assert isinstance(session, KeptSession)
@@ -419,7 +475,11 @@ class Durability:
         """Record what a session is but for its subscriptions and messages."""
         will = encode_will(session.will)
         name = session.username
-        flags |= (CLEAN if session.clean else 0) | (NAMED if name is not None else 0) | (HAS_WILL if will else 0)
+        flags |= (
+            (CLEAN if session.clean else 0)
+            | (NAMED if name is not None else 0)
+            | (HAS_WILL if will else 0)
+        )
         client_id, username = session.client_id.encode(), (name or "").encode()
         listener = session.listener if session.conn is None else session.conn.listener
         where = None if listener is None else listener.encode()
@@ -437,12 +497,16 @@ class Durability:
             self._subscribed(session, subscription)
         self.begins(session)
         if session.incoming:
-            self.record(encode_incoming(number, b"".join(p.to_bytes(2, "big") for p in session.incoming)))
+            self.record(
+                encode_incoming(number, b"".join(p.to_bytes(2, "big") for p in session.incoming))
+            )
         for packet_id, sent in session.inflight.items():
             if sent is RELEASED:
                 self.record(encode_settled(number, b"\x50\x02" + packet_id.to_bytes(2, "big")))
             else:
-                self._outgoing(session, packet_id, session.unpacked(sent) if isinstance(sent, bytes) else sent)
+                self._outgoing(
+                    session, packet_id, session.unpacked(sent) if isinstance(sent, bytes) else sent
+                )
         for outgoing in session.queue:
             if isinstance(outgoing, Repeat):
                 self._outgoing(session, outgoing.packet_id, outgoing.original)
@@ -458,14 +522,18 @@ class Durability:
         self.promise()
 
     def begins(self, session: KeptSession) -> None:
-        """Record where the subscriptions of a session begin, as their first one says; nothing while no other broker has been
-        there."""
+        """Record where the subscriptions of a session begin, as their first one says; nothing while
+        no other broker has been there."""
         start = oldest(session)
         if start is not None:
             self.record(encode_begins(session.number, encode_vector(before(session))))
             if start.began > UNKNOWN:
                 offset = self._wall() / 1000 - self.node.now
-                self.record(BeganRecord(session.number, start.began, offset, tuple(start.open & start.tops.keys())).encode())
+                self.record(
+                    BeganRecord(
+                        session.number, start.began, offset, tuple(start.open & start.tops.keys())
+                    ).encode()
+                )
             self._beginning.setdefault(start, {})[session.number] = None
             for old in list(islice(self._beginning, 2)):
                 if old.at + limits.LOG_AGE < self.node.now:
@@ -479,7 +547,9 @@ class Durability:
 
     def _subscribed(self, session: KeptSession, s: Subscription) -> None:
         options = s.qos | s.no_local << 2 | s.retain_as_published << 3
-        self.record(SubscribedRecord(session.number, options, s.identifier, s.filter.encode()).encode())
+        self.record(
+            SubscribedRecord(session.number, options, s.identifier, s.filter.encode()).encode()
+        )
 
     def unsubscribed(self, session: KeptSession, topic_filter: str) -> None:
         """Record that a subscription is gone."""
@@ -501,7 +571,13 @@ class Durability:
             number = message.number = self._number
         self.record(
             MessageRecord(
-                number, message.qos, message.retain, self._expires(message), message.topic, message.properties, message.payload
+                number,
+                message.qos,
+                message.retain,
+                self._expires(message),
+                message.topic,
+                message.properties,
+                message.payload,
             ).encode()
         )
         return number
@@ -520,7 +596,17 @@ class Durability:
             return
         number = batch.number = self._number + 1
         self._number += batch.count
-        self.record(RunRecord(number, batch.qos, batch.size, batch.payload, batch.topic, batch.properties, batch.data).encode())
+        self.record(
+            RunRecord(
+                number,
+                batch.qos,
+                batch.size,
+                batch.payload,
+                batch.topic,
+                batch.properties,
+                batch.data,
+            ).encode()
+        )
         self.promise()
 
     def _outgoing(self, session: KeptSession, packet_id: int, outgoing: Outgoing) -> None:
@@ -529,7 +615,15 @@ class Durability:
             shared = b"$share/" + outgoing.group.key.replace(b"\0", b"/")
         number = self.number_of(outgoing.message)
         self.record(
-            OutgoingRecord(session.number, packet_id, number, outgoing.qos, outgoing.retain, outgoing.ids, shared).encode()
+            OutgoingRecord(
+                session.number,
+                packet_id,
+                number,
+                outgoing.qos,
+                outgoing.retain,
+                outgoing.ids,
+                shared,
+            ).encode()
         )
 
     def queued(self, session: KeptSession, outgoing: Outgoing) -> None:
@@ -546,18 +640,23 @@ class Durability:
 
     def sent_run(self, session: KeptSession, packet_id: int, batch: Batch) -> None:
         """Record that a run of messages is in flight."""
-        self.record(encode_sent_run(session.number, packet_id, batch.count, batch.number, batch.qos))
+        self.record(
+            encode_sent_run(session.number, packet_id, batch.count, batch.number, batch.qos)
+        )
         if batch.qos == 2:
             self._gate(session)
 
-    def pumped(self, session: KeptSession, packet_id: int, count: int, first: Message, qos: int) -> None:
+    def pumped(
+        self, session: KeptSession, packet_id: int, count: int, first: Message, qos: int
+    ) -> None:
         """Record that messages that waited are in flight. `qos`: the highest of them."""
         self.record(encode_pumped(session.number, packet_id, count, getattr(first, "number", 0)))
         if qos == 2:
             self._gate(session)
 
     def settled(self, session: KeptSession, packets: bytes) -> None:
-        """Record acknowledgements of one kind. PUBREL and PUBCOMP, which answer two of these, wait for that."""
+        """Record acknowledgements of one kind. PUBREL and PUBCOMP, which answer two of these, wait
+        for that."""
         self.record(encode_settled(session.number, packets))
         if packets[0] in (0x50, 0x62):
             self.promise()
@@ -568,14 +667,17 @@ class Durability:
         self.promise()
 
     def _gate(self, session: KeptSession) -> None:
-        """Hold what is sent at QoS 2 until its identifier is known for good: the same message must not come with another one."""
+        """Hold what is sent at QoS 2 until its identifier is known for good: the same message must
+        not come with another one."""
         if session.conn is not None:
             session.conn.gate = self.mark + 1
 
-    # ---------------------------------------------------------------- retained messages, and the relay's log
+    # ---------------------------------------------------------------- retained messages, and the
+    # relay's log
 
     def retained(self, mark: Mark) -> None:
-        """Note that a retained topic was written, or that its message has its number; it is recorded once, with this turn."""
+        """Note that a retained topic was written, or that its message has its number; it is
+        recorded once, with this turn."""
         self._marks[mark.place] = mark
 
     def said(self, mark: Mark) -> None:
@@ -583,16 +685,29 @@ class Durability:
         message = self.node.retained.living(mark, self.node.now)
         properties, payload, expires = b"", b"", 0
         if message is not None:
-            properties, payload, expires = message.properties, message.payload, self._expires(message)
+            properties, payload, expires = (
+                message.properties,
+                message.payload,
+                self._expires(message),
+            )
         self.record(
             RetainedRecord(
-                mark.time, mark.death, expires, mark.sequence, mark.qos, mark.key, mark.topic, properties, payload
+                mark.time,
+                mark.death,
+                expires,
+                mark.sequence,
+                mark.qos,
+                mark.key,
+                mark.topic,
+                properties,
+                payload,
             ).encode()
         )
 
     def logged(self, entry: Entry) -> None:
-        """Record messages published here that other brokers may lack. They get those of a publisher that goes on with its
-        session at QoS 2 no earlier than we know that we have them: they would take what it repeats for another message."""
+        """Record messages published here that other brokers may lack. They get those of a publisher
+        that goes on with its session at QoS 2 no earlier than we know that we have them: they would
+        take what it repeats for another message."""
         self.record(self.encoded(entry))
         self.promise()
         conn = self.node.current
@@ -604,10 +719,18 @@ class Durability:
     def encoded(self, entry: Entry) -> bytes:
         """Return an entry of the relay's log as a record."""
         at = self._wall() - round((self.node.now - entry.at) * 1000)
-        return LoggedRecord(entry.key, entry.sequence, entry.count, entry.step, max(0, at), entry.data(self.node.now)).encode()
+        return LoggedRecord(
+            entry.key,
+            entry.sequence,
+            entry.count,
+            entry.step,
+            max(0, at),
+            entry.data(self.node.now),
+        ).encode()
 
     def shared_closed(self, refs: list[Ref]) -> None:
-        """Record that messages for members of shared subscriptions elsewhere are acknowledged, or another one's."""
+        """Record that messages for members of shared subscriptions elsewhere are acknowledged, or
+        another one's."""
         self.record(shared_records.closed(refs))
 
     def shared_taken(self, refs: list[Ref]) -> None:
@@ -620,7 +743,8 @@ class Durability:
         self.record(shared_records.covered(mark, key, ranges, at))
 
     def saw(self, key: bytes) -> None:
-        """Note that something of another broker came: sessions miss what comes after it, should this broker be away."""
+        """Note that something of another broker came: sessions miss what comes after it, should
+        this broker be away."""
         if self.sessions:
             self._seen.add(key)
 
@@ -636,5 +760,6 @@ class Durability:
 
 
 def _become(session: Session, kind: type[Session]) -> None:
-    """Change what a session is. Both have the same slots; so those that are not kept pay nothing for it."""
+    """Change what a session is. Both have the same slots; so those that are not kept pay nothing
+    for it."""
     session.__class__ = kind

@@ -1,12 +1,17 @@
-"""The log's tail on the disk: what leaves the replay log while brokers that want it are away (docs/decisions/0031). Pure.
+"""The log's tail on the disk: what leaves the replay log while brokers that want it are away
+(docs/decisions/0031). Pure.
 
-    message   in the log -(leaves it, wanted by a broker that is away)-> pending -(FRAME bytes, or a second)-> frame of a segment
+    message   in the log -(leaves it, wanted by a broker that is away)-> pending
+              -(FRAME bytes, or a second)-> frame of a segment
               frame -(its brokers are served, or are not waited for any more)-> forgotten
-                    -(the tail has its limit, the disk fails, the frame is damaged)-> lost, and counted for these brokers
-    disk      OK -(a write fails)-> BROKEN: what leaves the log is lost -(a write a second later works, in a new segment)-> OK
+                    -(the tail has its limit, the disk fails, the frame is damaged)->
+                    lost, and counted for these brokers
+    disk      OK -(a write fails)-> BROKEN: what leaves the log is lost
+              -(a write a second later works, in a new segment)-> OK
 
-In memory are, for each frame, its place and which numbers it has for whom. Each segment says who is away, so that the last one
-does after a restart (`tail_segment`). Nothing is done here while nobody is away.
+In memory are, for each frame, its place and which numbers it has for whom. Each segment says who is
+away, so that the last one does after a restart (`tail_segment`). Nothing is done here while nobody
+is away.
 """
 
 from __future__ import annotations
@@ -22,7 +27,15 @@ from broker.cluster.delivery.replay_log import Entry, expiry_of
 from broker.cluster.link.codec import Ranges, intersect
 from broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
 from broker.persistence.records import JournalError, LoggedRecord
-from broker.persistence.tail_segment import Away, Found, Part, decode_entries, encode_away, encode_entries, encode_header
+from broker.persistence.tail_segment import (
+    Away,
+    Found,
+    Part,
+    decode_entries,
+    encode_away,
+    encode_entries,
+    encode_header,
+)
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -45,7 +58,9 @@ class Frame:
 
     __slots__ = ("data", "offset", "parts", "segment", "size")
 
-    def __init__(self, segment: Segment, offset: int, size: int, parts: Parts, data: bytes | None) -> None:
+    def __init__(
+        self, segment: Segment, offset: int, size: int, parts: Parts, data: bytes | None
+    ) -> None:
         """`data`: its bytes, until they are written."""
         self.segment = segment
         self.offset = offset
@@ -79,9 +94,27 @@ class Tail:
     """The tail of one broker's log."""
 
     __slots__ = (
-        "_away", "_broken", "_current", "_index", "_lost", "_mark", "_node", "_number", "_pending", "_pending_size", "_reads",
-        "_records", "_retry_at", "_segments", "_stale", "_syncs", "_under_way", "_unwritten", "size", "usable",
-    )  # fmt: skip
+        "_away",
+        "_broken",
+        "_current",
+        "_index",
+        "_lost",
+        "_mark",
+        "_node",
+        "_number",
+        "_pending",
+        "_pending_size",
+        "_reads",
+        "_records",
+        "_retry_at",
+        "_segments",
+        "_stale",
+        "_syncs",
+        "_under_way",
+        "_unwritten",
+        "size",
+        "usable",
+    )
 
     def __init__(self, node: Node, lost: Lost, away: Callable[[], Iterable[Away]]) -> None:
         """`lost`: told of what cannot be kept; `away`: tells who is away."""
@@ -133,7 +166,8 @@ class Tail:
         return away if self.usable else ()
 
     def _put(self, frame: Frame) -> None:
-        """Enter a frame into the index: what it has that an earlier one has, too, does not count."""
+        """Enter a frame into the index: what it has that an earlier one has, too, does not
+        count."""
         for where, part in list(frame.parts.items()):
             frames = self._index.setdefault(where, [])
             if frames and frames[-1].parts[where].last >= part.last:
@@ -157,14 +191,18 @@ class Tail:
             part = self._pending.get(where)
             if part is not None:
                 if part.last < last:
-                    self._pending[where] = part._replace(last=last, messages=part.messages + entry.count)
+                    self._pending[where] = part._replace(
+                        last=last, messages=part.messages + entry.count
+                    )
                     new = True
             elif self._last(where) < last:
                 self._pending[where] = Part(broker_id, entry.key, entry.sequence, last, entry.count)
                 new = True
         if new:
             at = self._wall() - round((node.now - entry.at) * 1000)
-            record = LoggedRecord(entry.key, entry.sequence, entry.count, entry.step, max(0, at), entry.data(node.now))
+            record = LoggedRecord(
+                entry.key, entry.sequence, entry.count, entry.step, max(0, at), entry.data(node.now)
+            )
             self._records.append(record.encode())
             self._pending_size += entry.size
             if self._pending_size >= limits.TAIL_FRAME_BYTES:
@@ -217,12 +255,18 @@ class Tail:
     def _segment(self) -> Segment:
         """Return the segment to go on in."""
         segment = self._current
-        if segment is None or segment.size >= min(limits.TAIL_SEGMENT_BYTES, self._node.config.log_tail // 8):
+        if segment is None or segment.size >= min(
+            limits.TAIL_SEGMENT_BYTES, self._node.config.log_tail // 8
+        ):
             self._number += 1
             segment = self._current = Segment(self._number)
             self._segments.append(segment)
             self._stale = False
-            self._write(segment, encode_header(self._node.config.id, self._number) + encode_away(self._away()), None)
+            self._write(
+                segment,
+                encode_header(self._node.config.id, self._number) + encode_away(self._away()),
+                None,
+            )
         return segment
 
     def _write(self, segment: Segment, data: bytes, frame: Frame | None) -> None:
@@ -285,7 +329,8 @@ class Tail:
     # ---------------------------------------------------------------- what is read again
 
     def first(self, broker_id: bytes, key: bytes, lacks: Ranges) -> Frame | None:
-        """Return the first frame with something of an origin that a broker lacks; None: there is none."""
+        """Return the first frame with something of an origin that a broker lacks; None: there is
+        none."""
         where = (broker_id, key)
         frames = self._index.get(where)
         if self._pending and where in self._pending and lacks:
@@ -309,7 +354,9 @@ class Tail:
             return
         self._mark += 1
         self._reads[self._mark] = (frame, then)
-        self._node.effects.append(TailRead(frame.segment.number, frame.offset, frame.size, self._mark))
+        self._node.effects.append(
+            TailRead(frame.segment.number, frame.offset, frame.size, self._mark)
+        )
 
     def was_read(self, effect: TailRead, result: bytes | str) -> None:
         """Take what the driver has read, or why it could not."""
@@ -330,7 +377,9 @@ class Tail:
         found = []
         for record in records:
             at = min(now, now - (wall - record.at) / 1000)
-            entry = Entry.run(record.key, record.sequence, record.messages, record.data, record.step, at)
+            entry = Entry.run(
+                record.key, record.sequence, record.messages, record.data, record.step, at
+            )
             if not record.step and (seconds := expiry_of(record.data)) is not None:
                 entry.expires_at = at + seconds
             found.append(entry)
@@ -370,7 +419,10 @@ class Tail:
             segment.frames = []
             self._drop(segment)
             limit = self._node.config.log_tail >> 20
-            text = f"the log's tail has {limit} MiB (log-tail): the oldest of it is lost for brokers that are away"
+            text = (
+                f"the log's tail has {limit} MiB (log-tail): "
+                "the oldest of it is lost for brokers that are away"
+            )
             self._node.log_limit.line("warning", "log-tail is full", "", text)
 
     def left(self, broker_id: bytes) -> dict[bytes, list[Part]]:
@@ -385,9 +437,14 @@ class Tail:
         return found
 
     def holds(self, broker_id: bytes, lacks: dict[bytes, Ranges]) -> bool:
-        """Whether something is here for a broker that it may lack, by its word for each origin that it has asked for."""
+        """Whether something is here for a broker that it may lack, by its word for each origin that
+        it has asked for."""
         for (broker, key), frames in self._index.items():
-            if broker == broker_id and frames and (key not in lacks or self.first(broker_id, key, lacks[key]) is not None):
+            if (
+                broker == broker_id
+                and frames
+                and (key not in lacks or self.first(broker_id, key, lacks[key]) is not None)
+            ):
                 return True
         return any(broker == broker_id and key not in lacks for broker, key in self._pending)
 
@@ -423,7 +480,8 @@ class Tail:
     # ---------------------------------------------------------------- the journal
 
     def settle(self, then: Callable[[], None]) -> None:
-        """Call `then` when all that has left the log is on the disk: the journal need not have it any more."""
+        """Call `then` when all that has left the log is on the disk: the journal need not have it
+        any more."""
         self.flush()
         if not self._segments or self._broken:
             then()

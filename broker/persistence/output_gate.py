@@ -1,6 +1,8 @@
-"""What connections are sent and must not have before the journal is safe up to some frame (docs/decisions/0021). Pure.
+"""What connections are sent and must not have before the journal is safe up to some frame
+(docs/decisions/0021). Pure.
 
-Per connection nothing overtakes: what waits is bytes in their order, each piece with the mark of its frame, and marks never fall.
+Per connection nothing overtakes: what waits is bytes in their order, each piece with the mark of
+its frame, and marks never fall.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ class Withheld:
         return len(self._held)
 
     def put(self, mark: int, conn: Connection, outbox: list[bytes]) -> bool:
-        """Keep a copy of an outbox until frame `mark` is safe. False: it would be too much for one connection. The largest
-        piece does not count: a session that goes on, or a new subscription, gets in one turn all that there is for it, and a
-        client for which that is too much would be closed each time it comes."""
+        """Keep a copy of an outbox until frame `mark` is safe. False: it would be too much for one
+        connection. The largest piece does not count: a session that goes on, or a new subscription,
+        gets in one turn all that there is for it, and a client for which that is too much would be
+        closed each time it comes."""
         size = sum(map(len, outbox))
         whole = self._bytes.get(conn, 0) + size
         largest = max(self._largest.get(conn, 0), size)
@@ -84,8 +87,9 @@ class Withheld:
                 self._held.append(entry)
 
     def gone(self, conn: Connection) -> None:
-        """Forget what waits for a connection that is closed: on a disk that is full nothing else would, and clients try again
-        and again. It is looked for when it is half of everything, so that many who go cost no more than each a few."""
+        """Forget what waits for a connection that is closed: on a disk that is full nothing else
+        would, and clients try again and again. It is looked for when it is half of everything, so
+        that many who go cost no more than each a few."""
         self._dead += self._bytes.pop(conn, 0)
         self._largest.pop(conn, None)
         if 2 * self._dead > self._size:

@@ -1,12 +1,13 @@
-"""The journal of one broker as bytes: what it has to know after a restart (docs/decisions/0021). Pure.
+"""The journal of one broker as bytes: what it has to know after a restart (decision 21). Pure.
 
-    file     header, frames                    one generation; generations follow each other without gaps
+    file     header, frames: one generation; generations follow each other without gaps
     header   "mqttree journal\\n", u16 version, broker id, u64 generation, u32 CRC-32 of these
     frame    u32 size of its records, u32 CRC-32 of time and records, u64 time of day (ms), records
     record   u8 kind, u32 size, body
 
-A frame is all that one turn of the event loop changed: it counts whole or not at all. Of a file everything counts up to the first
-frame that is cut off or damaged. All numbers are big-endian; times are ms since the epoch, 0 for never.
+A frame is all that one turn of the event loop changed: it counts whole or not at all. Of a file
+everything counts up to the first frame that is cut off or damaged. All numbers are big-endian;
+times are ms since the epoch, 0 for never.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from zlib import crc32
 VERSION = 3
 """1: sessions without their listeners. 2: without their owners and ages."""
 ANEW = 0x8000
-"""Added to the version of a generation that began after something could not be written: what it says does not go on where the one
-before it ends, so it counts from its WHOLE on, and without that not at all, unless it is the first that is there."""
+"""Added to the version of a generation that began after something could not be written: what it
+says does not go on where the one before it ends, so it counts from its WHOLE on, and without that
+not at all, unless it is the first that is there."""
 MAGIC = b"mqttree journal\n"
 
 _HEADER = struct.Struct(">16sH8sQ")
@@ -32,7 +34,8 @@ FRAME_SIZE = _FRAME.size
 _RECORD = struct.Struct(">BI")
 
 MAX_FRAME = 1 << 31
-"""bytes; a frame that says that it is larger is damaged: one turn of the loop reads some MB, and a packet has 256 MiB at most."""
+"""bytes; a frame that says that it is larger is damaged: one turn of the loop reads some MB, and a
+packet has 256 MiB at most."""
 
 
 class JournalError(ValueError):
@@ -70,17 +73,22 @@ class Kind(IntEnum):
     SEEN = 15
     """Which messages of other brokers have been here."""
     WHOLE = 16
-    """Everything that was known when this generation began is in it by now: older ones are not needed."""
+    """Everything that was known when this generation began is in it by now: older ones are not
+    needed."""
     SHARED = 17
-    """What became of messages for members of shared subscriptions at other brokers, or from there (`shared_records`)."""
+    """What became of messages for members of shared subscriptions at other brokers, or from there
+    (`shared_records`)."""
     BEGINS = 18
-    """Where the subscriptions of a session begin: up to which number of each origin nothing was for it (`subscription_start`)."""
+    """Where the subscriptions of a session begin: up to which number of each origin nothing was for
+    it (`subscription_start`)."""
     BEGAN = 19
-    """When they began, and of which of these origins it may be more. It comes behind BEGINS, which says that it is not known."""
+    """When they began, and of which of these origins it may be more. It comes behind BEGINS, which
+    says that it is not known."""
 
 
 BULK = frozenset((Kind.MESSAGE, Kind.RUN, Kind.RETAINED, Kind.LOGGED))
-"""Kinds with messages in them, which mean the same wherever they stand before what refers to them."""
+"""Kinds with messages in them, which mean the same wherever they stand before what refers to
+them."""
 
 
 # ---------------------------------------------------------------- files and frames
@@ -93,7 +101,8 @@ def encode_header(broker_id: bytes, generation: int, *, anew: bool = False) -> b
 
 
 def decode_header(data: bytes, broker_id: bytes, generation: int) -> bool:
-    """Check the beginning of a file. False: it is cut off or damaged, so that nothing in the file counts.
+    """Check the beginning of a file. False: it is cut off or damaged, so that nothing in the file
+    counts.
 
     Raises:
         JournalError: it is another thing altogether, of a newer version, or of another broker.
@@ -102,12 +111,17 @@ def decode_header(data: bytes, broker_id: bytes, generation: int) -> bool:
         return False  # a power cut may leave the size of a new file, and zeros in it
     if not data.startswith(MAGIC) and not MAGIC.startswith(data[: len(MAGIC)]):
         raise JournalError("is not a journal of mqttree")
-    if len(data) < HEADER_SIZE or crc32(data[: _HEADER.size]) != int.from_bytes(data[_HEADER.size : HEADER_SIZE], "big"):
+    if len(data) < HEADER_SIZE or crc32(data[: _HEADER.size]) != int.from_bytes(
+        data[_HEADER.size : HEADER_SIZE], "big"
+    ):
         return False
     _, version, whose, number = _HEADER.unpack_from(data)
     version &= ~ANEW
     if version > VERSION:
-        raise JournalError(f"has version {version}, and this release reads up to {VERSION}: it was written by a newer one")
+        raise JournalError(
+            f"has version {version}, and this release reads up to {VERSION}:"
+            " it was written by a newer one"
+        )
     if whose != broker_id:
         raise JournalError(f"is of broker {whose.hex()}, and this one is {broker_id.hex()}")
     if number != generation:
@@ -127,8 +141,9 @@ def encode_frame(records: list[bytes], wall: int) -> bytes:
 
 
 def encode_frames(records: list[bytes], wall: int, most: int) -> bytes:
-    """Return encoded records as several frames, each of about `most` bytes (more if one record is larger), for what is more than
-    one may have. Messages come first, as the others refer to them. `wall`: as for `encode_frame`."""
+    """Return encoded records as several frames, each of about `most` bytes (more if one record is
+    larger), for what is more than one may have. Messages come first, as the others refer to them.
+    `wall`: as for `encode_frame`."""
     bulk = [record for record in records if record[0] in BULK]
     frames: list[bytes] = []
     found: list[bytes] = []
@@ -151,8 +166,8 @@ class Cut(NamedTuple):
 
 
 def read_frames(stream: BinaryIO, at: int) -> Iterator[tuple[int, bytes] | Cut]:
-    """Read frames from `at` on, which is where the stream stands: (time of day in ms, records) of each, and last a Cut if
-    there is something behind them that is none. Raises OSError."""
+    """Read frames from `at` on, which is where the stream stands: (time of day in ms, records) of
+    each, and last a Cut if there is something behind them that is none. Raises OSError."""
     while True:
         head = stream.read(FRAME_SIZE)
         if not head:
@@ -179,14 +194,19 @@ _LIKE_A_FRAME = re.compile(rb"(?s)(?=.{8}\x00\x00.{6}[\x01-\x13])")
 
 
 def frame_within(data: bytes) -> bool:
-    """Whether a whole frame begins anywhere in what stands behind a cut: then it is no end that was torn, but damage."""
+    """Whether a whole frame begins anywhere in what stands behind a cut: then it is no end that was
+    torn, but damage."""
     tried = 0
     view = memoryview(data)
     for found in _LIKE_A_FRAME.finditer(data):
         at = found.start()
         size, check, _ = _FRAME.unpack_from(data, at)
         begin = at + FRAME_SIZE
-        if size < _RECORD.size or begin + size > len(data) or _RECORD.unpack_from(data, begin)[1] > size - _RECORD.size:
+        if (
+            size < _RECORD.size
+            or begin + size > len(data)
+            or _RECORD.unpack_from(data, begin)[1] > size - _RECORD.size
+        ):
             continue
         if crc32(view[begin : begin + size], crc32(view[at + 8 : begin])) == check:
             return True
@@ -197,7 +217,8 @@ def frame_within(data: bytes) -> bool:
 
 
 def read_records(frame: bytes) -> list[tuple[int, bytes]]:
-    """Read the records of a frame: kind and body. Raises JournalError: their sizes do not add up."""
+    """Read the records of a frame: kind and body. Raises JournalError: their sizes do not add
+    up."""
     found = []
     at, end = 0, len(frame)
     unpack = _RECORD.unpack_from
@@ -230,8 +251,9 @@ _NUMBER = struct.Struct(">I")
 _BEGAN = struct.Struct(">Idd")
 
 NEW, NAMED, CLEAN, HAS_WILL, CAME_IN, OWNED, AGED = 1, 2, 4, 8, 16, 32, 64
-"""Flags of SESSION: it begins without messages and subscriptions; has a user name; its connection began with Clean Start; has a
-will; says at which listener it came in; whose it is; and when it was born."""
+"""Flags of SESSION: it begins without messages and subscriptions; has a user name; its connection
+began with Clean Start; has a will; says at which listener it came in; whose it is; and when it was
+born."""
 
 
 class MessageRecord(NamedTuple):
@@ -249,7 +271,9 @@ class MessageRecord(NamedTuple):
         """Return the record."""
         size = _MESSAGE.size + len(self.topic) + len(self.properties) + len(self.payload)
         flags = self.qos | self.retain << 2
-        head = _MESSAGE.pack(self.number, flags, self.expires, len(self.topic), len(self.properties))
+        head = _MESSAGE.pack(
+            self.number, flags, self.expires, len(self.topic), len(self.properties)
+        )
         return b"".join((_RECORD.pack(1, size), head, self.topic, self.properties, self.payload))
 
     @classmethod
@@ -258,11 +282,20 @@ class MessageRecord(NamedTuple):
         number, flags, expires, topic, properties = _MESSAGE.unpack_from(body)
         middle = _MESSAGE.size + topic
         end = middle + properties
-        return cls(number, flags & 3, flags & 4 != 0, expires, body[_MESSAGE.size : middle], body[middle:end], body[end:])
+        return cls(
+            number,
+            flags & 3,
+            flags & 4 != 0,
+            expires,
+            body[_MESSAGE.size : middle],
+            body[middle:end],
+            body[end:],
+        )
 
 
 class RunRecord(NamedTuple):
-    """RUN: packets of `size` bytes each in `data`, whose payload begins at `payload`; `number`: of the first."""
+    """RUN: packets of `size` bytes each in `data`, whose payload begins at `payload`; `number`: of
+    the first."""
 
     number: int
     qos: int
@@ -275,7 +308,15 @@ class RunRecord(NamedTuple):
     def encode(self) -> bytes:
         """Return the record."""
         size = _RUN.size + len(self.topic) + len(self.properties) + len(self.data)
-        head = _RUN.pack(self.number, self.qos, self.size, self.payload, len(self.data), len(self.topic), len(self.properties))
+        head = _RUN.pack(
+            self.number,
+            self.qos,
+            self.size,
+            self.payload,
+            len(self.data),
+            len(self.topic),
+            len(self.properties),
+        )
         return b"".join((_RECORD.pack(2, size), head, self.topic, self.properties, self.data))
 
     @classmethod
@@ -284,7 +325,9 @@ class RunRecord(NamedTuple):
         number, qos, size, payload, _, topic, properties = _RUN.unpack_from(body)
         middle = _RUN.size + topic
         end = middle + properties
-        return cls(number, qos, size, payload, body[_RUN.size : middle], body[middle:end], body[end:])
+        return cls(
+            number, qos, size, payload, body[_RUN.size : middle], body[middle:end], body[end:]
+        )
 
     @property
     def messages(self) -> int:
@@ -299,8 +342,8 @@ class RunRecord(NamedTuple):
 
 
 class SessionRecord(NamedTuple):
-    """SESSION. `gone`: when its connection ended (ms), 0 while there is one; `will`: encoded by `encode_will`, b"": none;
-    `listener`: where its last connection came in, None: not known."""
+    """SESSION. `gone`: when its connection ended (ms), 0 while there is one; `will`: encoded by
+    `encode_will`, b"": none; `listener`: where its last connection came in, None: not known."""
 
     number: int
     flags: int
@@ -321,9 +364,18 @@ class SessionRecord(NamedTuple):
         flags = self.flags | CAME_IN if self.listener is not None else self.flags
         flags |= (OWNED if self.owner is not None else 0) | (AGED if self.ages != (0, 0) else 0)
         head = _SESSION.pack(
-            self.number, flags, self.version, self.expiry, self.stamp, self.gone, len(self.client_id), len(self.username)
+            self.number,
+            flags,
+            self.version,
+            self.expiry,
+            self.stamp,
+            self.gone,
+            len(self.client_id),
+            len(self.username),
         )
-        where = b"" if self.listener is None else len(self.listener).to_bytes(2, "big") + self.listener
+        where = (
+            b"" if self.listener is None else len(self.listener).to_bytes(2, "big") + self.listener
+        )
         whose = b"" if self.owner is None else len(self.owner).to_bytes(4, "big") + self.owner
         ages = _AGES.pack(*self.ages) if flags & AGED else b""
         body = b"".join((head, self.client_id, self.username, where, whose, ages, self.will))
@@ -347,7 +399,20 @@ class SessionRecord(NamedTuple):
             ages, at = _AGES.unpack_from(body, at), at + _AGES.size
         client_id, name = body[_SESSION.size : middle], body[middle:end]
         flags &= ~(CAME_IN | OWNED | AGED)
-        return cls(number, flags, version, expiry, stamp, gone, client_id, name, body[at:], listener, owner, ages)
+        return cls(
+            number,
+            flags,
+            version,
+            expiry,
+            stamp,
+            gone,
+            client_id,
+            name,
+            body[at:],
+            listener,
+            owner,
+            ages,
+        )
 
 
 class SubscribedRecord(NamedTuple):
@@ -371,8 +436,9 @@ class SubscribedRecord(NamedTuple):
 
 
 class OutgoingRecord(NamedTuple):
-    """QUEUED and SENT: message `number` is for a session. `ids`: encoded subscription identifiers; `shared`: the filter of the
-    shared subscription that it comes from, b"" for none; `packet_id`: 0 while it waits."""
+    """QUEUED and SENT: message `number` is for a session. `ids`: encoded subscription identifiers;
+    `shared`: the filter of the shared subscription that it comes from, b"" for none; `packet_id`: 0
+    while it waits."""
 
     session: int
     packet_id: int
@@ -385,20 +451,38 @@ class OutgoingRecord(NamedTuple):
     def encode(self) -> bytes:
         """Return the record."""
         flags = self.qos | self.retain << 2
-        head = _OUTGOING.pack(self.session, self.packet_id, self.number, flags, len(self.ids), len(self.shared))
+        head = _OUTGOING.pack(
+            self.session, self.packet_id, self.number, flags, len(self.ids), len(self.shared)
+        )
         kind = Kind.SENT if self.packet_id else Kind.QUEUED
-        return b"".join((_RECORD.pack(kind, len(head) + len(self.ids) + len(self.shared)), head, self.ids, self.shared))
+        return b"".join(
+            (
+                _RECORD.pack(kind, len(head) + len(self.ids) + len(self.shared)),
+                head,
+                self.ids,
+                self.shared,
+            )
+        )
 
     @classmethod
     def decode(cls, body: bytes) -> OutgoingRecord:
         """Decode a body. Raises struct.error."""
         session, packet_id, number, flags, ids, _ = _OUTGOING.unpack_from(body)
         end = _OUTGOING.size + ids
-        return cls(session, packet_id, number, flags & 3, flags & 4 != 0, body[_OUTGOING.size : end], body[end:])
+        return cls(
+            session,
+            packet_id,
+            number,
+            flags & 3,
+            flags & 4 != 0,
+            body[_OUTGOING.size : end],
+            body[end:],
+        )
 
 
 class RetainedRecord(NamedTuple):
-    """RETAINED. `time`, `key`, `sequence`, `death`: as in `retained_index.Mark`; `expires`: ms; an empty payload deletes."""
+    """RETAINED. `time`, `key`, `sequence`, `death`: as in `retained_index.Mark`; `expires`: ms; an
+    empty payload deletes."""
 
     time: int
     death: int
@@ -414,7 +498,14 @@ class RetainedRecord(NamedTuple):
         """Return the record."""
         size = _RETAINED.size + len(self.topic) + len(self.properties) + len(self.payload)
         head = _RETAINED.pack(
-            self.time, self.death, self.expires, self.sequence, self.qos, self.key, len(self.topic), len(self.properties)
+            self.time,
+            self.death,
+            self.expires,
+            self.sequence,
+            self.qos,
+            self.key,
+            len(self.topic),
+            len(self.properties),
         )
         return b"".join((_RECORD.pack(13, size), head, self.topic, self.properties, self.payload))
 
@@ -424,7 +515,17 @@ class RetainedRecord(NamedTuple):
         time, death, expires, sequence, qos, key, topic, properties = _RETAINED.unpack_from(body)
         middle = _RETAINED.size + topic
         end = middle + properties
-        return cls(time, death, expires, sequence, qos, key, body[_RETAINED.size : middle], body[middle:end], body[end:])
+        return cls(
+            time,
+            death,
+            expires,
+            sequence,
+            qos,
+            key,
+            body[_RETAINED.size : middle],
+            body[middle:end],
+            body[end:],
+        )
 
     @staticmethod
     def topic_of(body: bytes) -> bytes:
@@ -433,8 +534,9 @@ class RetainedRecord(NamedTuple):
 
 
 class LoggedRecord(NamedTuple):
-    """LOGGED: so many messages from `sequence` on of origin `key` (16 characters), as in `replay_log.Entry`. `at`: when they came
-    to this broker (ms); what expires does so so long after it as `data` says."""
+    """LOGGED: so many messages from `sequence` on of origin `key` (16 characters), as in
+    `replay_log.Entry`. `at`: when they came to this broker (ms); what expires does so so long after
+    it as `data` says."""
 
     key: bytes
     sequence: int
@@ -471,7 +573,8 @@ def encode_sent_run(session: int, packet_id: int, count: int, number: int, qos: 
 
 
 def encode_pumped(session: int, packet_id: int, count: int, number: int) -> bytes:
-    """Return PUMPED: the `count` messages from the one with `number` on that waited first are in flight."""
+    """Return PUMPED: the `count` messages from the one with `number` on that waited first are in
+    flight."""
     return _RECORD.pack(10, _PUMPED.size) + _PUMPED.pack(session, packet_id, count, number)
 
 
@@ -506,7 +609,8 @@ def encode_begins(session: int, vector: bytes) -> bytes:
 
 
 class BeganRecord(NamedTuple):
-    """BEGAN. `at`: s of the broker's clock; `offset`: s that the time of day is ahead of that; `origins`: those that are open."""
+    """BEGAN. `at`: s of the broker's clock; `offset`: s that the time of day is ahead of that;
+    `origins`: those that are open."""
 
     session: int
     at: float
@@ -532,7 +636,8 @@ def encode_whole(generation: int, size: int) -> bytes:
 
 
 def decode_number(body: bytes) -> tuple[int, bytes]:
-    """Decode END, UNSUBSCRIBED, SETTLED, INCOMING and BEGINS: the session's number, and the rest. Raises struct.error."""
+    """Decode END, UNSUBSCRIBED, SETTLED, INCOMING and BEGINS: the session's number, and the rest.
+    Raises struct.error."""
     return _NUMBER.unpack_from(body)[0], body[4:]
 
 

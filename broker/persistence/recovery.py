@@ -1,7 +1,9 @@
-"""What the records of a journal add up to, and a node that is made of it (docs/decisions/0021). Pure.
+"""What the records of a journal add up to, and a node that is made of it (docs/decisions/0021).
+Pure.
 
-Records say what changed, so they are taken in their order. What refers to a session or a message that is not known is skipped:
-the beginning of a journal is forgotten once everything that was known then has been said again, session by session.
+Records say what changed, so they are taken in their order. What refers to a session or a message
+that is not known is skipped: the beginning of a journal is forgotten once everything that was known
+then has been said again, session by session.
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 from broker.base import limits
 from broker.cluster.delivery.replay_log import Entry, read_link_packets
 from broker.cluster.link.codec import decode_vector, split_key, subtract
-from broker.cluster.sessions.session_codec import IN_FLIGHT, IS_RELEASED, WAITING, Item, SessionState, restore
+from broker.cluster.sessions.session_codec import (
+    IN_FLIGHT,
+    IS_RELEASED,
+    WAITING,
+    Item,
+    SessionState,
+    restore,
+)
 from broker.core.memory_limit import will_memory
 from broker.core.message import Message
 from broker.core.retained_index import Mark, place_of
@@ -56,17 +65,28 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 SAME_CLOCK = 5.0
-"""s; the time of day may have been set by as much. If it is further from our clock than it was, that one is another one: the
-machine was started since, or slept, which takes longer, so nobody can say when something was."""
+"""s; the time of day may have been set by as much. If it is further from our clock than it was,
+that one is another one: the machine was started since, or slept, which takes longer, so nobody can
+say when something was."""
 
 Waiting = tuple[int, int, bool, bytes, bytes]
-"""A message of a session: number, QoS, RETAIN, subscription identifiers, filter of its shared subscription."""
+"""A message of a session: number, QoS, RETAIN, subscription identifiers, filter of its shared
+subscription."""
 
 
 class Kept:
     """A session as the records have it."""
 
-    __slots__ = ("began", "begins", "head", "incoming", "inflight", "last", "queue", "subscriptions")
+    __slots__ = (
+        "began",
+        "begins",
+        "head",
+        "incoming",
+        "inflight",
+        "last",
+        "queue",
+        "subscriptions",
+    )
 
     def __init__(self, head: SessionRecord) -> None:
         self.head = head
@@ -83,9 +103,22 @@ class Image:
     """All that a journal says."""
 
     __slots__ = (
-        "_late", "_older_shared", "_said", "_take", "alive", "logged", "messages", "numbers", "older", "retained", "seen",
-        "sessions", "shared", "size", "skipped",
-    )  # fmt: skip
+        "_late",
+        "_older_shared",
+        "_said",
+        "_take",
+        "alive",
+        "logged",
+        "messages",
+        "numbers",
+        "older",
+        "retained",
+        "seen",
+        "sessions",
+        "shared",
+        "size",
+        "skipped",
+    )
 
     def __init__(self) -> None:
         self.sessions: dict[int, Kept] = {}
@@ -100,7 +133,9 @@ class Image:
         self.size = 0  # bytes in which everything was said once, the last time
         self.skipped = 0  # records that cannot be read
         self.older = 0  # of `logged`, what is in older generations than the present one
-        self._said: dict[int, set[Any]] = {}  # sessions, topics and origins of which it says everything; empty in the first one
+        self._said: dict[
+            int, set[Any]
+        ] = {}  # sessions, topics and origins of which it says everything; empty in the first one
         self._late: list[bytes] | None = None  # frames of a generation that may not count
         self._take: dict[int, Callable[[bytes], None]] = {
             Kind.MESSAGE: self._message,
@@ -125,16 +160,22 @@ class Image:
         }
 
     def begin(self, *, anew: bool = False) -> None:
-        """A generation begins; the frames that follow are its own. `anew`: something before it could not be written, so they do
-        not count before all is said again: what they change is not what is there."""
+        """A generation begins; the frames that follow are its own. `anew`: something before it
+        could not be written, so they do not count before all is said again: what they change is not
+        what is there."""
         self.older, self._older_shared = len(self.logged), len(self.shared)
         there = self.sessions or self.retained or self.seen
-        self._said = {kind: set() for kind in (Kind.SESSION, Kind.RETAINED, Kind.SEEN)} if there else {}
+        self._said = (
+            {kind: set() for kind in (Kind.SESSION, Kind.RETAINED, Kind.SEEN)} if there else {}
+        )
         self._late = [] if anew and (there or self.logged) else None
 
     def take(self, wall: int, frame: bytes) -> None:
-        """Take a frame. `wall`: the time of day when it was written (ms). Raises JournalError: it is none, and nothing counts."""
-        self.alive = wall  # even if it is earlier: clocks are set, and the last word is nearest to the truth
+        """Take a frame. `wall`: the time of day when it was written (ms). Raises JournalError: it
+        is none, and nothing counts."""
+        self.alive = (
+            wall  # even if it is earlier: clocks are set, and the last word is nearest to the truth
+        )
         records = read_records(frame)
         if self._late is not None:
             if all(kind != Kind.WHOLE for kind, _ in records):
@@ -150,16 +191,21 @@ class Image:
         for kind, body in records:
             handler = take.get(kind)
             if handler is None:
-                raise JournalError(f"holds a record of the kind {kind}, which this release does not know")
+                raise JournalError(
+                    f"holds a record of the kind {kind}, which this release does not know"
+                )
             try:
                 handler(body)
             except (struct.error, IndexError, UnicodeDecodeError):
-                self.skipped += 1  # a checksum says that it was written like that: a fault of ours, and not of the disk
+                # a checksum says that it was written like that: a fault of ours, and not of the
+                # disk
+                self.skipped += 1
 
     # ---------------------------------------------------------------- once more
 
     def records(self, size: int) -> Iterator[list[bytes]]:
-        """Say all that is known, each thing once, in pieces of about `size` bytes; what they are taken for is the same again."""
+        """Say all that is known, each thing once, in pieces of about `size` bytes; what they are
+        taken for is the same again."""
         piece: list[bytes] = []
         found = 0
         for record in self._everything():
@@ -182,8 +228,13 @@ class Image:
             if kept.began is not None:
                 yield kept.began.encode()
             if kept.incoming:
-                yield encode_incoming(number, b"".join(packet_id.to_bytes(2, "big") for packet_id in kept.incoming))
-            for packet_id, waiting in [*kept.inflight.items(), *((0, waiting) for waiting in kept.queue)]:
+                yield encode_incoming(
+                    number, b"".join(packet_id.to_bytes(2, "big") for packet_id in kept.incoming)
+                )
+            for packet_id, waiting in [
+                *kept.inflight.items(),
+                *((0, waiting) for waiting in kept.queue),
+            ]:
                 if waiting is None:
                     yield encode_settled(number, b"\x50\x02" + packet_id.to_bytes(2, "big"))
                 elif (message := self.message(waiting[0])) is not None:
@@ -275,7 +326,9 @@ class Image:
     def _pumped(self, body: bytes) -> None:
         """Those at the head that are another one's had expired, or were too large."""
         session, packet_id, count, number = decode_pumped(body)
-        if (kept := self.sessions.get(session)) is None or not any(waiting[0] == number for waiting in kept.queue):
+        if (kept := self.sessions.get(session)) is None or not any(
+            waiting[0] == number for waiting in kept.queue
+        ):
             return
         while kept.queue[0][0] != number:
             kept.queue.popleft()
@@ -300,7 +353,9 @@ class Image:
     def _incoming(self, body: bytes) -> None:
         number, packet_ids = decode_number(body)
         if (kept := self.sessions.get(number)) is not None:
-            kept.incoming.update(packet_ids[at] << 8 | packet_ids[at + 1] for at in range(0, len(packet_ids), 2))
+            kept.incoming.update(
+                packet_ids[at] << 8 | packet_ids[at + 1] for at in range(0, len(packet_ids), 2)
+            )
 
     # ---------------------------------------------------------------- the rest
 
@@ -324,7 +379,8 @@ class Image:
             at = end
 
     def _whole(self, body: bytes) -> None:
-        """What is not in this generation is over, although older ones are still there: they were to be deleted."""
+        """What is not in this generation is over, although older ones are still there: they were to
+        be deleted."""
         self.size = decode_whole(body)[1]
         if self._said:
             _keep_only(self.sessions, self._said[Kind.SESSION])
@@ -370,7 +426,8 @@ def _published(record: LoggedRecord) -> tuple[int, int]:
 
 
 class Recovery:
-    """Makes a node that has just been made, and to which nobody is connected yet, what an image says."""
+    """Makes a node that has just been made, and to which nobody is connected yet, what an image
+    says."""
 
     def __init__(self, node: Node, image: Image, now: float) -> None:
         self.node = node
@@ -382,7 +439,8 @@ class Recovery:
         self.made: dict[int, Message] = {}
 
     def run(self) -> list[tuple[int, Session]]:
-        """Do it; returns the sessions with their numbers. Wills and sessions whose time has come follow with the first tick."""
+        """Do it; returns the sessions with their numbers. Wills and sessions whose time has come
+        follow with the first tick."""
         node = self.node
         self._retain()
         found = []
@@ -394,10 +452,15 @@ class Recovery:
         self._log()
         self._see()
         self.image.skipped += shared_records.restore(node, self.image.shared)
-        return [(number, session) for number, session in found if node.sessions.get(session.client_id) is session]
+        return [
+            (number, session)
+            for number, session in found
+            if node.sessions.get(session.client_id) is session
+        ]
 
     def _log(self) -> None:
-        """Have messages replayed that were published here before and that others may lack: they keep their origin and numbers."""
+        """Have messages replayed that were published here before and that others may lack: they
+        keep their origin and numbers."""
         node, relay = self.node, self.node.relay
         relay.down = max(0, self.wall - self.image.alive) / 1000
         horizon = self.image.alive - limits.LOG_AGE * 1000
@@ -407,18 +470,26 @@ class Recovery:
         known: set[tuple[bytes, int]] = set()  # a checkpoint says them again
         latest = self.now - limits.LOG_AGE
         for record in sorted(self.image.logged, key=_published):
-            if record.at < horizon or record.key == relay.key or (record.key, record.sequence) in known:
+            if (
+                record.at < horizon
+                or record.key == relay.key
+                or (record.key, record.sequence) in known
+            ):
                 continue
             known.add((record.key, record.sequence))
             try:
-                message = next(read_link_packets(record.data, self._expires(record.at) or self.now))[2]
+                message = next(
+                    read_link_packets(record.data, self._expires(record.at) or self.now)
+                )[2]
             except (WireError, StopIteration):
                 self.image.skipped += 1
                 continue
             at = self.now + (record.at - self.image.alive) / 1000  # it counts while we are there
             at = latest = max(latest, min(self.now, at))  # the clock may have been set meanwhile
             if record.step:
-                entry = Entry.run(record.key, record.sequence, record.messages, record.data, record.step, at)
+                entry = Entry.run(
+                    record.key, record.sequence, record.messages, record.data, record.step, at
+                )
             else:
                 entry = Entry(record.key, record.sequence, record.data, message, at)
             relay.remember(record.key, record.sequence + record.messages - 1)
@@ -429,7 +500,8 @@ class Recovery:
         node.federated = node.federated or bool(self.image.logged)
 
     def _see(self) -> None:
-        """Go on with other brokers' messages where we were, if a session is there for what was published meanwhile."""
+        """Go on with other brokers' messages where we were, if a session is there for what was
+        published meanwhile."""
         node, relay = self.node, self.node.relay
         if not node.sessions:
             return
@@ -449,7 +521,9 @@ class Recovery:
                     node.federation.streams.met(key, window)
                 else:
                     window.owed, window.begin = list(window.gaps), window.top
-                if window.top:  # what has been here is in no log any more: others that lack it have to have it fetched
+                # what has been here is in no log any more: others that lack it have to have it
+                # fetched
+                if window.top:
                     window.history = subtract([(1, window.top)], window.gaps)
 
     def _expires(self, at: int) -> float | None:
@@ -467,8 +541,24 @@ class Recovery:
             record = RetainedRecord.decode(bodies.pop(name))  # what it took is free at once
             newest = max(newest, record.time)
             topic = record.topic
-            message = Message(topic, record.payload, record.qos, True, record.properties, self._expires(record.expires), None)
-            mark = Mark(topic, place_of(topic), record.time, record.key, record.sequence, record.death, record.qos)
+            message = Message(
+                topic,
+                record.payload,
+                record.qos,
+                True,
+                record.properties,
+                self._expires(record.expires),
+                None,
+            )
+            mark = Mark(
+                topic,
+                place_of(topic),
+                record.time,
+                record.key,
+                record.sequence,
+                record.death,
+                record.qos,
+            )
             store.bring_back(message, mark, now, wall)
         retention.clock.merge(newest, now)
         node.counters.retained_loaded += len(store)
@@ -478,7 +568,15 @@ class Recovery:
         message = self.made.get(number)
         if message is None and (record := self.image.message(number)) is not None:
             expires_at = self._expires(record.expires)
-            message = Message(record.topic, record.payload, record.qos, record.retain, record.properties, expires_at, None)
+            message = Message(
+                record.topic,
+                record.payload,
+                record.qos,
+                record.retain,
+                record.properties,
+                expires_at,
+                None,
+            )
             message.number = number
             self.made[number] = message
         return message
@@ -488,7 +586,9 @@ class Recovery:
             if sent is None:
                 yield Item(IS_RELEASED, packet_id, 2, False, b"", RELEASED.message)
             elif (message := self._message(sent[0])) is not None:
-                yield Item(IN_FLIGHT, packet_id, sent[1], sent[2], sent[3], message, shared.get(sent[4]))
+                yield Item(
+                    IN_FLIGHT, packet_id, sent[1], sent[2], sent[3], message, shared.get(sent[4])
+                )
         for number, qos, retain, ids, group in kept.queue:
             if (message := self._message(number)) is not None:
                 yield Item(WAITING, 0, qos, retain, ids, message, shared.get(group))
@@ -496,20 +596,32 @@ class Recovery:
     def _session(self, kept: Kept) -> Session | None:
         node, head = self.node, kept.head
         try:
-            client_id, will = head.client_id.decode(), decode_will(head.will) if head.flags & HAS_WILL else None
+            client_id, will = (
+                head.client_id.decode(),
+                decode_will(head.will) if head.flags & HAS_WILL else None,
+            )
             username = head.username.decode() if head.flags & NAMED else None
             state = SessionState(username, head.expiry, kept.last, {}, kept.incoming)
             state.owner = None if head.owner is None else head.owner.decode()
             state.born, state.floor = head.ages[0] or head.stamp, head.ages[1]
             state.before = decode_vector(kept.begins, self.now)
-            if kept.began is not None and abs(kept.began.offset - (self.wall / 1000 - self.now)) < SAME_CLOCK:
+            if (
+                kept.began is not None
+                and abs(kept.began.offset - (self.wall / 1000 - self.now)) < SAME_CLOCK
+            ):
                 state.began, state.open = kept.began.at, set(kept.began.origins)
             shared: dict[bytes, int] = {}
             for topic_filter, s in kept.subscriptions.items():
                 if topic_filter.startswith(b"$share/"):
                     shared[topic_filter] = len(state.subscriptions)
                 options = s.options
-                subscription = (topic_filter.decode(), options & 3, options & 4 != 0, options & 8 != 0, s.identifier)
+                subscription = (
+                    topic_filter.decode(),
+                    options & 3,
+                    options & 4 != 0,
+                    options & 8 != 0,
+                    s.identifier,
+                )
                 state.subscriptions.append(subscription)
         except (WireError, UnicodeDecodeError, IndexError):
             self.image.skipped += 1
@@ -536,10 +648,15 @@ class Recovery:
         return session
 
     def _arm(self, session: Session, gone: int) -> None:
-        """Have the session end, and its will sent, when it is time: so long after its connection ended, whoever ended that."""
+        """Have the session end, and its will sent, when it is time: so long after its connection
+        ended, whoever ended that."""
         node, since = self.node, self.now - max(0, self.wall - gone) / 1000
         if session.expiry != NEVER:
-            session.expiry_timer = node.schedule(since + session.expiry, lambda now: node.expire(session))
+            session.expiry_timer = node.schedule(
+                since + session.expiry, lambda now: node.expire(session)
+            )
         if session.will is not None:
             delay = (session.will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
-            session.will_timer = node.schedule(since + min(delay, session.expiry), lambda now: node.send_will(session))
+            session.will_timer = node.schedule(
+                since + min(delay, session.expiry), lambda now: node.send_will(session)
+            )

@@ -1,8 +1,11 @@
-"""What a journal says of shared subscriptions, and going on with it (docs/decisions/0015, 0021). Pure.
+"""What a journal says of shared subscriptions, and going on with it (docs/decisions/0015, 0021).
+Pure.
 
-    CLOSED   refs of messages of ours that a member elsewhere has acknowledged, or that were given to another one
+    CLOSED   refs of messages of ours that a member elsewhere has acknowledged, or that were given
+             to another one
     TAKEN    refs of messages of other brokers that were granted to members here
-    COVERED  mark of a group, origin (a life of ours), u64 ms since when the group is known (0: it is not), numbers that it got
+    COVERED  mark of a group, origin (a life of ours), u64 ms since when the group is known (0: it
+             is not), numbers that it got
 
 Refs are encoded as between brokers (`assignment_ledger`).
 """
@@ -45,8 +48,11 @@ def taken(refs: list[Ref]) -> bytes:
 
 
 def covered(mark: bytes, key: bytes, ranges: Ranges, since: int) -> bytes:
-    """Return the record of which messages of ours a group got. `since`: ms of the time of day, 0: it is not known."""
-    return encode_shared(bytes((COVERED,)) + mark + key + since.to_bytes(8, "big") + encode_pairs(ranges))
+    """Return the record of which messages of ours a group got. `since`: ms of the time of day, 0:
+    it is not known."""
+    return encode_shared(
+        bytes((COVERED,)) + mark + key + since.to_bytes(8, "big") + encode_pairs(ranges)
+    )
 
 
 def everything(node: Node) -> Iterator[bytes]:
@@ -54,7 +60,9 @@ def everything(node: Node) -> Iterator[bytes]:
     federation, now = node.federation, node.now
     wall = federation.retention.clock.physical(now)
     for mark, key, ranges, since in list(federation.catchup.covered()):
-        yield covered(mark, key, ranges, 0 if since is None else max(1, wall - round((now - since) * 1000)))
+        yield covered(
+            mark, key, ranges, 0 if since is None else max(1, wall - round((now - since) * 1000))
+        )
     refs: list[Ref] = []
     for ref in federation.custody.taken.refs():
         refs.append(ref)
@@ -66,12 +74,18 @@ def everything(node: Node) -> Iterator[bytes]:
         yield taken(refs)
     refs = []
     log = node.relay.log
-    for number, entry in enumerate(chain.from_iterable(log.pieces() if log.chosen > log.begin else ())):
+    for number, entry in enumerate(
+        chain.from_iterable(log.pieces() if log.chosen > log.begin else ())
+    ):
         if not number % PASSED:
             yield b""
         choice = entry.choice if entry.key in node.relay.ours and entry.qos else None
         if choice is not None:
-            refs += [ref for _, mark in choice.entries if (ref := (entry.key, entry.sequence, mark)) not in open_refs]
+            refs += [
+                ref
+                for _, mark in choice.entries
+                if (ref := (entry.key, entry.sequence, mark)) not in open_refs
+            ]
         if len(refs) >= PIECE:
             yield closed(refs)
             refs = []
@@ -91,10 +105,18 @@ def restore(node: Node, bodies: list[bytes]) -> int:
             mark, key = body[1 : 1 + MARK_SIZE], body[1 + MARK_SIZE : 1 + MARK_SIZE + KEY]
             since = int.from_bytes(body[_HEAD - 8 : _HEAD], "big")
             ranges = [
-                (int.from_bytes(body[at : at + 6], "big"), int.from_bytes(body[at + 6 : at + 12], "big"))
+                (
+                    int.from_bytes(body[at : at + 6], "big"),
+                    int.from_bytes(body[at + 6 : at + 12], "big"),
+                )
                 for at in range(_HEAD, len(body), 12)
             ]
-            groups[mark, key] = (mark, key, ranges, now - max(0, wall - since) / 1000 if since else None)
+            groups[mark, key] = (
+                mark,
+                key,
+                ranges,
+                now - max(0, wall - since) / 1000 if since else None,
+            )
             continue
         try:
             for operation, ref in decode_refs(body):

@@ -1,6 +1,8 @@
-"""Everything that a journal has to know, said once more, so that older generations can be deleted (docs/decisions/0021). Pure.
+"""Everything that a journal has to know, said once more, so that older generations can be deleted
+(docs/decisions/0021). Pure.
 
-In steps, between the records of what goes on: each session and each topic is said as it is at that moment, and counts from then.
+In steps, between the records of what goes on: each session and each topic is said as it is at that
+moment, and counts from then.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ MOST = 4
 
 
 class Checkpoint:
-    """One checkpoint on its way. `size`: bytes that it has said; `passed`: bytes that were written since it last went on."""
+    """One checkpoint on its way. `size`: bytes that it has said; `passed`: bytes that were written
+    since it last went on."""
 
     __slots__ = ("_journal", "_plan", "passed", "size")
 
@@ -71,7 +74,8 @@ class Checkpoint:
             session = journal.sessions.get(number)
             if session is None:
                 continue
-            for outgoing in [*session.inflight.values(), *session.queue]:  # or one frame would have all that waits for it
+            # Each by itself, or one frame would have all that waits for it.
+            for outgoing in [*session.inflight.values(), *session.queue]:
                 if not isinstance(outgoing, bytes) and outgoing is not RELEASED:
                     journal.number_of(outgoing.message)
                     yield 1

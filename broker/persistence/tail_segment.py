@@ -1,14 +1,18 @@
-"""One file of the log's tail as bytes: what left the replay log while a broker that wants it is away (docs/decisions/0031). Pure.
+"""One file of the log's tail as bytes: what left the replay log while a broker that wants it is
+away (docs/decisions/0031). Pure.
 
-    file     header, frames                       one segment; segments follow each other by their numbers
+    file     header, frames: one segment; segments follow each other by their numbers
     header   "mqttree log tail", u16 version, broker id, u64 number, u32 CRC-32 of these
-    frame    u8 kind, u32 size of its index, u32 size of its body, u32 CRC-32 of the body, u32 CRC-32 of these and the index,
-             index, body
-    ENTRIES  index: for each broker and origin u64 id, 16 characters, u48 first, u48 last number, u32 count; body: LOGGED records
-    AWAY     index: for each broker that is away: id, u64 since when (ms), u16 count of filters, each with its u16 size; no body
+    frame    u8 kind, u32 size of its index, u32 size of its body, u32 CRC-32 of the body, u32
+             CRC-32 of these and the index, index, body
+    ENTRIES  index: for each broker and origin u64 id, 16 characters, u48 first, u48 last number,
+             u32 count; body: LOGGED records
+    AWAY     index: for each broker that is away: id, u64 since when (ms), u16 count of filters,
+             each with its u16 size; no body
 
-Where a file is read at the start, bodies are passed over: their checksums are looked at when somebody needs them. Of a file
-everything counts up to the first frame that is cut off or damaged. All numbers are big-endian.
+Where a file is read at the start, bodies are passed over: their checksums are looked at when
+somebody needs them. Of a file everything counts up to the first frame that is cut off or damaged.
+All numbers are big-endian.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ MAX_INDEX = 1 << 28
 
 
 class Part(NamedTuple):
-    """What a frame holds of one origin for one broker: so many messages between two numbers, inclusive."""
+    """What a frame holds of one origin for one broker: so many messages between two numbers,
+    inclusive."""
 
     broker: bytes
     key: bytes
@@ -78,7 +83,13 @@ def _encode(kind: int, index: bytes, body: bytes) -> bytes:
 def encode_entries(parts: Iterable[Part], records: list[bytes]) -> bytes:
     """Return a frame of messages. `records`: LOGGED, encoded."""
     index = b"".join(
-        _PART.pack(part.broker, part.key, part.first.to_bytes(6, "big"), part.last.to_bytes(6, "big"), part.messages)
+        _PART.pack(
+            part.broker,
+            part.key,
+            part.first.to_bytes(6, "big"),
+            part.last.to_bytes(6, "big"),
+            part.messages,
+        )
         for part in parts
     )
     return _encode(ENTRIES, index, b"".join(records))
@@ -88,7 +99,9 @@ def encode_away(brokers: Iterable[Away]) -> bytes:
     """Return a frame that tells who is away."""
     index = b"".join(
         _BROKER.pack(away.broker, away.since, len(away.filters))
-        + b"".join(len(topic_filter).to_bytes(2, "big") + topic_filter for topic_filter in away.filters)
+        + b"".join(
+            len(topic_filter).to_bytes(2, "big") + topic_filter for topic_filter in away.filters
+        )
         for away in brokers
     )
     return _encode(AWAY, index, b"")
@@ -101,14 +114,20 @@ def decode_entries(frame: bytes) -> list[LoggedRecord]:
         data = frame[FRAME_SIZE + index :]
         if kind != ENTRIES or len(data) != body or crc32(data) != check:
             raise JournalError("is damaged")
-        return [LoggedRecord.decode(record) for kind, record in read_records(data) if kind == Kind.LOGGED]
+        return [
+            LoggedRecord.decode(record)
+            for kind, record in read_records(data)
+            if kind == Kind.LOGGED
+        ]
     except struct.error:
         raise JournalError("is damaged") from None
 
 
-def read_frames(stream: BinaryIO, size: int, broker_id: bytes, number: int) -> Iterator[Found | Cut]:
-    """Read a file of `size` bytes from its beginning: each frame, without its messages, and last a Cut if there is something that
-    is none. Raises OSError."""
+def read_frames(
+    stream: BinaryIO, size: int, broker_id: bytes, number: int
+) -> Iterator[Found | Cut]:
+    """Read a file of `size` bytes from its beginning: each frame, without its messages, and last a
+    Cut if there is something that is none. Raises OSError."""
     head = stream.read(HEADER_SIZE)
     if len(head) < HEADER_SIZE or head != encode_header(broker_id, number):
         yield Cut(0, "is no beginning of a segment of this broker's")
@@ -134,12 +153,17 @@ def read_frames(stream: BinaryIO, size: int, broker_id: bytes, number: int) -> I
         at = end
 
 
-def _decode_index(kind: int, index: bytes) -> tuple[tuple[Part, ...], tuple[Away, ...] | None] | None:
+def _decode_index(
+    kind: int, index: bytes
+) -> tuple[tuple[Part, ...], tuple[Away, ...] | None] | None:
     """Return what an index says; None: it cannot be read."""
     try:
         if kind == ENTRIES:
             parts = (_PART.unpack_from(index, at) for at in range(0, len(index), _PART.size))
-            return tuple(Part(b, k, int.from_bytes(f, "big"), int.from_bytes(n, "big"), c) for b, k, f, n, c in parts), None
+            return tuple(
+                Part(b, k, int.from_bytes(f, "big"), int.from_bytes(n, "big"), c)
+                for b, k, f, n, c in parts
+            ), None
         return ((), _decode_away(index)) if kind == AWAY else None
     except struct.error:
         return None

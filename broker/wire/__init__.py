@@ -1,7 +1,8 @@
 """MQTT 3.1, 3.1.1 and 5 packets to bytes and back: pure, strict, of use on its own.
 
-``decode_packet`` and ``encode_packet`` work on whole packets, ``PacketReader`` cuts a stream into them, ``Decoder``
-does both. Everything that is wrong with received bytes is a ``WireError`` with the Reason Code to answer.
+``decode_packet`` and ``encode_packet`` work on whole packets, ``PacketReader`` cuts a stream into
+them, ``Decoder`` does both. Everything that is wrong with received bytes is a ``WireError`` with
+the Reason Code to answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Bytes to packets: strict decoders, one for each packet type.
 
-Every decoder takes the first byte of the fixed header, the body (all bytes after the fixed header) and the protocol
-version of the connection (3, 4 or 5), and raises nothing but WireError. Bodies are ``bytes``; nothing is kept of them
-but slices.
+Every decoder takes the first byte of the fixed header, the body (all bytes after the fixed header)
+and the protocol version of the connection (3, 4 or 5), and raises nothing but WireError. Bodies are
+``bytes``; nothing is kept of them but slices.
 """
 
 from __future__ import annotations
@@ -48,21 +48,25 @@ _RETURN_CODES = frozenset(range(6))  # CONNACK before MQTT 5 (3.1.1, table 3.1)
 _GRANTS = frozenset((0, 1, 2, 0x80))  # SUBACK before MQTT 5 (MQTT-3.9.3-2 of 3.1.1)
 
 # The Reason Codes that each packet of MQTT 5 may carry (the tables of 3.2.2.2 to 3.15.2.1).
-_CONNACK_REASONS = frozenset((0, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, *range(0x99, 0x9E), 0x9F))
+_CONNACK_REASONS = frozenset(
+    (0, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, *range(0x99, 0x9E), 0x9F)
+)
 _RECEIVED_REASONS = frozenset((0, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99))
 _RELEASE_REASONS = frozenset((0, 0x92))
 _SUBACK_REASONS = frozenset((0, 1, 2, 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2))
 _UNSUBACK_REASONS = frozenset((0, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91))
-_DISCONNECT_REASONS = frozenset((0, 4, *range(0x80, 0x84), 0x87, 0x89, *range(0x8B, 0x91), *range(0x93, 0xA3)))
+_DISCONNECT_REASONS = frozenset(
+    (0, 4, *range(0x80, 0x84), 0x87, 0x89, *range(0x8B, 0x91), *range(0x93, 0xA3))
+)
 _AUTH_REASONS = frozenset((0, 0x18, 0x19))
 
 
 def decode_packet(first: int, body: bytes, version: int, *, ping_payload: bool = False) -> Packet:
     """Decode any packet.
 
-    ``first`` is the first byte of the fixed header, ``body`` all after the fixed header, ``version`` the connection's
-    (3, 4, 5); CONNECT ignores it. ``ping_payload`` allows PINGREQ and PINGRESP to carry bytes, as links between
-    brokers do. Raises WireError and its subclasses only.
+    ``first`` is the first byte of the fixed header, ``body`` all after the fixed header,
+    ``version`` the connection's (3, 4, 5); CONNECT ignores it. ``ping_payload`` allows PINGREQ and
+    PINGRESP to carry bytes, as links between brokers do. Raises WireError and its subclasses only.
     """
     if ping_payload and body and first in (0xC0, 0xD0):
         return Pingreq(body) if first == 0xC0 else Pingresp(body)
@@ -72,9 +76,10 @@ def decode_packet(first: int, body: bytes, version: int, *, ping_payload: bool =
 def decode_connect(first: int, body: bytes, version: int = 0) -> Connect:
     """Decode a CONNECT of any version; ``version`` is ignored.
 
-    Raises UnsupportedVersion for another protocol name or version (MQTT-3.1.2-1, 3.1.2-2). MQTT 3.1 does not use the low bits of
-    the first byte, disregards the flags of a Will that is not there and lets the user name and password be missing in spite of
-    their flags. Whether the client identifier is acceptable is the broker's business.
+    Raises UnsupportedVersion for another protocol name or version (MQTT-3.1.2-1, 3.1.2-2). MQTT 3.1
+    does not use the low bits of the first byte, disregards the flags of a Will that is not there
+    and lets the user name and password be missing in spite of their flags. Whether the client
+    identifier is acceptable is the broker's business.
     """
     known = _BEGINNINGS.get(body[:7])
     if known is not None and len(body) >= 10:
@@ -112,15 +117,24 @@ def decode_connect(first: int, body: bytes, version: int = 0) -> Connect:
         password, pos = read_binary(body, pos)
     _at_end(body, pos)
     return Connect(
-        name, version, flags & 0x02 != 0, keep_alive, client_id, username, password, will, properties, level >= BRIDGE_BIT
+        name,
+        version,
+        flags & 0x02 != 0,
+        keep_alive,
+        client_id,
+        username,
+        password,
+        will,
+        properties,
+        level >= BRIDGE_BIT,
     )
 
 
 def decode_connack(first: int, body: bytes, version: int) -> Connack:
     """Decode a CONNACK.
 
-    Raises ProtocolViolation for a code outside the version's table and for a failure with Session Present
-    (MQTT-3.2.2-6). MQTT 3.1 has no Session Present: the first byte is ignored.
+    Raises ProtocolViolation for a code outside the version's table and for a failure with Session
+    Present (MQTT-3.2.2-6). MQTT 3.1 has no Session Present: the first byte is ignored.
     """
     _no_flags(first)
     if len(body) < 2:
@@ -146,9 +160,9 @@ def decode_connack(first: int, body: bytes, version: int) -> Connack:
 def decode_publish(first: int, body: bytes, version: int) -> Publish:
     """Decode a PUBLISH.
 
-    Raises MalformedPacket for QoS 3 (MQTT-3.3.1-4) and DUP at QoS 0 (MQTT-3.3.1-2), ProtocolViolation for packet
-    identifier 0 (MQTT-2.2.1-3), wildcards in the topic (0x90) and an empty one, unless it is MQTT 5 and a Topic Alias
-    is there.
+    Raises MalformedPacket for QoS 3 (MQTT-3.3.1-4) and DUP at QoS 0 (MQTT-3.3.1-2),
+    ProtocolViolation for packet identifier 0 (MQTT-2.2.1-3), wildcards in the topic (0x90) and an
+    empty one, unless it is MQTT 5 and a Topic Alias is there.
     """
     qos = first >> 1 & 3
     dup = first & 0x08 != 0
@@ -202,9 +216,10 @@ def decode_subscribe(first: int, body: bytes, version: int) -> Subscribe:
 def reading_subscribe(first: int, body: bytes, version: int) -> Generator[int, None, Subscribe]:
     """Decode a SUBSCRIBE, some filters at a time; yields how many.
 
-    Raises ProtocolViolation when it has no filter (MQTT-3.8.3-2), for QoS 3 or Retain Handling 3 in MQTT 5 and for No
-    Local on a Shared Subscription (MQTT-3.8.3-4); MalformedPacket for reserved options (MQTT-3.8.3-5; MQTT-3.8.3-4 of
-    3.1.1). Whether a filter is well formed is not looked at: one bad filter is refused in the SUBACK, beside good ones.
+    Raises ProtocolViolation when it has no filter (MQTT-3.8.3-2), for QoS 3 or Retain Handling 3 in
+    MQTT 5 and for No Local on a Shared Subscription (MQTT-3.8.3-4); MalformedPacket for reserved
+    options (MQTT-3.8.3-5; MQTT-3.8.3-4 of 3.1.1). Whether a filter is well formed is not looked at:
+    one bad filter is refused in the SUBACK, beside good ones.
     """
     _flag_two(first, version)
     packet_id, pos = _read_packet_id(body, 0)
@@ -227,13 +242,16 @@ def reading_subscribe(first: int, body: bytes, version: int) -> Generator[int, N
 
 
 def decode_suback(first: int, body: bytes, version: int) -> Suback:
-    """Decode a SUBACK. Raises MalformedPacket when it has no code, ProtocolViolation for one outside the table."""
+    """Decode a SUBACK. Raises MalformedPacket when it has no code, ProtocolViolation for one
+    outside the table."""
     _no_flags(first)
     packet_id, pos = _read_packet_id(body, 0)
     properties: Properties | None = None
     if version == V5:
         properties, pos = decode_properties(body, pos, PacketType.SUBACK)
-    return Suback(packet_id, _read_codes(body, pos, _SUBACK_REASONS if version == V5 else _GRANTS), properties)
+    return Suback(
+        packet_id, _read_codes(body, pos, _SUBACK_REASONS if version == V5 else _GRANTS), properties
+    )
 
 
 def decode_unsubscribe(first: int, body: bytes, version: int) -> Unsubscribe:
@@ -242,8 +260,8 @@ def decode_unsubscribe(first: int, body: bytes, version: int) -> Unsubscribe:
 
 
 def reading_unsubscribe(first: int, body: bytes, version: int) -> Generator[int, None, Unsubscribe]:
-    """Decode an UNSUBSCRIBE, some filters at a time; yields how many. Raises ProtocolViolation for no filter (MQTT-3.10.3-2); a
-    filter may be ill-formed."""
+    """Decode an UNSUBSCRIBE, some filters at a time; yields how many. Raises ProtocolViolation for
+    no filter (MQTT-3.10.3-2); a filter may be ill-formed."""
     _flag_two(first, version)
     packet_id, pos = _read_packet_id(body, 0)
     properties: Properties | None = None
@@ -286,7 +304,8 @@ def decode_pingresp(first: int, body: bytes, version: int) -> Pingresp:
 
 
 def decode_disconnect(first: int, body: bytes, version: int) -> Disconnect:
-    """Decode a DISCONNECT; its reason and properties may be left out from the end (MQTT 5, 3.14.2)."""
+    """Decode a DISCONNECT; its reason and properties may be left out from the end (MQTT 5,
+    3.14.2)."""
     _no_flags(first)
     if version != V5:
         _at_end(body, 0)
@@ -333,7 +352,8 @@ def _no_flags(first: int) -> None:
 
 
 def _flag_two(first: int, version: int) -> None:
-    """Flags 0010 of PUBREL, SUBSCRIBE, UNSUBSCRIBE (MQTT-2.1.3-1); in MQTT 3.1 these are QoS 1, and DUP may be set."""
+    """Flags 0010 of PUBREL, SUBSCRIBE, UNSUBSCRIBE (MQTT-2.1.3-1); in MQTT 3.1 these are QoS 1, and
+    DUP may be set."""
     if first & (0x07 if version == V31 else 0x0F) != 0x02:
         raise MalformedPacket(f"{PacketType(first >> 4).name} has wrong flags")
 
@@ -358,7 +378,9 @@ def _read_packet_id(body: bytes, pos: int) -> tuple[int, int]:
     return packet_id, end
 
 
-def _read_ack(kind: type[_A], packet_type: int, body: bytes, version: int, reasons: frozenset[int]) -> _A:
+def _read_ack(
+    kind: type[_A], packet_type: int, body: bytes, version: int, reasons: frozenset[int]
+) -> _A:
     packet_id, pos = _read_packet_id(body, 0)
     if len(body) == 2:
         return kind(packet_id)
@@ -368,8 +390,11 @@ def _read_ack(kind: type[_A], packet_type: int, body: bytes, version: int, reaso
     return kind(packet_id, reason, properties)
 
 
-def _read_reason(packet_type: int, body: bytes, pos: int, reasons: frozenset[int]) -> tuple[int, Properties | None]:
-    """Reason Code and properties to the end of the packet; both may be left out, from the end (MQTT 5, 3.4.2.1)."""
+def _read_reason(
+    packet_type: int, body: bytes, pos: int, reasons: frozenset[int]
+) -> tuple[int, Properties | None]:
+    """Reason Code and properties to the end of the packet; both may be left out, from the end (MQTT
+    5, 3.4.2.1)."""
     if pos == len(body):
         return 0, None
     reason = body[pos]
@@ -413,11 +438,13 @@ def _check_connect_flags(flags: int, version: int) -> None:
         if flags & 0x18 == 0x18:
             raise MalformedPacket("CONNECT has Will QoS 3")  # MQTT-3.1.2-12
     elif flags & 0x38 and version != V31:
-        raise MalformedPacket("CONNECT has Will QoS or Will Retain without a Will")  # MQTT-3.1.2-11, 3.1.2-13
+        # MQTT-3.1.2-11, 3.1.2-13
+        raise MalformedPacket("CONNECT has Will QoS or Will Retain without a Will")
     if flags & 0x01 and version != V31:
         raise MalformedPacket("CONNECT has its reserved flag set")  # MQTT-3.1.2-3
     if flags & 0xC0 == 0x40 and version != V5:
-        raise ProtocolViolation("CONNECT has a password without a user name")  # MQTT-3.1.2-22 of 3.1.1
+        # MQTT-3.1.2-22 of 3.1.1
+        raise ProtocolViolation("CONNECT has a password without a user name")
 
 
 def _read_will(body: bytes, pos: int, flags: int, version: int) -> tuple[Will, int]:

@@ -1,7 +1,8 @@
 """Packets to bytes.
 
-Encoders trust their caller: they raise ValueError for what does not fit (a string beyond 65,535 bytes, a packet
-identifier beyond 65,535, a packet beyond 268,435,455), and do not check what the decoder checks.
+Encoders trust their caller: they raise ValueError for what does not fit (a string beyond 65,535
+bytes, a packet identifier beyond 65,535, a packet beyond 268,435,455), and do not check what the
+decoder checks.
 Before MQTT 5 properties and the reasons of acknowledgements are left out.
 """
 
@@ -42,7 +43,8 @@ _ACKS = {Puback: b"\x40", Pubrec: b"\x50", Pubrel: b"\x62", Pubcomp: b"\x70"}
 _GRANTS = bytes(min(code, 0x80) for code in range(256))
 """Codes of a SUBACK before MQTT 5, by those of MQTT 5."""
 
-# Reason Codes of a refused CONNECT as return codes of MQTT 3.1.1 (table 3.1); all others: 3, Server unavailable.
+# Reason Codes of a refused CONNECT as return codes of MQTT 3.1.1 (table 3.1); all others: 3, Server
+# unavailable.
 _RETURN_CODES: dict[int, int] = {
     ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: 1,
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID: 2,
@@ -54,10 +56,11 @@ _RETURN_CODES: dict[int, int] = {
 
 
 def encode_packet(packet: Packet, version: int) -> bytes:
-    """Encode any packet for a connection of ``version`` (3, 4, 5); a CONNECT goes by its own version.
+    """Encode any packet for a connection of ``version`` (3, 4, 5); a CONNECT goes by its own
+    version.
 
-    Raises ValueError for what does not fit, for a PUBLISH at QoS 1 or 2 without packet identifier, and for AUTH before
-    MQTT 5.
+    Raises ValueError for what does not fit, for a PUBLISH at QoS 1 or 2 without packet identifier,
+    and for AUTH before MQTT 5.
     """
     return _ENCODERS[type(packet)](packet, version)
 
@@ -92,17 +95,28 @@ def publish_bytes(
 ) -> bytes:
     """Bytes of a PUBLISH from parts that are encoded already.
 
-    ``topic`` is UTF-8 without its length; ``properties`` comes from encode_properties (MQTT 5, where it is never
-    empty) or is empty (before). ``packet_id`` is used at QoS 1 and 2 only. Raises ValueError for what does not fit.
+    ``topic`` is UTF-8 without its length; ``properties`` comes from encode_properties (MQTT 5,
+    where it is never empty) or is empty (before). ``packet_id`` is used at QoS 1 and 2 only. Raises
+    ValueError for what does not fit.
     """
     first = 0x30 | qos << 1 | retain | dup << 3
     identifier = _uint16(packet_id) if qos else b""
     length = 2 + len(topic) + len(identifier) + len(properties) + len(payload)
-    return b"".join((bytes((first,)), encode_varint(length), encode_binary(topic), identifier, properties, payload))
+    return b"".join(
+        (
+            bytes((first,)),
+            encode_varint(length),
+            encode_binary(topic),
+            identifier,
+            properties,
+            payload,
+        )
+    )
 
 
 def return_code(reason: int) -> int:
-    """CONNACK return code before MQTT 5 (0 to 5) that stands for a Reason Code; return codes pass unchanged."""
+    """CONNACK return code before MQTT 5 (0 to 5) that stands for a Reason Code; return codes pass
+    unchanged."""
     if reason < 0x80:
         return reason
     return _RETURN_CODES.get(reason, 3)
@@ -144,7 +158,11 @@ def _encode_subscribe(packet: Subscribe, version: int) -> bytes:
     for request in packet.filters:
         options = request.qos
         if version == V5:
-            options |= request.no_local << 2 | request.retain_as_published << 3 | request.retain_handling << 4
+            options |= (
+                request.no_local << 2
+                | request.retain_as_published << 3
+                | request.retain_handling << 4
+            )
         parts.append(encode_string(request.filter) + bytes((options,)))
     return _frame(0x82, b"".join(parts))
 
@@ -157,7 +175,9 @@ def _encode_suback(packet: Suback, version: int) -> bytes:
 
 def _encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
     filters = [encode_string(topic_filter) for topic_filter in packet.filters]
-    return _frame(0xA2, _id_and_properties(packet.packet_id, packet.properties, version) + b"".join(filters))
+    return _frame(
+        0xA2, _id_and_properties(packet.packet_id, packet.properties, version) + b"".join(filters)
+    )
 
 
 def _encode_unsuback(packet: Unsuback, version: int) -> bytes:
@@ -193,7 +213,11 @@ def _encode_connack(packet: Connack, version: int) -> bytes:
 
 def _encode_connect(packet: Connect, version: int) -> bytes:
     will = packet.will
-    flags = packet.clean_start << 1 | (packet.username is not None) << 7 | (packet.password is not None) << 6
+    flags = (
+        packet.clean_start << 1
+        | (packet.username is not None) << 7
+        | (packet.password is not None) << 6
+    )
     if will is not None:
         flags |= 0x04 | will.qos << 3 | will.retain << 5
     v5 = packet.version == V5

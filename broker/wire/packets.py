@@ -1,7 +1,7 @@
 """One plain class for each MQTT Control Packet, the same for every protocol version.
 
-``properties`` is None when there are none (always so before MQTT 5), else a dict as ``broker.wire.properties`` says.
-Whatever a version does not have keeps its default.
+``properties`` is None when there are none (always so before MQTT 5), else a dict as
+``broker.wire.properties`` says. Whatever a version does not have keeps its default.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Will:
 
 @dataclass(slots=True)
 class Connect:
-    """CONNECT. ``version`` is 3, 4 or 5 without the top bit, which is ``bridge``; ``keep_alive`` in s, 0 for none."""
+    """CONNECT. ``version`` is 3, 4 or 5 without the top bit, which is ``bridge``; ``keep_alive`` in
+    s, 0 for none."""
 
     protocol_name: str
     version: int
@@ -39,9 +40,14 @@ class Connect:
     bridge: bool = False
 
     def forget(self) -> None:
-        """Leave out what is of no use once the client is connected: User Properties may take megabytes."""
+        """Leave out what is of no use once the client is connected: User Properties may take
+        megabytes."""
         if self.properties:
-            self.properties = {key: value for key, value in self.properties.items() if key != Property.USER_PROPERTY}
+            self.properties = {
+                key: value
+                for key, value in self.properties.items()
+                if key != Property.USER_PROPERTY
+            }
 
 
 @dataclass(slots=True)
@@ -55,7 +61,8 @@ class Connack:
 
 @dataclass(slots=True)
 class Publish:
-    """PUBLISH. ``packet_id`` is None at QoS 0; ``topic`` may be empty in MQTT 5 beside a Topic Alias."""
+    """PUBLISH. ``packet_id`` is None at QoS 0; ``topic`` may be empty in MQTT 5 beside a Topic
+    Alias."""
 
     topic: str
     payload: bytes

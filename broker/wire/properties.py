@@ -1,8 +1,8 @@
 """Properties of MQTT 5 packets (2.2.2) as plain dicts.
 
-Keys are Property Identifiers, values int, str or bytes after the property's type. Two may be repeated and are lists:
-USER_PROPERTY is a list of (name, value) in order, SUBSCRIPTION_IDENTIFIER a list of int (of one in a SUBSCRIBE).
-No properties at all is None, never an empty dict.
+Keys are Property Identifiers, values int, str or bytes after the property's type. Two may be
+repeated and are lists: USER_PROPERTY is a list of (name, value) in order, SUBSCRIPTION_IDENTIFIER a
+list of int (of one in a SUBSCRIBE). No properties at all is None, never an empty dict.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from typing import Any, TypeAlias
 
 from broker.wire.constants import WILL, PacketType, ReasonCode
 from broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
-from broker.wire.strings import check_topic_name, encode_binary, encode_string, read_binary, read_string
+from broker.wire.strings import (
+    check_topic_name,
+    encode_binary,
+    encode_string,
+    read_binary,
+    read_string,
+)
 from broker.wire.varint import decode_varint, encode_varint
 
 Properties: TypeAlias = dict[int, Any]
@@ -122,19 +128,22 @@ _AUTHENTICATION_DATA = int(Property.AUTHENTICATION_DATA)
 
 
 MOST = 20_000
-"""User Properties, or Subscription Identifiers, of one packet: there is room for millions, and each takes a microsecond."""
+"""User Properties, or Subscription Identifiers, of one packet: there is room for millions, and each
+takes a microsecond."""
 
 ASCII_AT_ONCE = 5 * MOST
 """bytes of properties that are looked through quickly: no more than MOST of them."""
 
 
 def decode_properties(data: bytes, pos: int, packet_type: int) -> tuple[Properties | None, int]:
-    """Read the Property Length and the properties at ``pos``: (properties or None, position behind them).
+    """Read the Property Length and the properties at ``pos``: (properties or None, position behind
+    them).
 
-    ``packet_type`` is a PacketType or WILL. Raises MalformedPacket (0x81) for an unknown identifier, one that this
-    packet may not carry (2.2.2.2), an ill-formed string or a truncated value; ProtocolViolation for a repeated
-    property (0x82), a value out of range (0x82; 0x94 for Topic Alias 0; 0x90 for a Response Topic that is no Topic
-    Name), Authentication Data without a method (0x82) and more than MOST of one kind (0x95).
+    ``packet_type`` is a PacketType or WILL. Raises MalformedPacket (0x81) for an unknown
+    identifier, one that this packet may not carry (2.2.2.2), an ill-formed string or a truncated
+    value; ProtocolViolation for a repeated property (0x82), a value out of range (0x82; 0x94 for
+    Topic Alias 0; 0x90 for a Response Topic that is no Topic Name), Authentication Data without a
+    method (0x82) and more than MOST of one kind (0x95).
     """
     if pos >= len(data):
         raise MalformedPacket("Property Length is missing")
@@ -144,7 +153,8 @@ def decode_properties(data: bytes, pos: int, packet_type: int) -> tuple[Properti
     end = pos + length
     if end > len(data):
         raise MalformedPacket("Property Length exceeds the packet")
-    area = data[:end] if end < len(data) else data  # so that no value is read across the end of the properties
+    # So that no value is read across the end of the properties.
+    area = data[:end] if end < len(data) else data
     bit = 1 << packet_type
     found: Properties = {}
     while pos < end:
@@ -158,9 +168,13 @@ def decode_properties(data: bytes, pos: int, packet_type: int) -> tuple[Properti
             values = found.setdefault(ident, [])
             values.append(value)
             if len(values) > MOST:
-                raise ProtocolViolation("more User Properties than one packet may have", ReasonCode.PACKET_TOO_LARGE)
+                raise ProtocolViolation(
+                    "more User Properties than one packet may have", ReasonCode.PACKET_TOO_LARGE
+                )
             continue
-        if ident in found and (ident != _SUBSCRIPTION_IDENTIFIER or packet_type == PacketType.SUBSCRIBE):
+        if ident in found and (
+            ident != _SUBSCRIPTION_IDENTIFIER or packet_type == PacketType.SUBSCRIBE
+        ):
             raise ProtocolViolation(f"property {Property(ident).name} is included more than once")
         if known[2] is not None:
             known[2](ident, value)
@@ -168,7 +182,10 @@ def decode_properties(data: bytes, pos: int, packet_type: int) -> tuple[Properti
             values = found.setdefault(ident, [])
             values.append(value)
             if len(values) > MOST:
-                raise ProtocolViolation("more Subscription Identifiers than one packet may have", ReasonCode.PACKET_TOO_LARGE)
+                raise ProtocolViolation(
+                    "more Subscription Identifiers than one packet may have",
+                    ReasonCode.PACKET_TOO_LARGE,
+                )
         else:
             found[ident] = value
     if _AUTHENTICATION_DATA in found and _AUTHENTICATION_METHOD not in found:
@@ -179,8 +196,8 @@ def decode_properties(data: bytes, pos: int, packet_type: int) -> tuple[Properti
 def encode_properties(properties: Properties | None) -> bytes:
     """Properties with their length in front; a single zero byte for None or an empty dict.
 
-    Raises ValueError for an unknown identifier or a value that does not fit its type. Whether the packet may carry
-    the property is the caller's business.
+    Raises ValueError for an unknown identifier or a value that does not fit its type. Whether the
+    packet may carry the property is the caller's business.
     """
     if not properties:
         return b"\x00"
@@ -260,7 +277,8 @@ _WRITERS: dict[Kind, Callable[[Any], bytes]] = {
     Kind.PAIR: lambda pair: encode_string(pair[0]) + encode_string(pair[1]),
 }
 
-# What the loops above need of the table: (a bit for each packet type that may carry it, reader, check of the value) ...
+# What the loops above need of the table: (a bit for each packet type that may carry it, reader,
+# check of the value) ...
 _DECODING = {
     int(ident): (sum(1 << t for t in types), _READERS[kind], _check_of(ident, kind))
     for ident, (kind, types) in TABLE.items()
@@ -269,16 +287,21 @@ _DECODING = {
 _ENCODING = {int(ident): (bytes((ident,)), _WRITERS[kind]) for ident, (kind, _) in TABLE.items()}
 
 
-NOT_FORWARDED = frozenset((Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL))
-"""Properties that must not reach receivers as they came: they are of one connection, or change on the way. On a link they would
-break the connections of clients; an expiry comes first there, and once."""
+NOT_FORWARDED = frozenset(
+    (Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL)
+)
+"""Properties that must not reach receivers as they came: they are of one connection, or change on
+the way. On a link they would break the connections of clients; an expiry comes first there, and
+once."""
 
 
 def forwardable(section: bytes) -> bool:
-    """Whether a PUBLISH's property section (without its length) is sound and goes to receivers as it is.
+    """Whether a PUBLISH's property section (without its length) is sound and goes to receivers as
+    it is.
 
-    So do Content Type, Response Topic, Correlation Data and User Properties (MQTT-3.3.2-17 to -20), and a Payload Format
-    Indicator that promises nothing; not what is of one connection (Topic Alias) or changes on the way (Message Expiry Interval).
+    So do Content Type, Response Topic, Correlation Data and User Properties (MQTT-3.3.2-17 to -20),
+    and a Payload Format Indicator that promises nothing; not what is of one connection (Topic
+    Alias) or changes on the way (Message Expiry Interval).
     """
     return _only_user_properties(section) or _forwardable(section)
 

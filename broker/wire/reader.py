@@ -9,11 +9,13 @@ from broker.wire.packets import Connect, Packet
 
 
 class PacketReader:
-    """Cuts a stream into packets: feed it chunks, it returns (first byte, body) of each packet that is complete.
+    """Cuts a stream into packets: feed it chunks, it returns (first byte, body) of each packet that
+    is complete.
 
-    ``max_packet_size`` limits a whole packet, fixed header included (bytes; MQTT 5, 3.1.2.11.4). A larger one is
-    refused as soon as its header has been read, before any of its body is kept. Memory is what the incomplete last
-    packet has brought so far; time is linear in the bytes fed, however small the chunks.
+    ``max_packet_size`` limits a whole packet, fixed header included (bytes; MQTT 5, 3.1.2.11.4). A
+    larger one is refused as soon as its header has been read, before any of its body is kept.
+    Memory is what the incomplete last packet has brought so far; time is linear in the bytes fed,
+    however small the chunks.
     """
 
     __slots__ = ("_body", "_first", "_header", "_missing", "error", "max_packet_size")
@@ -29,9 +31,9 @@ class PacketReader:
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
         """Take the next chunk; return the packets that it completes.
 
-        Raises MalformedPacket for a Remaining Length of more than four bytes, ProtocolViolation (0x95) for a packet
-        beyond the limit; ``packets`` of the error holds what was complete before it. After that every call raises
-        the same error, with no packets.
+        Raises MalformedPacket for a Remaining Length of more than four bytes, ProtocolViolation
+        (0x95) for a packet beyond the limit; ``packets`` of the error holds what was complete
+        before it. After that every call raises the same error, with no packets.
         """
         if self.error is not None:
             self.error.packets = []
@@ -58,7 +60,8 @@ class PacketReader:
         return packets
 
     def _cut(self, data: bytes, pos: int, packets: list[tuple[int, bytes]]) -> None:
-        """Append the packets of ``data`` from ``pos`` on, and keep what is left for the next chunk."""
+        """Append the packets of ``data`` from ``pos`` on, and keep what is left for the next
+        chunk."""
         end = len(data)
         while pos + 1 < end:
             length = data[pos + 1]
@@ -94,15 +97,21 @@ class PacketReader:
 
 
 class Decoder:
-    """A stream of chunks to packet objects; ``version`` (3, 4, 5) changes to that of a CONNECT that passes.
+    """A stream of chunks to packet objects; ``version`` (3, 4, 5) changes to that of a CONNECT that
+    passes.
 
-    ``ping_payload`` may be set at any time, for a connection that turns out to be a link between brokers.
+    ``ping_payload`` may be set at any time, for a connection that turns out to be a link between
+    brokers.
     """
 
     __slots__ = ("_reader", "ping_payload", "version")
 
     def __init__(
-        self, version: int = V5, max_packet_size: int = MAX_PACKET_SIZE, *, ping_payload: bool = False
+        self,
+        version: int = V5,
+        max_packet_size: int = MAX_PACKET_SIZE,
+        *,
+        ping_payload: bool = False,
     ) -> None:
         self.version = version
         self.ping_payload = ping_payload
@@ -111,7 +120,8 @@ class Decoder:
     def receive(self, data: bytes) -> list[Packet]:
         """Take the next chunk; return the packets that it completes.
 
-        Raises WireError; its ``packets`` holds what was decoded before the fault. The decoder stays failed.
+        Raises WireError; its ``packets`` holds what was decoded before the fault. The decoder stays
+        failed.
         """
         fault: WireError | None = None
         try:

@@ -1,4 +1,5 @@
-"""Work in steps: generators that yield how much they have just done, for `Turns.go`; here done at once. Pure."""
+"""Work in steps: generators that yield how much they have just done, for `Turns.go`; here done at
+once. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Strings, binary data, topic names and topic filters as they stand in packets (MQTT 5, 1.5.4, 1.5.6, 4.7, 4.8)."""
+"""Strings, binary data, topic names and topic filters as they stand in packets (MQTT 5, 1.5.4,
+1.5.6, 4.7, 4.8)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ SHARE_PREFIX = "$share/"
 
 
 def decode_utf8(raw: bytes) -> str:
-    """Text of ``raw``. Raises MalformedPacket for ill-formed UTF-8, surrogates and U+0000 (MQTT-1.5.4-1, 1.5.4-2)."""
+    """Text of ``raw``. Raises MalformedPacket for ill-formed UTF-8, surrogates and U+0000
+    (MQTT-1.5.4-1, 1.5.4-2)."""
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -21,7 +23,8 @@ def decode_utf8(raw: bytes) -> str:
 
 
 def read_binary(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Read Binary Data (a two-byte length, then that many bytes) at ``pos``: (value, position behind it).
+    """Read Binary Data (a two-byte length, then that many bytes) at ``pos``: (value, position
+    behind it).
 
     Raises MalformedPacket when it is truncated.
     """
@@ -35,7 +38,8 @@ def read_binary(data: bytes, pos: int) -> tuple[bytes, int]:
 
 
 def read_string(data: bytes, pos: int) -> tuple[str, int]:
-    """Read a UTF-8 Encoded String at ``pos``: (value, position behind it). Raises MalformedPacket."""
+    """Read a UTF-8 Encoded String at ``pos``: (value, position behind it). Raises
+    MalformedPacket."""
     raw, end = read_binary(data, pos)
     return decode_utf8(raw), end
 
@@ -48,26 +52,32 @@ def encode_binary(value: bytes) -> bytes:
 
 
 def encode_string(value: str) -> bytes:
-    """UTF-8 Encoded String with its length. Raises ValueError beyond 65,535 bytes and for lone surrogates or U+0000."""
+    """UTF-8 Encoded String with its length. Raises ValueError beyond 65,535 bytes and for lone
+    surrogates or U+0000."""
     if "\0" in value:
         raise ValueError("string contains U+0000")
     return encode_binary(value.encode())
 
 
 def check_topic_name(topic: str) -> None:
-    """Raise ProtocolViolation (0x90) for an empty Topic Name or one with wildcards (MQTT-4.7.3-1, MQTT-3.3.2-2)."""
+    """Raise ProtocolViolation (0x90) for an empty Topic Name or one with wildcards (MQTT-4.7.3-1,
+    MQTT-3.3.2-2)."""
     if not topic:
         raise ProtocolViolation("Topic Name is empty", ReasonCode.TOPIC_NAME_INVALID)
     if "+" in topic or "#" in topic:
-        raise ProtocolViolation(f"Topic Name {shorten(topic)} contains a wildcard", ReasonCode.TOPIC_NAME_INVALID)
+        raise ProtocolViolation(
+            f"Topic Name {shorten(topic)} contains a wildcard", ReasonCode.TOPIC_NAME_INVALID
+        )
 
 
 def check_topic_filter(topic_filter: str, *, shared: bool = True) -> None:
     """Raise MalformedPacket for a Topic Filter that is not well formed.
 
-    A filter is not empty (MQTT-4.7.3-1), "#" is the whole last level (MQTT-4.7.1-1), "+" a whole level
-    (MQTT-4.7.1-2), and "$share/group/filter" has a group without wildcards and a filter (MQTT-4.8.2-1, 4.8.2-2): with
-    `shared`, as before MQTT 5 "$share" is a level as any other. (0x8F is for filters that are well formed and not accepted.)
+    A filter is not empty (MQTT-4.7.3-1), "#" is the whole last level (MQTT-4.7.1-1), "+" a whole
+    level
+    (MQTT-4.7.1-2), and "$share/group/filter" has a group without wildcards and a filter
+    (MQTT-4.8.2-1, 4.8.2-2): with `shared`, as before MQTT 5 "$share" is a level as any other. (0x8F
+    is for filters that are well formed and not accepted.)
     """
     plain = topic_filter
     if shared and topic_filter.startswith(SHARE_PREFIX):
@@ -85,7 +95,8 @@ def check_topic_filter(topic_filter: str, *, shared: bool = True) -> None:
 
 
 def shorten(text: str) -> str:
-    """``text`` quoted for a message, cut to 60 characters: received strings can be 65,535 bytes long."""
+    """``text`` quoted for a message, cut to 60 characters: received strings can be 65,535 bytes
+    long."""
     return repr(text) if len(text) <= 60 else repr(text[:60]) + "..."
 
 

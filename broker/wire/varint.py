@@ -1,4 +1,5 @@
-"""Variable Byte Integers (MQTT 5, 1.5.5): seven bits a byte, least significant first, at most four bytes."""
+"""Variable Byte Integers (MQTT 5, 1.5.5): seven bits a byte, least significant first, at most four
+bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def encode_varint(n: int) -> bytes:
 def decode_varint(data: bytes, pos: int) -> tuple[int, int]:
     """Decode the integer at ``pos``: (value, position behind it).
 
-    Raises MalformedPacket when it is truncated, longer than four bytes, or longer than needed (MQTT-1.5.5-1).
+    Raises MalformedPacket when it is truncated, longer than four bytes, or longer than needed
+    (MQTT-1.5.5-1).
     """
     value = shift = 0
     for at in range(pos, min(pos + 4, len(data))):
@@ -42,7 +44,8 @@ def decode_varint(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def read_length(data: bytes, pos: int) -> tuple[int, int]:
-    """Read a Remaining Length that may still be on its way: (value, position behind it), or (0, -1) until it is whole.
+    """Read a Remaining Length that may still be on its way: (value, position behind it), or (0, -1)
+    until it is whole.
 
     Raises MalformedPacket when it is longer than four bytes (MQTT-2.1.4).
     """

@@ -10,20 +10,23 @@ from collections.abc import Awaitable, Callable, Iterable
 from discovery.address import Address, sort_key
 
 INTERVAL = 30.0
-"""Seconds between look-ups of a name that resolves: about the life of a record that a container network hands out."""
+"""Seconds between look-ups of a name that resolves: about the life of a record that a container
+network hands out."""
 RETRY = 1.0
 """Seconds until the next look-up of a name that does not resolve; doubled up to INTERVAL."""
 MAX_ADDRESSES = 64
-"""Addresses taken from one name: a name server's answer over UDP holds no more, a wrong one must not fill tables."""
+"""Addresses taken from one name: a name server's answer over UDP holds no more, a wrong one must
+not fill tables."""
 
 Lookup = Callable[[Address], Awaitable[list[str]]]
 
 
 class Resolver:
-    """Resolves every name periodically and reports all of its IPv4 and IPv6 addresses, or each new reason of a failure.
+    """Resolves every name periodically and reports all of its IPv4 and IPv6 addresses, or each new
+    reason of a failure.
 
-    `on_resolved(seed, addresses)` is called when the answer changed; `on_failed(seed, reason)` when the failure did. A
-    name that fails after having been resolved keeps the addresses that it had.
+    `on_resolved(seed, addresses)` is called when the answer changed; `on_failed(seed, reason)` when
+    the failure did. A name that fails after having been resolved keeps the addresses that it had.
     """
 
     def __init__(
@@ -36,7 +39,8 @@ class Resolver:
         retry: float = RETRY,
         lookup: Lookup | None = None,
     ) -> None:
-        """Take the seeds (host names with ports), the callbacks, and times in seconds; `lookup` is for tests."""
+        """Take the seeds (host names with ports), the callbacks, and times in seconds; `lookup` is
+        for tests."""
         self._seeds = list(dict.fromkeys(seeds))
         self._on_resolved = on_resolved
         self._on_failed = on_failed
@@ -48,7 +52,9 @@ class Resolver:
     def start(self) -> None:
         """Begin, each name on its own. Needs a running event loop."""
         if not self._tasks:
-            self._tasks = [asyncio.get_running_loop().create_task(self._follow(seed)) for seed in self._seeds]
+            self._tasks = [
+                asyncio.get_running_loop().create_task(self._follow(seed)) for seed in self._seeds
+            ]
 
     async def close(self) -> None:
         """Stop; nothing is called afterwards."""
@@ -64,7 +70,9 @@ class Resolver:
         while True:
             try:
                 hosts = await self._lookup(seed)
-                found = sorted({Address(host, seed.port) for host in hosts}, key=sort_key)[:MAX_ADDRESSES]
+                found = sorted({Address(host, seed.port) for host in hosts}, key=sort_key)[
+                    :MAX_ADDRESSES
+                ]
                 if not found:
                     raise OSError("no address")
             except OSError as error:
@@ -83,10 +91,11 @@ class Resolver:
 
 
 async def system_lookup(seed: Address) -> list[str]:
-    """Ask the system for all addresses of a name. Raises OSError (socket.gaierror) when there is none.
+    """Ask the system for all addresses of a name. Raises OSError (socket.gaierror) when there is
+    none.
 
-    In a thread of its own and not in the loop's executor, for which a program waits when it ends: a name server that
-    does not answer must not hold up the end of a broker.
+    In a thread of its own and not in the loop's executor, for which a program waits when it ends: a
+    name server that does not answer must not hold up the end of a broker.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[list[str]] = loop.create_future()

@@ -31,7 +31,8 @@ Interface = tuple[str, int]
 
 
 def interfaces_for(host: str) -> list[str] | None:
-    """Return the interfaces for a broker that listens on `host`: that address alone, or None for every interface.
+    """Return the interfaces for a broker that listens on `host`: that address alone, or None for
+    every interface.
 
     A name or an IPv6 address gives None as well: which interface it means is not known here.
     """
@@ -45,9 +46,10 @@ def interfaces_for(host: str) -> list[str] | None:
 class Multicast:
     """A group joined on some interfaces, each with one socket to hear and to send by.
 
-    One socket for each, because Linux lets one socket join no more than 20 groups (igmp_max_memberships), and so that a
-    failing interface takes no other with it. `on_unavailable` is called with a one-line reason once whenever no
-    interface is left; the attempts go on at every rescan.
+    One socket for each, because Linux lets one socket join no more than 20 groups
+    (igmp_max_memberships), and so that a failing interface takes no other with it. `on_unavailable`
+    is called with a one-line reason once whenever no interface is left; the attempts go on at every
+    rescan.
     """
 
     def __init__(
@@ -60,7 +62,8 @@ class Multicast:
         interfaces: Iterable[str] | None = None,
         rescan: float = RESCAN,
     ) -> None:
-        """Take the callbacks and the interfaces' IPv4 addresses (None: all that are up); `rescan` is in seconds."""
+        """Take the callbacks and the interfaces' IPv4 addresses (None: all that are up); `rescan`
+        is in seconds."""
         self._on_datagram = on_datagram
         self._on_unavailable = on_unavailable
         self._group = socket.inet_aton(group)
@@ -79,7 +82,8 @@ class Multicast:
         return [address for address, _ in self._sockets]
 
     def start(self) -> None:
-        """Join, and begin to look for interfaces that come and go. Needs a running event loop; raises nothing."""
+        """Join, and begin to look for interfaces that come and go. Needs a running event loop;
+        raises nothing."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._look()
@@ -100,7 +104,8 @@ class Multicast:
                 self._report(f"cannot send on {interface[0]}: {error.strerror or error}")
 
     def close(self) -> None:
-        """Leave everywhere and stop looking. What was sent is on its way; nothing is called afterwards."""
+        """Leave everywhere and stop looking. What was sent is on its way; nothing is called
+        afterwards."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -145,7 +150,8 @@ class Multicast:
                     found.append((usable[0], index))
         if self._wanted is None:
             return found
-        # the index is part of the key: an interface made anew under its old address has forgotten what was joined
+        # The index is part of the key: an interface made anew under its old address has forgotten
+        # what was joined.
         return [(address, indexes.get(address, 0)) for address in self._wanted]
 
     def _join(self, interface: Interface) -> None:
@@ -155,8 +161,8 @@ class Multicast:
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             sock.setblocking(False)
-            # On Linux this alone lets several brokers of one host share the port, each of them hearing every multicast
-            # datagram; BSD wants SO_REUSEPORT for the same.
+            # On Linux this alone lets several brokers of one host share the port, each of them
+            # hearing every multicast datagram; BSD wants SO_REUSEPORT for the same.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if not sys.platform.startswith("linux"):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -165,8 +171,14 @@ class Multicast:
             if sys.platform.startswith("linux"):
                 # ... and without this it would hear what others joined on the other interfaces
                 sock.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
-            sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, _REQUEST.pack(self._group, local, index))
-            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, _REQUEST.pack(b"\0\0\0\0", local, index))
+            sock.setsockopt(
+                socket.IPPROTO_IP,
+                socket.IP_ADD_MEMBERSHIP,
+                _REQUEST.pack(self._group, local, index),
+            )
+            sock.setsockopt(
+                socket.IPPROTO_IP, socket.IP_MULTICAST_IF, _REQUEST.pack(b"\0\0\0\0", local, index)
+            )
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
             self._loop.add_reader(sock.fileno(), self._readable, interface, sock)

@@ -1,1 +1,2 @@
-"""Real brokers, a hundred clients and twenty faults in five minutes: `python -m tests.chaos` (`make chaos`)."""
+"""Real brokers, a hundred clients and twenty faults in five minutes: `python -m tests.chaos` (`make
+chaos`)."""

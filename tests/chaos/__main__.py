@@ -1,13 +1,16 @@
-"""Chaos: `python -m tests.chaos [--minutes 5] [--brokers 7] [--clients 100] [--faults 20] [--seed N] [--rate N] [--draw] ...`.
+"""Chaos: `python -m tests.chaos [--minutes 5] [--brokers 7] [--clients 100] [--faults 20] [--seed
+N] [--rate N] [--draw] ...`.
 
-Brokers as processes on loopback, their links through a relay that can be cut and slow; publishers at QoS 1 and 2 and
-subscribers on all of them, all the time, 10 messages a second each or `--rate` in all. Brokers are killed (kill -9), drained
-and restarted, stopped and continued, join late, lose all their data; links are cut, stalled, half-open, reset, slow; the
-federation is split. After each fault all must be one again, and everything that was acknowledged must be with everybody who
-stayed connected, with sessions that roam, and with one member of a group: at QoS 2 once, and in order. What is excused: order
-between two brokers that really were apart for five seconds and more; with `--wipe` what a broker alone had that was restarted
-without its data, and order between what it and its successor, another broker, published. All of it is counted. Exit code 1
-when a promise was broken. How long local traffic of the others paused is measured and told.
+Brokers as processes on loopback, their links through a relay that can be cut and slow; publishers
+at QoS 1 and 2 and subscribers on all of them, all the time, 10 messages a second each or `--rate`
+in all. Brokers are killed (kill -9), drained and restarted, stopped and continued, join late, lose
+all their data; links are cut, stalled, half-open, reset, slow; the federation is split. After each
+fault all must be one again, and everything that was acknowledged must be with everybody who stayed
+connected, with sessions that roam, and with one member of a group: at QoS 2 once, and in order.
+What is excused: order between two brokers that really were apart for five seconds and more; with
+`--wipe` what a broker alone had that was restarted without its data, and order between what it and
+its successor, another broker, published. All of it is counted. Exit code 1 when a promise was
+broken. How long local traffic of the others paused is measured and told.
 """
 
 from __future__ import annotations
@@ -36,7 +39,19 @@ from tests.ports import free_ports
 from tests.process.brokers import PATIENCE as ENDING
 from tests.process.brokers import Cluster, carrying
 
-KINDS = ("kill", "stop", "cut", "kill root", "stall", "half-open", "kill", "split", "stop", "reset", "drain")
+KINDS = (
+    "kill",
+    "stop",
+    "cut",
+    "kill root",
+    "stall",
+    "half-open",
+    "kill",
+    "split",
+    "stop",
+    "reset",
+    "drain",
+)
 """Drawn in turn, shuffled anew each time; `kill` twice: it is what costs most."""
 MORE = ("wipe", "slow", "join")
 """Drawn, too, where the run has them."""
@@ -49,7 +64,8 @@ RATE = 10.0
 PATIENCE = 90.0
 """s until brokers that do not become one are a broken promise."""
 ALLOWED = 0.1
-"""s that local traffic may pause (the figure is told, it fails nothing: a shared machine pauses by itself)."""
+"""s that local traffic may pause (the figure is told, it fails nothing: a shared machine pauses by
+itself)."""
 
 
 class Conductor:
@@ -62,7 +78,11 @@ class Conductor:
         self.begin = time.monotonic()
         self.like = like
         self.cluster = Cluster(folder, "--routing", like.routing)
-        more = [kind for kind, wanted in zip(MORE, (like.wipe, like.slow, like.late), strict=True) if wanted]
+        more = [
+            kind
+            for kind, wanted in zip(MORE, (like.wipe, like.slow, like.late), strict=True)
+            if wanted
+        ]
         self.kinds: list[str] = [*arguments.kinds, *more]
         self.world = World(like.shape, like.brokers)
         self.helpers: list[Helper] = []
@@ -82,7 +102,12 @@ class Conductor:
             self.cluster.add("--advertise", f"127.0.0.1:{port}", start=False)
         rest = like.clients - 2 * like.brokers
         publishers = max(2, rest // 4)
-        self.plan = plan(like, [broker.port for broker in self.cluster.brokers], publishers, max(1, rest - publishers))
+        self.plan = plan(
+            like,
+            [broker.port for broker in self.cluster.brokers],
+            publishers,
+            max(1, rest - publishers),
+        )
         self.there: list[int] = list(self.plan.present)
         self.later = [index for index in range(like.brokers) if index not in self.there]
 
@@ -91,7 +116,10 @@ class Conductor:
         brokers = self.cluster.brokers
         targets = {broker.name: broker.port for broker in brokers}
         every = cables("mesh", len(brokers))
-        never = {frozenset(f"b{index}" for index in pair) for pair in every - cables(self.like.shape, len(brokers))}
+        never = {
+            frozenset(f"b{index}" for index in pair)
+            for pair in every - cables(self.like.shape, len(brokers))
+        }
         self.relay = self.helper(relay.run, targets, self.ports, never)
         self.relay.answer()
         for index in self.there:
@@ -116,7 +144,9 @@ class Conductor:
 
     def say(self, text: str) -> None:
         """A line with the time of the brokers' logs and since the start."""
-        print(f"{time.strftime('%H:%M:%S')} {time.monotonic() - self.begin:6.1f} {text}", flush=True)
+        print(
+            f"{time.strftime('%H:%M:%S')} {time.monotonic() - self.begin:6.1f} {text}", flush=True
+        )
 
     def wrong(self, text: str) -> None:
         """A promise was broken."""
@@ -135,7 +165,10 @@ class Conductor:
                     self.names[view["id"]] = broker.name
                 return self.views
             if time.monotonic() > end:
-                roots = [state and (self.names.get(state["root"], state["root"]), state["state"]) for state in states]
+                roots = [
+                    state and (self.names.get(state["root"], state["root"]), state["state"])
+                    for state in states
+                ]
                 raise RuntimeError(f"after {PATIENCE:g} s they are not one: {roots}")
             time.sleep(0.15)
 
@@ -162,7 +195,9 @@ class Conductor:
             if not self.bag:
                 self.bag = self.rng.sample(self.kinds, len(self.kinds))
             kind = self.bag.pop()
-            if (kind == "join" and not self.later) or (kind == "wipe" and not self.wipeable(spared)):
+            if (kind == "join" and not self.later) or (
+                kind == "wipe" and not self.wipeable(spared)
+            ):
                 kind = "kill"
             duration = self.rng.uniform(0.5, max(1.0, 0.35 * self.slot))
             what, start, end = self.fault(kind, spared)
@@ -200,7 +235,9 @@ class Conductor:
         """Brokers that may lose their data."""
         return [index for index in spared if index not in self.plan.homes]
 
-    def fault(self, kind: str, spared: list[int]) -> tuple[str, Callable[[], None], Callable[[], None]]:
+    def fault(
+        self, kind: str, spared: list[int]
+    ) -> tuple[str, Callable[[], None], Callable[[], None]]:
         """What it is called, and how it begins and ends; who suffers is no longer spared."""
         brokers = self.cluster.brokers
         if kind == "join":
@@ -208,7 +245,9 @@ class Conductor:
             return f"b{index} joins", lambda: self.join(index), lambda: None
         if kind.startswith(("kill", "stop", "drain", "wipe")):
             index = self.rng.choice(self.wipeable(spared) if kind == "wipe" else spared)
-            root = next(i for i, b in enumerate(brokers) if b.name == self.names[self.views[0]["root"]])
+            root = next(
+                i for i, b in enumerate(brokers) if b.name == self.names[self.views[0]["root"]]
+            )
             if kind == "kill root" and root in spared:
                 index = root
             spared.remove(index)
@@ -217,7 +256,11 @@ class Conductor:
             if kind == "drain":
                 return f"b{index} drained", lambda: self.drain(index), lambda: self.drained(index)
             if kind == "wipe":
-                return f"b{index} killed, its data deleted", lambda: self.kill(index, wipe=True), lambda: self.restart(index)
+                return (
+                    f"b{index} killed, its data deleted",
+                    lambda: self.kill(index, wipe=True),
+                    lambda: self.restart(index),
+                )
             what = f"b{index} killed{' (root)' * (index == root)}"
             return what, lambda: self.kill(index), lambda: self.restart(index)
         if kind == "split":
@@ -225,15 +268,31 @@ class Conductor:
             pairs = [pair for pair in self.world.shape if len(pair & some) == 1]
             how = self.rng.choice(("cut", "stall"))
             names = "+".join(f"b{index}" for index in sorted(some))
-            return f"{names} split off ({how})", lambda: self.cable(pairs, how, 1), lambda: self.cable(pairs, how, -1)
+            return (
+                f"{names} split off ({how})",
+                lambda: self.cable(pairs, how, 1),
+                lambda: self.cable(pairs, how, -1),
+            )
         if kind == "slow":
             every = list(self.world.shape)
-            return "all links slow", lambda: self.cable(every, kind, 1), lambda: self.cable(every, kind, -1)
-        tree = [(self.names[v["id"]], self.names[v["parent"]]) for v in self.views if v["parent"] is not None]
+            return (
+                "all links slow",
+                lambda: self.cable(every, kind, 1),
+                lambda: self.cable(every, kind, -1),
+            )
+        tree = [
+            (self.names[v["id"]], self.names[v["parent"]])
+            for v in self.views
+            if v["parent"] is not None
+        ]
         one, other = (int(name[1:]) for name in self.rng.choice(tree))
         pair, deaf = frozenset((one, other)), self.rng.choice((one, other))
         name = f"b{min(pair)}-b{max(pair)} {kind}"
-        return name, lambda: self.cable([pair], kind, 1, deaf), lambda: self.cable([pair], kind, -1, deaf)
+        return (
+            name,
+            lambda: self.cable([pair], kind, 1, deaf),
+            lambda: self.cable([pair], kind, -1, deaf),
+        )
 
     def cable(self, pairs: Iterable[Pair], what: str, by: int, deaf: int = -1) -> None:
         """Do something to cables, or end it: what has begun last is done to each."""
@@ -313,11 +372,18 @@ class Conductor:
         self.counts = found.counts
         broken = found.broken
         if found.alone:
-            self.done["messages lost with all data of the broker that alone had them (excused)"] += found.alone
-            self.say(f"  excused: {found.alone} messages that a broker alone had whose data was deleted")
+            self.done[
+                "messages lost with all data of the broker that alone had them (excused)"
+            ] += found.alone
+            self.say(
+                f"  excused: {found.alone} messages that a broker alone had whose data was deleted"
+            )
         for each in found.disorder:
             apart = self.world.apart(each.origin, each.broker, now)
-            text = f"out of order: {each.what}; {each.times} times, brokers apart for {apart:.1f} s at most"
+            text = (
+                f"out of order: {each.what}; "
+                f"{each.times} times, brokers apart for {apart:.1f} s at most"
+            )
             if apart >= LONG:
                 self.done["out of order after a long split (excused)"] += each.times
                 self.say(f"  excused: {text}")
@@ -327,9 +393,16 @@ class Conductor:
         for text in broken + found.missing[:20]:
             self.wrong(f"after {when}: {text}")
         self.waited.append(now - begin)
-        healing = f"one again after {self.healing[-1]:.1f} s, brokers at {self.load:.1f} of a processor, " if self.healing else ""
+        healing = (
+            f"one again after {self.healing[-1]:.1f} s, brokers at {self.load:.1f} of a processor, "
+            if self.healing
+            else ""
+        )
         delivered = self.counts["delivered"]
-        self.say(f"  {healing}all compared after {now - begin:.1f} s; {delivered:,} delivered, {len(self.broken)} broken")
+        self.say(
+            f"  {healing}all compared after {now - begin:.1f} s; "
+            f"{delivered:,} delivered, {len(self.broken)} broken"
+        )
 
     def table(self) -> None:
         """The figures."""
@@ -342,14 +415,38 @@ class Conductor:
             ("one tree again, s after the last fault ended: median, most", spread(self.healing)),
             ("all that was acknowledged is compared, s: median, most", spread(self.waited)),
         ]
-        keys = ("acknowledged at QoS 1", "acknowledged at QoS 2", "delivered", "compared", "again at QoS 1", "again at QoS 2",
-                "out of order", ANOTHER, "connections lost", "sessions roamed", "sessions begun anew", crowd.LATE)  # fmt: skip
+        keys = (
+            "acknowledged at QoS 1",
+            "acknowledged at QoS 2",
+            "delivered",
+            "compared",
+            "again at QoS 1",
+            "again at QoS 2",
+            "out of order",
+            ANOTHER,
+            "connections lost",
+            "sessions roamed",
+            "sessions begun anew",
+            crowd.LATE,
+        )
         rows += [(key, f"{counts[key]:,}") for key in keys]
         rows += [
-            ("local traffic, ms between two: p50, p99, p99.9, most", spread_ms(gaps, [p.length for p in pauses])),
-            ("... without what the measuring process was late", spread_ms(nets, [p.net for p in pauses])),
+            (
+                "local traffic, ms between two: p50, p99, p99.9, most",
+                spread_ms(gaps, [p.length for p in pauses]),
+            ),
+            (
+                "... without what the measuring process was late",
+                spread_ms(nets, [p.net for p in pauses]),
+            ),
             ("... the measuring process was late, ms: times, most", f"{lags}, {1000 * latest:.0f}"),
-            (f"pauses > {1000 * ALLOWED:.0f} ms: as seen, net, of waits for a processor too, the broker ran", self.long(pauses)),
+            (
+                (
+                    f"pauses > {1000 * ALLOWED:.0f} ms: as seen, net, "
+                    "of waits for a processor too, the broker ran"
+                ),
+                self.long(pauses),
+            ),
             ("promises broken, times", f"{max(counts['broken'], len(self.broken)):,}"),
         ]
         width = max(len(name) for name, _ in rows)
@@ -357,18 +454,32 @@ class Conductor:
         for name, value in rows:
             print(f"{name:{width}}  {value}")
         for pause in sorted(pauses, key=lambda p: (p.waited - p.net, -p.ran))[:8]:
-            during = [what for begin, end, what in self.events if begin <= pause.end and pause.end - pause.length <= end]
-            parts = f"own {1000 * pause.own:.0f}, the broker ran {1000 * pause.ran:.0f}, waited {1000 * pause.waited:.0f}"
+            during = [
+                what
+                for begin, end, what in self.events
+                if begin <= pause.end and pause.end - pause.length <= end
+            ]
+            parts = (
+                f"own {1000 * pause.own:.0f}, the broker ran {1000 * pause.ran:.0f}, "
+                f"waited {1000 * pause.waited:.0f}"
+            )
             when = pause.end - self.begin
-            print(f"  pause at b{pause.broker} until {when:.2f}: {1000 * pause.length:.0f} ms, {parts}; {during or 'no fault'}")
+            print(
+                f"  pause at b{pause.broker} until {when:.2f}: {1000 * pause.length:.0f} ms, "
+                f"{parts}; {during or 'no fault'}"
+            )
 
     @staticmethod
     def long(pauses: list[Pause]) -> str:
-        """How many are too long: as seen, without what we were late, without what the broker waited for a processor either
-        (both may be the same ms, so these are at least so many), and how often it was busy for that long."""
+        """How many are too long: as seen, without what we were late, without what the broker waited
+        for a processor either (both may be the same ms, so these are at least so many), and how
+        often it was busy for that long."""
         net = [p for p in pauses if p.net > ALLOWED]
         least = sum(p.net - p.waited > ALLOWED for p in net)
-        return f"{sum(p.length > ALLOWED for p in pauses)}, {len(net)}, {least}, {sum(p.ran > ALLOWED for p in pauses)}"
+        return (
+            f"{sum(p.length > ALLOWED for p in pauses)}, {len(net)}, {least}, "
+            f"{sum(p.ran > ALLOWED for p in pauses)}"
+        )
 
     def end(self) -> None:
         """Leave nothing behind."""
@@ -395,7 +506,11 @@ def spread_ms(gaps: list[int], long: list[float]) -> str:
             if seen >= share * total:
                 text.append(str(ms))
                 break
-    most = 1000 * max(long) if long else float(max((ms for ms, number in enumerate(gaps) if number), default=0))
+    most = (
+        1000 * max(long)
+        if long
+        else float(max((ms for ms, number in enumerate(gaps) if number), default=0))
+    )
     return ", ".join([*text, f"{most:.0f}"])
 
 
@@ -407,27 +522,71 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--seed", type=int, default=None, help="default: the time")
-    parser.add_argument("--kinds", nargs="+", choices=sorted({*KINDS, *MORE}), default=KINDS, help="of faults; default: all")
+    parser.add_argument(
+        "--kinds",
+        nargs="+",
+        choices=sorted({*KINDS, *MORE}),
+        default=KINDS,
+        help="of faults; default: all",
+    )
     parser.add_argument("--routing", choices=ROUTINGS, default="topic")
     parser.add_argument("--shape", choices=SHAPES, default="mesh", help="who is next to whom")
-    parser.add_argument("--rate", type=float, default=0.0, help="messages a second in all; default: 10 for each publisher")
-    parser.add_argument("--large", action="store_true", help="now and then a message of up to 50 MB")
+    parser.add_argument(
+        "--rate",
+        type=float,
+        default=0.0,
+        help="messages a second in all; default: 10 for each publisher",
+    )
+    parser.add_argument(
+        "--large", action="store_true", help="now and then a message of up to 50 MB"
+    )
     parser.add_argument("--roam", action="store_true", help="clients whose sessions roam")
-    parser.add_argument("--shared", action="store_true", help="a shared subscription, with a quarter of the rate")
-    parser.add_argument("--late", type=int, default=0, metavar="N", help="so many of the brokers join during the run")
-    parser.add_argument("--wipe", action="store_true", help="brokers that are restarted without their data")
+    parser.add_argument(
+        "--shared", action="store_true", help="a shared subscription, with a quarter of the rate"
+    )
+    parser.add_argument(
+        "--late",
+        type=int,
+        default=0,
+        metavar="N",
+        help="so many of the brokers join during the run",
+    )
+    parser.add_argument(
+        "--wipe", action="store_true", help="brokers that are restarted without their data"
+    )
     parser.add_argument("--slow", action="store_true", help="links of 20 Mbit/s now and then")
-    parser.add_argument("--draw", action="store_true", help="brokers, shape, routing and all of these from the seed")
+    parser.add_argument(
+        "--draw", action="store_true", help="brokers, shape, routing and all of these from the seed"
+    )
     arguments = parser.parse_args(argv)
     seed = arguments.seed if arguments.seed is not None else int(time.time())
     if arguments.draw:
         like = draw(random.Random(seed), arguments.clients, arguments.rate)
     else:
-        names = ("brokers", "clients", "rate", "shape", "routing", "large", "roam", "shared", "late", "wipe", "slow")
+        names = (
+            "brokers",
+            "clients",
+            "rate",
+            "shape",
+            "routing",
+            "large",
+            "roam",
+            "shared",
+            "late",
+            "wipe",
+            "slow",
+        )
         like = Draw(**{name: getattr(arguments, name) for name in names})
     like.rate = like.rate or RATE * max(2, (like.clients - 2 * like.brokers) // 4)
-    if like.brokers - like.late < 2 or like.clients < 2 * like.brokers + 3 or arguments.faults < 1 or arguments.minutes <= 0:
-        parser.error("needs two brokers, two clients for each and three more, a fault, and some time")
+    if (
+        like.brokers - like.late < 2
+        or like.clients < 2 * like.brokers + 3
+        or arguments.faults < 1
+        or arguments.minutes <= 0
+    ):
+        parser.error(
+            "needs two brokers, two clients for each and three more, a fault, and some time"
+        )
     folder = Path(tempfile.mkdtemp(prefix="mqttree-chaos-"))
     print(f"seed {seed}: {like}; logs in {folder}", flush=True)
     conductor = Conductor(arguments, like, folder, seed)
@@ -441,7 +600,10 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         conductor.end()
     if conductor.broken:
-        print(f"seed {seed}: {len(conductor.broken)} broken, first: {conductor.broken[0]}; logs in {folder}")
+        print(
+            f"seed {seed}: {len(conductor.broken)} broken, "
+            f"first: {conductor.broken[0]}; logs in {folder}"
+        )
         return 1
     print("all promises kept")
     shutil.rmtree(folder, ignore_errors=True)

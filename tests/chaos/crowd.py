@@ -1,9 +1,10 @@
-"""Publishers at QoS 1 and 2 and subscribers on all brokers, as some processes: they say what came wrong, and ask nothing of the
-clock but when to send.
+"""Publishers at QoS 1 and 2 and subscribers on all brokers, as some processes: they say what came
+wrong, and ask nothing of the clock but when to send.
 
-Publishers keep their sessions and go on with them: what was not acknowledged is sent again. The first subscriber of each broker
-hears all ordinary publishers, the others one group of them. How far each publisher is stands in memory that all processes share:
-what is sent after a subscriber has its SUBACK has to come.
+Publishers keep their sessions and go on with them: what was not acknowledged is sent again. The
+first subscriber of each broker hears all ordinary publishers, the others one group of them. How far
+each publisher is stands in memory that all processes share: what is sent after a subscriber has its
+SUBACK has to come.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from tests.chaos.plan import SIZE, Listener, Plan, Speaker
 TICK = 0.01
 """s between two rounds of publishing."""
 WINDOW = 300, 4000
-"""Messages of a publisher that are not acknowledged; it waits then. Half a second's, within these bounds."""
+"""Messages of a publisher that are not acknowledged; it waits then. Half a second's, within these
+bounds."""
 PATIENCE = 45.0
-"""s until what has not come is called lost: much longer than any repair, as the machine may be busy."""
+"""s until what has not come is called lost: much longer than any repair, as the machine may be
+busy."""
 LATE = "the crowd was late, ms: most"
 ANSWER = 15.0
-"""s until a client that roams takes a broker for one that does not answer, and tries another one."""
+"""s until a client that roams takes a broker for one that does not answer, and tries another
+one."""
 
 
 class Publisher:
@@ -44,14 +48,22 @@ class Publisher:
         self.sizes: dict[int, int] = {}  # of large messages that are flying
         self.wire: Wire | None = None
         self.owed = 0.0
-        self.window = int(min(max(speaker.rate / 2, WINDOW[0]), WINDOW[1])) if not speaker.large else 4
+        self.window = (
+            int(min(max(speaker.rate / 2, WINDOW[0]), WINDOW[1])) if not speaker.large else 4
+        )
         self.rng = random.Random(speaker.number)
         self.filling = bytes(SIZE - 12)
         self._mid = 0
 
     async def come(self) -> None:
         """Connect, and send again what was not acknowledged."""
-        wire = Wire(f"pub{self.speaker.number}", 4 + self.speaker.number // 2 % 2, lambda *_: None, self.lost, set())
+        wire = Wire(
+            f"pub{self.speaker.number}",
+            4 + self.speaker.number // 2 % 2,
+            lambda *_: None,
+            self.lost,
+            set(),
+        )
         wire.accepted, wire.completed = self.accepted, self.released.discard
         await connect(wire, self.crowd.plan.ports[self.speaker.broker])
         if self.sent.next or not wire.present:
@@ -60,7 +72,10 @@ class Publisher:
                 self.sent.reborn(not wire.present, wiped)
             if not wire.present:
                 if self.sent.next and not wiped:
-                    what = f"b{self.speaker.broker} has lost the session of publisher {self.speaker.number}"
+                    what = (
+                        f"b{self.speaker.broker} has lost the session "
+                        f"of publisher {self.speaker.number}"
+                    )
                     self.crowd.judge.broken.append(what)
                 self.flying.clear()
                 self.released.clear()
@@ -68,7 +83,9 @@ class Publisher:
         assert wire.transport is not None
         for mid, number in self.flying.items():
             wire.transport.write(self.encoded(wire, mid, number, 8))
-        wire.transport.write(b"".join(b"\x62\x02" + mid.to_bytes(2, "big") for mid in self.released))
+        wire.transport.write(
+            b"".join(b"\x62\x02" + mid.to_bytes(2, "big") for mid in self.released)
+        )
         self.wire = wire
 
     def lost(self) -> None:
@@ -87,7 +104,9 @@ class Publisher:
         """One PUBLISH."""
         more = b"\0" if wire.version == 5 else b""
         size = self.sizes.get(number, SIZE)
-        payload = self.sent.head(number, size) + (self.filling if size == SIZE else bytes(size - 12))
+        payload = self.sent.head(number, size) + (
+            self.filling if size == SIZE else bytes(size - 12)
+        )
         body = text(self.speaker.topic) + mid.to_bytes(2, "big") + more + payload
         return packet(0x30 | dup | self.speaker.qos << 1, body)
 
@@ -146,7 +165,8 @@ class Subscriber:
 
 
 class Member:
-    """A client with a session that goes on: of the group, whose ear all members share, or one that roams."""
+    """A client with a session that goes on: of the group, whose ear all members share, or one that
+    roams."""
 
     def __init__(self, crowd: Crowd, listener: Listener, ear: Ear) -> None:
         self.crowd = crowd
@@ -163,7 +183,13 @@ class Member:
         ear, judge = self.ear, self.crowd.judge
         name = self.listener.name.replace(" ", "")
         version = 4 + self.listener.number % 2
-        wire = Wire(name, version, lambda payload, qos: judge.came(ear, payload, qos), self.lost, self.incoming)
+        wire = Wire(
+            name,
+            version,
+            lambda payload, qos: judge.came(ear, payload, qos),
+            self.lost,
+            self.incoming,
+        )
         await connect(wire, self.crowd.plan.ports[self.broker])
         if not wire.present:
             if self.began:
@@ -193,7 +219,9 @@ class Member:
                     wire.transport.write(b"\xe0\x00")
                 wire.transport.close()
                 self.crowd.judge.counts["sessions roamed"] += 1
-            self.broker = self.rng.choice([home for home in self.crowd.plan.homes if home not in self.crowd.down] or [0])
+            self.broker = self.rng.choice(
+                [home for home in self.crowd.plan.homes if home not in self.crowd.down] or [0]
+            )
             await asyncio.sleep(self.rng.uniform(0, 0.5))
 
 
@@ -204,13 +232,17 @@ class Crowd:
         """`sent`: how many messages each publisher has sent, shared by all processes."""
         self.plan = plan
         self.sent = sent
-        self.judge = Judge({speaker.number: (speaker.broker, speaker.qos) for speaker in plan.speakers})
+        self.judge = Judge(
+            {speaker.number: (speaker.broker, speaker.qos) for speaker in plan.speakers}
+        )
         self.down: set[int] = set(range(len(plan.ports))) - set(plan.present)
         self.wiped: set[int] = set()
         self.publishers = [Publisher(self, s) for s in plan.speakers[index :: plan.processes]]
         mine = plan.listeners[index :: plan.processes]
         self.subscribers = [Subscriber(self, each) for each in mine if each.kind == "plain"]
-        self.rovers = [Member(self, each, self.heard(each)) for each in mine if each.kind == "rover"]
+        self.rovers = [
+            Member(self, each, self.heard(each)) for each in mine if each.kind == "rover"
+        ]
         group = [each for each in plan.listeners if each.kind == "member" and index == 0]
         self.group = [self.heard(group[0])] if group else []
         self.members = [Member(self, each, self.group[0]) for each in group]
@@ -221,7 +253,9 @@ class Crowd:
         """What sessions that go on have."""
         group = listener.kind == "member"
         receipts = {number: Receipt() for number in listener.hears}
-        return Ear("the group" if group else listener.name, listener.broker, receipts, ordered=not group)
+        return Ear(
+            "the group" if group else listener.name, listener.broker, receipts, ordered=not group
+        )
 
     def ready(self, ear: Ear) -> None:
         """It has SUBACK: everything that is sent from now on has to come."""
@@ -246,7 +280,10 @@ class Crowd:
                 await member.come()
         if broker is None:
             self.tasks += [asyncio.ensure_future(rover.roam()) for rover in self.rovers]
-            await self.until(lambda: all(rover.began for rover in self.rovers), "clients that roam have subscribed")
+            await self.until(
+                lambda: all(rover.began for rover in self.rovers),
+                "clients that roam have subscribed",
+            )
 
     async def speak(self, broker: int | None) -> None:
         """Publishers of this broker (None: all that are there) connect."""
@@ -261,7 +298,9 @@ class Crowd:
         while True:
             await asyncio.sleep(TICK)
             now = time.monotonic()
-            self.judge.counts[LATE] = max(self.judge.counts[LATE], round(1000 * (now - last - TICK)))
+            self.judge.counts[LATE] = max(
+                self.judge.counts[LATE], round(1000 * (now - last - TICK))
+            )
             for publisher in self.publishers:
                 publisher.publish(now - last)
             last = now
@@ -282,17 +321,28 @@ class Crowd:
 
         if not await self.until(done):
             for p in behind:
-                what = f"{wanted[p] - p.sent.upto} of {wanted[p]} from {p.sent.upto}, window {len(p.flying)} + {len(p.released)}"
+                what = (
+                    f"{wanted[p] - p.sent.upto} of {wanted[p]} from {p.sent.upto}, "
+                    f"window {len(p.flying)} + {len(p.released)}"
+                )
                 self.judge.counts["broken"] += 1
-                self.judge.broken.append(f"not acknowledged: publisher {p.speaker.number} (b{p.speaker.broker}): {what}")
+                self.judge.broken.append(
+                    f"not acknowledged: publisher {p.speaker.number} (b{p.speaker.broker}): {what}"
+                )
         marks = {p.speaker.number: p.sent.upto for p in self.publishers}
         return {
             "marks": marks,
             "voids": {p.speaker.number: p.sent.voids for p in self.publishers if p.sent.voids},
-            "doubts": {p.speaker.number: (p.sent.doubts[0][0], p.sent.doubts[-1][1]) for p in self.publishers if p.sent.doubts},
+            "doubts": {
+                p.speaker.number: (p.sent.doubts[0][0], p.sent.doubts[-1][1])
+                for p in self.publishers
+                if p.sent.doubts
+            },
         }
 
-    def tell(self, marks: dict[int, int], voids: dict[int, list[tuple[int, int]]]) -> dict[str, Any]:
+    def tell(
+        self, marks: dict[int, int], voids: dict[int, list[tuple[int, int]]]
+    ) -> dict[str, Any]:
         """All that was wrong since this was called last; what was compared is done with."""
         broken, disorder = list(self.judge.broken), list(self.judge.disorder.values())
         self.judge.settle(self.ears(), marks)
@@ -300,7 +350,10 @@ class Crowd:
             publisher.sent.doubts.clear()
             publisher.sent.voids = list(voids.get(publisher.speaker.number, publisher.sent.voids))
         total = {
-            f"acknowledged at QoS {q}": sum(p.sent.state.count(1) for p in self.publishers if p.speaker.qos == q) for q in (1, 2)
+            f"acknowledged at QoS {q}": sum(
+                p.sent.state.count(1) for p in self.publishers if p.speaker.qos == q
+            )
+            for q in (1, 2)
         }
         return {"broken": broken, "disorder": disorder, "counts": {**self.judge.counts, **total}}
 

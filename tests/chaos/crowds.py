@@ -1,4 +1,5 @@
-"""The processes of a measurement: each obeys; those of the crowd together compare what was acknowledged with what came."""
+"""The processes of a measurement: each obeys; those of the crowd together compare what was
+acknowledged with what came."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ class Crowds:
         return [helper.answer() for helper in self.helpers]
 
     def check(self) -> Found:
-        """Everything that was sent before this is acknowledged and where it has to be, or is told."""
+        """Everything that was sent before this is acknowledged and where it has to be, or is
+        told."""
         marks: dict[int, int] = {}
         voids: dict[int, list[Range]] = {}
         doubts: dict[int, Range] = {}
@@ -91,11 +93,18 @@ class Crowds:
         return found
 
     def _wait(
-        self, found: Found, marks: dict[int, int], voids: dict[int, list[Range]], doubts: dict[int, Range]
+        self,
+        found: Found,
+        marks: dict[int, int],
+        voids: dict[int, list[Range]],
+        doubts: dict[int, Range],
     ) -> dict[int, list[Range]]:
         """Wait until everything has come; returns what nobody is owed."""
         end = time.monotonic() + crowd.PATIENCE
-        where = {number: (self.plan.speakers[number].broker, before) for number, (_, before) in doubts.items()}
+        where = {
+            number: (self.plan.speakers[number].broker, before)
+            for number, (_, before) in doubts.items()
+        }
         while True:
             excused = {number: list(ranges) for number, ranges in voids.items()}
             found.alone = 0

@@ -1,8 +1,9 @@
 """What was sent and what came, compared: loss, order and duplicates. No clock, no sockets.
 
-A publisher numbers its messages through all of its connections. What it sent is in one process, what came of it in any, so books
-are compared by the numbers up to which everything was acknowledged (`Sent.mark`). What came is a byte for each number: very many
-messages a second cost little, and a gap is found by one call.
+A publisher numbers its messages through all of its connections. What it sent is in one process,
+what came of it in any, so books are compared by the numbers up to which everything was acknowledged
+(`Sent.mark`). What came is a byte for each number: very many messages a second cost little, and a
+gap is found by one call.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 HEAD = struct.Struct(">HHII")
-"""What a payload begins with: publisher, life and how often its broker has lost its data, number of the message, bytes of the
-payload."""
+"""What a payload begins with: publisher, life and how often its broker has lost its data, number of
+the message, bytes of the payload."""
 WIPES = 10
 """Bits of the life, below those."""
 FLYING, TAKEN, VOID = 0, 1, 2
@@ -33,10 +34,12 @@ class Sent:
     broker: int
     qos: int
     lives: list[int] = field(default_factory=lambda: [0])
-    """The first message of each: a life ends with the broker, whether the session goes on or not."""
+    """The first message of each: a life ends with the broker, whether the session goes on or
+    not."""
     next: int = 0
     state: bytearray = field(default_factory=bytearray)
-    """Of each message: FLYING, TAKEN (acknowledged), VOID (nobody owes it: its session was lost before it was acknowledged)."""
+    """Of each message: FLYING, TAKEN (acknowledged), VOID (nobody owes it: its session was lost
+    before it was acknowledged)."""
     upto: int = 0
     """Nothing before this number is FLYING."""
     voids: list[Range] = field(default_factory=list)
@@ -64,7 +67,8 @@ class Sent:
         self.state[number] = TAKEN
 
     def reborn(self, lost: bool, wiped: bool) -> None:
-        """Its broker died, and it has come back to it. `lost`: without its session; `wiped`: without what its broker had."""
+        """Its broker died, and it has come back to it. `lost`: without its session; `wiped`:
+        without what its broker had."""
         if lost:
             at = self.state.find(FLYING, self.upto)
             while at >= 0:
@@ -91,7 +95,8 @@ class Receipt:
     """What came of one publisher: for one connection, for a session, or for a group."""
 
     since: int = -1
-    """From this message on everything has to come: it was sent after SUBACK. -1: not subscribed yet."""
+    """From this message on everything has to come: it was sent after SUBACK. -1: not subscribed
+    yet."""
     base: int = 0
     """The first that came."""
     next: int = -1
@@ -108,7 +113,8 @@ class Receipt:
     """The newest that came of each broker that it was before."""
 
     def came(self, number: int) -> str:
-        """One more message: `` (nothing special), `again`, `late` (behind one that was sent after it)."""
+        """One more message: `` (nothing special), `again`, `late` (behind one that was sent after
+        it)."""
         if number == self.next:
             self.here.append(1)
             self.next = number + 1
@@ -133,8 +139,9 @@ class Receipt:
         return "late"
 
     def lacks(self, upto: int, excused: Iterable[Range]) -> Lack | None:
-        """Return what of the numbers before `upto` has to be here and is not. It costs little, however much that is: a subscriber
-        that stands still for half a second is one that nobody waits for."""
+        """Return what of the numbers before `upto` has to be here and is not. It costs little,
+        however much that is: a subscriber that stands still for half a second is one that nobody
+        waits for."""
         if self.since < 0:
             return None
         found: Lack | None = None
@@ -152,7 +159,11 @@ class Receipt:
             yield count, begin, below - 1
         first, behind = max(begin, base) - base, min(end, next) - base
         if first < behind and (count := self.here.count(0, first, behind)):
-            yield count, self.here.find(0, first, behind) + base, self.here.rfind(0, first, behind) + base
+            yield (
+                count,
+                self.here.find(0, first, behind) + base,
+                self.here.rfind(0, first, behind) + base,
+            )
         if max(begin, next) < end:
             yield end - max(begin, next), max(begin, next), end - 1
 
@@ -165,7 +176,8 @@ class Receipt:
 
 @dataclass(slots=True)
 class Ear:
-    """Who hears: one connection, a session that roams, or the members of a group; what it has of each publisher."""
+    """Who hears: one connection, a session that roams, or the members of a group; what it has of
+    each publisher."""
 
     name: str
     broker: int
@@ -192,10 +204,12 @@ class Judge:
         self.broken: list[str] = []
         self.disorder: dict[tuple[int, int], Disorder] = {}
         self.counts: Counter[str] = Counter()
-        self._told: set[tuple[str, int, int]] = set()  # one line for the same from one to another broker
+        # One line is enough for the same from one to another broker.
+        self._told: set[tuple[str, int, int]] = set()
 
     def came(self, ear: Ear, payload: bytes, qos: int) -> None:
-        """A message; its order, and whether it is the first of its kind, are looked at right now."""
+        """A message; its order, and whether it is the first of its kind, are looked at right
+        now."""
         number, life, index, size = HEAD.unpack_from(payload)
         self.counts["delivered"] += 1
         receipt = ear.receipts[number]
@@ -213,9 +227,15 @@ class Judge:
         if verdict == "again":
             self.counts[f"again at QoS {qos}"] += 1
             if qos == 2:
-                self._break("twice at QoS 2", ear, number, f"number {index} of life {life % (1 << WIPES)}, after {last}")
+                self._break(
+                    "twice at QoS 2",
+                    ear,
+                    number,
+                    f"number {index} of life {life % (1 << WIPES)}, after {last}",
+                )
         elif (wipes := life >> WIPES) < receipt.wipes and index > receipt.ends.get(wipes, -1):
-            receipt.ends[wipes] = index  # a broker without its data is another one: order is for what is of one of them
+            # A broker without its data is another one: order is for what is of one of them.
+            receipt.ends[wipes] = index
             self.counts[ANOTHER] += 1
         elif ear.ordered:
             self.counts["out of order"] += 1
@@ -223,7 +243,10 @@ class Judge:
             if found is not None:
                 found.times += 1
             else:
-                what = f"{self._who(ear, number)}: number {index} of life {life % (1 << WIPES)} after {last}"
+                what = (
+                    f"{self._who(ear, number)}: "
+                    f"number {index} of life {life % (1 << WIPES)} after {last}"
+                )
                 self.disorder[number, ear.broker] = Disorder(broker, ear.broker, what)
 
     def _who(self, ear: Ear, number: int) -> str:
@@ -236,23 +259,35 @@ class Judge:
             self._told.add(kind)
             self.broken.append(f"{what}: {self._who(ear, number)}: {details}")
 
-    def lacks(self, ears: list[Ear], marks: dict[int, int], excused: dict[int, list[Range]]) -> list[str]:
-        """What these lack of what was acknowledged: empty when all of it has come. Every broker has a journal and is started
-        again, so that what it alone had when it was killed comes too."""
+    def lacks(
+        self, ears: list[Ear], marks: dict[int, int], excused: dict[int, list[Range]]
+    ) -> list[str]:
+        """What these lack of what was acknowledged: empty when all of it has come. Every broker has
+        a journal and is started again, so that what it alone had when it was killed comes too."""
         late = []
         for ear in ears:
             for number, receipt in ear.receipts.items():
                 if missing := receipt.lacks(marks[number], excused.get(number, ())):
-                    some = f"{missing[0]}, {missing[1]} to {missing[2]}, of {marks[number]}; last {receipt.next - 1}"
+                    some = (
+                        f"{missing[0]}, {missing[1]} to {missing[2]}, of {marks[number]}; "
+                        f"last {receipt.next - 1}"
+                    )
                     late.append(f"acknowledged and missing: {self._who(ear, number)}: {some}")
         return late
 
     @staticmethod
     def reach(ears: list[Ear], doubts: dict[int, tuple[int, int]]) -> dict[int, int]:
-        """Return one behind the last number that is here of what a broker may have had alone (publisher: its broker, number that
-        is behind all of it)."""
+        """Return one behind the last number that is here of what a broker may have had alone
+        (publisher: its broker, number that is behind all of it)."""
         return {
-            number: max((e.receipts[number].most(before) for e in ears if e.broker != broker and number in e.receipts), default=0)
+            number: max(
+                (
+                    e.receipts[number].most(before)
+                    for e in ears
+                    if e.broker != broker and number in e.receipts
+                ),
+                default=0,
+            )
             for number, (broker, before) in doubts.items()
         }
 
@@ -264,5 +299,7 @@ class Judge:
         for ear in ears:
             for number, receipt in ear.receipts.items():
                 if receipt.since >= 0:
-                    self.counts["compared"] += max(0, marks[number] - max(receipt.since, receipt.settled))
+                    self.counts["compared"] += max(
+                        0, marks[number] - max(receipt.since, receipt.settled)
+                    )
                     receipt.settled = max(receipt.settled, marks[number])

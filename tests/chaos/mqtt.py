@@ -1,6 +1,7 @@
 """A client that costs little: MQTT 3.1.1 or 5 over a socket, as an asyncio protocol.
 
-It answers everything and forgets it, but for what a session needs: the identifiers of QoS 2 messages that it has had.
+It answers everything and forgets it, but for what a session needs: the identifiers of QoS 2
+messages that it has had.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ def packet(first: int, body: bytes) -> bytes:
 
 
 class Wire(asyncio.Protocol):
-    """One connection. `lost` is called when it ends, whoever ends it; `came(payload, qos)` for each message.
+    """One connection. `lost` is called when it ends, whoever ends it; `came(payload, qos)` for each
+    message.
 
-    `incoming`: a kept session's identifiers of QoS 2 messages that are not complete; None: the session ends with the connection.
+    `incoming`: a kept session's identifiers of QoS 2 messages that are not complete; None: the
+    session ends with the connection.
     """
 
     def __init__(
@@ -65,9 +68,15 @@ class Wire(asyncio.Protocol):
         self._mid = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's are none of asyncio's classes
+        # uvloop's are none of asyncio's classes.
+        self.transport = cast(asyncio.Transport, transport)
         more = b"" if self.version == 4 else b"\0" if self.clean else KEPT
-        body = text(b"MQTT") + bytes((self.version, 2 if self.clean else 0, 0, 0)) + more + text(self.client_id.encode())
+        body = (
+            text(b"MQTT")
+            + bytes((self.version, 2 if self.clean else 0, 0, 0))
+            + more
+            + text(self.client_id.encode())
+        )
         self.transport.write(packet(0x10, body))
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -88,14 +97,19 @@ class Wire(asyncio.Protocol):
         """Ask; `subscribed` says what was granted."""
         assert self.transport is not None
         more = b"\0" if self.version == 5 else b""
-        self.transport.write(packet(0x82, b"\x00\x01" + more + text(topic_filter.encode()) + bytes((qos,))))
+        self.transport.write(
+            packet(0x82, b"\x00\x01" + more + text(topic_filter.encode()) + bytes((qos,)))
+        )
 
     def publish(self, topic: bytes, payload: bytes, qos: int) -> int:
-        """Send; returns the packet identifier (1 to 60,000, in turn: there are never so many in flight)."""
+        """Send; returns the packet identifier (1 to 60,000, in turn: there are never so many in
+        flight)."""
         assert self.transport is not None
         self._mid = mid = self._mid % 60_000 + 1
         more = b"\0" if self.version == 5 else b""
-        self.transport.write(packet(0x30 | qos << 1, text(topic) + mid.to_bytes(2, "big") + more + payload))
+        self.transport.write(
+            packet(0x30 | qos << 1, text(topic) + mid.to_bytes(2, "big") + more + payload)
+        )
         return mid
 
     def data_received(self, data: bytes) -> None:

@@ -1,4 +1,5 @@
-"""Who publishes and subscribes where, and what all of a run may be, drawn from its seed. Only values."""
+"""Who publishes and subscribes where, and what all of a run may be, drawn from its seed. Only
+values."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from tests.chaos.world import SHAPES
 GROUPS = 5
 ROUTINGS = ("topic", "interest", "flood")
 SLOW = 20.0
-"""messages a second of publishers for sessions that roam: what waits for one that is away has to fit its queue (10,000)."""
+"""messages a second of publishers for sessions that roam: what waits for one that is away has to
+fit its queue (10,000)."""
 SELDOM = 0.1
 """large messages a second."""
 LARGEST = 50 << 20
@@ -37,7 +39,8 @@ class Speaker:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A subscriber; `kind`: plain (new with each connection), rover (its session roams), member (of the group)."""
+    """A subscriber; `kind`: plain (new with each connection), rover (its session roams), member (of
+    the group)."""
 
     number: int
     kind: str
@@ -59,7 +62,8 @@ class Plan:
     speakers: tuple[Speaker, ...]
     listeners: tuple[Listener, ...]
     homes: tuple[int, ...]
-    """Brokers whose data is never deleted: where sessions roam, members are, and publishers for both."""
+    """Brokers whose data is never deleted: where sessions roam, members are, and publishers for
+    both."""
     present: tuple[int, ...]
     """Brokers that are there from the beginning."""
     processes: int = 2
@@ -82,18 +86,32 @@ class Draw:
     slow: bool
 
     def __str__(self) -> str:
-        words = [word for word in ("large", "roam", "shared", "wipe", "slow") if getattr(self, word)]
+        words = [
+            word for word in ("large", "roam", "shared", "wipe", "slow") if getattr(self, word)
+        ]
         words += [f"{self.late} late"] if self.late else []
-        return f"{self.brokers} brokers, {self.shape}, {self.routing}, {self.rate:g}/s, {' '.join(words) or 'plain'}"
+        return (
+            f"{self.brokers} brokers, {self.shape}, {self.routing}, {self.rate:g}/s, "
+            f"{' '.join(words) or 'plain'}"
+        )
 
 
 def draw(rng: random.Random, clients: int, rate: float) -> Draw:
     """Return a run."""
     maybe = [rng.random() < 0.5 for _ in range(5)]
     return Draw(
-        brokers=rng.choice((3, 5, 7)), clients=clients, rate=rate, shape=rng.choice(SHAPES), routing=rng.choice(ROUTINGS),
-        large=maybe[0], roam=maybe[1], shared=maybe[2], late=int(maybe[3]), wipe=maybe[4], slow=rng.random() < 0.5,
-    )  # fmt: skip
+        brokers=rng.choice((3, 5, 7)),
+        clients=clients,
+        rate=rate,
+        shape=rng.choice(SHAPES),
+        routing=rng.choice(ROUTINGS),
+        large=maybe[0],
+        roam=maybe[1],
+        shared=maybe[2],
+        late=int(maybe[3]),
+        wipe=maybe[4],
+        slow=rng.random() < 0.5,
+    )
 
 
 def plan(draw: Draw, ports: list[int], publishers: int, subscribers: int) -> Plan:
@@ -104,7 +122,9 @@ def plan(draw: Draw, ports: list[int], publishers: int, subscribers: int) -> Pla
     share = SHARE if draw.shared else 0.0
     for p in range(publishers):
         topic = b"chaos/%d/%d" % (p % GROUPS, p)
-        speakers.append(Speaker(p, p % count, 1 + p % 2, topic, (1 - share) * draw.rate / publishers))
+        speakers.append(
+            Speaker(p, p % count, 1 + p % 2, topic, (1 - share) * draw.rate / publishers)
+        )
     plain = len(speakers)
 
     def extra(topic: bytes, rate: float, large: int = 0) -> tuple[int, ...]:
@@ -112,7 +132,9 @@ def plan(draw: Draw, ports: list[int], publishers: int, subscribers: int) -> Pla
         first = len(speakers)
         for qos in (1, 2):
             broker = homes[(first + qos) % len(homes)]
-            speakers.append(Speaker(first + qos - 1, broker, qos, topic + b"/%d" % qos, rate, large))
+            speakers.append(
+                Speaker(first + qos - 1, broker, qos, topic + b"/%d" % qos, rate, large)
+            )
         return first, first + 1
 
     listeners: list[Listener] = []
@@ -124,11 +146,20 @@ def plan(draw: Draw, ports: list[int], publishers: int, subscribers: int) -> Pla
         listeners.append(Listener(s, "plain", -(s + 1) % count, topics, hears))
     if draw.large:
         hears = extra(b"large", SELDOM, LARGEST)
-        listeners += [Listener(len(listeners) + n, "plain", n % count, "large/#", hears) for n in range(2)]
+        listeners += [
+            Listener(len(listeners) + n, "plain", n % count, "large/#", hears) for n in range(2)
+        ]
     if draw.roam:
         hears = extra(b"rove", SLOW)
-        listeners += [Listener(n, "rover", homes[n % len(homes)], "rove/#", hears) for n in range(ROVERS)]
+        listeners += [
+            Listener(n, "rover", homes[n % len(homes)], "rove/#", hears) for n in range(ROVERS)
+        ]
     if draw.shared:
         hears = extra(b"work", share * draw.rate / 2)
-        listeners += [Listener(n, "member", homes[n % len(homes)], "$share/g/work/#", hears) for n in range(MEMBERS)]
-    return Plan(tuple(ports), tuple(speakers), tuple(listeners), homes, tuple(range(count - draw.late)))
+        listeners += [
+            Listener(n, "member", homes[n % len(homes)], "$share/g/work/#", hears)
+            for n in range(MEMBERS)
+        ]
+    return Plan(
+        tuple(ports), tuple(speakers), tuple(listeners), homes, tuple(range(count - draw.late))
+    )

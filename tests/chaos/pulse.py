@@ -1,8 +1,8 @@
-"""A publisher and a subscriber on each broker that hear each other only, a hundred times a second, as a process: how long does
-what is local to a broker stand still while others die? QoS 1.
+"""A publisher and a subscriber on each broker that hear each other only, a hundred times a second,
+as a process: how long does what is local to a broker stand still while others die? QoS 1.
 
-Of each pause it is said how much of it this process itself was not run (its timer came late), and how much of it the broker ran
-and waited for a processor (Linux's schedstat).
+Of each pause it is said how much of it this process itself was not run (its timer came late), and
+how much of it the broker ran and waited for a processor (Linux's schedstat).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ LONG = 0.05
 
 @dataclass(slots=True)
 class Pause:
-    """Nothing was delivered at a broker for `length` s until `end` (monotonic); of these s: `own`, `ran`, `waited` (above)."""
+    """Nothing was delivered at a broker for `length` s until `end` (monotonic); of these s: `own`,
+    `ran`, `waited` (above)."""
 
     broker: int
     end: float
@@ -45,7 +46,8 @@ class Pause:
 
 
 class Schedule:
-    """How long a process has run and waited for a processor, in s; zeros where the system does not say."""
+    """How long a process has run and waited for a processor, in s; zeros where the system does not
+    say."""
 
     def __init__(self, pid: int) -> None:
         self.file = -1
@@ -102,7 +104,12 @@ class Pulse:
     async def come(self, broker: int, pid: int) -> None:
         """Connect the pair of this broker."""
         heart = self.hearts[broker] = Heart(broker, Schedule(pid))
-        heart.hearer = Wire(f"heard{broker}", 4, lambda payload, _qos: self.came(heart, payload), lambda: self.lost(heart))
+        heart.hearer = Wire(
+            f"heard{broker}",
+            4,
+            lambda payload, _qos: self.came(heart, payload),
+            lambda: self.lost(heart),
+        )
         await connect(heart.hearer, self.ports[broker])
         heart.hearer.subscribe(f"pulse/{broker}", 1)
         await heart.hearer.subscribed
@@ -113,7 +120,9 @@ class Pulse:
     def lost(self, heart: Heart) -> None:
         """A connection ended."""
         if not heart.away:
-            self.broken.append(f"a local client lost its connection to b{heart.broker}, which lived")
+            self.broken.append(
+                f"a local client lost its connection to b{heart.broker}, which lived"
+            )
             self.away(heart)
 
     @staticmethod
@@ -126,7 +135,9 @@ class Pulse:
         """A delivery."""
         now = time.monotonic()
         if (index := int(payload)) != heart.heard:
-            self.broken.append(f"local QoS 1 at b{heart.broker}: {index} came after {heart.heard - 1}")
+            self.broken.append(
+                f"local QoS 1 at b{heart.broker}: {index} came after {heart.heard - 1}"
+            )
         heart.heard = index + 1
         if heart.away:
             return

@@ -1,7 +1,8 @@
-"""The network between the brokers, as a process: every link runs through it, and may be cut, stalled, slow, or deaf on one side.
+"""The network between the brokers, as a process: every link runs through it, and may be cut,
+stalled, slow, or deaf on one side.
 
-Brokers advertise ports of this process; who dials is read in the CONNECT of the link (its name), so that each pair of brokers is
-a cable of its own.
+Brokers advertise ports of this process; who dials is read in the CONNECT of the link (its name), so
+that each pair of brokers is a cable of its own.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ BURST = 256 << 10
 
 
 class Cable:
-    """One pair of brokers. `deaf`: brokers from which nothing is read; `cut`: connections are reset as they come; `slow`: a token
-    bucket for each way; `never`: there is no such cable."""
+    """One pair of brokers. `deaf`: brokers from which nothing is read; `cut`: connections are reset
+    as they come; `slow`: a token bucket for each way; `never`: there is no such cable."""
 
     __slots__ = ("cut", "deaf", "ends", "never", "slow")
 
@@ -52,7 +53,8 @@ class End(asyncio.Protocol):
         self.thirsty = False  # its bucket is empty
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's are none of asyncio's classes
+        # uvloop's are none of asyncio's classes.
+        self.transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, _error: Exception | None) -> None:
         if self.cable is not None:
@@ -96,7 +98,8 @@ class End(asyncio.Protocol):
             self.other.obey()
 
     def obey(self) -> None:
-        """Read on, or do not: as TCP does it, what is not read stays with the sender, also that it closes."""
+        """Read on, or do not: as TCP does it, what is not read stays with the sender, also that it
+        closes."""
         if self.transport is None or self.transport.is_closing():
             return
         if self.full or self.thirsty or (self.cable is not None and self.broker in self.cable.deaf):
@@ -106,7 +109,8 @@ class End(asyncio.Protocol):
 
 
 class Caller(End):
-    """The half towards the broker that dials; its name is read before the other broker is called."""
+    """The half towards the broker that dials; its name is read before the other broker is
+    called."""
 
     def __init__(self, network: Network, callee: str) -> None:
         super().__init__(network, "")
@@ -144,7 +148,9 @@ class Caller(End):
         try:
             while self.broker in cable.deaf:
                 await asyncio.sleep(0.02)
-            await asyncio.get_running_loop().create_connection(lambda: end, "127.0.0.1", self.network.targets[self.callee])
+            await asyncio.get_running_loop().create_connection(
+                lambda: end, "127.0.0.1", self.network.targets[self.callee]
+            )
         except OSError:
             if self.transport is not None:
                 self.transport.abort()
@@ -183,7 +189,8 @@ class Network:
         return self.cables[pair]
 
     def set(self, one: str, other: str, what: str) -> None:
-        """`cut`, `stall` (nothing passes, nothing is lost), `half-open` (`other` is not heard), `slow`, `heal`, `reset`."""
+        """`cut`, `stall` (nothing passes, nothing is lost), `half-open` (`other` is not heard),
+        `slow`, `heal`, `reset`."""
         cable = self.cable(one, other)
         cable.cut = what == "cut" or cable.never
         cable.slow = what == "slow"
@@ -196,7 +203,9 @@ class Network:
                 end.obey()
 
 
-async def serve(targets: dict[str, int], ports: dict[str, int], never: set[frozenset[str]], orders: Connection) -> None:
+async def serve(
+    targets: dict[str, int], ports: dict[str, int], never: set[frozenset[str]], orders: Connection
+) -> None:
     """Listen and obey until there is nobody who gives orders."""
     loop = asyncio.get_running_loop()
     network = Network(targets, never)
@@ -217,7 +226,9 @@ async def serve(targets: dict[str, int], ports: dict[str, int], never: set[froze
     await end
 
 
-def run(targets: dict[str, int], ports: dict[str, int], never: set[frozenset[str]], orders: Connection) -> None:
+def run(
+    targets: dict[str, int], ports: dict[str, int], never: set[frozenset[str]], orders: Connection
+) -> None:
     """The process."""
     import uvloop
 

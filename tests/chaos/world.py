@@ -1,6 +1,8 @@
-"""Network and brokers as they are: who can reach whom, and how long two brokers were apart. No clock: it is told the time.
+"""Network and brokers as they are: who can reach whom, and how long two brokers were apart. No
+clock: it is told the time.
 
-What is promised of order ends with splits of five seconds; whether there was one is for the world to say, not for the brokers.
+What is promised of order ends with splits of five seconds; whether there was one is for the world
+to say, not for the brokers.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class World:
         self._since: dict[Pair, float] = {}  # pairs that are apart
         self._longest: dict[Pair, float] = {}
 
-    def set(self, now: float, *, down: Iterable[int] = (), cut: Iterable[Pair] = (), by: int) -> None:
+    def set(
+        self, now: float, *, down: Iterable[int] = (), cut: Iterable[Pair] = (), by: int
+    ) -> None:
         """Let brokers or cables fail (`by` 1), or work again (-1)."""
         for broker in down:
             self.down[broker] = self.down.get(broker, 0) + by
@@ -53,7 +57,11 @@ class World:
                     one = found.pop()
                     for other in range(self.count):
                         cable = frozenset((one, other))
-                        works = cable in self.shape and self.cut.get(cable, 0) <= 0 and self.down.get(other, 0) <= 0
+                        works = (
+                            cable in self.shape
+                            and self.cut.get(cable, 0) <= 0
+                            and self.down.get(other, 0) <= 0
+                        )
                         if works and other not in part:
                             part[other] = start
                             found.append(other)
@@ -75,10 +83,16 @@ class World:
         self._longest.clear()
 
     def whole(self, states: list[dict[str, Any] | None], order: list[int]) -> bool:
-        """Whether these brokers (`order` says which each is) agree on one tree, over links between all neighbours."""
+        """Whether these brokers (`order` says which each is) agree on one tree, over links between
+        all neighbours."""
         known = [state for state in states if state is not None]
-        if len(known) < len(states) or any(len(state["members"]) < len(order) - 1 for state in known):
+        if len(known) < len(states) or any(
+            len(state["members"]) < len(order) - 1 for state in known
+        ):
             return False
         ids = {index: state["id"] for index, state in zip(order, known, strict=True)}
-        near = {ids[one]: {ids[other] for other in order if frozenset((one, other)) in self.shape} for one in order}
+        near = {
+            ids[one]: {ids[other] for other in order if frozenset((one, other)) in self.shape}
+            for one in order
+        }
         return agreed(states, near)

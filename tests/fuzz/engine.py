@@ -1,6 +1,8 @@
-"""Mutation guided by coverage: an input that reaches a line after another one than any before is kept, and mutated in turn.
+"""Mutation guided by coverage: an input that reaches a line after another one than any before is
+kept, and mutated in turn.
 
-Coverage is (previous line, line) in the broker's packages, by `sys.settrace`. Everything follows from a seed.
+Coverage is (previous line, line) in the broker's packages, by `sys.settrace`. Everything follows
+from a seed.
 """
 
 from __future__ import annotations
@@ -22,18 +24,69 @@ LARGEST = 1500
 """bytes of an input; longer ones are slow and find nothing that shorter ones do not."""
 
 WORDS: tuple[bytes, ...] = (
-    b"\x00\x04MQTT\x05", b"\x00\x04MQTT\x04", b"\x00\x06MQIsdp\x03", b"\x00\x04MQTT\x85", b"\xff\xff\xff\x7f", b"\xff\xff",
-    b"\x00\x00", b"\x82", b"\x30", b"\x32\x05\x00\x01a\x00\x01", b"\x34\x05\x00\x01a\x00\x01", b"\x62\x02\x00\x01",
-    b"\x40\x02\x00\x01", b"\x50\x02\x00\x01", b"\x70\x02\x00\x01", b"\xe0\x00", b"\xc0\x00", b"\xf0\x02\x18\x00", b"$share/",
-    b"\x00\x01#", b"\x00\x01+", b"\x0b\x01", b"\x23\x00\x01", b"\x26\x00\x01k\x00\x01v", b"\x03\x00\x01a", b"\x08\x00\x01a",
-    b"\x02\x00\x00\x00\x01", b"\x01\x01", b"\x11\x00\x00\x00\x05", b"\x21\x00\x02", b"\x27\x00\x00\x00\x20", b"\x15\x00\x01m",
-    b"\x16\x00\x01d", b"\x1f\x00\x01r", b"\xed\xa0\x80", b"\xef\xbf\xbf", b"\xc3\xa9", b"\r\n\r\n\x00\r\nQUIT\n", b"PROXY TCP4 ",
-    b"127.0.0.1 ", b"::1 ", b" 1 65535\r\n", b"PROXY UNKNOWN", b"\r\n", b"\x21\x11\x00\x0c", b"\x20\x00\x00\x00",
+    b"\x00\x04MQTT\x05",
+    b"\x00\x04MQTT\x04",
+    b"\x00\x06MQIsdp\x03",
+    b"\x00\x04MQTT\x85",
+    b"\xff\xff\xff\x7f",
+    b"\xff\xff",
+    b"\x00\x00",
+    b"\x82",
+    b"\x30",
+    b"\x32\x05\x00\x01a\x00\x01",
+    b"\x34\x05\x00\x01a\x00\x01",
+    b"\x62\x02\x00\x01",
+    b"\x40\x02\x00\x01",
+    b"\x50\x02\x00\x01",
+    b"\x70\x02\x00\x01",
+    b"\xe0\x00",
+    b"\xc0\x00",
+    b"\xf0\x02\x18\x00",
+    b"$share/",
+    b"\x00\x01#",
+    b"\x00\x01+",
+    b"\x0b\x01",
+    b"\x23\x00\x01",
+    b"\x26\x00\x01k\x00\x01v",
+    b"\x03\x00\x01a",
+    b"\x08\x00\x01a",
+    b"\x02\x00\x00\x00\x01",
+    b"\x01\x01",
+    b"\x11\x00\x00\x00\x05",
+    b"\x21\x00\x02",
+    b"\x27\x00\x00\x00\x20",
+    b"\x15\x00\x01m",
+    b"\x16\x00\x01d",
+    b"\x1f\x00\x01r",
+    b"\xed\xa0\x80",
+    b"\xef\xbf\xbf",
+    b"\xc3\xa9",
+    b"\r\n\r\n\x00\r\nQUIT\n",
+    b"PROXY TCP4 ",
+    b"127.0.0.1 ",
+    b"::1 ",
+    b" 1 65535\r\n",
+    b"PROXY UNKNOWN",
+    b"\r\n",
+    b"\x21\x11\x00\x0c",
+    b"\x20\x00\x00\x00",
     b"\x21\x21\x00\x24",
-    b"GET / HTTP/1.1\r\n", b"GET /healthz HTTP/1.0\r\n", b"Connection: close\r\n", b"Content-Length: 0\r\n", b"keep-alive",
+    b"GET / HTTP/1.1\r\n",
+    b"GET /healthz HTTP/1.0\r\n",
+    b"Connection: close\r\n",
+    b"Content-Length: 0\r\n",
+    b"keep-alive",
     b"\r\n\r\n",
-    b"http://x/", b"HTTP/1.1", b"MQTr\x01", b"\x07mqttree", b"\x0910.0.0.1", b"cluster", b"address", b"boot", b"capability",
-)  # fmt: skip
+    b"http://x/",
+    b"HTTP/1.1",
+    b"MQTr\x01",
+    b"\x07mqttree",
+    b"\x0910.0.0.1",
+    b"cluster",
+    b"address",
+    b"boot",
+    b"capability",
+)
 """What mutations insert."""
 
 
@@ -46,8 +99,8 @@ class Coverage:
         self._unseen: dict[CodeType, set[int]] = {}  # lines; none left: looked at in full runs only
 
     def of(self, call: Callable[[], None], *, full: bool = True) -> set[tuple[int, int]]:
-        """Run it and return its pairs; unless `full`, without functions of which every line was seen before (five times as
-        fast)."""
+        """Run it and return its pairs; unless `full`, without functions of which every line was
+        seen before (five times as fast)."""
         found: set[tuple[int, int]] = set()
         codes, unseen = self._codes, self._unseen
         add = found.add
@@ -56,8 +109,12 @@ class Coverage:
             code = frame.f_code
             base = codes.get(code)
             if base is None:
-                base = codes[code] = (len(codes) + 1) << 16 if code.co_filename.startswith(PACKAGES) else 0
-                lines = {number for _, _, number in code.co_lines() if number is not None} - {code.co_firstlineno}
+                base = codes[code] = (
+                    (len(codes) + 1) << 16 if code.co_filename.startswith(PACKAGES) else 0
+                )
+                lines = {number for _, _, number in code.co_lines() if number is not None} - {
+                    code.co_firstlineno
+                }
                 unseen[code] = lines
             if not base or not (full or unseen[code]):
                 return None
@@ -181,7 +238,8 @@ class Search:
         self.started = True
 
     def play(self, data: bytes, *, traced: bool = True) -> None:
-        """Run one input; keep it if it went where none went before, as far as that was looked at."""
+        """Run one input; keep it if it went where none went before, as far as that was looked
+        at."""
         self.runs += 1
         fault: list[Exception] = []
 
@@ -206,8 +264,9 @@ class Search:
             self.new.append(data)
 
     def run(self, seconds: float) -> None:
-        """Mutate until the time is over: for half of it most runs are without tracing, which is ten times as fast. Once the
-        corpus goes nearly everywhere, faults are found by what meets what, and that takes many runs."""
+        """Mutate until the time is over: for half of it most runs are without tracing, which is ten
+        times as fast. Once the corpus goes nearly everywhere, faults are found by what meets what,
+        and that takes many runs."""
         begin = time.monotonic()
         while (spent := time.monotonic() - begin) < seconds:
             traced = spent * 4 % seconds < seconds / 2 or self.runs % 16 == 0
@@ -219,7 +278,9 @@ class Search:
         """Return a part of the corpus that goes where all of it goes, small inputs first."""
         left = set(self.coverage.seen)
         chosen = []
-        pairs = {data: self.coverage.of(lambda data=data: self.target(data)) for data in set(self.corpus)}  # type: ignore[misc]
+        pairs = {
+            data: self.coverage.of(lambda data=data: self.target(data)) for data in set(self.corpus)
+        }  # type: ignore[misc]
         while left and pairs:
             best = max(pairs, key=lambda data: len(pairs[data] & left) / (20 + len(data)))
             gain = pairs.pop(best) & left

@@ -1,5 +1,5 @@
-"""A node with three neighbours: one that says what the tape says, an honest one, and behind it a node that must understand
-everything that it is told on."""
+"""A node with three neighbours: one that says what the tape says, an honest one, and behind it a
+node that must understand everything that it is told on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,14 @@ from tests.unit.test_link import FAR, OWN, Neighbour, bridge, message, ping, vec
 
 KINDS = (PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE, 99, DIGEST, PARTS, LIST, FETCH)
 TOPICS = (b"t", b"a/b", b"", b"#", b"\xff", b"$SYS/x", b"$TC", b"a" * 300)
-SMALL = {"LOG_BYTES": 2000, "MAX_REPLAY": 8000, "LINK_BACKLOG_BYTES": 500, "MAX_ORIGINS": 6, "MAX_GAPS": 4, "MAX_LINKS": 5}
+SMALL = {
+    "LOG_BYTES": 2000,
+    "MAX_REPLAY": 8000,
+    "LINK_BACKLOG_BYTES": 500,
+    "MAX_ORIGINS": 6,
+    "MAX_GAPS": 4,
+    "MAX_LINKS": 5,
+}
 
 
 class Play:
@@ -99,28 +106,59 @@ class Play:
             case 5 | 6 | 7:
                 o = tape.byte()
                 key = origin_key((FAR, OWN, b"o" * 8, b"n" * 8)[o & 3], 1 + (o >> 6))
-                sequence = tape.byte() if o & 0x10 else (1 << 48) - 1 - tape.byte() if o & 0x20 else 1 + (code >> 4)
+                sequence = (
+                    tape.byte()
+                    if o & 0x10
+                    else (1 << 48) - 1 - tape.byte()
+                    if o & 0x20
+                    else 1 + (code >> 4)
+                )
                 said = message(
-                    TOPICS[tape.byte() & 7], tape.string(), qos=(o >> 2 & 3) % 3, key=key, sequence=sequence,
-                    properties=tape.string() if o & 0x20 else b"", first=tape.byte() if o == 0xFF else 0,
-                )  # fmt: skip
+                    TOPICS[tape.byte() & 7],
+                    tape.string(),
+                    qos=(o >> 2 & 3) % 3,
+                    key=key,
+                    sequence=sequence,
+                    properties=tape.string() if o & 0x20 else b"",
+                    first=tape.byte() if o == 0xFF else 0,
+                )
                 self.say(said)
             case 8:
                 o = tape.byte()
                 topic, payload, qos = TOPICS[o & 7], tape.string(), (o >> 3 & 3) % 3
                 section = tape.string() if o & 0x20 else b""
-                body = len(topic).to_bytes(2, "big") + topic + (b"\0\1" if qos else b"") + encode_varint(len(section)) + section
+                body = (
+                    len(topic).to_bytes(2, "big")
+                    + topic
+                    + (b"\0\1" if qos else b"")
+                    + encode_varint(len(section))
+                    + section
+                )
                 body += payload
-                run = (bytes((0x30 | qos << 1,)) + encode_varint(len(body)) + body) * (1 + (code >> 4))
+                run = (bytes((0x30 | qos << 1,)) + encode_varint(len(body)) + body) * (
+                    1 + (code >> 4)
+                )
                 explicit = o & 0x40  # one packet ahead, with which it is one piece
-                self.say((message(topic, payload, qos=qos, sequence=tape.byte(), properties=section) if explicit else b"") + run)
+                self.say(
+                    (
+                        message(topic, payload, qos=qos, sequence=tape.byte(), properties=section)
+                        if explicit
+                        else b""
+                    )
+                    + run
+                )
             case 9 | 10:
                 vector = b"".join(self.vector() for _ in range(1 + (code >> 4) % 4))
                 kind = (SEEN, ORIGINS, WANT, DONE)[tape.byte() & 3]
                 self.say(ping((kind, (tape.bytes(4) if kind in (WANT, DONE) else b"") + vector)))
             case 11:
                 members = [
-                    (bytes((tape.byte(),)) * 8, tape.byte(), [Address(f"10.0.0.{tape.byte()}", 1 + tape.byte())], bool(code & 16))
+                    (
+                        bytes((tape.byte(),)) * 8,
+                        tape.byte(),
+                        [Address(f"10.0.0.{tape.byte()}", 1 + tape.byte())],
+                        bool(code & 16),
+                    )
                     for _ in range(1 + (code >> 4) % 5)
                 ]
                 self.say(ping((MEMBERS, encode_members(members))))
@@ -128,17 +166,36 @@ class Play:
                 world.advance((0.001, 0.1, 0.5, 1.0)[code >> 4 & 3])
                 self.other.now = max(self.other.now, world.now)
             case 13:
-                self.client.publish("l", b"local", qos=code >> 4 & 1, packet_id=1 + (self.serial % 60_000) if code & 16 else None)
+                self.client.publish(
+                    "l",
+                    b"local",
+                    qos=code >> 4 & 1,
+                    packet_id=1 + (self.serial % 60_000) if code & 16 else None,
+                )
                 self.serial += 1
             case 14:
                 retained = code & 0x20
-                stamp = encode_stamp(Stamp(tape.byte() << 52, tape.byte() << 40, bool(code & 0x10))) if retained else b""
+                stamp = (
+                    encode_stamp(Stamp(tape.byte() << 52, tape.byte() << 40, bool(code & 0x10)))
+                    if retained
+                    else b""
+                )
                 first = 0x33 if retained else 0
-                data = bytearray(message(payload=tape.string(), sequence=tape.byte(), qos=1, first=first, properties=stamp))
+                data = bytearray(
+                    message(
+                        payload=tape.string(),
+                        sequence=tape.byte(),
+                        qos=1,
+                        first=first,
+                        properties=stamp,
+                    )
+                )
                 data[tape.byte() % len(data)] = tape.byte()
                 self.say(bytes(data))
             case _:
-                self.liar.transport.capacity = None if self.liar.transport.capacity is not None else 50
+                self.liar.transport.capacity = (
+                    None if self.liar.transport.capacity is not None else 50
+                )
                 if self.liar.transport.capacity is None and not self.liar.conn.closed:
                     self.liar.take()
                     self.liar.conn.writable(world.now)
@@ -157,20 +214,32 @@ class Play:
         assert self.liar is not None
         b = tape.byte()
         root = RootVector(
-            (b"\0" * 7 + b"\1", OWN, FAR, b"\0" * 7 + b"\2")[b & 3], tape.byte(), tape.byte() * 10,
+            (b"\0" * 7 + b"\1", OWN, FAR, b"\0" * 7 + b"\2")[b & 3],
+            tape.byte(),
+            tape.byte() * 10,
             (f"10.0.0.{1 + (b & 3)}", 1883),
         )
         request = SeqRequest((OWN, FAR)[b >> 2 & 1], tape.byte(), tape.byte()) if more & 1 else None
         changes = tuple(ChangeNumber(FAR, 1, tape.byte()) for _ in range(more >> 1 & 3))
         self.liar.told += 1
         said = Bpdu(
-            root, tape.byte(), tape.byte() * 1000, 15, Role(1 + (b >> 4) % 3), Role(b >> 6), hops=tape.byte(),
-            age_ms=tape.byte() * 20, number=self.liar.told, request=request, changes=changes,
-        )  # fmt: skip
+            root,
+            tape.byte(),
+            tape.byte() * 1000,
+            15,
+            Role(1 + (b >> 4) % 3),
+            Role(b >> 6),
+            hops=tape.byte(),
+            age_ms=tape.byte() * 20,
+            number=self.liar.told,
+            request=request,
+            changes=changes,
+        )
         self.say(ping((BPDU, bpdus.encode(said))))
 
     def tell_on(self) -> None:
-        """What the honest neighbour hears is understood by another node; it answers PINGREQ so that it stays."""
+        """What the honest neighbour hears is understood by another node; it answers PINGREQ so that
+        it stays."""
         if not self.honest.conn.closed:
             packets = self.honest.take()
             for first, body in packets:
@@ -196,13 +265,18 @@ class Play:
         check(came.count(b"served") == 1, "a client is not served")
         check(self.behind.up, f"what a neighbour is told is refused: {self.other.logged[-2:]}")
         for conn, link in node.links_by_connection.items():
-            check(link.conn is conn and conn in node.connections and link.state != "closed", "a link at another connection")
+            check(
+                link.conn is conn and conn in node.connections and link.state != "closed",
+                "a link at another connection",
+            )
         for peer, link in node.federation.links.items():
             check(link.peer is not None and link.peer.id == peer, "a link under another name")
         check(len(node.relay.vector) <= limits.MAX_ORIGINS + 1, "too many origins")
         for window in node.relay.vector.values():
             flat = [edge for gap in window.gaps for edge in gap]
-            check(flat == sorted(flat) and len(window.gaps) <= limits.MAX_GAPS, f"gaps {window.gaps}")
+            check(
+                flat == sorted(flat) and len(window.gaps) <= limits.MAX_GAPS, f"gaps {window.gaps}"
+            )
         for line in self.world.logged:
             check(line.isprintable(), f"a log line that is more than one: {line!r}")
         if self.liar is not None and not self.liar.conn.closed:

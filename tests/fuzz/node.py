@@ -1,4 +1,5 @@
-"""A whole node with four clients that do what the tape says, and two that are well behaved and must notice nothing."""
+"""A whole node with four clients that do what the tape says, and two that are well behaved and must
+notice nothing."""
 
 from __future__ import annotations
 
@@ -10,11 +11,25 @@ from broker.auth.authorization import Access
 from broker.base import limits
 from broker.cluster.link.link import Link
 from broker.core.client import Client
-from broker.core.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Hooks
+from broker.core.effects import (
+    Authenticate,
+    AuthorizePublish,
+    AuthorizeReceive,
+    AuthorizeSubscribe,
+    Hooks,
+)
 from broker.core.message import size_of
 from broker.core.session import RELEASED
 from broker.node import Node
-from broker.wire import Connect, Publish, Subscribe, SubscriptionRequest, Unsubscribe, Will, encode_packet
+from broker.wire import (
+    Connect,
+    Publish,
+    Subscribe,
+    SubscriptionRequest,
+    Unsubscribe,
+    Will,
+    encode_packet,
+)
 from broker.wire.decode import decode_packet
 from broker.wire.packets import Auth, Connack, Disconnect, Packet
 from broker.wire.properties import Property
@@ -24,26 +39,63 @@ from tests.fuzz.tape import Tape, check
 from tests.unit.node_harness import FakeClient, World
 
 SMALL = {
-    "MAX_QUEUED": 12, "HOLD_QUEUED": 6, "MAX_INFLIGHT": 4, "MAX_SUBSCRIPTIONS": 8, "MAX_RETAINED": 4, "ROUTE_CACHE": 6,
-    "ROUTE_CACHE_DELIVERIES": 12, "INTERNED_RECEIVERS": 3, "CLIENT_BACKLOG_BYTES": 2000, "HOLD_BACKLOG_BYTES": 300,
-    "MAX_SESSIONS": 5, "PERMITTED_TOPICS": 3, "PLUGIN_BACKLOG_BYTES": 50, "MAX_MISSED": 5,
-}  # fmt: skip
+    "MAX_QUEUED": 12,
+    "HOLD_QUEUED": 6,
+    "MAX_INFLIGHT": 4,
+    "MAX_SUBSCRIPTIONS": 8,
+    "MAX_RETAINED": 4,
+    "ROUTE_CACHE": 6,
+    "ROUTE_CACHE_DELIVERIES": 12,
+    "INTERNED_RECEIVERS": 3,
+    "CLIENT_BACKLOG_BYTES": 2000,
+    "HOLD_BACKLOG_BYTES": 300,
+    "MAX_SESSIONS": 5,
+    "PERMITTED_TOPICS": 3,
+    "PLUGIN_BACKLOG_BYTES": 50,
+    "MAX_MISSED": 5,
+}
 """Limits at which programmes of some hundred bytes arrive."""
 
 CONFIGURATIONS: list[dict[str, object]] = [
     {},
     {"receive_maximum": 2, "topic_alias_maximum": 1},
     {"keep_missed": True},
-    {"max_qos": 1, "retain_available": False, "wildcard_subscriptions": False, "shared_subscriptions": False},
+    {
+        "max_qos": 1,
+        "retain_available": False,
+        "wildcard_subscriptions": False,
+        "shared_subscriptions": False,
+    },
     {"max_packet_size": 60, "max_keep_alive": 5, "session_expiry_max": 5, "topic_aliases_out": 1},
     {"discovery": "multicast"},
-    {"max_connections": 4, "connection_rate": 3.0, "subscription_identifiers": False, "check_payload_format": False},
+    {
+        "max_connections": 4,
+        "connection_rate": 3.0,
+        "subscription_identifiers": False,
+        "check_payload_format": False,
+    },
     {"max_inflight_messages": 1},
 ]
-RULES = "deny publish a/b\nclient w\nallow publish a/%c\ndeny all b\neveryone\nallow all #\nallow all $SYS/#\n"
+RULES = (
+    "deny publish a/b\nclient w\nallow publish a/%c\ndeny all b\neveryone\n"
+    "allow all #\nallow all $SYS/#\n"
+)
 
 TOPICS = ("a", "a/b", "a/b/c/d", "long/topic/name", "$SYS/x", "b", "+", "a\0")
-FILTERS = ("a", "#", "a/+", "+/b/#", "$share/g/#", "$share/g/a", "$SYS/#", "a/#/b", "long/topic/name", "$share//a", "b", "")
+FILTERS = (
+    "a",
+    "#",
+    "a/+",
+    "+/b/#",
+    "$share/g/#",
+    "$share/g/a",
+    "$SYS/#",
+    "a/#/b",
+    "long/topic/name",
+    "$share//a",
+    "b",
+    "",
+)
 IDS = ("w", "x", "y", "")
 HEALTHY = "healthy-00c0ffee-subscriber"
 FIT = "healthy-00c0ffee-publisher"
@@ -70,7 +122,9 @@ class Slot:
         self.reader = PacketReader()
         self.owed: list[tuple[int, int]] = []  # acknowledgements: first byte, identifier
         self.unread: list[bytes] = []  # while the node does not read
-        self.raw = False  # the tape said something of its own: nothing is known of the version until a client is there
+        # the tape said something of its own: nothing is known of the version until a client is
+        # there
+        self.raw = False
         self.version: int | None = None
         self.largest = limits.MAX_PACKET_SIZE
         self.aliases = 0
@@ -85,9 +139,16 @@ class Play:
         options = self.tape.byte()
         hooks = None
         if options & 0xC0 == 0x40:
-            hooks = Hooks(authenticate=bool(options & 0x20), topics=True, events=frozenset({"broker_client_connected"}))
+            hooks = Hooks(
+                authenticate=bool(options & 0x20),
+                topics=True,
+                events=frozenset({"broker_client_connected"}),
+            )
         elif options & 0xC0 == 0x80:
-            hooks = Hooks(packets=True, events=frozenset({"broker_message_received", "broker_retained_message"}))
+            hooks = Hooks(
+                packets=True,
+                events=frozenset({"broker_message_received", "broker_retained_message"}),
+            )
         self.world = World(hooks=hooks, **CONFIGURATIONS[options & 7])
         self.node: Node = self.world.node
         if options & 0xC0 == 0xC0:
@@ -119,9 +180,16 @@ class Play:
                     if isinstance(effect, AuthorizeReceive):
                         answer: object = set(effect.receivers)
                     elif isinstance(effect, Authenticate | AuthorizePublish | AuthorizeSubscribe):
-                        if any(slot is not None and slot.peer.conn is effect.client.conn for slot in self.slots):
+                        if any(
+                            slot is not None and slot.peer.conn is effect.client.conn
+                            for slot in self.slots
+                        ):
                             continue
-                        answer = [True] * len(effect.packet.filters) if isinstance(effect, AuthorizeSubscribe) else True
+                        answer = (
+                            [True] * len(effect.packet.filters)
+                            if isinstance(effect, AuthorizeSubscribe)
+                            else True
+                        )
                     else:
                         continue
                     world.effects.remove(effect)
@@ -217,18 +285,30 @@ class Play:
                 None,
                 {Property.SESSION_EXPIRY_INTERVAL: 5, Property.TOPIC_ALIAS_MAXIMUM: 2},
                 {Property.RECEIVE_MAXIMUM: 2, Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF},
-                {Property.MAXIMUM_PACKET_SIZE: 30, Property.TOPIC_ALIAS_MAXIMUM: 3, Property.SESSION_EXPIRY_INTERVAL: 50},
+                {
+                    Property.MAXIMUM_PACKET_SIZE: 30,
+                    Property.TOPIC_ALIAS_MAXIMUM: 3,
+                    Property.SESSION_EXPIRY_INTERVAL: 50,
+                },
             )[more & 3]
         will = None
         if more & 4:
             topic = TOPICS[more >> 3 & 3]
-            will = Will(topic, b"will", (more >> 5) % 3, bool(more & 8), {Property.WILL_DELAY_INTERVAL: 2} if five else None)
+            will = Will(
+                topic,
+                b"will",
+                (more >> 5) % 3,
+                bool(more & 8),
+                {Property.WILL_DELAY_INTERVAL: 2} if five else None,
+            )
         keep_alive = 5 if options & 0x20 else 0
         name = "u" if options & 0x40 else None
         protocol = "MQIsdp" if version == 3 else "MQTT"
         if version == 3:
             client_id = client_id or "z"
-        said = Connect(protocol, version, clean, keep_alive, client_id, name, None, will, properties)
+        said = Connect(
+            protocol, version, clean, keep_alive, client_id, name, None, will, properties
+        )
         if slot.version is None and not slot.raw and self.bend is None:
             slot.version = version
         elif slot.version is None:
@@ -249,28 +329,44 @@ class Play:
                 text, o = tape.pick(FILTERS), tape.byte()
                 five = version == 5
                 no_local = five and bool(o & 4) and not text.startswith("$share")
-                requests.append(SubscriptionRequest(text, o % 3, no_local, five and bool(o & 8), (o >> 4) % 3 if five else 0))
-            properties = {Property.SUBSCRIPTION_IDENTIFIER: [1 + (a >> 4)]} if version == 5 and a & 2 else None
+                requests.append(
+                    SubscriptionRequest(
+                        text, o % 3, no_local, five and bool(o & 8), (o >> 4) % 3 if five else 0
+                    )
+                )
+            properties = (
+                {Property.SUBSCRIPTION_IDENTIFIER: [1 + (a >> 4)]}
+                if version == 5 and a & 2
+                else None
+            )
             data = encode_packet(Subscribe(1 + (a >> 2), requests, properties), version)
         elif code in (13, 14, 15, 16):
             data = self.publish(version, a, code)
         elif code in (17, 18):
-            data = b"".join(bytes((first, 2)) + number.to_bytes(2, "big") for first, number in slot.owed)
+            data = b"".join(
+                bytes((first, 2)) + number.to_bytes(2, "big") for first, number in slot.owed
+            )
             slot.owed.clear()
         elif code == 19:
             head = bytes(((0x40, 0x50, 0x62, 0x70)[a & 3], 2))
             begin = a >> 2 & 7
-            data = b"".join(head + number.to_bytes(2, "big") for number in range(begin, begin + 1 + (a >> 5)))
+            data = b"".join(
+                head + number.to_bytes(2, "big") for number in range(begin, begin + 1 + (a >> 5))
+            )
         elif code == 20:
             data = encode_packet(Unsubscribe(9, [tape.pick(FILTERS) or "x"]), version)
         elif code == 21:
             reason = (0, 4, 0, 0x81)[a & 3]
-            properties = {Property.SESSION_EXPIRY_INTERVAL: a >> 2} if version == 5 and a & 2 else None
+            properties = (
+                {Property.SESSION_EXPIRY_INTERVAL: a >> 2} if version == 5 and a & 2 else None
+            )
             data = encode_packet(Disconnect(reason if version == 5 else 0, properties), version)
         elif code == 22:
             data = b"\xc0\x00"
         elif code == 23 and version == 5:
-            data = encode_packet(Auth(0x19 if a & 1 else 0, {Property.AUTHENTICATION_METHOD: "m"}), 5)
+            data = encode_packet(
+                Auth(0x19 if a & 1 else 0, {Property.AUTHENTICATION_METHOD: "m"}), 5
+            )
         elif code == 24:
             self.joined.append(bytes((a,)))
         elif code == 25:  # what follows goes with it, in one piece
@@ -303,11 +399,22 @@ class Play:
         packets = []
         for number in range(count):
             packet_id = 1 + (b + number) % 20 if qos else None
-            packets.append(Publish(topic, payload, qos, retain, bool(qos and b & 0x80 and b & 0x40), packet_id, properties))
+            packets.append(
+                Publish(
+                    topic,
+                    payload,
+                    qos,
+                    retain,
+                    bool(qos and b & 0x80 and b & 0x40),
+                    packet_id,
+                    properties,
+                )
+            )
         return b"".join(encode_packet(p, version) for p in packets)
 
     def say(self, slot: Slot, data: bytes) -> None:
-        """Send bytes, bent and cut if the tape said so before; what the node does not read waits."""
+        """Send bytes, bent and cut if the tape said so before; what the node does not read
+        waits."""
         data = b"".join((*self.joined, data))
         self.joined.clear()
         if self.bend is not None and data:
@@ -352,14 +459,17 @@ class Play:
                     self.collect(slot)
 
     def collect(self, slot: Slot) -> None:
-        """Read what was written to a client: packets that its version has, none too large, none behind the last."""
+        """Read what was written to a client: packets that its version has, none too large, none
+        behind the last."""
         data = bytes(slot.peer.transport.written)
         slot.peer.transport.written.clear()
         for first, body in slot.reader.feed(data):
             check(not slot.ended, "a packet behind the last one")
             if first in (0x32, 0x3A, 0x33, 0x3B, 0x34, 0x3C, 0x35, 0x3D):
                 at = 2 + int.from_bytes(body[:2], "big")
-                slot.owed.append((0x40 if first & 2 else 0x50, int.from_bytes(body[at : at + 2], "big")))
+                slot.owed.append(
+                    (0x40 if first & 2 else 0x50, int.from_bytes(body[at : at + 2], "big"))
+                )
             elif first == 0x62 or first == 0x50:
                 slot.owed.append((0x70 if first == 0x62 else 0x62, int.from_bytes(body[:2], "big")))
             del slot.owed[:-40]
@@ -369,7 +479,9 @@ class Play:
             size = 1 + (1 if len(body) < 128 else 2 if len(body) < 16384 else 3) + len(body)
             if isinstance(packet, Publish) and packet.properties:
                 alias = packet.properties.get(Property.TOPIC_ALIAS, 0)
-                check(alias <= slot.aliases, f"alias {alias} for a client that takes {slot.aliases}")
+                check(
+                    alias <= slot.aliases, f"alias {alias} for a client that takes {slot.aliases}"
+                )
             check(size <= slot.largest, f"{size} bytes of {packet} are too large for the client")
             if isinstance(packet, Disconnect) or (isinstance(packet, Connack) and packet.code):
                 slot.ended = True
@@ -381,39 +493,76 @@ class Play:
         node = self.node
         check(not node.dirty, "outlets are left after a flush")
         check(all(value >= 0 for value in node.counters.as_dict().values()), "a counter below zero")
-        check(node.paused == sum(conn.paused for conn in node.connections), "paused connections are miscounted")
+        check(
+            node.paused == sum(conn.paused for conn in node.connections),
+            "paused connections are miscounted",
+        )
         owners = [conn.owner for conn in node.connections if isinstance(conn.owner, Client)]
         connected = [s for s in node.sessions.values() if s.conn is not None]
-        check(len(connected) == node.connected, f"{node.connected} clients are counted, {len(connected)} are there")
+        check(
+            len(connected) == node.connected,
+            f"{node.connected} clients are counted, {len(connected)} are there",
+        )
         live = [owner for owner in owners if not owner.conn.closing]
-        check({id(owner.session) for owner in live} >= {id(s) for s in connected}, "a session without its client")
+        check(
+            {id(owner.session) for owner in live} >= {id(s) for s in connected},
+            "a session without its client",
+        )
         for owner in live:
-            check(node.sessions.get(owner.session.client_id) is owner.session, "a client whose session is another's")
-            check(owner.session.conn is owner.conn, "a session at another connection than its client")
+            check(
+                node.sessions.get(owner.session.client_id) is owner.session,
+                "a client whose session is another's",
+            )
+            check(
+                owner.session.conn is owner.conn, "a session at another connection than its client"
+            )
         subscriptions = 0
         groups = set()
         for client_id, session in node.sessions.items():
             check(session.client_id == client_id, "a session under another name")
             conn = session.conn
             if conn is not None:
-                check(conn in node.connections and not conn.closed, "a session at a closed connection")
-                check(session.outbox is conn.outbox, "a session with another outbox than its connection's")
+                check(
+                    conn in node.connections and not conn.closed, "a session at a closed connection"
+                )
+                check(
+                    session.outbox is conn.outbox,
+                    "a session with another outbox than its connection's",
+                )
             else:
                 check(session.expiry > 0, "a session that should be over")
             check(not session.outbox, "bytes left in an outbox")
-            check(session.queued_bytes == sum(size_of(o.message) for o in session.queue), "queued bytes are miscounted")
-            check(session.missed_bytes == sum(size_of(o.message) for o in session.missed or ()), "missed bytes are miscounted")
+            check(
+                session.queued_bytes == sum(size_of(o.message) for o in session.queue),
+                "queued bytes are miscounted",
+            )
+            check(
+                session.missed_bytes == sum(size_of(o.message) for o in session.missed or ()),
+                "missed bytes are miscounted",
+            )
             flying = sum(sent is not RELEASED for sent in session.inflight.values())
-            check(conn is None or flying <= session.receive_maximum, "more in flight than the client takes")
-            check(not (conn is not None and session.queue and not session.inflight), "messages wait for nothing")
-            check(len(session.queue) <= limits.MAX_QUEUED + session.receive_maximum + 70, "an endless queue")
+            check(
+                conn is None or flying <= session.receive_maximum,
+                "more in flight than the client takes",
+            )
+            check(
+                not (conn is not None and session.queue and not session.inflight),
+                "messages wait for nothing",
+            )
+            check(
+                len(session.queue) <= limits.MAX_QUEUED + session.receive_maximum + 70,
+                "an endless queue",
+            )
             check(len(session.subscriptions) <= limits.MAX_SUBSCRIPTIONS, "too many subscriptions")
             for topic_filter, subscription in session.subscriptions.items():
                 check(subscription.session is session, "a subscription of another session")
                 group, inner = split_shared(topic_filter)
                 if group is None:
                     subscriptions += 1
-                    check(node.fanout.trie.get(inner, client_id) is subscription, "a subscription that is not in the trie")
+                    check(
+                        node.fanout.trie.get(inner, client_id) is subscription,
+                        "a subscription that is not in the trie",
+                    )
                 else:
                     groups.add((group, inner))
         check(len(node.fanout.trie) == subscriptions, "subscriptions of nobody")
@@ -422,7 +571,11 @@ class Play:
             group = node.fanout.group(name, inner)
             check(group is not None, "a group that is not in the trie")
             assert group is not None
-            online = {client_id for client_id, member in group.members.items() if member.session.conn is not None}
+            online = {
+                client_id
+                for client_id, member in group.members.items()
+                if member.session.conn is not None
+            }
             check(group.connected == online, "members whose connections are miscounted")
         check(len(node.retained) <= limits.MAX_RETAINED, "too many retained messages")
         for conn in node.connections:
@@ -441,8 +594,13 @@ class Play:
         payload = b"%d" % self.serial
         packet_id = self.serial
         self.publisher.send(Publish("healthy/t", payload, 1, packet_id=packet_id))
-        check(not self.publisher.closed and not self.subscriber.closed, f"a well behaved client was closed: {world.logged[-3:]}")
-        came = [p for p in self.subscriber.take() if isinstance(p, Publish) and p.topic == "healthy/t"]
+        check(
+            not self.publisher.closed and not self.subscriber.closed,
+            f"a well behaved client was closed: {world.logged[-3:]}",
+        )
+        came = [
+            p for p in self.subscriber.take() if isinstance(p, Publish) and p.topic == "healthy/t"
+        ]
         check([p.payload for p in came].count(payload) == 1, f"not served once: {came}")
         for packet in came:
             if packet.packet_id:

@@ -1,4 +1,5 @@
-"""What a target reads its programme from: any bytes are a valid programme, and one that is cut off ends early."""
+"""What a target reads its programme from: any bytes are a valid programme, and one that is cut off
+ends early."""
 
 from __future__ import annotations
 
@@ -54,9 +55,12 @@ class Tape:
         return choices[self.byte() % len(choices)]
 
     def cut(self, data: bytes) -> list[bytes]:
-        """`data` in pieces, cut at places that the tape names (a count below 4, then 16-bit places)."""
+        """`data` in pieces, cut at places that the tape names (a count below 4, then 16-bit
+        places)."""
         if len(data) < 2:
             return [data] if data else []
-        places = {int.from_bytes(self.bytes(2), "big") % len(data) for _ in range(self.byte() % 4)} - {0}
+        places = {
+            int.from_bytes(self.bytes(2), "big") % len(data) for _ in range(self.byte() % 4)
+        } - {0}
         edges = [0, *sorted(places), len(data)]
         return [data[a:b] for a, b in pairwise(edges)]

@@ -1,5 +1,5 @@
-"""Everything that is fuzzed, by name: the decoder, a whole node, a link, records of protected links, announcements, PROXY
-headers, HTTP requests.
+"""Everything that is fuzzed, by name: the decoder, a whole node, a link, records of protected
+links, announcements, PROXY headers, HTTP requests.
 
 The bytes of an input are a programme (`tape`); what must never happen raises, whatever they are.
 """
@@ -29,14 +29,16 @@ from tests.fuzz.tape import Tape, Target, check
 
 
 def decoder(data: bytes) -> None:
-    """A stream of packets: nothing but WireError; the cuts do not matter; what is accepted is the same when written and read
-    again; and `Decoder` says what `PacketReader` and its parts say."""
+    """A stream of packets: nothing but WireError; the cuts do not matter; what is accepted is the
+    same when written and read again; and `Decoder` says what `PacketReader` and its parts say."""
     tape = Tape(data)
     options = tape.byte()
     version = (3, 4, 5, 5)[options & 3]
     stream = tape.data[1:]
     whole, fault = _decoded([stream], version)
-    pieces = [stream[at : at + 1 + (options >> 2)] for at in range(0, len(stream), 1 + (options >> 2))]
+    pieces = [
+        stream[at : at + 1 + (options >> 2)] for at in range(0, len(stream), 1 + (options >> 2))
+    ]
     again, other = _decoded(pieces, version)
     check(whole == again, "packets depend on the cuts")
     check(str(fault) == str(other), "the fault depends on the cuts")
@@ -86,7 +88,9 @@ class _Reader:
     """Stands for a link: it takes whole packets and remembers what came."""
 
     def __init__(self) -> None:
-        self.conn = SimpleNamespace(transport=self, owner=None, closing=False, closed=False, held=False)
+        self.conn = SimpleNamespace(
+            transport=self, owner=None, closing=False, closed=False, held=False
+        )
         self.layer: Any = None
         self.came = bytearray()
         self.written = bytearray()
@@ -115,8 +119,8 @@ class _Reader:
 
 
 def records(data: bytes) -> None:
-    """What one end of a protected link writes, bent and cut on the way: the other end gets a beginning of it, packet by packet,
-    and nothing else."""
+    """What one end of a protected link writes, bent and cut on the way: the other end gets a
+    beginning of it, packet by packet, and nothing else."""
     tape = Tape(data)
     ends = (_Reader(), _Reader())
     keys = (b"a" * 32, b"b" * 32)
@@ -160,27 +164,42 @@ def records(data: bytes) -> None:
 
 
 def announcements(data: bytes) -> None:
-    """Datagrams: nothing but AnnouncementError; what is accepted reads the same again; a node lives on."""
+    """Datagrams: nothing but AnnouncementError; what is accepted reads the same again; a node lives
+    on."""
     tape = Tape(data)
     options = tape.byte()
     secret = b"secret" if options & 1 else None
     world = Node(
-        NodeConfig(discovery="multicast", secret=secret, id=b"m" * 8), 1000.0, 1.7e9, random.Random(1), log=_one_line
+        NodeConfig(discovery="multicast", secret=secret, id=b"m" * 8),
+        1000.0,
+        1.7e9,
+        random.Random(1),
+        log=_one_line,
     )
     now = 1000.0
     while tape.left:
         datagram = tape.string()
         if tape.byte() & 1 and secret is not None:  # signed as it should be
-            datagram = datagram[:5] + bytes((datagram[5] | 4,)) + datagram[6:] if len(datagram) > 5 else datagram
+            datagram = (
+                datagram[:5] + bytes((datagram[5] | 4,)) + datagram[6:]
+                if len(datagram) > 5
+                else datagram
+            )
             datagram += bytes(10) + b"\xff\xff" + bytes((tape.byte() & 1, 0, 0, 9))
             datagram += announcement._mac(secret, datagram)
         for each in (secret, None, b"x"):
             try:
                 said = announcement.decode(datagram, each, "mqttree")
             except AnnouncementError as error:
-                check(error.kind in ("garbage", "version", "cluster", "secret", "source"), "kind of error")
+                check(
+                    error.kind in ("garbage", "version", "cluster", "secret", "source"),
+                    "kind of error",
+                )
                 continue
-            check(announcement.decode(said.encode(each), each) == said, "an announcement is another one when told again")
+            check(
+                announcement.decode(said.encode(each), each) == said,
+                "an announcement is another one when told again",
+            )
         source = (("127.0.0.1", "1.0.0.9", "fe80::1")[tape.byte() % 3], 1 + tape.byte())
         world.datagram_received(datagram, source, now)
         now += (0.0, 0.01, 0.5, 5.0)[tape.byte() % 4]
@@ -205,7 +224,8 @@ def _one_line(_level: str, text: str) -> None:
 
 
 def proxy_header(data: bytes) -> None:
-    """A PROXY header as the driver reads it, piece by piece: nothing but ProxyError, never a byte more than the header."""
+    """A PROXY header as the driver reads it, piece by piece: nothing but ProxyError, never a byte
+    more than the header."""
     seen = 0
     try:
         while number := proxy_protocol.wanted(data[:seen]):
@@ -221,7 +241,9 @@ def proxy_header(data: bytes) -> None:
         check(seen <= 4096, "a header without end")
     if header.peer:
         host, _, port = header.peer.rpartition(":")
-        check(host and 0 <= int(port) < 65536 and header.peer.isprintable(), f"peer {header.peer!r}")
+        check(
+            host and 0 <= int(port) < 65536 and header.peer.isprintable(), f"peer {header.peer!r}"
+        )
     for end in range(seen):  # whoever stops there has to be waited for
         check(_wants(data[:end]), "the header is whole before its end")
 
@@ -278,7 +300,11 @@ class _Admin:
 
     def answer(self, path: str) -> tuple[int, str, str]:
         check(path.startswith("/"), f"path {path!r}")
-        return (200, "text/plain", "ok\n") if path == "/healthz" else (404, "text/plain", "not found\n")
+        return (
+            (200, "text/plain", "ok\n")
+            if path == "/healthz"
+            else (404, "text/plain", "not found\n")
+        )
 
 
 def http(data: bytes) -> None:
@@ -287,7 +313,10 @@ def http(data: bytes) -> None:
     size = 1 + tape.byte()
     stream = tape.data[1:]
     parse_request(stream)
-    whole, pieces = _answers([stream]), _answers([stream[at : at + size] for at in range(0, len(stream), size)])
+    whole, pieces = (
+        _answers([stream]),
+        _answers([stream[at : at + size] for at in range(0, len(stream), size)]),
+    )
     check(whole == pieces, f"the answers depend on the cuts: {whole!r} {pieces!r}")
 
 

@@ -1,1 +1,2 @@
-"""Promises under load: real brokers, thousands of messages a second, faults and slow links. `make load` runs them."""
+"""Promises under load: real brokers, thousands of messages a second, faults and slow links. `make
+load` runs them."""

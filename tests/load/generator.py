@@ -9,15 +9,40 @@ from tests.process.brokers import Broker, until
 
 
 class Load:
-    """`mqttree bench load` at a fixed rate: it counts what its subscribers miss, get twice, or out of order."""
+    """`mqttree bench load` at a fixed rate: it counts what its subscribers miss, get twice, or out
+    of order."""
 
-    def __init__(self, publish: Broker, subscribe: Broker, rate: int, qos: int, seconds: int, *flags: str) -> None:
+    def __init__(
+        self, publish: Broker, subscribe: Broker, rate: int, qos: int, seconds: int, *flags: str
+    ) -> None:
         """`rate`: messages a second of all its publishers; they begin when this returns."""
         before = publish.counter("published")
-        command = [sys.executable, "-m", "bench.cli", "load", "--mode", "latency", "--port", str(publish.port), "--qos", str(qos)]
-        command += ["--subscriber-port", str(subscribe.port), "--publishers", "2", "--subscribers", "2", "--rate", str(rate)]
+        command = [
+            sys.executable,
+            "-m",
+            "bench.cli",
+            "load",
+            "--mode",
+            "latency",
+            "--port",
+            str(publish.port),
+            "--qos",
+            str(qos),
+        ]
+        command += [
+            "--subscriber-port",
+            str(subscribe.port),
+            "--publishers",
+            "2",
+            "--subscribers",
+            "2",
+            "--rate",
+            str(rate),
+        ]
         command += ["--seconds", str(seconds), "--warmup", "0", "--drain", "12", *flags]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         until(lambda: publish.counter("published") > before + rate, "the load flows")
 
     def result(self) -> str:
@@ -31,5 +56,8 @@ class Load:
 def whole(line: str) -> bool:
     """Whether nothing was lost, came twice, or out of order."""
     words = line.replace(",", "").split()
-    number = {name: int(words[words.index(name) + 1]) for name in ("lost", "duplicated", "order", "unacknowledged")}
+    number = {
+        name: int(words[words.index(name) + 1])
+        for name in ("lost", "duplicated", "order", "unacknowledged")
+    }
     return not any(number.values())

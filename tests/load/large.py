@@ -1,4 +1,5 @@
-"""Clients for large messages: publishers that note what was acknowledged, subscribers that note what came. One thread each."""
+"""Clients for large messages: publishers that note what was acknowledged, subscribers that note
+what came. One thread each."""
 
 from __future__ import annotations
 
@@ -71,9 +72,18 @@ class Wired(threading.Thread):
 
 
 class Publisher(Wired):
-    """Publishes `count` messages of `size` bytes to one topic, `window` of them unacknowledged at most (1: one at a time)."""
+    """Publishes `count` messages of `size` bytes to one topic, `window` of them unacknowledged at
+    most (1: one at a time)."""
 
-    def __init__(self, address: Address, topic: str, count: int, size: int, qos: int = 1, window: int = 60_000) -> None:
+    def __init__(
+        self,
+        address: Address,
+        topic: str,
+        count: int,
+        size: int,
+        qos: int = 1,
+        window: int = 60_000,
+    ) -> None:
         super().__init__(address, f"from-{topic.replace('/', '-')}")
         self.topic, self.count, self.size, self.qos = topic, count, size, qos
         self.room = threading.Semaphore(window)
@@ -122,7 +132,9 @@ class Subscriber(Wired):
     def took(self, packet: Packet) -> None:
         """Note a message and acknowledge it."""
         if isinstance(packet, Publish):
-            self.got.setdefault(packet.topic, []).append(int.from_bytes(packet.payload[:NUMBER], "big"))
+            self.got.setdefault(packet.topic, []).append(
+                int.from_bytes(packet.payload[:NUMBER], "big")
+            )
             if packet.qos == 1:
                 self.said(Puback(packet.packet_id))
             elif packet.qos == 2:
@@ -136,7 +148,11 @@ class Subscriber(Wired):
 
     def twice(self, publisher: Publisher) -> list[int]:
         """Return what came more than once."""
-        return [number for number, times in Counter(self.got.get(publisher.topic, ())).items() if times > 1]
+        return [
+            number
+            for number, times in Counter(self.got.get(publisher.topic, ())).items()
+            if times > 1
+        ]
 
     def in_order(self, publisher: Publisher) -> bool:
         """Whether what came is in the order of its numbers."""

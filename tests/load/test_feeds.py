@@ -1,4 +1,5 @@
-"""Ordered feeds under load: brokers that hang or join while thousands of messages a second pass lose nothing acknowledged."""
+"""Ordered feeds under load: brokers that hang or join while thousands of messages a second pass
+lose nothing acknowledged."""
 
 from __future__ import annotations
 
@@ -32,10 +33,25 @@ def brokers(folder: Path, routing: str, count: int) -> Iterator[Cluster]:
 
 
 SHOWN = (
-    "published", "delivered", "received_link", "replayed", "duplicates", "dropped_queue_full", "queued_over", "holds_sent",
-    "holds_received", "publishers_held", "log_trimmed", "gaps_forgotten", "links_closed", "link_garbage", "dropped_link",
-    "routed_dropped", "feeds_refused", "link_timeouts",
-)  # fmt: skip
+    "published",
+    "delivered",
+    "received_link",
+    "replayed",
+    "duplicates",
+    "dropped_queue_full",
+    "queued_over",
+    "holds_sent",
+    "holds_received",
+    "publishers_held",
+    "log_trimmed",
+    "gaps_forgotten",
+    "links_closed",
+    "link_garbage",
+    "dropped_link",
+    "routed_dropped",
+    "feeds_refused",
+    "link_timeouts",
+)
 
 
 def hang(broker: Broker, seconds: float) -> None:
@@ -48,7 +64,9 @@ def hang(broker: Broker, seconds: float) -> None:
 @pytest.mark.parametrize("qos", (1, 2))
 @pytest.mark.parametrize("seconds", (1.0, 2.6, 4.0))
 @pytest.mark.parametrize("routing", MODES)
-def test_the_subscribers_broker_hangs(tmp_path: Path, routing: str, seconds: float, qos: int) -> None:
+def test_the_subscribers_broker_hangs(
+    tmp_path: Path, routing: str, seconds: float, qos: int
+) -> None:
     """What its subscribers were to get waits for it, in order, however much it is."""
     with brokers(tmp_path, routing, 2) as cluster:
         near, far = cluster.brokers

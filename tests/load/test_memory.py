@@ -1,4 +1,5 @@
-"""Memory that clients can make a broker take: kept sessions, retained messages, endless packets. It stays near its limit."""
+"""Memory that clients can make a broker take: kept sessions, retained messages, endless packets. It
+stays near its limit."""
 
 from __future__ import annotations
 
@@ -22,7 +23,16 @@ MOST = 100 << 20
 def broker(tmp_path: Path) -> Iterator[Broker]:
     file = tmp_path / "config.yaml"
     file.write_text(f"mqtt:\n  memory_limit: {LIMIT}\n")
-    made = Broker(tmp_path, "b", ["-c", str(file), "--discovery", "off", "--durability", "none"], cluster="memory").start().up()
+    made = (
+        Broker(
+            tmp_path,
+            "b",
+            ["-c", str(file), "--discovery", "off", "--durability", "none"],
+            cluster="memory",
+        )
+        .start()
+        .up()
+    )
     yield made
     made.kill()
 
@@ -45,7 +55,8 @@ def watch(broker: Broker, most: float) -> int:
 
 
 def publish(broker: Broker, data: list[bytes]) -> int:
-    """Send packets and take what comes back; returns the most memory that the broker took meanwhile."""
+    """Send packets and take what comes back; returns the most memory that the broker took
+    meanwhile."""
     top = 0
     with client(broker, "publisher", True) as sock:
         assert sock.recv(4)[3] == 0
@@ -64,7 +75,10 @@ def test_kept_sessions(broker: Broker) -> None:
             sock.sendall(encode_packet(Publish("ready", b"", 1, packet_id=1), 4))
             while sock.recv(64)[-4:] != b"\x40\x02\x00\x01":
                 pass
-    packets = [encode_packet(Publish(f"q/{n % 97}", bytes(8000), 1, packet_id=n % 60000 + 1), 4) for n in range(20_000)]
+    packets = [
+        encode_packet(Publish(f"q/{n % 97}", bytes(8000), 1, packet_id=n % 60000 + 1), 4)
+        for n in range(20_000)
+    ]
     publish(broker, packets)
     assert broker.counter("dropped_memory") > 0
     with client(broker, "kept1", False) as sock:
@@ -73,7 +87,10 @@ def test_kept_sessions(broker: Broker) -> None:
 
 def test_retained_messages(broker: Broker) -> None:
     big = 30 << 20
-    packets = [encode_packet(Publish(f"r/{n}", bytes(big), 1, retain=True, packet_id=n + 1), 4) for n in range(12)]
+    packets = [
+        encode_packet(Publish(f"r/{n}", bytes(big), 1, retain=True, packet_id=n + 1), 4)
+        for n in range(12)
+    ]
     publish(broker, packets)
     assert broker.counter("retained_refused") > 0
 
@@ -134,7 +151,10 @@ def served(broker: Broker, witness: socket.socket) -> None:
 
 def subscribes(topic_filters: list[str]) -> Iterator[bytes]:
     for begin in range(0, len(topic_filters), 15):
-        few = [SubscriptionRequest(topic_filter, 0) for topic_filter in topic_filters[begin : begin + 15]]
+        few = [
+            SubscriptionRequest(topic_filter, 0)
+            for topic_filter in topic_filters[begin : begin + 15]
+        ]
         yield encode_packet(Subscribe(1, few), 4)
 
 
@@ -157,7 +177,11 @@ def test_filters(broker: Broker, kind: str) -> None:
 def test_deep_retained_topics(broker: Broker) -> None:
     """Pairs of topics that share 198 levels."""
     topics = [f"{n}/" + "a/" * 197 + end for n in range(8_000) for end in ("b", "c")]
-    packets(broker, *clients(broker, 1), (encode_packet(Publish(t, b"x", 1, retain=True, packet_id=1), 4) for t in topics))
+    packets(
+        broker,
+        *clients(broker, 1),
+        (encode_packet(Publish(t, b"x", 1, retain=True, packet_id=1), 4) for t in topics),
+    )
     assert broker.counter("retained_refused") > 0
     short_of_memory(broker)
 
@@ -184,10 +208,18 @@ def test_topic_aliases_and_user_properties(broker: Broker) -> None:
         socks.append(sock)
         with suppress(ConnectionError):
             properties = {Property.USER_PROPERTY: names}
-            sock.sendall(encode_packet(Connect("MQTT", 5, True, 0, f"five{number}", None, None, None, properties), 5))
+            sock.sendall(
+                encode_packet(
+                    Connect("MQTT", 5, True, 0, f"five{number}", None, None, None, properties), 5
+                )
+            )
             for alias in range(1, 65):
                 topic = f"{number}/{alias}/{'x' * 60_000}"
-                sock.sendall(encode_packet(Publish(topic, b"", 0, properties={Property.TOPIC_ALIAS: alias}), 5))
+                sock.sendall(
+                    encode_packet(
+                        Publish(topic, b"", 0, properties={Property.TOPIC_ALIAS: alias}), 5
+                    )
+                )
         watch(broker, 1.3 * LIMIT + MOST)
     short_of_memory(broker)
     served(broker, witness)

@@ -1,4 +1,5 @@
-"""Very many retained messages and filters: a broker that joins, one that wants to stop it. Times are printed, not judged."""
+"""Very many retained messages and filters: a broker that joins, one that wants to stop it. Times
+are printed, not judged."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ class Wire:
 
     def __init__(self, broker: Broker, name: str) -> None:
         self.socket = socket.create_connection(("127.0.0.1", broker.port), 60)
-        self.socket.sendall(encode_packet(Connect("MQTT", 4, True, 0, name, None, None, None, None), 4))
+        self.socket.sendall(
+            encode_packet(Connect("MQTT", 4, True, 0, name, None, None, None, None), 4)
+        )
         assert self.read(4)[0] == 0x20
 
     def read(self, size: int) -> bytes:
@@ -40,7 +43,10 @@ class Wire:
         for begin in range(0, len(topics), 500):
             few = enumerate(topics[begin : begin + 500], begin)
             self.socket.sendall(
-                b"".join(encode_packet(Publish(t, bytes(64), 1, retain, False, n % 65535 + 1, None), 4) for n, t in few)
+                b"".join(
+                    encode_packet(Publish(t, bytes(64), 1, retain, False, n % 65535 + 1, None), 4)
+                    for n, t in few
+                )
             )
         answers.join(120)
         assert not answers.is_alive()
@@ -85,7 +91,8 @@ def pulses(*brokers: Broker) -> Iterator[None]:
         p50, p99, most = (1000 * waits[at] for at in (len(waits) // 2, len(waits) * 99 // 100, -1))
         print(
             f"{broker.name}: client waits p50 {p50:.1f}, p99 {p99:.1f}, max {most:.1f} ms; "
-            f"longest turn {view['longest_turn_ms']} ms, {view['counters']['turns_long']} of more than 50 ms"
+            f"longest turn {view['longest_turn_ms']} ms, "
+            f"{view['counters']['turns_long']} of more than 50 ms"
         )
 
 
@@ -93,12 +100,20 @@ def test_a_broker_joins_very_many_retained_messages(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         first, third = cluster.add().up(), cluster.add().up()
         cluster.settle()
-        Wire(first, "filler").acknowledged([f"r/{n % 1000}/device/{n}" for n in range(RETAINED)], retain=True)
+        Wire(first, "filler").acknowledged(
+            [f"r/{n % 1000}/device/{n}" for n in range(RETAINED)], retain=True
+        )
         until(lambda: third.counter("received_link") >= RETAINED, "all of them at the third broker")
         joining = cluster.add().up()
         began = time.monotonic()
         with pulses(first, third, joining):
-            until(lambda: joining.counter("retained_restored") + joining.counter("received_link") >= RETAINED, "all of them")
+            until(
+                lambda: (
+                    joining.counter("retained_restored") + joining.counter("received_link")
+                    >= RETAINED
+                ),
+                "all of them",
+            )
         print(f"{RETAINED} in {time.monotonic() - began:.1f} s")
         assert [broker.counter("links_closed") for broker in (first, third, joining)] == [0, 0, 0]
 
@@ -108,7 +123,10 @@ def test_one_client_with_filters_that_overlap(tmp_path: Path) -> None:
         first, second = cluster.add().up(), cluster.add().up()
         cluster.settle()
         attacker, publisher = Wire(first, "attacker"), Wire(second, "publisher")
-        filters = ["/".join(levels) for levels in itertools.product(*((word, "+") for word in "abcdefghijklmnop"))]
+        filters = [
+            "/".join(levels)
+            for levels in itertools.product(*((word, "+") for word in "abcdefghijklmnop"))
+        ]
         with pulses(first, second):
             granted = 0
             for begin in range(0, len(filters), 8_192):
@@ -116,8 +134,18 @@ def test_one_client_with_filters_that_overlap(tmp_path: Path) -> None:
                 attacker.socket.sendall(encode_packet(Subscribe(1, few), 4))
                 granted += attacker.read(1 + 2 + 2 + len(few))[5:].count(0)
             assert 0 < granted < 1000
-            publisher.acknowledged([f"a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p{n}" for n in range(NEW_TOPICS)], retain=False)
-            until(lambda: first.counter("received_link") >= NEW_TOPICS, "all of them at the other broker")
+            publisher.acknowledged(
+                [f"a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p{n}" for n in range(NEW_TOPICS)], retain=False
+            )
+            until(
+                lambda: first.counter("received_link") >= NEW_TOPICS,
+                "all of them at the other broker",
+            )
             attacker.socket.close()
-            until(lambda: first.counter("received_link") and not first.view()["counters"]["link_timeouts"], "a link that is up")
+            until(
+                lambda: (
+                    first.counter("received_link") and not first.view()["counters"]["link_timeouts"]
+                ),
+                "a link that is up",
+            )
         assert [broker.counter("links_closed") for broker in (first, second)] == [0, 0]

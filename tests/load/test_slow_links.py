@@ -1,4 +1,5 @@
-"""Links slower than who publishes, between real brokers: what is acknowledged comes, in order, once, and no link is given up."""
+"""Links slower than who publishes, between real brokers: what is acknowledged comes, in order,
+once, and no link is given up."""
 
 from __future__ import annotations
 
@@ -47,14 +48,25 @@ def chain(routing: str, hops: int, rate_mbit: float | None) -> Iterator[Lab]:
         frozenset((one, other)): None for one in names for other in names if one != other
     }
     for one, other in pairwise(names):
-        links[frozenset((one, other))] = Wire(delay_ms=1.0, rate_mbit=rate_mbit if other == names[-1] else None)
+        links[frozenset((one, other))] = Wire(
+            delay_ms=1.0, rate_mbit=rate_mbit if other == names[-1] else None
+        )
     network = rate_mbit is not None
-    topology = Topology("chain", names, network=network, default=None if network else Wire(), links=links if network else {})  # type: ignore[arg-type]
+    topology = Topology(
+        "chain",
+        names,
+        network=network,
+        default=None if network else Wire(),
+        links=links if network else {},
+    )  # type: ignore[arg-type]
     with running(topology, KINDS[f"mqttree-{routing}"], way="relays" if network else "auto") as lab:
 
         def agree() -> bool:
             views = [view(lab, name) for name in names]
-            whole = all(v is not None and v["state"] == "runtime" and len(v["members"]) == hops for v in views)
+            whole = all(
+                v is not None and v["state"] == "runtime" and len(v["members"]) == hops
+                for v in views
+            )
             return whole and len({v["root"] for v in views if v is not None}) == 1
 
         until(agree, "brokers that agree")
@@ -66,16 +78,23 @@ def place(lab: Lab, name: str) -> Address:
 
 
 def carry(lab: Lab, publishers: int, count: int, size: int, qos: int, window: int) -> int:
-    """Publish at the first broker, and wait until all that is acknowledged is at the last one. Returns the most bytes of memory
-    that a broker had."""
+    """Publish at the first broker, and wait until all that is acknowledged is at the last one.
+    Returns the most bytes of memory that a broker had."""
     names = list(lab.brokers)
     subscriber = Subscriber(place(lab, names[-1]), "large/#", qos)
     subscriber.start()
     before = {name: (view(lab, name) or {})["counters"] for name in names}
-    many = [Publisher(place(lab, names[0]), f"large/{n}", count, size, qos, window) for n in range(publishers)]
+    many = [
+        Publisher(place(lab, names[0]), f"large/{n}", count, size, qos, window)
+        for n in range(publishers)
+    ]
     for publisher in many:
         publisher.start()
-    processes = [psutil.Process(broker.process.pid) for broker in lab.brokers.values() if broker.process is not None]
+    processes = [
+        psutil.Process(broker.process.pid)
+        for broker in lab.brokers.values()
+        if broker.process is not None
+    ]
     peak = 0
 
     def arrived() -> bool:
@@ -88,8 +107,18 @@ def carry(lab: Lab, publishers: int, count: int, size: int, qos: int, window: in
     finally:
         for name in names:
             after = (view(lab, name) or {}).get("counters", {})
-            print(name, {key: value for key, value in after.items() if value and value != before[name].get(key)})
-        print({p.topic: (len(p.acknowledged), sorted(subscriber.lacks(p))[:9]) for p in many}, f"{peak / MIB:.0f} MiB")
+            print(
+                name,
+                {
+                    key: value
+                    for key, value in after.items()
+                    if value and value != before[name].get(key)
+                },
+            )
+        print(
+            {p.topic: (len(p.acknowledged), sorted(subscriber.lacks(p))[:9]) for p in many},
+            f"{peak / MIB:.0f} MiB",
+        )
         for client in (*many, subscriber):
             client.close()
     for publisher in many:
@@ -106,7 +135,12 @@ def carry(lab: Lab, publishers: int, count: int, size: int, qos: int, window: in
 @pytest.mark.parametrize(
     ("rate_mbit", "publishers", "count", "size"),
     [(20.0, 1, 60, MB), (40.0, 1, 30, 3 * MB), (20.0, 1, 3, 20 * MB), (200.0, 2, 4, 50 * MB)],
-    ids=["60 of 1 MB at 20 Mbit/s", "30 of 3 MB at 40 Mbit/s", "3 of 20 MB at 20 Mbit/s", "8 of 50 MB at 200 Mbit/s"],
+    ids=[
+        "60 of 1 MB at 20 Mbit/s",
+        "30 of 3 MB at 40 Mbit/s",
+        "3 of 20 MB at 20 Mbit/s",
+        "8 of 50 MB at 200 Mbit/s",
+    ],
 )
 def test_a_burst_that_the_link_needs_half_a_minute_for(
     routing: str, rate_mbit: float, publishers: int, count: int, size: int
@@ -130,6 +164,8 @@ def test_publishers_two_brokers_away_are_held(routing: str) -> None:
     [(1, 20, 20 * MB, 1), (4, 40, 4 * MB, 60_000)],
     ids=["20 of 20 MB", "4 x 40 of 4 MB"],
 )
-def test_large_messages_on_one_host(routing: str, publishers: int, count: int, size: int, window: int) -> None:
+def test_large_messages_on_one_host(
+    routing: str, publishers: int, count: int, size: int, window: int
+) -> None:
     with chain(routing, 1, None) as lab:
         carry(lab, publishers, count, size, 1, window)

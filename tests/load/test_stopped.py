@@ -1,5 +1,6 @@
-"""A broker is stopped for seconds while its clients go elsewhere, and then goes on: what came for them meanwhile is not lost with
-connections that have ended, and nobody's session is taken back by a connection that was given up."""
+"""A broker is stopped for seconds while its clients go elsewhere, and then goes on: what came for
+them meanwhile is not lost with connections that have ended, and nobody's session is taken back by a
+connection that was given up."""
 
 from __future__ import annotations
 
@@ -48,12 +49,16 @@ def give_up(port: int) -> None:
     """Connect as clients do that try one broker after the other: there is no answer."""
     with socket.create_connection(("127.0.0.1", port)) as sock:
         properties = {Property.SESSION_EXPIRY_INTERVAL: 600}
-        sock.sendall(encode_packet(Connect("MQTT", 5, False, 60, NAME, None, None, None, properties), 5))
+        sock.sendall(
+            encode_packet(Connect("MQTT", 5, False, 60, NAME, None, None, None, properties), 5)
+        )
 
 
 @pytest.mark.parametrize("tries", [False, True])
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
-def test_a_client_goes_elsewhere_while_its_broker_is_stopped(tmp_path: Path, routing: str, tries: bool) -> None:
+def test_a_client_goes_elsewhere_while_its_broker_is_stopped(
+    tmp_path: Path, routing: str, tries: bool
+) -> None:
     with Cluster(tmp_path, "--routing", routing) as cluster, clients() as make:
         for _ in range(3):
             cluster.add()
@@ -64,7 +69,8 @@ def test_a_client_goes_elsewhere_while_its_broker_is_stopped(tmp_path: Path, rou
         feed = Feed(make(publishers.port))
         feed.start()
         first.got(RATE)
-        with feed.held:  # what its client has received, and is not told to release any more, nobody sends again
+        # What its client has received, and is not told to release any more, nobody sends again.
+        with feed.held:
             first.got(len(feed.sent))
             old.stop()
         feed.seconds(1.0)
@@ -78,6 +84,9 @@ def test_a_client_goes_elsewhere_while_its_broker_is_stopped(tmp_path: Path, rou
         feed.seconds(2.0)
         feed.over.set()
         feed.join()
-        until(lambda: set(first.payloads() + second.payloads()) >= set(feed.sent), "all that was published")
+        until(
+            lambda: set(first.payloads() + second.payloads()) >= set(feed.sent),
+            "all that was published",
+        )
         assert not repeated(first.payloads() + second.payloads())
         assert not second.lost.is_set()

@@ -1,4 +1,5 @@
-"""A broker that stands still while far more is published than the replay log holds: real brokers with data directories."""
+"""A broker that stands still while far more is published than the replay log holds: real brokers
+with data directories."""
 
 from __future__ import annotations
 
@@ -35,7 +36,11 @@ def test_a_broker_that_stands_still(routing: str, killed: bool, tmp_path: Path) 
         began = time.monotonic()
         for publisher in many:
             publisher.start()
-        until(lambda: all(publisher.done for publisher in many), "acknowledgements of all of it", PATIENCE)
+        until(
+            lambda: all(publisher.done for publisher in many),
+            "acknowledgements of all of it",
+            PATIENCE,
+        )
         published = time.monotonic()
         written = origin.counter("tail_bytes")
         if killed:
@@ -43,10 +48,17 @@ def test_a_broker_that_stands_still(routing: str, killed: bool, tmp_path: Path) 
             origin.start().up()
         resumed = time.monotonic()
         away.resume()
-        until(lambda: not any(subscriber.lacks(publisher) for publisher in many), "all of it", PATIENCE)
+        until(
+            lambda: not any(subscriber.lacks(publisher) for publisher in many),
+            "all of it",
+            PATIENCE,
+        )
         arrived = time.monotonic()
         replayed = origin.counter("tail_replayed")
-        print(f"{routing}: {2 * COUNT} messages, {2 * COUNT * SIZE / 1e6:.0f} MB, published in {published - began:.1f} s,")
+        print(
+            f"{routing}: {2 * COUNT} messages, {2 * COUNT * SIZE / 1e6:.0f} MB, "
+            f"published in {published - began:.1f} s,"
+        )
         print(f"  {written / 1e6:.0f} MB written to the tail, {replayed} messages read from it,")
         print(f"  all of it there {arrived - resumed:.1f} s after the broker went on")
         for publisher in many:

@@ -1,4 +1,5 @@
-"""The longest turns of one node (CPU, printed, not judged) by what others bring about; no sockets."""
+"""The longest turns of one node (CPU, printed, not judged) by what others bring about; no
+sockets."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ def logged(world: World, key: bytes) -> None:
             relay.own.top = number
         else:
             relay.accept(key, number, 1, world.now)
-        relay.log.append(Entry(key, number, encode_for_links(one, key, number, 0.0), one, world.now))
+        relay.log.append(
+            Entry(key, number, encode_for_links(one, key, number, 0.0), one, world.now)
+        )
 
 
 def longest(world: World, what: str, begin: Callable[[], Any], over: Callable[[], Any]) -> None:
@@ -97,7 +100,12 @@ def test_a_link_joins(lacks: int) -> None:
     one.bpdu(world.node.federation.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
     relay = world.node.relay
     seen = ping((SEEN, encode_vector({relay.key: relay.own, KEY: Window(COUNT - lacks, 0.0)})))
-    longest(world, f"a neighbour joins that lacks {lacks} of {COUNT} messages", lambda: one.send(seen), lambda: one.link().live)
+    longest(
+        world,
+        f"a neighbour joins that lacks {lacks} of {COUNT} messages",
+        lambda: one.send(seen),
+        lambda: one.link().live,
+    )
 
 
 @pytest.mark.parametrize("begin", [1, COUNT - 20_000])
@@ -107,7 +115,13 @@ def test_an_origin_is_asked(begin: int) -> None:
     one.child()
     known(world, one, 2, **{"ft/7": b""})
     logged(world, world.node.relay.key)
-    body = bytes(16) + (1_000).to_bytes(4, "big") + b"\0" + begin.to_bytes(6, "big") + COUNT.to_bytes(6, "big")
+    body = (
+        bytes(16)
+        + (1_000).to_bytes(4, "big")
+        + b"\0"
+        + begin.to_bytes(6, "big")
+        + COUNT.to_bytes(6, "big")
+    )
     question = ping((ROUTED, OWN + bid(101) + bytes((0, ASK)) + body))
     what = f"an answer from number {begin} on, of {COUNT}, of which one in 500 is wanted"
     longest(world, what, lambda: one.send(question), lambda: True)
@@ -125,10 +139,15 @@ def test_groups_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(count):
         publisher.publish("t", b"|%d" % number, qos=1, packet_id=number + 1)
     sharing._posted(bid(102), group_key("g", "t"), encode_standing(1))
-    said = encode_refs((DECLINE, (world.node.relay.key, number, mark_of(group_key("g", "t")))) for number in range(1, count + 1))
+    said = encode_refs(
+        (DECLINE, (world.node.relay.key, number, mark_of(group_key("g", "t"))))
+        for number in range(1, count + 1)
+    )
     report = ping(*((ROUTED, OWN + bid(101) + bytes((0, REPORT)) + body) for body in said))
     what = f"{count} messages of a group are given back"
-    longest(world, what, lambda: one.send(report), lambda: world.counters.shared_given_again == count)
+    longest(
+        world, what, lambda: one.send(report), lambda: world.counters.shared_given_again == count
+    )
 
 
 def test_a_listing_is_asked_for() -> None:
@@ -153,7 +172,10 @@ FILTERS = 100_000
 def test_sessions_expire_together() -> None:
     world, count = lone(routing="topic", link_timeout=1000.0), 10_000
     Neighbour(world, 101).child()
-    clients = [world.connect(f"c{n}", properties={Property.SESSION_EXPIRY_INTERVAL: 60}) for n in range(count)]
+    clients = [
+        world.connect(f"c{n}", properties={Property.SESSION_EXPIRY_INTERVAL: 60})
+        for n in range(count)
+    ]
     for number, client in enumerate(clients):
         client.send(Subscribe(1, [SubscriptionRequest(f"t/{number}", 1)]))
     world.advance(10)  # the neighbour does not say that it has heard of them
@@ -162,7 +184,12 @@ def test_sessions_expire_together() -> None:
         world.node.connection_lost(client.conn, "reset", world.now)
     world.settle()
     world.advance(3)
-    longest(world, f"{count} sessions expire in one moment", lambda: None, lambda: not world.node.sessions)
+    longest(
+        world,
+        f"{count} sessions expire in one moment",
+        lambda: None,
+        lambda: not world.node.sessions,
+    )
 
 
 @pytest.mark.parametrize("what", ["keep alives end", "stopped"])
@@ -173,17 +200,29 @@ def test_very_many_clients_are_closed_together(what: str) -> None:
         world.open().send(connect_packet(f"c{number}", clean=False, keep_alive=10, will=will))
         world.peers.clear()
     longest(
-        world, f"{count} clients, {what}", lambda: what == "stopped" and (world.node.stop(world.now), world.settle()),
+        world,
+        f"{count} clients, {what}",
+        lambda: what == "stopped" and (world.node.stop(world.now), world.settle()),
         lambda: not world.node.connected,
-    )  # fmt: skip
-    longest(world, "they do not close their connections", lambda: None, lambda: not world.node.connections)
+    )
+    longest(
+        world,
+        "they do not close their connections",
+        lambda: None,
+        lambda: not world.node.connections,
+    )
 
 
 def test_the_most_user_properties() -> None:
     world = World()
     for count in (MOST, MOST + 1, 100 * MOST):
         client = world.connect("c")
-        packet = encode_packet(Publish("t", b"x", 1, packet_id=1, properties={Property.USER_PROPERTY: [("", "")] * count}), 5)
+        packet = encode_packet(
+            Publish(
+                "t", b"x", 1, packet_id=1, properties={Property.USER_PROPERTY: [("", "")] * count}
+            ),
+            5,
+        )
         send = functools.partial(client.send, packet)
         longest(world, f"a PUBLISH with {count} User Properties", send, lambda: True)
 
@@ -193,18 +232,33 @@ def moves(number: int) -> bytes:
 
 
 def test_a_session_comes_from_another_broker() -> None:
-    state = SessionState(None, 1e9, 0, {}, set(), [(f"{moves(n).decode()}/#", 1, False, False, 0) for n in range(FILTERS)])
+    state = SessionState(
+        None,
+        1e9,
+        0,
+        {},
+        set(),
+        [(f"{moves(n).decode()}/#", 1, False, False, 0) for n in range(FILTERS)],
+    )
     data = encode_state(state, 1000.0)
     parts = list(split(data, 1, 0, len(data)))
     world = lone(routing="topic", link_timeout=1000.0)
     one = Neighbour(world, 101)
     one.child()
-    known(world, one, **{(CLIENT + b"k").decode(): Posted(KEPT, 5 << 16, 5 << 16, 0, ANONYMOUS).encode()})
-    world.open().send(connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000}))
+    known(
+        world,
+        one,
+        **{(CLIENT + b"k").decode(): Posted(KEPT, 5 << 16, 5 << 16, 0, ANONYMOUS).encode()},
+    )
+    world.open().send(
+        connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
+    )
     pull = world.node.moving._pulls["k"]
 
     def part(data: bytes) -> None:
-        one.send(ping((ROUTED, OWN + bid(101) + bytes((0, PART)) + say(TAKE, pull.stamp, "k", data))))
+        one.send(
+            ping((ROUTED, OWN + bid(101) + bytes((0, PART)) + say(TAKE, pull.stamp, "k", data)))
+        )
 
     for data in parts[:-1]:
         part(data)
@@ -222,13 +276,29 @@ def test_an_old_session_is_added_to_a_newer_one(filters: int) -> None:
     client = world.connect("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
     for begin in range(0, filters, 10_000):
         numbers = range(begin, min(filters, begin + 10_000))
-        client.send(Subscribe(1, [SubscriptionRequest(f"{moves(n).decode()}/#", 1) for n in numbers]))
+        client.send(
+            Subscribe(1, [SubscriptionRequest(f"{moves(n).decode()}/#", 1) for n in numbers])
+        )
         while not client.transport.written:
             world.advance(0.01)
         client.transport.written.clear()
-    known(world, one, 2, **{(CLIENT + b"k").decode(): Posted(KEPT, 5 << 16, 5 << 16, 0, ANONYMOUS).encode()})
-    messages = [Message(b"plant/0/device/0/x", b"%d" % n, 1, False, b"", None, None) for n in range(100)]
-    state = SessionState(None, 1e9, 0, {}, set(), [(f"{moves(n).decode()}/#", 1, False, False, 0) for n in range(FILTERS)])
+    known(
+        world,
+        one,
+        2,
+        **{(CLIENT + b"k").decode(): Posted(KEPT, 5 << 16, 5 << 16, 0, ANONYMOUS).encode()},
+    )
+    messages = [
+        Message(b"plant/0/device/0/x", b"%d" % n, 1, False, b"", None, None) for n in range(100)
+    ]
+    state = SessionState(
+        None,
+        1e9,
+        0,
+        {},
+        set(),
+        [(f"{moves(n).decode()}/#", 1, False, False, 0) for n in range(FILTERS)],
+    )
     state.items = [Item(WAITING, 0, 1, False, b"", each) for each in messages]
     data = encode_state(state, world.now)
     parts = list(split(data, 1, 0, len(data)))
@@ -236,7 +306,9 @@ def test_an_old_session_is_added_to_a_newer_one(filters: int) -> None:
     (merge,) = world.node.moving.merging._merges.values()
 
     def part(data: bytes) -> None:
-        one.send(ping((ROUTED, OWN + bid(101) + bytes((0, PART)) + say(MERGE, merge.stamp, "k", data))))
+        one.send(
+            ping((ROUTED, OWN + bid(101) + bytes((0, PART)) + say(MERGE, merge.stamp, "k", data)))
+        )
 
     for data in parts[:-1]:
         part(data)
@@ -245,13 +317,22 @@ def test_an_old_session_is_added_to_a_newer_one(filters: int) -> None:
 
 
 def test_what_came_meanwhile_for_a_session_that_leaves() -> None:
-    world, stamp = lone(routing="topic", link_timeout=30_000.0), 1 << 60  # 250 filters at a time wait for a silent neighbour
+    # 250 filters at a time wait for a silent neighbour.
+    world, stamp = lone(routing="topic", link_timeout=30_000.0), 1 << 60
     one = Neighbour(world, 101)
     one.child()
     known(world, one)
     client = world.connect("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
     for begin in range(0, FILTERS, 10_000):
-        client.send(Subscribe(1, [SubscriptionRequest(f"{moves(n).decode()}/#", 1) for n in range(begin, begin + 10_000)]))
+        client.send(
+            Subscribe(
+                1,
+                [
+                    SubscriptionRequest(f"{moves(n).decode()}/#", 1)
+                    for n in range(begin, begin + 10_000)
+                ],
+            )
+        )
         while not client.transport.written:
             world.advance(0.01)
         client.transport.written.clear()
@@ -263,24 +344,36 @@ def test_what_came_meanwhile_for_a_session_that_leaves() -> None:
 
     sent = len(one.transport.written)
     longest(
-        world, f"a session of {FILTERS} subscriptions is encoded", lambda: ask(TAKE, b""),
+        world,
+        f"a session of {FILTERS} subscriptions is encoded",
+        lambda: ask(TAKE, b""),
         lambda: len(one.transport.written) > sent + PART_SIZE,
-    )  # fmt: skip
+    )
     publisher = world.connect("p")
     for number in range(100):
         publisher.publish(f"{moves(FILTERS - 1 - number).decode()}/x", qos=1, packet_id=number + 1)
-    longest(world, "and what came meanwhile: 100 messages", lambda: ask(REST, encode_vector({})), lambda: True)
+    longest(
+        world,
+        "and what came meanwhile: 100 messages",
+        lambda: ask(REST, encode_vector({})),
+        lambda: True,
+    )
 
 
-def all_but_the_last(world: World, one: Neighbour, entries: list[tuple[bytes, bytes | None]]) -> bytes:
+def all_but_the_last(
+    world: World, one: Neighbour, entries: list[tuple[bytes, bytes | None]]
+) -> bytes:
     """A neighbour tells these; returns the last part of that."""
     known(world, one, 2)
     entries = [(NEIGHBOUR + OWN, UP + b"\xff" * 12), *entries]
     head = bytes((LISTING,)) + bid(101) + (1).to_bytes(4, "big") + (3).to_bytes(8, "big")
     starts = range(0, len(entries), 1500)
     parts = [
-        head + bytes(((at == 0) | (at == starts[-1]) << 1,)) + encode_changes(entries[at : at + 1500]) for at in starts
-    ]  # fmt: skip
+        head
+        + bytes(((at == 0) | (at == starts[-1]) << 1,))
+        + encode_changes(entries[at : at + 1500])
+        for at in starts
+    ]
     for part in parts[:-1]:
         one.send(ping((DIRECTORY, part)))
         world.advance(0.01)
@@ -297,11 +390,18 @@ def test_a_broker_with_very_many_filters(routing: str) -> None:
     world = lone(routing=routing, link_timeout=1000.0)
     one = Neighbour(world, 101)
     one.child()
-    last = all_but_the_last(world, one, [(INTEREST + moves(number), b"") for number in range(FILTERS)])
+    last = all_but_the_last(
+        world, one, [(INTEREST + moves(number), b"") for number in range(FILTERS)]
+    )
     interest = world.node.federation.interest
     what = f"a listing of {FILTERS} filters comes ({routing})"
     longest(world, what, lambda: one.send(last), lambda: not interest._tellings)
-    longest(world, f"its broker is lost ({routing})", lambda: lost(world, one), lambda: not interest._tellings)
+    longest(
+        world,
+        f"its broker is lost ({routing})",
+        lambda: lost(world, one),
+        lambda: not interest._tellings,
+    )
 
 
 def test_a_broker_with_very_many_sessions() -> None:
@@ -310,10 +410,16 @@ def test_a_broker_with_very_many_sessions() -> None:
     one.child()
     stamps = range(5 << 16, (5 << 16) + FILTERS)
     entries: list[tuple[bytes, bytes | None]] = [
-        (CLIENT + b"client%d" % stamp, Posted(KEPT, stamp, 5 << 16, 0, ANONYMOUS).encode()) for stamp in stamps
+        (CLIENT + b"client%d" % stamp, Posted(KEPT, stamp, 5 << 16, 0, ANONYMOUS).encode())
+        for stamp in stamps
     ]
     last, until = all_but_the_last(world, one, entries), world.now + 3.0
-    longest(world, f"a listing of {FILTERS} sessions comes", lambda: one.send(last), lambda: world.now > until)
+    longest(
+        world,
+        f"a listing of {FILTERS} sessions comes",
+        lambda: one.send(last),
+        lambda: world.now > until,
+    )
     until = world.now + 3.0
     longest(world, "its broker is lost", lambda: lost(world, one), lambda: world.now > until)
 
@@ -333,7 +439,12 @@ def test_a_broker_with_very_many_groups(published: bool) -> None:
     longest(world, what, lambda: one.send(last), lambda: world.now > until)
     assert len(sharing._pools) == FILTERS
     until = world.now + limits.LOG_AGE + 5.0
-    longest(world, "its broker is lost, and they are forgotten", lambda: lost(world, one), lambda: world.now > until)
+    longest(
+        world,
+        "its broker is lost, and they are forgotten",
+        lambda: lost(world, one),
+        lambda: world.now > until,
+    )
     assert not sharing._pools
 
 
@@ -345,15 +456,31 @@ def test_one_client_with_very_many_shared_subscriptions() -> None:
     client = world.connect("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 60})
     for begin in range(0, count, 10_000):
         numbers = range(begin, begin + 10_000)
-        filters = [SubscriptionRequest(f"$share/g/{moves(number).decode()}", 1) for number in numbers]
-        longest(world, "10000 shared subscriptions", lambda filters=filters: client.send(Subscribe(1, filters)), client.take)  # type: ignore[misc]
+        filters = [
+            SubscriptionRequest(f"$share/g/{moves(number).decode()}", 1) for number in numbers
+        ]
+        longest(
+            world,
+            "10000 shared subscriptions",
+            lambda filters=filters: client.send(Subscribe(1, filters)),
+            client.take,
+        )  # type: ignore[misc]
 
     def later(what: str, begin: Callable[[], Any], seconds: float) -> None:
         until = world.now + seconds
-        longest(world, f"a client with {count} shared subscriptions {what}", begin, lambda: world.now > until)
+        longest(
+            world,
+            f"a client with {count} shared subscriptions {what}",
+            begin,
+            lambda: world.now > until,
+        )
 
     later("disconnects", client.vanish, 2.0)
-    later("is back", lambda: world.connect("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 60}), 2.0)
+    later(
+        "is back",
+        lambda: world.connect("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 60}),
+        2.0,
+    )
     later("disconnects again, and its session expires", world.peers[-1].vanish, 70.0)
 
 
@@ -367,14 +494,22 @@ def test_many_that_wait_for_a_broker_that_hangs() -> None:
     for number, client in enumerate(clients):
         client.send(Subscribe(1, [SubscriptionRequest(f"t/{number}", 1)]))
     last = clients[-1].transport
-    longest(world, f"{count} SUBSCRIBEs wait for a broker that says nothing", lambda: None, lambda: last.written)
+    longest(
+        world,
+        f"{count} SUBSCRIBEs wait for a broker that says nothing",
+        lambda: None,
+        lambda: last.written,
+    )
 
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_the_largest_subscribe(version: int) -> None:
     world, count = World(), limits.MAX_FILTERS_SIZE // 4 - 2
     client = world.connect("k", version=version)
-    packet = encode_packet(Subscribe(1, [SubscriptionRequest("abcdefgh"[number % 8], 0) for number in range(count)]), version)
+    packet = encode_packet(
+        Subscribe(1, [SubscriptionRequest("abcdefgh"[number % 8], 0) for number in range(count)]),
+        version,
+    )
     what = f"a SUBSCRIBE with {count} filters of one character (version {version})"
     longest(world, what, lambda: client.send(packet), lambda: client.transport.written)
 
@@ -388,4 +523,9 @@ def test_new_rules() -> None:
     access = Access(None, parse_rules("rules", own + "everyone\nallow all t/#\ndeny all #\n"))
     sessions = list(world.node.sessions.values())
     what = f"new rules for {count} clients"
-    longest(world, what, lambda: world.node.set_access(access, world.now), lambda: sessions[-1].permissions is not None)
+    longest(
+        world,
+        what,
+        lambda: world.node.set_access(access, world.now),
+        lambda: sessions[-1].permissions is not None,
+    )

@@ -1,6 +1,8 @@
-"""Brokers as processes, for tests: started, killed, stopped, continued and restarted; and clients that remember what came.
+"""Brokers as processes, for tests: started, killed, stopped, continued and restarted; and clients
+that remember what came.
 
-Nothing sleeps for luck: `until` polls a condition and fails after PATIENCE with what it was waiting for.
+Nothing sleeps for luck: `until` polls a condition and fails after PATIENCE with what it was waiting
+for.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from bench.converge import agreed
 from tests.ports import free_ports
 
 PATIENCE = 60.0
-"""s; until a condition that has not come true fails the test. Far more than ever needed, as the machine may be busy."""
+"""s; until a condition that has not come true fails the test. Far more than ever needed, as the
+machine may be busy."""
 FORMING = 1.5
 """s; a tree goes on getting better for two hellos (1 s) after its root is agreed on."""
 LOG_LINES = 60
@@ -51,7 +54,9 @@ def until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -
 class Broker:
     """One broker: the same ports, folder and flags through all of its starts."""
 
-    def __init__(self, folder: Path, name: str, flags: list[str], *, cluster: str, listen: bool = True) -> None:
+    def __init__(
+        self, folder: Path, name: str, flags: list[str], *, cluster: str, listen: bool = True
+    ) -> None:
         self.name = name
         self.port, self.admin = free_ports(2)
         self.data_dir = folder / name
@@ -80,8 +85,11 @@ class Broker:
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "broker.cli", "run", *self.flags],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+            )
         return self
 
     def up(self) -> Broker:
@@ -155,18 +163,26 @@ class Broker:
 
 
 def carrying(states: list[dict[str, Any] | None]) -> bool:
-    """Whether the links of the tree let messages through at both ends, also those of QoS 0, which are not replayed."""
+    """Whether the links of the tree let messages through at both ends, also those of QoS 0, which
+    are not replayed."""
     known = [state for state in states if state is not None]
-    live = {(state["id"], link["peer"]) for state in known for link in state["links"] if link["forwarding"]}
+    live = {
+        (state["id"], link["peer"])
+        for state in known
+        for link in state["links"]
+        if link["forwarding"]
+    }
     pairs = [(state["id"], state["parent"]) for state in known if state["parent"] is not None]
     return all((child, parent) in live and (parent, child) in live for child, parent in pairs)
 
 
 class Cluster:
-    """Some brokers that are meant to be one. At the end it ends them and prints their logs, which pytest shows on failure."""
+    """Some brokers that are meant to be one. At the end it ends them and prints their logs, which
+    pytest shows on failure."""
 
     def __init__(self, folder: Path, *flags: str, link_timeout: float = 0.0) -> None:
-        """`link_timeout` (s): not the default one, for tests where no link may be lost, however slow the machine is."""
+        """`link_timeout` (s): not the default one, for tests where no link may be lost, however
+        slow the machine is."""
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         if link_timeout:
@@ -181,7 +197,8 @@ class Cluster:
         self._still = 0.0
 
     def minutes(self) -> int:
-        """Minutes since this was made, begun ones counted whole: a line that comes once a minute came so often at most."""
+        """Minutes since this was made, begun ones counted whole: a line that comes once a minute
+        came so often at most."""
         return 1 + int((time.monotonic() - self._began) // 60)
 
     def __enter__(self) -> Cluster:
@@ -195,20 +212,29 @@ class Cluster:
         finally:
             self.show()
 
-    def add(self, *flags: str, cluster: str | None = None, listen: bool = True, start: bool = True) -> Broker:
+    def add(
+        self, *flags: str, cluster: str | None = None, listen: bool = True, start: bool = True
+    ) -> Broker:
         """Make one more broker, and start it."""
         name = f"b{len(self.brokers)}"
-        broker = Broker(self.folder, name, [*self.flags, *flags], cluster=cluster or self.cluster, listen=listen)
+        broker = Broker(
+            self.folder, name, [*self.flags, *flags], cluster=cluster or self.cluster, listen=listen
+        )
         self.brokers.append(broker)
         return broker.start() if start else broker
 
     def agree(self, brokers: list[Broker] | None = None) -> list[dict[str, Any]]:
-        """Wait until these (else all that run) agree on one tree that they alone are in; returns their views."""
-        asked = [b for b in self.brokers if b.running and not b.stopped] if brokers is None else brokers
+        """Wait until these (else all that run) agree on one tree that they alone are in; returns
+        their views."""
+        asked = (
+            [b for b in self.brokers if b.running and not b.stopped] if brokers is None else brokers
+        )
         states: list[dict[str, Any] | None] = []
 
         def same() -> bool:
-            assert all(broker.running for broker in asked), [broker.name for broker in asked if not broker.running]
+            assert all(broker.running for broker in asked), [
+                broker.name for broker in asked if not broker.running
+            ]
             states[:] = [broker.state() for broker in asked]
             return agreed(states) and carrying(states)
 
@@ -221,9 +247,13 @@ class Cluster:
         return [state for state in states if state is not None]
 
     def tree(self) -> list[Any]:
-        """Who is whose parent at the brokers that run, and how often anything about that has changed."""
+        """Who is whose parent at the brokers that run, and how often anything about that has
+        changed."""
         views = [b.view() for b in self.brokers if b.running and not b.stopped]
-        return [(v["id"], v["boot"], v["parent"], v["epoch"], v["counters"]["topology_changes"]) for v in views]
+        return [
+            (v["id"], v["boot"], v["parent"], v["epoch"], v["counters"]["topology_changes"])
+            for v in views
+        ]
 
     def settle(self) -> None:
         """Wait until they agree on a tree that has stood still for as long as a tree forms."""
@@ -238,7 +268,8 @@ class Cluster:
         self.agree()
 
     def arrived(self, condition: Callable[[], Any], what: str) -> bool:
-        """Wait for what came at QoS 0 as well. False: the tree moved after it was settled, so that QoS 0 was promised nothing."""
+        """Wait for what came at QoS 0 as well. False: the tree moved after it was settled, so that
+        QoS 0 was promised nothing."""
         until(lambda: condition() or self.tree() != self._tree, what)
         return bool(condition())
 
@@ -249,7 +280,9 @@ class Cluster:
 
     def two_hops(self) -> tuple[Broker, Broker]:
         """Two brokers with another one between them."""
-        views = {b.name: view for b, view in zip(self.brokers, self.agree(self.brokers), strict=True)}
+        views = {
+            b.name: view for b, view in zip(self.brokers, self.agree(self.brokers), strict=True)
+        }
         for one in self.brokers:
             for other in self.brokers:
                 a, b = views[one.name], views[other.name]
@@ -311,10 +344,13 @@ class Client:
         self.lost = threading.Event()
         v5 = protocol == paho.MQTTv5
         self.paho = paho.Client(
-            CallbackAPIVersion.VERSION2, client_id, clean_session=None if v5 else clean,
-            protocol=paho.MQTTProtocolVersion(protocol), transport=transport,  # type: ignore[arg-type]
+            CallbackAPIVersion.VERSION2,
+            client_id,
+            clean_session=None if v5 else clean,
+            protocol=paho.MQTTProtocolVersion(protocol),
+            transport=transport,  # type: ignore[arg-type]
             reconnect_on_failure=False,
-        )  # fmt: skip
+        )
         self.paho.connect_timeout = PATIENCE
         self.paho.on_connect = self._on_connect
         self.paho.on_disconnect = self._on_disconnect
@@ -331,14 +367,18 @@ class Client:
         if v5:
             properties = Properties(1)  # of CONNECT
             properties.SessionExpiryInterval = expiry
-            self.paho.connect("127.0.0.1", port, keep_alive, clean_start=clean, properties=properties)
+            self.paho.connect(
+                "127.0.0.1", port, keep_alive, clean_start=clean, properties=properties
+            )
         else:
             self.paho.connect("127.0.0.1", port, keep_alive)
         self.paho.loop_start()
         assert self._connected.wait(PATIENCE), f"no CONNACK from {port}"
         assert not self.connack.is_failure, self.connack
 
-    def _on_connect(self, _client: Any, _data: Any, flags: Any, reason: Any, _properties: Any) -> None:
+    def _on_connect(
+        self, _client: Any, _data: Any, flags: Any, reason: Any, _properties: Any
+    ) -> None:
         self.connack = reason
         self.session_present = flags.session_present
         self._connected.set()
@@ -349,11 +389,15 @@ class Client:
     def _on_message(self, _client: Any, _data: Any, message: paho.MQTTMessage) -> None:
         self.messages.append(message)
 
-    def _on_publish(self, _client: Any, _data: Any, mid: int, reason: Any, _properties: Any) -> None:
+    def _on_publish(
+        self, _client: Any, _data: Any, mid: int, reason: Any, _properties: Any
+    ) -> None:
         if not reason.is_failure:
             self.acknowledged.add(mid)
 
-    def _on_subscribe(self, _client: Any, _data: Any, mid: int, reasons: Any, _properties: Any) -> None:
+    def _on_subscribe(
+        self, _client: Any, _data: Any, mid: int, reasons: Any, _properties: Any
+    ) -> None:
         self._granted[mid] = [reason.value for reason in reasons]
 
     def _on_unsubscribe(self, _client: Any, _data: Any, mid: int, *_: Any) -> None:
@@ -386,7 +430,10 @@ class Client:
 
     def got(self, number: int, prefix: str = "") -> list[bytes]:
         """Wait for so many messages; returns all that came."""
-        until(lambda: len(self.payloads(prefix)) >= number, f"{number} messages of '{prefix}' at {self.port}")
+        until(
+            lambda: len(self.payloads(prefix)) >= number,
+            f"{number} messages of '{prefix}' at {self.port}",
+        )
         return self.payloads(prefix)
 
     def break_off(self) -> None:
@@ -427,13 +474,18 @@ class Mosquitto:
         with self.out.open("wb") as out:
             self.process = subprocess.Popen(
                 ["stdbuf", "-oL", "mosquitto_sub", "-p", str(port), "-d", *flags],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
             )
 
     def __enter__(self) -> Mosquitto:
         """Wait until it has subscribed."""
         try:
-            until(lambda: "Subscribed (mid" in self.out.read_text(errors="replace"), "mosquitto_sub has subscribed")
+            until(
+                lambda: "Subscribed (mid" in self.out.read_text(errors="replace"),
+                "mosquitto_sub has subscribed",
+            )
         except BaseException:
             self.__exit__()
             raise
@@ -446,7 +498,11 @@ class Mosquitto:
     def lines(self) -> list[str]:
         """What came; without a line that is still being written."""
         noise = ("Client ", "Subscribed (mid")
-        return [line for line in self.out.read_text(errors="replace").split("\n")[:-1] if not line.startswith(noise)]
+        return [
+            line
+            for line in self.out.read_text(errors="replace").split("\n")[:-1]
+            if not line.startswith(noise)
+        ]
 
     def got(self, number: int) -> list[str]:
         """Wait for so many lines; returns all."""
@@ -459,8 +515,12 @@ def mosquitto_pub(port: int, *flags: str, lines: list[str] | None = None) -> Non
     text = "".join(f"{line}\n" for line in lines) if lines is not None else None
     done = subprocess.run(
         ["mosquitto_pub", "-p", str(port), *flags],
-        input=text, capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -18,19 +18,58 @@ class Authority:
         self.ca = folder / f"{name}.pem"
         self._key = folder / f"{name}.key"
         _openssl(
-            "req", "-x509", "-newkey", *_KEY, "-nodes", "-days", "2", "-subj", f"/CN={name}",
-            "-addext", "basicConstraints=critical,CA:TRUE", "-out", self.ca, "-keyout", self._key,
-        )  # fmt: skip
+            "req",
+            "-x509",
+            "-newkey",
+            *_KEY,
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            f"/CN={name}",
+            "-addext",
+            "basicConstraints=critical,CA:TRUE",
+            "-out",
+            self.ca,
+            "-keyout",
+            self._key,
+        )
 
     def issue(self, name: str) -> tuple[Path, Path]:
         """Make a certificate for `name`, which is also good for 127.0.0.1, and its key."""
-        certificate, key, request, extras = (self.folder / f"{name}.{each}" for each in ("pem", "key", "csr", "ext"))
+        certificate, key, request, extras = (
+            self.folder / f"{name}.{each}" for each in ("pem", "key", "csr", "ext")
+        )
         extras.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1\n")
-        _openssl("req", "-newkey", *_KEY, "-nodes", "-subj", f"/O=mqttree/CN={name}", "-out", request, "-keyout", key)
         _openssl(
-            "x509", "-req", "-in", request, "-days", "2", "-CA", self.ca, "-CAkey", self._key, "-CAcreateserial",
-            "-extfile", extras, "-out", certificate,
-        )  # fmt: skip
+            "req",
+            "-newkey",
+            *_KEY,
+            "-nodes",
+            "-subj",
+            f"/O=mqttree/CN={name}",
+            "-out",
+            request,
+            "-keyout",
+            key,
+        )
+        _openssl(
+            "x509",
+            "-req",
+            "-in",
+            request,
+            "-days",
+            "2",
+            "-CA",
+            self.ca,
+            "-CAkey",
+            self._key,
+            "-CAcreateserial",
+            "-extfile",
+            extras,
+            "-out",
+            certificate,
+        )
         return certificate, key
 
     def client(self, files: tuple[Path, Path] | None = None) -> ssl.SSLContext:

@@ -1,4 +1,5 @@
-// MQTT.js against a broker: node mqttjs.js FOLDER URL VERSION CAFILE [page]. Prints one JSON object: what came.
+// MQTT.js against a broker: node mqttjs.js FOLDER URL VERSION CAFILE [page].
+// Prints one JSON object: what came.
 // page: what a web page runs, MQTT.js's bundle for browsers on the WebSocket class of a window.
 'use strict'
 const fs = require('fs')
@@ -21,7 +22,9 @@ function inPage () {
     constructor (address, protocols) {
       super(address, protocols, { origin: 'https://app.example', ca: fs.readFileSync(cafile) })
       sockets.push(this)
-      this.addEventListener('close', (event) => { this.end = [this.protocol, this.extensions, event.code, event.wasClean] })
+      this.addEventListener('close', (event) => {
+        this.end = [this.protocol, this.extensions, event.code, event.wasClean]
+      })
     }
   }
   vm.runInThisContext(fs.readFileSync(path.join(modules, 'mqtt', 'dist', 'mqtt.js'), 'utf8'))
@@ -46,29 +49,36 @@ async function main () {
   const all = new Promise((resolve) => {
     subscriber.on('message', (topic, payload, packet) => {
       const user = v5 && packet.properties ? packet.properties.userProperties : undefined
-      seen.push([topic.slice(base.length), payload.length, packet.qos, packet.retain, user ? user.colour : null])
+      const colour = user ? user.colour : null
+      seen.push([topic.slice(base.length), payload.length, packet.qos, packet.retain, colour])
       if (seen.length === 5) resolve()
     })
   })
   const granted = await subscriber.subscribeAsync(`${base}/#`, { qos: 2 })
   for (const qos of [0, 1, 2]) {
     const properties = v5 ? { userProperties: { colour: 'blue' } } : undefined
-    await publisher.publishAsync(`${base}/q${qos}`, Buffer.alloc(10 * (qos + 1)), { qos, properties })
+    const payload = Buffer.alloc(10 * (qos + 1))
+    await publisher.publishAsync(`${base}/q${qos}`, payload, { qos, properties })
   }
   await publisher.publishAsync(`${base}/big`, Buffer.alloc(300000), { qos: 1, retain: true })
   await publisher.publishAsync(`${base}/empty`, '', { qos: 0 })
   await all
   const late = await mqtt.connectAsync(url, options('late'))
-  const kept = new Promise((resolve) => late.on('message', (topic, payload, packet) => resolve([payload.length, packet.retain])))
+  const kept = new Promise((resolve) => {
+    late.on('message', (topic, payload, packet) => resolve([payload.length, packet.retain]))
+  })
   await late.subscribeAsync(`${base}/big`, { qos: 1 })
   const retained = await kept
   await publisher.publishAsync(`${base}/big`, '', { qos: 1, retain: true })
   for (const client of [late, publisher, subscriber]) await client.endAsync()
   for (const each of sockets) {
-    if (each.readyState !== each.CLOSED) await new Promise((resolve) => each.addEventListener('close', resolve))
+    if (each.readyState !== each.CLOSED) {
+      await new Promise((resolve) => each.addEventListener('close', resolve))
+    }
   }
   const ends = sockets.map((each) => each.end)
-  console.log(JSON.stringify({ granted: granted.map((each) => each.qos), seen: seen.slice(0, 5), retained, ends }))
+  const found = { granted: granted.map((each) => each.qos), seen: seen.slice(0, 5), retained, ends }
+  console.log(JSON.stringify(found))
 }
 
 const timer = setTimeout(() => { console.error('timed out'); process.exit(3) }, 90000)

@@ -1,4 +1,5 @@
-"""Somebody between two brokers: every byte of their links passes through him, and he does with it what he likes."""
+"""Somebody between two brokers: every byte of their links passes through him, and he does with it
+what he likes."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ class Stranger:
 
     def _run(self) -> None:
         while not self._ending:
-            ends = {one: (other, ">") for one, other in self.pairs} | {other: (one, "<") for one, other in self.pairs}
+            ends = {one: (other, ">") for one, other in self.pairs} | {
+                other: (one, "<") for one, other in self.pairs
+            }
             ready, _, _ = select.select([self._listener, *ends], [], [], 0.05)
             for sock in ready:
                 if sock is self._listener:

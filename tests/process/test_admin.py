@@ -24,9 +24,21 @@ from broker.node import Node
 from broker.persistence.journal import BROKEN, Durability
 
 SHAPE = {
-    "id", "name", "listen", "cluster", "state", "capability", "root", "root_address", "path_cost_ms", "parent", "epoch",
-    "routing", "links", "counters",
-}  # fmt: skip
+    "id",
+    "name",
+    "listen",
+    "cluster",
+    "state",
+    "capability",
+    "root",
+    "root_address",
+    "path_cost_ms",
+    "parent",
+    "epoch",
+    "routing",
+    "links",
+    "counters",
+}
 
 
 PATIENCE = 60.0
@@ -48,7 +60,8 @@ class Server:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
     async def ask(self, request: bytes) -> bytes:
-        """Send bytes and return all that comes back. They are there when the connection is accepted, before any timer begins."""
+        """Send bytes and return all that comes back. They are there when the connection is
+        accepted, before any timer begins."""
         sock = socket.create_connection(("127.0.0.1", self.port))
         sock.sendall(request)
         reader, writer = await asyncio.open_connection(sock=sock)
@@ -60,7 +73,9 @@ class Server:
             writer.close()
 
     async def get(self, path: str) -> tuple[int, str]:
-        found = await self.ask(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        found = await self.ask(
+            f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+        )
         head, _, body = found.decode().partition("\r\n\r\n")
         assert f"Content-Length: {len(body.encode())}\r\n" in head
         return int(head.split()[1]), body
@@ -80,7 +95,8 @@ async def test_health(server: Server) -> None:
 
 
 async def test_ready_when_clients_should_come(server: Server) -> None:
-    """Alive is not ready: not without the journal, before the brokers that it waits for were there, while it drains."""
+    """Alive is not ready: not without the journal, before the brokers that it waits for were there,
+    while it drains."""
     node = server.admin.node
     assert await server.get("/readyz") == (200, "ready\n")
     node.durability = Durability(node, sync=False)
@@ -107,7 +123,13 @@ async def test_federation(server: Server) -> None:
     assert state.keys() >= SHAPE
     assert state["id"] == state["root"] == "01" * 8
     assert state["parent"] is None
-    assert state["counters"].keys() >= {"published", "delivered", "forwarded", "link_bytes_control", "link_bytes_data"}
+    assert state["counters"].keys() >= {
+        "published",
+        "delivered",
+        "forwarded",
+        "link_bytes_control",
+        "link_bytes_data",
+    }
     assert "this broker is alone" in render(state)
 
 
@@ -116,13 +138,21 @@ async def test_metrics(server: Server) -> None:
     assert status == 200
     typed = re.findall(r"^# TYPE (\w+) (gauge|counter)$", body, re.M)
     assert len(typed) == len(dict(typed)) == len(re.findall(r"^# HELP \w+ .+$", body, re.M))
-    assert all(name.startswith("mqttree_") and (kind == "counter") == name.endswith("_total") for name, kind in typed)
+    assert all(
+        name.startswith("mqttree_") and (kind == "counter") == name.endswith("_total")
+        for name, kind in typed
+    )
     for line in body.splitlines():
-        assert line.startswith("# ") or re.fullmatch(r'(mqttree_\w+)(\{(\w+="([^"\\]|\\.)*",?)+\})? -?[\d.e+-]+', line), line
+        assert line.startswith("# ") or re.fullmatch(
+            r'(mqttree_\w+)(\{(\w+="([^"\\]|\\.)*",?)+\})? -?[\d.e+-]+', line
+        ), line
     assert 'name="a \\"b\\"\\\\"' in body
     assert body.endswith("\n")
     gauges = {name for name, kind in typed if kind == "gauge"}
-    assert gauges >= {f"mqttree_{name}" for name in ("connections", "sessions", "subscriptions", "retained", "links_up")}
+    assert gauges >= {
+        f"mqttree_{name}"
+        for name in ("connections", "sessions", "subscriptions", "retained", "links_up")
+    }
 
 
 async def test_post(server: Server) -> None:
@@ -142,10 +172,14 @@ async def test_post(server: Server) -> None:
 @pytest.mark.parametrize(
     ("here", "there", "same"),
     [
-        ("127.0.0.1", "127.0.0.1", True), ("::1", "::1", True), ("10.0.0.1", "10.0.0.1", True), ("10.0.0.1", "10.0.0.2", False),
-        ("::ffff:127.0.0.1", "::ffff:127.0.0.1", True), ("10.0.0.1", "localhost.example", False),
+        ("127.0.0.1", "127.0.0.1", True),
+        ("::1", "::1", True),
+        ("10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("::ffff:127.0.0.1", "::ffff:127.0.0.1", True),
+        ("10.0.0.1", "localhost.example", False),
     ],
-)  # fmt: skip
+)
 def test_same_machine(here: str, there: str, same: bool) -> None:
     assert same_machine(here, there) is same
 
@@ -162,7 +196,11 @@ async def test_a_connection_serves_many_requests_also_at_once(server: Server) ->
         writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
         head = await asyncio.wait_for(reader.readuntil(b"ok\n"), PATIENCE)
         assert b"Connection: keep-alive" in head
-    writer.write(b"GET /healthz HTTP/1.1\r\n\r\n" * 50 + b"GET /nothing HTTP/1.0\r\n\r\n" + b"GET /healthz HTTP/1.1\r\n\r\n")
+    writer.write(
+        b"GET /healthz HTTP/1.1\r\n\r\n" * 50
+        + b"GET /nothing HTTP/1.0\r\n\r\n"
+        + b"GET /healthz HTTP/1.1\r\n\r\n"
+    )
     text = await asyncio.wait_for(reader.read(), PATIENCE)
     assert text.count(b"200 OK") == 50
     assert text.count(b"404") == 1
@@ -199,14 +237,19 @@ async def test_a_request_may_come_in_bytes(server: Server) -> None:
         (b"A" * 20_000, 431),
     ],
 )
-async def test_garbage_is_refused_and_the_connection_closed(server: Server, request_bytes: bytes, status: int) -> None:
+async def test_garbage_is_refused_and_the_connection_closed(
+    server: Server, request_bytes: bytes, status: int
+) -> None:
     found = await server.ask(request_bytes)
-    assert found == b"" or found.startswith(f"HTTP/1.1 {status} ".encode())  # a reset may overtake the answer to a flood
+    # A reset may overtake the answer to a flood.
+    assert found == b"" or found.startswith(f"HTTP/1.1 {status} ".encode())
     assert len(request_bytes) > 8192 or found
     assert (await server.get("/healthz"))[0] == 200
 
 
-async def test_slow_and_idle_connections_are_ended(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_and_idle_connections_are_ended(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(admin_module, "HEADER_TIMEOUT", 0.05)
     monkeypatch.setattr(admin_module, "IDLE_TIMEOUT", 0.05)
     assert (await server.ask(b"GET / HT")).startswith(b"HTTP/1.1 408 ")
@@ -214,10 +257,13 @@ async def test_slow_and_idle_connections_are_ended(server: Server, monkeypatch: 
     assert (await server.ask(b"GET /healthz HTTP/1.1\r\n\r\n")).endswith(b"ok\n")
 
 
-async def test_a_header_that_drips_is_ended_too(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_header_that_drips_is_ended_too(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(admin_module, "HEADER_TIMEOUT", 0.2)
     reader, writer = await server.open()
-    answer = asyncio.ensure_future(reader.readuntil(b"\r\n"))  # a byte too late is answered by a reset, which read() would raise
+    # A byte too late is answered by a reset, which read() would raise.
+    answer = asyncio.ensure_future(reader.readuntil(b"\r\n"))
     for _ in range(1000):
         writer.write(b"G")
         await asyncio.sleep(0.01)
@@ -227,7 +273,9 @@ async def test_a_header_that_drips_is_ended_too(server: Server, monkeypatch: pyt
     writer.close()
 
 
-async def test_the_number_of_connections_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_connections_is_bounded(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One more ends an idle one, else the oldest of the host that has most."""
     monkeypatch.setattr(admin_module, "MAX_CONNECTIONS", 3)
     busy = [await server.open() for _ in range(3)]
@@ -244,7 +292,9 @@ async def test_the_number_of_connections_is_bounded(server: Server, monkeypatch:
         writer.close()
 
 
-async def test_connections_that_send_nothing_do_not_keep_a_health_check_away(server: Server) -> None:
+async def test_connections_that_send_nothing_do_not_keep_a_health_check_away(
+    server: Server,
+) -> None:
     slow = [await server.open() for _ in range(300)]
     for _, writer in slow:
         writer.write(b"GET /healthz HT")
@@ -259,9 +309,14 @@ async def test_connections_that_send_nothing_do_not_keep_a_health_check_away(ser
 
 async def test_a_page_whose_name_leads_here_is_refused(server: Server) -> None:
     for name in ("evil.example", "127.0.0.1.evil.example", "evil.example:8080", "evil.example."):
-        for request in (f"GET / HTTP/1.1\r\nHost: {name}\r\n\r\n", f"GET http://{name}/ HTTP/1.1\r\nHost: x\r\n\r\n"):
+        for request in (
+            f"GET / HTTP/1.1\r\nHost: {name}\r\n\r\n",
+            f"GET http://{name}/ HTTP/1.1\r\nHost: x\r\n\r\n",
+        ):
             assert (await server.ask(request.encode())).startswith(b"HTTP/1.1 421 "), request
-        assert (await server.ask(f"POST /api/drain HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())).startswith(b"HTTP/1.1 421 ")
+        assert (
+            await server.ask(f"POST /api/drain HTTP/1.1\r\nHost: {name}\r\n\r\n".encode())
+        ).startswith(b"HTTP/1.1 421 ")
     assert server.node.counters.admin_misdirected == 12
     server.admin.hosts = frozenset(("broker.example",))
     for name in ("localhost", "127.0.0.1:8080", "[::1]:8080", "broker1:8080", "Broker.Example:80"):

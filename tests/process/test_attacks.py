@@ -1,4 +1,5 @@
-"""Strangers against brokers as processes: on the way between two with a secret, and on their network."""
+"""Strangers against brokers as processes: on the way between two with a secret, and on their
+network."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def tampered(broker: Broker) -> int:
 
 
 def test_a_stranger_on_the_way_reads_nothing_and_says_nothing(tmp_path: Path, make: Make) -> None:
-    with between(tmp_path, "--secret-file", secret_file(tmp_path, "secret", "correct horse battery\n")) as (cluster, *ways):
+    with between(
+        tmp_path, "--secret-file", secret_file(tmp_path, "secret", "correct horse battery\n")
+    ) as (cluster, *ways):
         called, dialler = cluster.brokers
         subscriber = make(called.port)
         subscriber.subscribe("plant/valve", 1)
@@ -71,23 +74,37 @@ def test_a_stranger_on_the_way_reads_nothing_and_says_nothing(tmp_path: Path, ma
 
         # He says something: in plain, as a record, again what was said.
         key = origin_key(bytes.fromhex(dialler.view()["id"]), int(dialler.view()["boot"]))
-        for said in (message(b"plant/valve", b"OPEN", key=key, sequence=999), b"\0\x30" + bytes(48), recorded):
+        for said in (
+            message(b"plant/valve", b"OPEN", key=key, sequence=999),
+            b"\0\x30" + bytes(48),
+            recorded,
+        ):
             before = tampered(called) + tampered(dialler)
             for way in ways:
                 way.inject(">", said)
                 way.inject("<", said)
-            until(lambda b=before: tampered(called) + tampered(dialler) > b, "what he says ends the link, counted")
+            until(
+                lambda b=before: tampered(called) + tampered(dialler) > b,
+                "what he says ends the link, counted",
+            )
             publishes(make, cluster, subscriber, b"after %d" % len(said))
 
         # He alters a bit of every chunk that is longer than a hello for a while.
         before = tampered(called) + tampered(dialler)
 
         def alter(direction: str, data: bytes) -> bytes:
-            return data if data[0] or len(data) < 40 else data[:-7] + bytes((data[-7] ^ 4,)) + data[-6:]
+            return (
+                data
+                if data[0] or len(data) < 40
+                else data[:-7] + bytes((data[-7] ^ 4,)) + data[-6:]
+            )
 
         for way in ways:
             way.tamper = alter
-        until(lambda: tampered(called) + tampered(dialler) > before, "what was altered ends the link, counted")
+        until(
+            lambda: tampered(called) + tampered(dialler) > before,
+            "what was altered ends the link, counted",
+        )
         for way in ways:
             way.tamper = None
         publishes(make, cluster, subscriber, b"after all")
@@ -101,7 +118,9 @@ def test_a_stranger_on_the_way_reads_nothing_and_says_nothing(tmp_path: Path, ma
                 pass
         assert called.counter("links_opened") == opened
         assert not [m for m in subscriber.messages if m.payload == b"OPEN"]
-        assert all(m.payload == PAYLOAD or m.payload.startswith(b"after") for m in subscriber.messages)
+        assert all(
+            m.payload == PAYLOAD or m.payload.startswith(b"after") for m in subscriber.messages
+        )
         for broker in (called, dialler):
             assert len(broker.lines("WARNING", "link to", "; closed")) <= 4 * cluster.minutes()
             assert not broker.lines("Traceback")
@@ -116,7 +135,9 @@ def announce_from(host: str, data: bytes) -> None:
         sock.sendto(data, (GROUP, PORT))
 
 
-def test_an_announcement_said_again_from_another_address_brings_nobody_there(tmp_path: Path) -> None:
+def test_an_announcement_said_again_from_another_address_brings_nobody_there(
+    tmp_path: Path,
+) -> None:
     secret = secret_file(tmp_path, "secret", "correct horse battery")
     with Cluster(tmp_path, "--secret-file", secret) as cluster, overhear() as group:
         one = cluster.add()

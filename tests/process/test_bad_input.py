@@ -20,7 +20,16 @@ from broker.base import limits
 from broker.base.broker_key import make_key
 from broker.base.link_keys import NONCE_BYTES, transcript
 from broker.cluster.link.codec import LAST
-from broker.cluster.link.control_records import ASK_SEEN, BPDU, MEMBERS, ORIGINS, PING, SEEN, WANT, encode_record
+from broker.cluster.link.control_records import (
+    ASK_SEEN,
+    BPDU,
+    MEMBERS,
+    ORIGINS,
+    PING,
+    SEEN,
+    WANT,
+    encode_record,
+)
 from broker.cluster.link.handshake import IDENTITY
 from broker.cluster.link.versions import NEWEST
 from broker.wire import Auth, Connack, Connect, Disconnect, Publish, encode_packet
@@ -58,7 +67,8 @@ def make() -> Iterator[Make]:
 
 
 class Undisturbed:
-    """A publisher at one broker and a subscriber at another, who notice nothing; and a tree that stays as it is."""
+    """A publisher at one broker and a subscriber at another, who notice nothing; and a tree that
+    stays as it is."""
 
     def __init__(self, cluster: Cluster, make: Make) -> None:
         self.cluster = cluster
@@ -71,7 +81,10 @@ class Undisturbed:
 
     def _facts(self) -> list[Any]:
         views = [broker.view() for broker in self.cluster.brokers]
-        return [(v["root"], v["counters"]["links_closed"], sorted(link["peer"] for link in v["links"])) for v in views]
+        return [
+            (v["root"], v["counters"]["links_closed"], sorted(link["peer"] for link in v["links"]))
+            for v in views
+        ]
 
     def check(self) -> None:
         """Publish, see it arrive, and look at the tree."""
@@ -147,7 +160,8 @@ def test_garbage_on_the_client_port(three: Cluster, make: Make) -> None:
         assert len(answer) < 64, what
         counters = broker.view()["counters"]
         assert counters["malformed"] + counters["protocol_errors"] == counted + 1, what
-        assert len(broker.lines("WARNING")) in (warned, warned + 1), what  # the same cause again is not news
+        # The same cause again is not news.
+        assert len(broker.lines("WARNING")) in (warned, warned + 1), what
     assert len(broker.lines("WARNING", "; closed")) > len(GARBAGE) // 2
     watch.check()
     rng = random.Random(7)
@@ -175,7 +189,9 @@ def bridge(cluster_name: str, port: int, **other: str) -> bytes:
     client_id = other.get("client_id", KEY.id.hex())
     properties: Any = {Property.USER_PROPERTY: pairs, Property.AUTHENTICATION_METHOD: IDENTITY}
     properties[Property.AUTHENTICATION_DATA] = os.urandom(NONCE_BYTES) + KEY.public
-    return encode_packet(Connect("MQTT", 5, True, 2, client_id, None, None, None, properties, bridge=True), 5)
+    return encode_packet(
+        Connect("MQTT", 5, True, 2, client_id, None, None, None, properties, bridge=True), 5
+    )
 
 
 def ping(*records: tuple[int, bytes]) -> bytes:
@@ -205,7 +221,9 @@ LINK_GARBAGE = {
     "wildcard in a topic": message(b"through/#"),
     "topic that is no text": message(b"\xff\xfe", qos=0),
     "topic alias": message(properties=b"\x23\x00\x07"),
-    "SEEN with a gap beyond the top": ping((SEEN, bytes(12) + bytes(5) + b"\x09\x01" + bytes(5) + b"\x02" + bytes(5) + b"\x0a")),
+    "SEEN with a gap beyond the top": ping(
+        (SEEN, bytes(12) + bytes(5) + b"\x09\x01" + bytes(5) + b"\x02" + bytes(5) + b"\x0a")
+    ),
     "ORIGINS cut off": ping((ORIGINS, b"\x01" * 18)),
     "WANT cut off": ping((WANT, b"\x01" * 18)),
     "requests without end": ping(*[(ASK_SEEN, b"")] * 10_000),
@@ -224,9 +242,16 @@ def false_friend(broker: Broker, cluster: str) -> Raw:
         assert data, came
         came += reader.feed(data)
         if not sent and came:
-            signature = KEY.sign(transcript(said[read_length(said, 1)[1] :], came[0][1]), dialler=True)
-            answer: Any = {Property.AUTHENTICATION_METHOD: IDENTITY, Property.AUTHENTICATION_DATA: signature}
-            raw.sock.sendall(encode_packet(Auth(0x18, answer), 5) + encode_packet(Connack(False, 0), 5))
+            signature = KEY.sign(
+                transcript(said[read_length(said, 1)[1] :], came[0][1]), dialler=True
+            )
+            answer: Any = {
+                Property.AUTHENTICATION_METHOD: IDENTITY,
+                Property.AUTHENTICATION_DATA: signature,
+            }
+            raw.sock.sendall(
+                encode_packet(Auth(0x18, answer), 5) + encode_packet(Connack(False, 0), 5)
+            )
             sent = True
     return raw
 
@@ -236,7 +261,13 @@ def test_garbage_in_a_bridge_connect(three: Cluster, make: Make) -> None:
     watch = Undisturbed(three, make)
     port = free_ports(1)[0]
     lacking = dict.fromkeys(("cluster", "protocol", "boot", "address", "capability"), "")
-    wrong = {"boot": "4294967296", "address": "nowhere", "capability": "nan", "client_id": "xyz", "name": "two\nlines"}
+    wrong = {
+        "boot": "4294967296",
+        "address": "nowhere",
+        "capability": "nan",
+        "client_id": "xyz",
+        "name": "two\nlines",
+    }
     wrong |= {"cluster": "a\nb", "protocol": "0"}
     cases = [{key: value} for key, value in (*lacking.items(), *wrong.items())]
     for case in cases:
@@ -270,7 +301,8 @@ def test_garbage_on_a_link(three: Cluster, make: Make) -> None:
         publisher.publish("through", str(number), 2)
     expected = [str(number).encode() for number in range(len(LINK_GARBAGE))]
     assert subscriber.got(len(expected)) == expected
-    assert len(broker.lines("WARNING", "link to", "closed")) <= 2 * three.minutes()  # a minute, for one host
+    # So many lines a minute are said of one host.
+    assert len(broker.lines("WARNING", "link to", "closed")) <= 2 * three.minutes()
     assert not broker.lines("Traceback")
     three.agree(three.brokers)
 
@@ -281,14 +313,22 @@ def test_strangers_that_call_themselves_by_our_own_id(three: Cluster, make: Make
     before = broker.view()
     for boot in range(20):
         address = ("127.0.0.1:1", broker.address, three.brokers[0].address)[boot % 3]
-        with Raw(broker.port, bridge(three.cluster, 1, client_id=before["id"], boot=str(boot), address=address)) as raw:
+        with Raw(
+            broker.port,
+            bridge(three.cluster, 1, client_id=before["id"], boot=str(boot), address=address),
+        ) as raw:
             raw.rest()
     after = broker.view()
-    assert after["counters"]["discovery_duplicate_id"] == before["counters"]["discovery_duplicate_id"]
+    assert (
+        after["counters"]["discovery_duplicate_id"] == before["counters"]["discovery_duplicate_id"]
+    )
     assert after["counters"]["link_wrong_id"] == before["counters"]["link_wrong_id"] + 20
     assert after["counters"]["id_conflicts"] == 0
-    assert 1 <= len(broker.lines("says an id that is not that of its key")) <= three.minutes()  # a minute, for one host
-    assert after["links"] and {link["peer"] for link in after["links"]} == {link["peer"] for link in before["links"]}
+    # So many lines a minute are said of one host.
+    assert 1 <= len(broker.lines("says an id that is not that of its key")) <= three.minutes()
+    assert after["links"] and {link["peer"] for link in after["links"]} == {
+        link["peer"] for link in before["links"]
+    }
     watch.check()
 
 
@@ -304,7 +344,10 @@ def test_callers_without_end_do_not_keep_brokers_out(three: Cluster, make: Make)
                     raw.sock.sendall(b"\xff" * 50)
         watch.check()
         with false_friend(broker, three.cluster):
-            until(lambda: len(broker.view()["links"]) == len(three.brokers), "it has a link all the same")
+            until(
+                lambda: len(broker.view()["links"]) == len(three.brokers),
+                "it has a link all the same",
+            )
         until(lambda: broker.view()["open"] <= len(three.brokers) - 1 + 2, "they are all gone")
     assert len(broker.lines("WARNING")) - warned <= 4 * three.minutes()
     Undisturbed(three, make).check()
@@ -318,8 +361,12 @@ def test_random_bytes_on_a_link(three: Cluster, make: Make) -> None:
             kind = rng.choice((b"\xc0", b"\x30", b"\x32", b"\x3d", b"\xd0", b"\xe0", b"\x20"))
             body = rng.randbytes(rng.randrange(0, 60))
             if kind == b"\xc0":
-                body = encode_record(PING, b"abcd") + encode_record(rng.choice((BPDU, SEEN, MEMBERS, ASK_SEEN, 99)), body)
-            raw.sock.sendall(kind + encode_varint(len(body)) + body + encode_packet(Disconnect(0), 5))
+                body = encode_record(PING, b"abcd") + encode_record(
+                    rng.choice((BPDU, SEEN, MEMBERS, ASK_SEEN, 99)), body
+                )
+            raw.sock.sendall(
+                kind + encode_varint(len(body)) + body + encode_packet(Disconnect(0), 5)
+            )
             raw.rest()
     for each in three.brokers:
         assert not each.lines("Traceback")
@@ -336,15 +383,30 @@ def test_garbage_in_datagrams(three: Cluster, make: Make) -> None:
     good = Announcement(three.cluster, os.urandom(8), 1, 1, 0.0, address).encode(None)
     rng = random.Random(5)
     bad = {
-        "garbage": [b"", b"x", MAGIC, rng.randbytes(200), rng.randbytes(1400), *(good[:n] for n in range(1, len(good), 7))],
+        "garbage": [
+            b"",
+            b"x",
+            MAGIC,
+            rng.randbytes(200),
+            rng.randbytes(1400),
+            *(good[:n] for n in range(1, len(good), 7)),
+        ],
         "wrong_version": [MAGIC + b"\x63" + good[5:]],
-        "wrong_cluster": [Announcement("elsewhere", os.urandom(8), 1, 1, 0.0, address).encode(None)],
-        "wrong_secret": [Announcement(three.cluster, os.urandom(8), 1, 1, 0.0, address).encode(b"some secret or other")],
+        "wrong_cluster": [
+            Announcement("elsewhere", os.urandom(8), 1, 1, 0.0, address).encode(None)
+        ],
+        "wrong_secret": [
+            Announcement(three.cluster, os.urandom(8), 1, 1, 0.0, address).encode(
+                b"some secret or other"
+            )
+        ],
     }
     for kind, datagrams in bad.items():
         before = [broker.counter(f"discovery_{kind}") for broker in three.brokers]
 
-        def counted(kind: str = kind, before: list[int] = before, number: int = len(datagrams)) -> bool:
+        def counted(
+            kind: str = kind, before: list[int] = before, number: int = len(datagrams)
+        ) -> bool:
             found = [broker.counter(f"discovery_{kind}") for broker in three.brokers]
             return all(now >= then + number for now, then in zip(found, before, strict=True))
 
@@ -364,12 +426,29 @@ def test_a_port_in_use(three: Cluster, make: Make, tmp_path: Path) -> None:
     watch = Undisturbed(three, make)
     taken = three.brokers[0]
     admin = free_ports(1)[0]
-    for listen, busy in ((taken.address, taken.port), (f"127.0.0.1:{free_ports(1)[0]}", taken.admin)):
+    for listen, busy in (
+        (taken.address, taken.port),
+        (f"127.0.0.1:{free_ports(1)[0]}", taken.admin),
+    ):
         where = f"127.0.0.1:{admin if busy == taken.port else busy}"
         done = subprocess.run(
-            [sys.executable, "-m", "broker.cli", "run", "--listen", listen, "--admin", where, "--cluster", three.cluster],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "broker.cli",
+                "run",
+                "--listen",
+                listen,
+                "--admin",
+                where,
+                "--cluster",
+                three.cluster,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert done.returncode == 2
         assert len(done.stderr.splitlines()) == 1, done.stderr
         assert f"127.0.0.1:{busy}" in done.stderr
@@ -397,13 +476,18 @@ def test_two_brokers_with_one_id(tmp_path: Path, make: Make) -> None:
         try:
             double.start().up()
             assert double.view()["id"] == original.view()["id"]
-            # Both say so; each hears of the other's announcements or is told by those that refuse its links.
+            # Both say so; each hears of the other's announcements or is told by those that refuse
+            # its links.
             until(lambda: original.counter("discovery_duplicate_id") >= 2, "the original counts")
-            until(lambda: double.counter("links_refused") + double.counter("discovery_duplicate_id"), "the double counts")
+            until(
+                lambda: double.counter("links_refused") + double.counter("discovery_duplicate_id"),
+                "the double counts",
+            )
             until(lambda: original.lines("WARNING", "one id"), "the original says so")
             until(lambda: double.lines("WARNING", " id "), "the double says so")
             watch.check()
-            # The copy, which came later, serves nobody and says so; nothing is acknowledged that nobody gets.
+            # The copy, which came later, serves nobody and says so; nothing is acknowledged that
+            # nobody gets.
             until(lambda: double.view()["id_conflict"] == original.address, "the double yields")
             assert len(double.lines("ERROR", "a copied data directory?")) == 1
             assert health(double) == (503, "another broker has this one's id\n")
@@ -414,7 +498,9 @@ def test_two_brokers_with_one_id(tmp_path: Path, make: Make) -> None:
             make(original.port).publish("through", b"the original goes on", 1)
             watch.check()
             for broker in trio:
-                assert len(broker.lines("WARNING")) <= 3 * cluster.minutes(), broker.lines("WARNING")
+                assert len(broker.lines("WARNING")) <= 3 * cluster.minutes(), broker.lines(
+                    "WARNING"
+                )
         finally:
             if double.running:
                 double.kill()

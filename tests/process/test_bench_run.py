@@ -1,4 +1,5 @@
-"""`mqttree bench list` and `run` as a user calls them: a run's folder, resuming, and failures that are shown as what they are."""
+"""`mqttree bench list` and `run` as a user calls them: a run's folder, resuming, and failures that
+are shown as what they are."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def test_a_run_and_its_resumption(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.fixture
 def heard() -> Iterator[None]:
-    """Processes that are started here end when their terminal goes, also if who runs the tests has it ignored (nohup)."""
+    """Processes that are started here end when their terminal goes, also if who runs the tests has
+    it ignored (nohup)."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -76,15 +78,23 @@ def heard() -> Iterator[None]:
 @pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize(
     "what",
-    ["the generator is killed", "it is asked to end", "the run is killed", "the command is killed", "its terminal is gone"],
+    [
+        "the generator is killed",
+        "it is asked to end",
+        "the run is killed",
+        "the command is killed",
+        "its terminal is gone",
+    ],
 )
 def test_however_it_ends_it_is_told_and_nothing_stays(tmp_path: Path, what: str) -> None:
     file, out = tmp_path / "tiny.yaml", tmp_path / "out"
     file.write_text(SCENARIO.replace("SECONDS", "60"))
     with subprocess.Popen(
         [sys.executable, "-m", "bench.cli", "run", str(file), "--out", str(out)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    ) as process:  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
         end = time.monotonic() + PATIENCE
         pids: dict[str, int] = {}
         while not pids and process.poll() is None and time.monotonic() < end:
@@ -97,16 +107,27 @@ def test_however_it_ends_it_is_told_and_nothing_stays(tmp_path: Path, what: str)
         assert marked(mark), "the broker runs"
         second = bench("run", str(file), "--out", str(out), "--resume")
         assert second.returncode == 2 and second.stdout == ""
-        assert second.stderr == f"mqttree bench: --out {out}: another `bench run` is at work there\n"
+        assert (
+            second.stderr == f"mqttree bench: --out {out}: another `bench run` is at work there\n"
+        )
         if what == "it is asked to end":
             process.terminate()  # unwinds like Ctrl-C, which a test runner may have switched off
         elif what in ("the command is killed", "its terminal is gone"):
-            process.send_signal(signal.SIGKILL if what == "the command is killed" else signal.SIGHUP)
+            process.send_signal(
+                signal.SIGKILL if what == "the command is killed" else signal.SIGHUP
+            )
         else:
-            os.kill(pids["generator" if what == "the generator is killed" else "observer"], signal.SIGKILL)
+            os.kill(
+                pids["generator" if what == "the generator is killed" else "observer"],
+                signal.SIGKILL,
+            )
         said = process.communicate(timeout=PATIENCE)[0]  # until the run has ended, too
     expected = {
-        "the generator is killed": (1, "failed: the generator was killed by SIGKILL", rundir.FAILED),
+        "the generator is killed": (
+            1,
+            "failed: the generator was killed by SIGKILL",
+            rundir.FAILED,
+        ),
         "the run is killed": (1, "failed: the run's process was killed by SIGKILL", rundir.FAILED),
         "it is asked to end": (130, "interrupted", rundir.INTERRUPTED),
         "the command is killed": (-signal.SIGKILL, "", rundir.INTERRUPTED),
@@ -123,15 +144,26 @@ def test_however_it_ends_it_is_told_and_nothing_stays(tmp_path: Path, what: str)
 
 def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     file, out = tmp_path / "tiny.yaml", tmp_path / "out"
-    file.write_text(SCENARIO.replace("SECONDS", "0.5").replace("[mqttree-flood]", "[mqttree-flood, mqttree-topic]"))
+    file.write_text(
+        SCENARIO.replace("SECONDS", "0.5").replace(
+            "[mqttree-flood]", "[mqttree-flood, mqttree-topic]"
+        )
+    )
     command = [sys.executable, "-m", "bench.cli", "run", str(file), "--out", str(out)]
     done = subprocess.run(
         ["sh", "-c", 'ulimit -f 0; exec "$0" "$@"', *command],
-        capture_output=True, text=True, timeout=PATIENCE, check=False, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+    )
     name = f"{out}/tiny/broker=mqttree-flood/r1/run.json"
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert f"tiny broker=mqttree-flood r1: failed: cannot write {name}: File too large\n" in done.stdout
+    assert (
+        f"tiny broker=mqttree-flood r1: failed: cannot write {name}: File too large\n"
+        in done.stdout
+    )
     assert "1 of 2 runs were not made (tiny broker=mqttree-topic r1)" in done.stdout
 
 
@@ -140,11 +172,15 @@ def test_a_generator_that_cannot_write_its_trace_says_so(tmp_path: Path) -> None
     cell = scenario.parse(ConfigFile.parse("s.yaml", "topology: local"), "s").cells[0]
     lab: Any = SimpleNamespace(let_go=lambda: None)
     for meanwhile in (True, False):
-        generator = runner.Generator(lab, cell, [], tmp_path / "trace", {"run": "r", "scenario": "s"})
+        generator = runner.Generator(
+            lab, cell, [], tmp_path / "trace", {"run": "r", "scenario": "s"}
+        )
         asyncio.run(generator.hear("ready", PATIENCE))
         if meanwhile:
             generator.say(None)
-            with pytest.raises(runner.RunError, match=r"^generator-0: the trace cannot be written: "):
+            with pytest.raises(
+                runner.RunError, match=r"^generator-0: the trace cannot be written: "
+            ):
                 asyncio.run(generator.hear("done", PATIENCE))
             assert generator.end() == "", "it was said"
         else:
@@ -165,14 +201,25 @@ def marked(mark: str) -> list[str]:
     ("words", "line"),
     [
         (["run", "moon"], "mqttree bench: unknown scenario 'moon': one of "),
-        (["run", "hetero", "--only", "cpu=7"], "mqttree bench: --only cpu=7: cpu is one of 0.05, 0.1, 0.2, 0.5, 1"),
-        (["run", "hetero", "--only", "cup=1"], "mqttree bench: --only cup=1: unknown factor 'cup': one of cpu, mix, broker"),
+        (
+            ["run", "hetero", "--only", "cpu=7"],
+            "mqttree bench: --only cpu=7: cpu is one of 0.05, 0.1, 0.2, 0.5, 1",
+        ),
+        (
+            ["run", "hetero", "--only", "cup=1"],
+            "mqttree bench: --only cup=1: unknown factor 'cup': one of cpu, mix, broker",
+        ),
         (["run", "hetero", "--out", "/dev/null"], "mqttree bench: --out /dev/null: is no folder"),
         (["run", "hetero", "--only", "cpu"], "mqttree bench: --only cpu: expected FACTOR=VALUE"),
-        (["run", "./nothing.yaml"], "mqttree bench: cannot read nothing.yaml: No such file or directory"),
+        (
+            ["run", "./nothing.yaml"],
+            "mqttree bench: cannot read nothing.yaml: No such file or directory",
+        ),
     ],
 )
-def test_bad_input_is_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(words) == 2
     said = capsys.readouterr().err
     assert said.startswith(line) and said.count("\n") == 1

@@ -12,7 +12,14 @@ FLAGS = {"--minutes": "0.15", "--brokers": "3", "--clients": "10", "--faults": "
 def test_three_faults_break_nothing() -> None:
     flags = [word for flag in FLAGS.items() for word in flag]
     command = [sys.executable, "-m", "tests.chaos", *flags, "--kinds", "kill", "cut", "stop"]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(
+        command,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all promises kept" in done.stdout
     assert "Traceback" not in done.stderr

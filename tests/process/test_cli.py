@@ -1,4 +1,5 @@
-"""The command line with real processes: what is refused and how, how a broker begins and ends, and the live view."""
+"""The command line with real processes: what is refused and how, how a broker begins and ends, and
+the live view."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from discovery.address import Address
 from tests.ports import free_ports, ports_in_a_row
 
 PATIENCE = 60.0
-"""s; until what has not come fails the test. Far more than ever needed: the machine may be slow, and busy."""
+"""s; until what has not come fails the test. Far more than ever needed: the machine may be slow,
+and busy."""
 CLI = [sys.executable, "-m", "broker.cli"]
 
 
@@ -38,13 +40,24 @@ def surroundings(**extra: str) -> dict[str, str]:
 
 def mqttree(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [*CLI, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=surroundings(**environment), check=False)
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=surroundings(**environment),
+        check=False,
+    )
 
 
 @contextlib.contextmanager
 def started(*words: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """A command that runs; killed with everything that it started if the test leaves it alive."""
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": surroundings()} | options
+    options = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "env": surroundings(),
+    } | options
     process = subprocess.Popen([sys.executable, "-m", *words], text=True, **options)
     try:
         yield process
@@ -102,10 +115,22 @@ def one_line(found: subprocess.CompletedProcess[str], code: int = 2) -> str:
         (["run", "--bogus"], "mqttree: unrecognized arguments: --bogus"),
         (["run", "--lis", "127.0.0.1:1"], "mqttree: unrecognized arguments: --lis"),
         (["run", "--listen"], "mqttree: argument --listen: expected one argument"),
-        (["run", "--listen", "127.0.0.1:http"], "mqttree: --listen: address '127.0.0.1:http': port 'http' is not a number"),
-        (["run", "--routing", "overlay"], "mqttree: --routing: 'overlay' is not one of flood, interest, topic"),
-        (["run", "-c", "nowhere.yaml"], "mqttree: cannot read nowhere.yaml: No such file or directory"),
-        (["run", "--secret-file", "nowhere"], "mqttree: --secret-file: cannot read nowhere: No such file or directory"),
+        (
+            ["run", "--listen", "127.0.0.1:http"],
+            "mqttree: --listen: address '127.0.0.1:http': port 'http' is not a number",
+        ),
+        (
+            ["run", "--routing", "overlay"],
+            "mqttree: --routing: 'overlay' is not one of flood, interest, topic",
+        ),
+        (
+            ["run", "-c", "nowhere.yaml"],
+            "mqttree: cannot read nowhere.yaml: No such file or directory",
+        ),
+        (
+            ["run", "--secret-file", "nowhere"],
+            "mqttree: --secret-file: cannot read nowhere: No such file or directory",
+        ),
         (["status", "--admin", "x:y"], "mqttree: --admin: address 'x:y': port 'y' is not a number"),
     ],
 )
@@ -116,8 +141,14 @@ def test_a_wrong_command_line(words: list[str], line: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("federation:\n  cluster: a\n  routing: fast\n", ":3: federation.routing: 'fast' is not one of flood, interest, topic"),
-        ("federation: {ruoting: flood}\n", ":1: federation.ruoting: unknown key; did you mean 'routing'?"),
+        (
+            "federation:\n  cluster: a\n  routing: fast\n",
+            ":3: federation.routing: 'fast' is not one of flood, interest, topic",
+        ),
+        (
+            "federation: {ruoting: flood}\n",
+            ":1: federation.ruoting: unknown key; did you mean 'routing'?",
+        ),
         ("listeners: [\n", ":2: "),
         (
             "listeners: {default: {bind: 127.0.0.1:1, max_connections: x}}",
@@ -135,12 +166,16 @@ def test_a_wrong_file(tmp_path: Path, text: str, line: str) -> None:
     path.write_text(text)
     port, admin = free_ports(2)
     where = [] if "listeners" in text else ["--listen", f"127.0.0.1:{port}"]
-    found = mqttree("run", "-c", str(path), *where, "--discovery", "off", "--admin", f"127.0.0.1:{admin}")
+    found = mqttree(
+        "run", "-c", str(path), *where, "--discovery", "off", "--admin", f"127.0.0.1:{admin}"
+    )
     assert one_line(found).startswith(f"mqttree: {path}{line}")
 
 
 def test_a_wrong_variable() -> None:
-    assert one_line(mqttree("run", MQTTREE_DISCOVERY="psychic")).startswith("mqttree: MQTTREE_DISCOVERY: 'psychic' is not one of")
+    assert one_line(mqttree("run", MQTTREE_DISCOVERY="psychic")).startswith(
+        "mqttree: MQTTREE_DISCOVERY: 'psychic' is not one of"
+    )
 
 
 def test_wrong_secrets_and_folders(tmp_path: Path) -> None:
@@ -150,7 +185,9 @@ def test_wrong_secrets_and_folders(tmp_path: Path) -> None:
         mqttree("run", "--secret-file", str(tmp_path / "secret"))
     )
     (tmp_path / "secret").chmod(0o600)
-    assert "a cluster secret needs 16 at least" in one_line(mqttree("run", "--secret-file", str(tmp_path / "secret")))
+    assert "a cluster secret needs 16 at least" in one_line(
+        mqttree("run", "--secret-file", str(tmp_path / "secret"))
+    )
     (tmp_path / "broker-id").write_text("garbage")
     line = one_line(mqttree("run", "--data-dir", str(tmp_path)))
     assert line == f"mqttree: {tmp_path / 'broker-id'}: not a broker id of 16 hexadecimal digits"
@@ -165,8 +202,12 @@ def test_ports_and_folders_that_another_broker_has(tmp_path: Path) -> None:
         wait_for(lambda: answer(admin), "the broker answers")
         line = one_line(mqttree(*running(port, other)[1:]))
         assert re.search(rf"cannot listen on 127\.0\.0\.1:{port}: address (already )?in use", line)
-        assert f"cannot listen on 127.0.0.1:{admin}: address already in use" in one_line(mqttree(*running(other, admin)[1:]))
-        assert "is in use by another broker" in one_line(mqttree(*running(other, other, "--data-dir", str(tmp_path))[1:]))
+        assert f"cannot listen on 127.0.0.1:{admin}: address already in use" in one_line(
+            mqttree(*running(other, admin)[1:])
+        )
+        assert "is in use by another broker" in one_line(
+            mqttree(*running(other, other, "--data-dir", str(tmp_path))[1:])
+        )
         assert answer(admin) is not None
 
 
@@ -181,7 +222,9 @@ def test_status_of_something_else() -> None:
     with started(*running(port, admin)):
         wait_for(lambda: answer(admin), "the broker answers")
         found = mqttree("status", "--admin", f"127.0.0.1:{port}")
-        assert one_line(found, code=1).endswith(f"127.0.0.1:{port} does not answer as a broker's admin port does")
+        assert one_line(found, code=1).endswith(
+            f"127.0.0.1:{port} does not answer as a broker's admin port does"
+        )
 
 
 # ---------------------------------------------------------------- a broker
@@ -199,7 +242,10 @@ def test_bench_is_found() -> None:
 
 def test_help_has_every_flag() -> None:
     text = mqttree("run", "--help").stdout
-    flags = "config listen name data-dir cluster secret-file discovery seed advertise routing admin wait-for log-level"
+    flags = (
+        "config listen name data-dir cluster secret-file discovery seed advertise routing "
+        "admin wait-for log-level"
+    )
     assert all(f"--{flag}" in text for flag in flags.split())
     assert "die-with-parent" not in text
 
@@ -237,7 +283,9 @@ PLUGINS = {
         (["everybody"], "access: {anonymous: no}", "no anonymous access", False),
     ],
 )
-def test_the_start_line_says_who_comes_in(tmp_path: Path, plugins: list[str], more: str, line: str, lets_in: bool) -> None:
+def test_the_start_line_says_who_comes_in(
+    tmp_path: Path, plugins: list[str], more: str, line: str, lets_in: bool
+) -> None:
     """And a client without a name finds that it is true."""
     passwords, config = tmp_path / "passwords", tmp_path / "config.yaml"
     passwords.write_text("anna:$6$x$y\n")
@@ -325,7 +373,9 @@ def test_a_broker_ends_with_its_parent_when_told_to() -> None:
 
 
 def brokers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    return [child for child in psutil.Process(process.pid).children() if "broker.cli" in child.cmdline()]
+    return [
+        child for child in psutil.Process(process.pid).children() if "broker.cli" in child.cmdline()
+    ]
 
 
 def admin_of(broker: psutil.Process) -> int:
@@ -337,7 +387,12 @@ def agreed(brokers: list[psutil.Process]) -> bool:
     states = [answer(admin_of(broker)) for broker in brokers]
     roots = {state["root"] for state in states if state is not None}
     ids = {state["id"] for state in states if state is not None}
-    return None not in states and len(roots) == 1 and roots <= ids and all(state["links"] for state in states if state)
+    return (
+        None not in states
+        and len(roots) == 1
+        and roots <= ids
+        and all(state["links"] for state in states if state)
+    )
 
 
 def gone(brokers: list[psutil.Process]) -> bool:
@@ -352,7 +407,13 @@ def live(port: int, cluster: str) -> tuple[str, ...]:
     return ("broker.cli.live", "--brokers", "3", "--port", str(port), "--cluster", cluster)
 
 
-ROOT = re.compile(r"3 of 3 brokers answer, cluster \S+, the root is (\d+)\n.*\n  kill -9 (\d+)    # the root: (\d+)\n", re.DOTALL)
+ROOT = re.compile(
+    (
+        r"3 of 3 brokers answer, cluster \S+, the root is (\d+)\n.*\n"
+        r"  kill -9 (\d+)    # the root: (\d+)\n"
+    ),
+    re.DOTALL,
+)
 
 
 def pictures(drawn: bytes) -> list[str]:
@@ -372,7 +433,9 @@ def test_live_shows_a_tree_and_its_repair_and_ends_all_of_it(tmp_path: Path) -> 
         brokers = brokers_of(process)
         wait_for(lambda: agreed(brokers), "three brokers agree")
         # a picture before this one may know fewer brokers, and name no root to kill
-        picture = wait_for(lambda: next(filter(ROOT.search, seen()), None), "the view names the root of three")
+        picture = wait_for(
+            lambda: next(filter(ROOT.search, seen()), None), "the view names the root of three"
+        )
         assert f"mosquitto_sub -p {port + 1} -t 'demo/#' -v\n" in picture
         assert f"mosquitto_pub -p {port} -t demo/hello -m hi\n" in picture
         named, pid, again = (int(number) for number in ROOT.findall(picture)[0])
@@ -382,7 +445,10 @@ def test_live_shows_a_tree_and_its_repair_and_ends_all_of_it(tmp_path: Path) -> 
         root.kill()
         rest = [broker for broker in brokers if broker.pid != pid]
         wait_for(lambda: agreed(rest), "two brokers agree")
-        wait_for(lambda: any("dead (killed by SIGKILL)" in each for each in seen()), "the view shows the death")
+        wait_for(
+            lambda: any("dead (killed by SIGKILL)" in each for each in seen()),
+            "the view shows the death",
+        )
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 0
         assert gone(brokers)
@@ -404,7 +470,9 @@ def test_live_on_a_terminal_redraws() -> None:
                 if select.select([ours], [], [], 0.1)[0]:
                     seen += os.read(ours, 65536)
                 whole = pictures(seen)
-                return len(whole) > 2 and any("the root is " in each and "in 0/s out " in each for each in whole)
+                return len(whole) > 2 and any(
+                    "the root is " in each and "in 0/s out " in each for each in whole
+                )
 
             wait_for(shown, "pictures that name the root")
             assert b"\x1b[K" in seen
@@ -436,11 +504,18 @@ def test_live_refuses_a_busy_port() -> None:
         busy.bind(("127.0.0.1", port + 2))
         busy.listen()
         command = [sys.executable, "-m", *live(port, "x")]
-        found = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-        assert one_line(found) == f"mqttree live: cannot listen on 127.0.0.1:{port + 2}: address already in use"
+        found = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        assert (
+            one_line(found)
+            == f"mqttree live: cannot listen on 127.0.0.1:{port + 2}: address already in use"
+        )
 
 
-@pytest.mark.parametrize("words", [["--brokers", "0"], ["--brokers", "x"], ["--port", "65535"], ["--cluster", ""]])
+@pytest.mark.parametrize(
+    "words", [["--brokers", "0"], ["--brokers", "x"], ["--port", "65535"], ["--cluster", ""]]
+)
 def test_live_refuses_bad_input(words: list[str]) -> None:
     command = [sys.executable, "-m", "broker.cli.live", *words]
     if words[0] == "--cluster":

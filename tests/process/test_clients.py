@@ -1,4 +1,5 @@
-"""One broker and the clients that people use: paho-mqtt, aiomqtt, gmqtt, mosquitto's; over TCP, TLS and WebSocket."""
+"""One broker and the clients that people use: paho-mqtt, aiomqtt, gmqtt, mosquitto's; over TCP, TLS
+and WebSocket."""
 
 from __future__ import annotations
 
@@ -17,7 +18,16 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from tests.process.brokers import PATIENCE, Broker, Client, Cluster, Mosquitto, clients, free_ports, mosquitto_pub
+from tests.process.brokers import (
+    PATIENCE,
+    Broker,
+    Client,
+    Cluster,
+    Mosquitto,
+    clients,
+    free_ports,
+    mosquitto_pub,
+)
 
 Make = Callable[..., Client]
 
@@ -59,11 +69,30 @@ def certificate(folder: Path) -> Path:
     """Make a key and a self-signed certificate for 127.0.0.1 and localhost."""
     ca = folder / "cert.pem"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-         "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", folder / "key.pem", "-out", ca],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost,IP:127.0.0.1",
+            "-keyout",
+            folder / "key.pem",
+            "-out",
+            ca,
+        ],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
     return ca
 
 
@@ -73,9 +102,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, C
     ca = certificate(folder)
     with Cluster(folder) as cluster:
         config = folder / "config.yaml"
-        broker = cluster.add("--discovery", "off", "--config", str(config), listen=False, start=False)
+        broker = cluster.add(
+            "--discovery", "off", "--config", str(config), listen=False, start=False
+        )
         ports = free_ports(3)
-        text = CONFIG.format(port=broker.port, tls=ports[0], ws=ports[1], wss=ports[2], folder=folder)
+        text = CONFIG.format(
+            port=broker.port, tls=ports[0], ws=ports[1], wss=ports[2], folder=folder
+        )
         config.write_text(text)
         broker.start().up()
         yield Served(broker, ports, ca), cluster
@@ -111,7 +144,9 @@ LISTENERS: dict[str, Callable[[Served], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("protocol", [3, 4, 5])
 @pytest.mark.parametrize("listener", LISTENERS)
-def test_paho_on_every_listener(one: Served, make: Make, base: str, listener: str, protocol: int) -> None:
+def test_paho_on_every_listener(
+    one: Served, make: Make, base: str, listener: str, protocol: int
+) -> None:
     arguments = LISTENERS[listener](one)
     subscriber = make(**arguments, protocol=protocol, client_id=f"sub-{listener}-{protocol}")
     publisher = make(**arguments, protocol=protocol, client_id=f"pub-{listener}-{protocol}")
@@ -121,7 +156,8 @@ def test_paho_on_every_listener(one: Served, make: Make, base: str, listener: st
     sent += [(f"{base}/1/large", bytes(300_000), 1), (f"{base}/2/empty", b"", 2)]
     publisher.done(*[publisher.publish(*message) for message in sent])
     subscriber.got(len(sent))
-    # In order for each QoS: paho itself lets QoS 0 overtake, and gives QoS 2 to its user at PUBREL only.
+    # In order for each QoS: paho itself lets QoS 0 overtake, and gives QoS 2 to its user at PUBREL
+    # only.
     for qos in (0, 1, 2):
         found = [(m.topic, m.payload, m.qos) for m in subscriber.messages if m.qos == qos]
         assert found == [message for message in sent if message[2] == qos]
@@ -179,7 +215,8 @@ def test_paho_takes_over_its_own_session(one: Served, make: Make, base: str) -> 
 
 
 def test_unacknowledged_messages_come_again(one: Served, make: Make, base: str) -> None:
-    """A subscriber that dies with messages under way gets them after its return, marked DUP, in order."""
+    """A subscriber that dies with messages under way gets them after its return, marked DUP, in
+    order."""
     arguments: dict[str, Any] = {"client_id": "flaky", "protocol": 4, "clean": False}
     first = make(one.port, **arguments)
     first.subscribe(f"{base}/#", 2)
@@ -187,7 +224,8 @@ def test_unacknowledged_messages_come_again(one: Served, make: Make, base: str) 
     publisher = make(one.port)
     mids = [publisher.publish(f"{base}/{1 + n % 2}", str(n), 1 + n % 2) for n in range(20)]
     publisher.done(*mids)
-    # paho begins no QoS 2 message's end before PUBREL, and gives it to us only then; QoS 1 comes and stays unacknowledged
+    # paho begins no QoS 2 message's end before PUBREL, and gives it to us only then; QoS 1 comes
+    # and stays unacknowledged
     first.got(10, f"{base}/1")
     first.break_off()
     second = make(one.port, **arguments)
@@ -224,13 +262,20 @@ def test_paho_v5_properties(one: Served, make: Make, base: str) -> None:
 
 @pytest.mark.parametrize("protocol", [aiomqtt.ProtocolVersion.V311, aiomqtt.ProtocolVersion.V5])
 @pytest.mark.parametrize("listener", ["tcp", "tls", "ws"])
-async def test_aiomqtt(one: Served, base: str, listener: str, protocol: aiomqtt.ProtocolVersion) -> None:
+async def test_aiomqtt(
+    one: Served, base: str, listener: str, protocol: aiomqtt.ProtocolVersion
+) -> None:
     arguments = LISTENERS[listener](one)
     tls = ssl.create_default_context(cafile=str(one.ca)) if "ca" in arguments else None
     transport = arguments.get("transport", "tcp")
 
     def client(**more: Any) -> aiomqtt.Client:
-        more |= {"protocol": protocol, "tls_context": tls, "transport": transport, "timeout": PATIENCE}
+        more |= {
+            "protocol": protocol,
+            "tls_context": tls,
+            "transport": transport,
+            "timeout": PATIENCE,
+        }
         return aiomqtt.Client("127.0.0.1", arguments["port"], **more)
 
     will = aiomqtt.Will(f"{base}/will", b"bye", 1, False)
@@ -244,12 +289,20 @@ async def test_aiomqtt(one: Served, base: str, listener: str, protocol: aiomqtt.
         await subscriber.publish(f"{base}/end", b"end", qos=1)
         found = []
         async for message in subscriber.messages:
-            found.append((message.topic.value.removeprefix(f"{base}/"), message.payload, message.qos, message.retain))
+            found.append(
+                (
+                    message.topic.value.removeprefix(f"{base}/"),
+                    message.payload,
+                    message.qos,
+                    message.retain,
+                )
+            )
             if message.payload == b"end":
                 break
     assert found[0] == ("retained", b"old", 1, True)
     assert found[-1] == ("end", b"end", 1, False)
-    for qos in (0, 1, 2):  # paho, which is below, gives QoS 2 to its user at PUBREL only, so that others overtake it
+    # paho, which is below, gives QoS 2 to its user at PUBREL only, so that others overtake it.
+    for qos in (0, 1, 2):
         expected = [(str(qos), str(n).encode(), qos, False) for n in range(qos, 30, 3)]
         assert [message for message in found[1:-1] if message[2] == qos] == expected
 
@@ -258,7 +311,9 @@ async def test_aiomqtt(one: Served, base: str, listener: str, protocol: aiomqtt.
 
 
 @asynccontextmanager
-async def gmqtt_client(one: Served, name: str, version: int, **more: Any) -> AsyncIterator[tuple[Any, list[Any]]]:
+async def gmqtt_client(
+    one: Served, name: str, version: int, **more: Any
+) -> AsyncIterator[tuple[Any, list[Any]]]:
     """Connect; gives the client, and the list that its messages go to."""
     arguments = {"clean_session": True} | more
     port, tls = arguments.pop("port", one.port), arguments.pop("ssl", False)
@@ -267,7 +322,9 @@ async def gmqtt_client(one: Served, name: str, version: int, **more: Any) -> Asy
     messages: list[Any] = []
     subscribed: list[int] = []
 
-    def on_message(_client: Any, topic: str, payload: bytes, qos: int, properties: dict[str, Any]) -> int:
+    def on_message(
+        _client: Any, topic: str, payload: bytes, qos: int, properties: dict[str, Any]
+    ) -> int:
         messages.append((topic, payload, qos, properties))
         return 0
 
@@ -278,7 +335,8 @@ async def gmqtt_client(one: Served, name: str, version: int, **more: Any) -> Asy
     try:
         yield client, messages
     finally:
-        with suppress(ssl.SSLError):  # asyncio's TLS objects to acknowledgements that are still on their way to us
+        # asyncio's TLS objects to acknowledgements that are still on their way to us.
+        with suppress(ssl.SSLError):
             await client.disconnect()
 
 
@@ -302,7 +360,10 @@ async def test_gmqtt(one: Served, base: str, version: int, tls: bool) -> None:
         before = one.broker.view()["retained"]
         publisher.publish(f"{base}/retained", b"old", qos=1, retain=True)
         await eventually(lambda: one.broker.view()["retained"] > before)
-        async with gmqtt_client(one, f"gmqtt-late-{version}-{tls}", version, **more) as (late, kept):
+        async with gmqtt_client(one, f"gmqtt-late-{version}-{tls}", version, **more) as (
+            late,
+            kept,
+        ):
             late.subscribe(f"{base}/retained", qos=1)
             await eventually(lambda: kept)
             assert kept[0][:3] == (f"{base}/retained", b"old", 1)
@@ -313,7 +374,9 @@ async def test_gmqtt(one: Served, base: str, version: int, tls: bool) -> None:
         for number in range(30):
             publisher.publish(f"{base}/{number % 3}/x", str(number), qos=number % 3, **properties)
         await eventually(lambda: len(messages) >= 30)
-        assert [m[:3] for m in messages] == [(f"{base}/{n % 3}/x", str(n).encode(), n % 3) for n in range(30)]
+        assert [m[:3] for m in messages] == [
+            (f"{base}/{n % 3}/x", str(n).encode(), n % 3) for n in range(30)
+        ]
         if version == 5:
             assert all(m[3]["user_property"] == [("a", "1"), ("b", "2")] for m in messages)
         subscriber.unsubscribe(f"{base}/+/x")
@@ -346,10 +409,14 @@ def test_mosquitto(one: Served, base: str, tmp_path: Path, version: str, tls: bo
     port = one.tls if tls else one.port
     common = ["-V", f"mqttv{version}"] + (["--cafile", str(one.ca)] if tls else [])
     mosquitto_pub(port, *common, "-t", f"{base}/retained", "-m", "old", "-r", "-q", "1")
-    with Mosquitto(tmp_path, port, *common, "-t", f"{base}/#", "-q", "2", "-F", "%t %q %r %p") as subscriber:
+    with Mosquitto(
+        tmp_path, port, *common, "-t", f"{base}/#", "-q", "2", "-F", "%t %q %r %p"
+    ) as subscriber:
         subscriber.got(1)
         for qos in (0, 1, 2):
-            mosquitto_pub(port, *common, "-t", f"{base}/{qos}", "-q", str(qos), "-l", lines=["a", "b", "c"])
+            mosquitto_pub(
+                port, *common, "-t", f"{base}/{qos}", "-q", str(qos), "-l", lines=["a", "b", "c"]
+            )
         file = tmp_path / "large"
         file.write_text("x" * 500_000)
         mosquitto_pub(port, *common, "-t", f"{base}/large", "-f", str(file), "-q", "1")
@@ -377,14 +444,42 @@ def test_mosquitto_rr(one: Served, base: str, tmp_path: Path) -> None:
     """Request and response, as MQTT 5 means them."""
     with Mosquitto(tmp_path, one.port, "-V", "5", "-t", f"{base}/ask", "-F", "%R %D %p") as server:
         asking = subprocess.Popen(
-            ["mosquitto_rr", "-p", str(one.port), "-V", "5", "-t", f"{base}/ask", "-e", f"{base}/answer", "-m", "question",
-             "-D", "publish", "correlation-data", "c1", "-W", "50"],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [
+                "mosquitto_rr",
+                "-p",
+                str(one.port),
+                "-V",
+                "5",
+                "-t",
+                f"{base}/ask",
+                "-e",
+                f"{base}/answer",
+                "-m",
+                "question",
+                "-D",
+                "publish",
+                "correlation-data",
+                "c1",
+                "-W",
+                "50",
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         try:
             assert server.got(1) == [f"{base}/answer c1 question"]
             mosquitto_pub(
-                one.port, "-V", "5", "-t", f"{base}/answer", "-m", "42", "-D", "publish", "correlation-data", "c1"
+                one.port,
+                "-V",
+                "5",
+                "-t",
+                f"{base}/answer",
+                "-m",
+                "42",
+                "-D",
+                "publish",
+                "correlation-data",
+                "c1",
             )
             assert asking.communicate(timeout=PATIENCE)[0] == "42\n"
         finally:

@@ -1,4 +1,5 @@
-"""`mqttree drain` and restarts one after the other, with real processes: nobody who stays elsewhere misses anything."""
+"""`mqttree drain` and restarts one after the other, with real processes: nobody who stays elsewhere
+misses anything."""
 
 from __future__ import annotations
 
@@ -33,10 +34,21 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def command(broker: Broker, *flags: str) -> subprocess.CompletedProcess[str]:
     """mqttree drain."""
     return subprocess.run(
-        [sys.executable, "-m", "broker.cli", "drain", "--admin", f"127.0.0.1:{broker.admin}", *flags],
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
+        [
+            sys.executable,
+            "-m",
+            "broker.cli",
+            "drain",
+            "--admin",
+            f"127.0.0.1:{broker.admin}",
+            *flags,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
         env={name: value for name, value in os.environ.items() if not name.startswith("MQTTREE_")},
-    )  # fmt: skip
+    )
 
 
 def ask(broker: Broker, method: str, path: str, **headers: str) -> tuple[int, str]:
@@ -63,10 +75,15 @@ def test_clients_are_sent_to_the_others(cluster: Cluster) -> None:
         four.subscribe("#", 1)
         there.subscribe("#", 1)
         probe = make(one.port)
-        until(lambda: probe.publish("probe", "x", 1) and there.payloads("probe"), "the link carries")
+        until(
+            lambda: probe.publish("probe", "x", 1) and there.payloads("probe"), "the link carries"
+        )
         done = command(one)
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.splitlines()[0].startswith("clients: ") and done.stdout.splitlines()[-1] == "gone"
+        assert (
+            done.stdout.splitlines()[0].startswith("clients: ")
+            and done.stdout.splitlines()[-1] == "gone"
+        )
         assert ended(one) == 0
         farewell = raw.take()
         assert isinstance(farewell, Disconnect) and farewell.reason == 0x9C
@@ -85,7 +102,10 @@ def test_state_access_and_the_second_time(cluster: Cluster) -> None:
     assert ask(broker, "POST", "/api/federation")[0] == 404
     assert ask(broker, "POST", "/healthz")[0] == 405
     assert ask(broker, "POST", "/api/drain", Origin="http://evil.example")[0] == 403
-    assert ask(broker, "POST", "/api/drain?rate=fast") == (400, "rate: 'fast' is not a number from 0.01 to 1e+06\n")
+    assert ask(broker, "POST", "/api/drain?rate=fast") == (
+        400,
+        "rate: 'fast' is not a number from 0.01 to 1e+06\n",
+    )
     itself = (("--to", broker.address), ("--to", f"127.0.0.1:{broker.admin}"))
     for flags in (("--rate", "0"), ("--to", "0.0.0.0:1"), ("--within", "soon"), *itself):
         done = command(broker, *flags)
@@ -95,12 +115,18 @@ def test_state_access_and_the_second_time(cluster: Cluster) -> None:
         held = [make(broker.port) for _ in range(3)]
         done = command(broker, "--rate", "0.01", "--no-wait")
         assert done.returncode == 0 and done.stdout.startswith("clients: ")
-        view = until(lambda: (v := broker.view())["drain"]["clients_left"] == 2 and v, "the first one is told to go")
+        view = until(
+            lambda: (v := broker.view())["drain"]["clients_left"] == 2 and v,
+            "the first one is told to go",
+        )
         assert view["draining"] is True and view["drain"]["state"] == "clients"
         status = subprocess.run(
             [sys.executable, "-m", "broker.cli", "status", "--admin", f"127.0.0.1:{broker.admin}"],
-            capture_output=True, text=True, timeout=PATIENCE, check=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=True,
+        )
         assert "draining clients: waits for 2 clients, " in status.stdout
         status_code, text = ask(broker, "POST", "/api/drain")
         assert status_code == 202 and json.loads(text)["draining"] is True
@@ -122,7 +148,8 @@ def test_a_signal_stops_a_broker_that_drains(cluster: Cluster) -> None:
 
 
 class Stream:
-    """A client that publishes until it is told not to, or is sent away: QoS 1 and 2 in turn, each message once."""
+    """A client that publishes until it is told not to, or is sent away: QoS 1 and 2 in turn, each
+    message once."""
 
     def __init__(self, client: Client, name: str) -> None:
         self.client = client
@@ -145,7 +172,11 @@ class Stream:
 
     def acknowledged(self, qos: int) -> list[bytes]:
         """Payloads that a broker took over."""
-        return [payload for mid, (found, payload) in self.sent.items() if found == qos and mid in self.client.acknowledged]
+        return [
+            payload
+            for mid, (found, payload) in self.sent.items()
+            if found == qos and mid in self.client.acknowledged
+        ]
 
 
 class Faithful:
@@ -156,10 +187,14 @@ class Faithful:
         self._payloads: dict[int, bytes] = {}
         self.times = 0
         version = paho.MQTTProtocolVersion.MQTTv311
-        self.paho = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=version, clean_session=True)
+        self.paho = paho.Client(
+            CallbackAPIVersion.VERSION2, name, protocol=version, clean_session=True
+        )
         self.paho.reconnect_delay_set(1, 1)
         self.paho.on_connect = self._on_connect
-        self.paho.on_publish = lambda _c, _d, mid, _r, _p: self.acknowledged.append(self._payloads[mid])
+        self.paho.on_publish = lambda _c, _d, mid, _r, _p: self.acknowledged.append(
+            self._payloads[mid]
+        )
         self.paho.connect("127.0.0.1", port)
         self.paho.loop_start()
         until(lambda: self.times, "connected")
@@ -178,45 +213,80 @@ class Faithful:
 
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
 def test_rolling_restart(cluster: Cluster, routing: str) -> None:
-    """Each of three brokers is drained and started again; who is connected elsewhere gets all that anybody was told is safe."""
+    """Each of three brokers is drained and started again; who is connected elsewhere gets all that
+    anybody was told is safe."""
     brokers = [cluster.add("--routing", routing) for _ in range(3)]
     for broker in brokers:
         broker.up()
     for leaving in brokers:
         cluster.agree()
         with clients() as make:
-            watchers = {broker: make(broker.port, client_id=f"watcher {broker.name}") for broker in brokers}
+            watchers = {
+                broker: make(broker.port, client_id=f"watcher {broker.name}") for broker in brokers
+            }
             for watcher in watchers.values():
                 watcher.subscribe("load/#", 2)
             hello = make(leaving.port)
             stay = [watcher for broker, watcher in watchers.items() if broker is not leaving]
-            until(lambda hello=hello, stay=stay: hello.publish("load/hello", "x") and all(w.payloads() for w in stay), "carried")
+            until(
+                lambda hello=hello, stay=stay: (
+                    hello.publish("load/hello", "x") and all(w.payloads() for w in stay)
+                ),
+                "carried",
+            )
             faithful = Faithful(leaving.port, "faithful")
             streams = {broker: Stream(make(broker.port), broker.name) for broker in brokers}
             try:
                 for number in range(50):
                     faithful.publish(f"before {number}".encode())
-                until(lambda streams=streams: all(len(stream.sent) > 100 for stream in streams.values()), "some traffic")
+                until(
+                    lambda streams=streams: all(
+                        len(stream.sent) > 100 for stream in streams.values()
+                    ),
+                    "some traffic",
+                )
                 done = command(leaving)
                 assert (done.returncode, done.stderr) == (0, "")
                 assert ended(leaving) == 0
-                assert leaving.lines("drained in")[-1:] and "left are" not in leaving.lines("drained in")[-1]
+                assert (
+                    leaving.lines("drained in")[-1:]
+                    and "left are" not in leaving.lines("drained in")[-1]
+                )
                 for number in range(50):
                     faithful.publish(f"meanwhile {number}".encode())
                 leaving.start().up()
                 cluster.agree()
-                until(lambda faithful=faithful: len(set(faithful.acknowledged)) == 100, "the faithful client is back")
+                until(
+                    lambda faithful=faithful: len(set(faithful.acknowledged)) == 100,
+                    "the faithful client is back",
+                )
             finally:
                 for stream in streams.values():
                     stream.end()
                 faithful.close()
             going = [stream for broker, stream in streams.items() if broker is not leaving]
-            until(lambda going=going: all(s.client.acknowledged.issuperset(s.sent) for s in going), "acknowledgements")
-            due = [payload for stream in streams.values() for qos in (1, 2) for payload in stream.acknowledged(qos)]
+            until(
+                lambda going=going: all(s.client.acknowledged.issuperset(s.sent) for s in going),
+                "acknowledgements",
+            )
+            due = [
+                payload
+                for stream in streams.values()
+                for qos in (1, 2)
+                for payload in stream.acknowledged(qos)
+            ]
             due += faithful.acknowledged
             assert len(due) > 300
             for watcher in stay:
-                until(lambda w=watcher, due=due: set(due) <= set(w.payloads()), f"all of {len(due)} at {watcher.port}")
+                until(
+                    lambda w=watcher, due=due: set(due) <= set(w.payloads()),
+                    f"all of {len(due)} at {watcher.port}",
+                )
                 assert not watcher.lost.is_set()
-                once = {payload for stream in streams.values() for qos, payload in stream.sent.values() if qos == 2}
+                once = {
+                    payload
+                    for stream in streams.values()
+                    for qos, payload in stream.sent.values()
+                    if qos == 2
+                }
                 assert not once.intersection(repeated(watcher.payloads()))

@@ -1,4 +1,5 @@
-"""Brokers as real processes that act as one, seen by real clients; and what happens when some of them die, hang or come late."""
+"""Brokers as real processes that act as one, seen by real clients; and what happens when some of
+them die, hang or come late."""
 
 from __future__ import annotations
 
@@ -18,7 +19,17 @@ from paho.mqtt.properties import Properties
 from broker.base.link_keys import cluster_key
 from discovery.announcement import decode
 from discovery.drivers.multicast import GROUP, PORT
-from tests.process.brokers import PATIENCE, Broker, Client, Cluster, Mosquitto, clients, mosquitto_pub, repeated, until
+from tests.process.brokers import (
+    PATIENCE,
+    Broker,
+    Client,
+    Cluster,
+    Mosquitto,
+    clients,
+    mosquitto_pub,
+    repeated,
+    until,
+)
 
 Make = Callable[..., Client]
 
@@ -59,7 +70,8 @@ def base() -> str:
 
 
 def wait_subscribed(publisher: Client, subscribers: list[Client], topic: str) -> None:
-    """Return when what is published here reaches all of these: probes are repeated until they have."""
+    """Return when what is published here reaches all of these: probes are repeated until they
+    have."""
 
     def reached() -> bool:
         publisher.publish(topic, b"probe", 1)
@@ -72,7 +84,9 @@ def wait_subscribed(publisher: Client, subscribers: list[Client], topic: str) ->
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_everybody_gets_everything_exactly_once(five: Cluster, make: Make, base: str, qos: int) -> None:
+def test_everybody_gets_everything_exactly_once(
+    five: Cluster, make: Make, base: str, qos: int
+) -> None:
     number = 40
     five.settle()
     subscribers = []
@@ -80,11 +94,18 @@ def test_everybody_gets_everything_exactly_once(five: Cluster, make: Make, base:
         subscriber = make(broker.port, protocol=protocol)
         assert subscriber.subscribe(f"{base}/#", qos) == [qos]
         subscribers.append(subscriber)
-    publishers = [make(broker.port, protocol=5 if index % 2 else 4) for index, broker in enumerate(five.brokers)]
+    publishers = [
+        make(broker.port, protocol=5 if index % 2 else 4)
+        for index, broker in enumerate(five.brokers)
+    ]
     for index, publisher in enumerate(publishers):
-        publisher.done(*[publisher.publish(f"{base}/{index}", f"{index} {n}", qos) for n in range(number)])
+        publisher.done(
+            *[publisher.publish(f"{base}/{index}", f"{index} {n}", qos) for n in range(number)]
+        )
     expected = {f"{base}/{i}": [f"{i} {n}".encode() for n in range(number)] for i in range(5)}
-    whole = qos > 0 or five.arrived(lambda: all(len(s.payloads()) >= 5 * number for s in subscribers), "all messages everywhere")
+    whole = qos > 0 or five.arrived(
+        lambda: all(len(s.payloads()) >= 5 * number for s in subscribers), "all messages everywhere"
+    )
     if qos:
         for subscriber in subscribers:
             subscriber.got(5 * number)
@@ -108,19 +129,36 @@ def test_mosquitto_clients_at_every_broker(five: Cluster, base: str, tmp_path: P
     try:
         for index, broker in enumerate(five.brokers):
             version = ("311", "5", "31")[index % 3]
-            flags = ["-t", f"{base}/+", "-q", str(index % 3), "-V", f"mqttv{version}", "-F", "%t %p"]
+            flags = [
+                "-t",
+                f"{base}/+",
+                "-q",
+                str(index % 3),
+                "-V",
+                f"mqttv{version}",
+                "-F",
+                "%t %p",
+            ]
             listening.append(Mosquitto(tmp_path, broker.port, *flags).__enter__())
         lines = [str(n) for n in range(number)]
         for index, broker in enumerate(five.brokers):
-            mosquitto_pub(broker.port, "-t", f"{base}/{index}", "-q", str((index + 1) % 3), "-l", lines=lines)
+            mosquitto_pub(
+                broker.port, "-t", f"{base}/{index}", "-q", str((index + 1) % 3), "-l", lines=lines
+            )
 
         def came(subscriber: Mosquitto, index: int) -> list[str]:
-            return [line.split()[1] for line in subscriber.lines() if line.startswith(f"{base}/{index} ")]
+            return [
+                line.split()[1]
+                for line in subscriber.lines()
+                if line.startswith(f"{base}/{index} ")
+            ]
 
         sure = [index for index in range(5) if (index + 1) % 3]  # published at QoS 1 or 2
         for subscriber, index in itertools.product(listening, sure):
             until(lambda s=subscriber, i=index: len(came(s, i)) >= number, f"the lines of {index}")
-        if five.arrived(lambda: all(len(s.lines()) >= 5 * number for s in listening), "all lines everywhere"):
+        if five.arrived(
+            lambda: all(len(s.lines()) >= 5 * number for s in listening), "all lines everywhere"
+        ):
             sure = list(range(5))
         for subscriber, index in itertools.product(listening, sure):
             assert came(subscriber, index) == lines
@@ -139,9 +177,14 @@ def test_published_at_one_qos_granted_another(five: Cluster, make: Make, base: s
     publisher = make(one.port)
     for published in (0, 1, 2):
         publisher.done(publisher.publish(f"{base}/{published}", b"x", published))
-    whole = five.arrived(lambda: all(len(s.payloads()) >= 3 for s in subscribers.values()), "three messages each")
+    whole = five.arrived(
+        lambda: all(len(s.payloads()) >= 3 for s in subscribers.values()), "three messages each"
+    )
     for granted, subscriber in subscribers.items():
-        until(lambda s=subscriber: s.payloads(f"{base}/1") and s.payloads(f"{base}/2"), "what was published at QoS 1 and 2")
+        until(
+            lambda s=subscriber: s.payloads(f"{base}/1") and s.payloads(f"{base}/2"),
+            "what was published at QoS 1 and 2",
+        )
         qos = {m.topic[-1]: m.qos for m in subscriber.messages}
         assert qos == {str(p): min(p, granted) for p in (0, 1, 2) if whole or str(p) in qos}
 
@@ -180,7 +223,10 @@ def test_retained_messages_are_everywhere(five: Cluster, make: Make, base: str) 
         mine = f"mine {broker.name}".encode()
         late.publish(f"{base}/mine", mine, 1)
         assert late.got(1) == [mine]
-        until(lambda m=mine: all(m in s.payloads(f"{base}/mine") for s in live), "the marker is everywhere")
+        until(
+            lambda m=mine: all(m in s.payloads(f"{base}/mine") for s in live),
+            "the marker is everywhere",
+        )
 
 
 def test_wills_reach_the_other_brokers(five: Cluster, make: Make, base: str) -> None:
@@ -246,7 +292,13 @@ def test_properties_survive_two_hops(five: Cluster, make: Make, base: str) -> No
 
 def test_wildcards_and_unsubscribe(five: Cluster, make: Make, base: str) -> None:
     one, other = five.two_hops()
-    filters = {"+": {"a"}, "a/+": {"a/b", "a/"}, "a/#": {"a", "a/", "a/b", "a/b/c"}, "+/b/#": {"a/b", "a/b/c"}, "x": set()}
+    filters = {
+        "+": {"a"},
+        "a/+": {"a/b", "a/"},
+        "a/#": {"a", "a/", "a/b", "a/b/c"},
+        "+/b/#": {"a/b", "a/b/c"},
+        "x": set(),
+    }
     topics = ["a", "a/", "a/b", "a/b/c", "end"]
     subscribers = {}
     for wanted in filters:
@@ -261,7 +313,11 @@ def test_wildcards_and_unsubscribe(five: Cluster, make: Make, base: str) -> None
     publisher.publish(f"{base}/end/of/it", b"end of it", 1)
     for wanted, subscriber in subscribers.items():
         until(lambda s=subscriber: s.payloads(f"{base}/end/of/it"), "the end")
-        expected = {t.encode() for t in filters[wanted]} | {b"end of it"} | ({b"end"} if wanted == "+" else set())
+        expected = (
+            {t.encode() for t in filters[wanted]}
+            | {b"end of it"}
+            | ({b"end"} if wanted == "+" else set())
+        )
         assert set(subscriber.payloads()) == expected
         assert not repeated(subscriber.payloads())
     assert not any(m.topic.startswith("$") for m in everything.messages)
@@ -273,7 +329,9 @@ def test_wildcards_and_unsubscribe(five: Cluster, make: Make, base: str) -> None
 
 
 @pytest.mark.parametrize(("size", "number"), [(1_000_000, 5), (20_000_000, 2)])
-def test_large_payloads_leave_the_tree_alone(five: Cluster, make: Make, base: str, size: int, number: int) -> None:
+def test_large_payloads_leave_the_tree_alone(
+    five: Cluster, make: Make, base: str, size: int, number: int
+) -> None:
     five.settle()
     one, other = five.two_hops()
     before = [(b.view()["epoch"], b.counter("links_closed")) for b in five.brokers]
@@ -309,7 +367,9 @@ class Traffic:
         for key, publisher in self.publishers.items():
             mids = self.sent[key]
             if len(publisher.acknowledged.intersection(mids)) + 20 >= len(mids):
-                mids.append(publisher.publish(f"{self.base}/{key[0]}/{key[1]}", str(len(mids)), key[1]))
+                mids.append(
+                    publisher.publish(f"{self.base}/{key[0]}/{key[1]}", str(len(mids)), key[1])
+                )
         return False
 
     def flow(self, number: int) -> None:
@@ -334,7 +394,10 @@ class Traffic:
             expected = [str(n).encode() for n in range(len(mids))]
             for subscriber in self.subscribers:
                 topic = f"{self.base}/{i}/{qos}"
-                until(lambda s=subscriber, t=topic, e=expected: set(s.payloads(t)) >= set(e), f"all of {topic}")
+                until(
+                    lambda s=subscriber, t=topic, e=expected: set(s.payloads(t)) >= set(e),
+                    f"all of {topic}",
+                )
                 found = subscriber.payloads(topic)
                 assert list(dict.fromkeys(found)) == expected
                 if qos == 2:
@@ -380,8 +443,13 @@ def test_one_is_stopped_and_continued(five: Cluster, make: Make, base: str, who:
     # A client of the one that was stopped misses nothing either.
     for (i, qos), mids in traffic.sent.items():
         topic = f"{base}/{i}/{qos}"
-        until(lambda t=topic, m=mids: len(set(frozen.payloads(t))) == len(m), f"{topic} at the one that was stopped")
-        assert list(dict.fromkeys(frozen.payloads(topic))) == [str(n).encode() for n in range(len(mids))]
+        until(
+            lambda t=topic, m=mids: len(set(frozen.payloads(t))) == len(m),
+            f"{topic} at the one that was stopped",
+        )
+        assert list(dict.fromkeys(frozen.payloads(topic))) == [
+            str(n).encode() for n in range(len(mids))
+        ]
         assert qos == 1 or not repeated(frozen.payloads(topic))
 
 
@@ -407,7 +475,10 @@ def test_a_sixth_comes_late_and_leaves(five: Cluster, make: Make, base: str) -> 
         traffic.flow(5)
         for (i, qos), mids in traffic.sent.items():
             topic, last = f"{base}/{i}/{qos}", str(len(mids) - 1).encode()
-            until(lambda t=topic, m=last: m in early.payloads(t), f"the newest of {topic} at the sixth")
+            until(
+                lambda t=topic, m=last: m in early.payloads(t),
+                f"the newest of {topic} at the sixth",
+            )
             numbers = [int(payload) for payload in early.payloads(topic)]
             assert min(numbers) >= before[i, qos], "older than the broker"
             assert numbers == list(range(numbers[0], len(mids)))
@@ -415,7 +486,10 @@ def test_a_sixth_comes_late_and_leaves(five: Cluster, make: Make, base: str) -> 
         five.agree(others)
         traffic.flow(5)
         traffic.check()
-        until(lambda: all(broker.counter("discovery_leaves") for broker in others), "all have heard the goodbye")
+        until(
+            lambda: all(broker.counter("discovery_leaves") for broker in others),
+            "all have heard the goodbye",
+        )
         assert not repeated(late.payloads())
     finally:
         five.brokers.remove(sixth)
@@ -451,7 +525,8 @@ def test_one_seed_is_enough(tmp_path: Path, make: Make) -> None:
         cluster.add("--seed", second.address)
         dead = Broker(tmp_path, "dead", [], cluster="").address
         cluster.add("--seed", dead, "--seed", f"localhost:{first.port}")
-        # Each knows one other at most; gossip tells the rest, and everybody has a link to everybody.
+        # Each knows one other at most; gossip tells the rest, and everybody has a link to
+        # everybody.
         assert len(cluster.agree()) == 4
         subscribers = [make(broker.port) for broker in cluster.brokers]
         for subscriber in subscribers:
@@ -496,35 +571,60 @@ def test_only_those_with_the_secret_federate(tmp_path: Path, make: Make) -> None
         outside = {
             "wrong secret": cluster.add("--secret-file", wrong),
             "no secret": cluster.add(),
-            "other cluster": cluster.add("--secret-file", right, cluster=f"{cluster.cluster}-other"),
+            "other cluster": cluster.add(
+                "--secret-file", right, cluster=f"{cluster.cluster}-other"
+            ),
             "wrong secret, seed": cluster.add("--secret-file", wrong, *static),
             "no secret, seed": cluster.add(*static),
-            "other cluster, seed": cluster.add("--secret-file", right, *static, cluster=f"{cluster.cluster}-another"),
+            "other cluster, seed": cluster.add(
+                "--secret-file", right, *static, cluster=f"{cluster.cluster}-another"
+            ),
         }
         for what, broker in outside.items():
             broker.up()
             until(lambda b=broker: alone(b), f"{what}: alone")
         a = pair[0]
-        until(lambda: a.counter("discovery_wrong_secret"), "datagrams with a wrong secret are counted")
-        until(lambda: a.counter("discovery_wrong_cluster"), "datagrams of another cluster are counted")
+        until(
+            lambda: a.counter("discovery_wrong_secret"), "datagrams with a wrong secret are counted"
+        )
+        until(
+            lambda: a.counter("discovery_wrong_cluster"), "datagrams of another cluster are counted"
+        )
         until(lambda: a.counter("link_wrong_secret"), "links without a secret are counted")
-        until(lambda: a.counter("links_refused"), "links that another one refused, as our secret is not its own, are counted")
+        until(
+            lambda: a.counter("links_refused"),
+            "links that another one refused, as our secret is not its own, are counted",
+        )
         until(lambda: a.counter("link_wrong_cluster"), "links of another cluster are counted")
         for what in ("wrong secret", "no secret"):
-            until(lambda w=what: outside[w].counter("discovery_wrong_secret"), f"{what}: it counts as well")
+            until(
+                lambda w=what: outside[w].counter("discovery_wrong_secret"),
+                f"{what}: it counts as well",
+            )
             assert 1 <= len(outside[what].lines("WARNING")) <= cluster.minutes()
         for what in ("wrong secret, seed", "no secret, seed", "other cluster, seed"):
             # the broker that dials is told why, too
             until(lambda w=what: outside[w].lines("WARNING", a.address), f"{what}: a line")
-        # However often they try, one line for each kind of fault and host a minute; none for other clusters' datagrams.
-        until(lambda: a.counter("link_wrong_cluster") >= 3 and a.counter("link_wrong_secret") >= 3, "they try again")
+        # However often they try, one line for each kind of fault and host a minute; none for other
+        # clusters' datagrams.
+        until(
+            lambda: a.counter("link_wrong_cluster") >= 3 and a.counter("link_wrong_secret") >= 3,
+            "they try again",
+        )
         warnings = a.lines("WARNING")
         assert 4 <= len(warnings) <= 4 * cluster.minutes()
-        for words in ("not signed|another cluster secret", "refused the link", "no cluster secret", "-another'"):
+        for words in (
+            "not signed|another cluster secret",
+            "refused the link",
+            "no cluster secret",
+            "-another'",
+        ):
             assert any(word in line for line in warnings for word in words.split("|"))
         for what, broker in outside.items():
             lines = broker.lines("WARNING")
-            assert not lines if what == "other cluster" else 1 <= len(lines) <= cluster.minutes(), what
+            assert not lines if what == "other cluster" else 1 <= len(lines) <= cluster.minutes(), (
+                what
+            )
         # Nobody else is disturbed.
         assert [(b.view()["root"], b.counter("links_opened")) for b in pair] == before
         cluster.agree(pair)
@@ -541,7 +641,11 @@ def overhear() -> socket.socket:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind((GROUP, PORT))
-    sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(GROUP) + socket.inet_aton("127.0.0.1"))
+    sock.setsockopt(
+        socket.IPPROTO_IP,
+        socket.IP_ADD_MEMBERSHIP,
+        socket.inet_aton(GROUP) + socket.inet_aton("127.0.0.1"),
+    )
     sock.settimeout(PATIENCE)
     return sock
 
@@ -575,14 +679,30 @@ def test_a_replayed_announcement_changes_nothing(tmp_path: Path) -> None:
         with overhear() as group:
             gone = cluster.add()
             cluster.agree()
-            datagram = heard_of(group, cluster_key(secret.encode(), cluster.cluster), cluster.cluster, gone.view()["id"])
+            datagram = heard_of(
+                group,
+                cluster_key(secret.encode(), cluster.cluster),
+                cluster.cluster,
+                gone.view()["id"],
+            )
         assert gone.terminate() == 0
         cluster.agree(stay)
-        until(lambda: all(broker.counter("discovery_leaves") for broker in stay), "both have heard the goodbye")
+        until(
+            lambda: all(broker.counter("discovery_leaves") for broker in stay),
+            "both have heard the goodbye",
+        )
 
         def facts() -> list[Any]:
             counted = ("links_opened", "links_closed", "discovery_dials")
-            return [(v["root"], v["links"][0]["peer"], v["members"], [v["counters"][c] for c in counted]) for v in views()]
+            return [
+                (
+                    v["root"],
+                    v["links"][0]["peer"],
+                    v["members"],
+                    [v["counters"][c] for c in counted],
+                )
+                for v in views()
+            ]
 
         def views() -> list[dict[str, Any]]:
             return [broker.view() for broker in stay]

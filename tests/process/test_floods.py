@@ -16,7 +16,18 @@ import psutil
 import pytest
 
 from broker.base import limits
-from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Puback, Publish, Suback, Subscribe, SubscriptionRequest
+from broker.wire import (
+    Connack,
+    Connect,
+    Decoder,
+    Disconnect,
+    Packet,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+)
 from broker.wire import encode_packet as encode
 from broker.wire.properties import Property
 from broker.wire.varint import encode_varint
@@ -44,14 +55,20 @@ class Raw:
         if receive_buffer:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.sock.settimeout(PATIENCE)
-        if source != "127.0.0.1":  # a port is found when it connects, even if thousands are in TIME_WAIT
+        # A port is found when it connects, even if thousands are in TIME_WAIT.
+        if source != "127.0.0.1":
             self.sock.bind((source, 0))
         self.sock.connect(("127.0.0.1", port))
         self.decoder = Decoder(version)
         self.version = version
         self.packets: list[Packet] = []
         if client_id:
-            self.sock.sendall(encode(Connect("MQTT", version, True, 0, client_id, None, None, None, properties), version))
+            self.sock.sendall(
+                encode(
+                    Connect("MQTT", version, True, 0, client_id, None, None, None, properties),
+                    version,
+                )
+            )
             connack = self.take()
             assert isinstance(connack, Connack)
             assert connack.code == 0
@@ -69,7 +86,8 @@ class Raw:
         return self.packets.pop(0)
 
     def closed(self) -> int | None:
-        """Wait until the broker has closed; returns the reason of its DISCONNECT or CONNACK, 0 without one."""
+        """Wait until the broker has closed; returns the reason of its DISCONNECT or CONNACK, 0
+        without one."""
         reason = 0
         try:
             while data := self.sock.recv(1 << 16):
@@ -106,7 +124,9 @@ class Witness:
         """Messages go through, in order and once."""
         for _ in range(times):
             self.number += 1
-            self.publisher.send(Publish("witness", b"%d" % self.number, 1, packet_id=1 + self.number % 60_000))
+            self.publisher.send(
+                Publish("witness", b"%d" % self.number, 1, packet_id=1 + self.number % 60_000)
+            )
             message = self.subscriber.take()
             assert isinstance(message, Publish)
             assert message.payload == b"%d" % self.number
@@ -158,7 +178,8 @@ def rss(broker: Broker) -> int:
 
 
 def open_halfway(port: int, number: int) -> list[socket.socket]:
-    """Connections that say the beginning of a CONNECT, or nothing; from many addresses, as ports are few."""
+    """Connections that say the beginning of a CONNECT, or nothing; from many addresses, as ports
+    are few."""
     start = encode(Connect("MQTT", 4, True, 0, "half"), 4)
     found = []
     for index in range(number):
@@ -178,23 +199,43 @@ def test_half_open_connections_and_slow_connects(broker: Broker, witness: Witnes
     until(lambda: broker.view()["open"] == HALF_OPEN + 22, "all are open")
     assert rss(broker) - before < HALF_OPEN * 40_000 + 10 * MIB
     witness.served()
-    said = encode(Connect("MQTT", 5, True, 0, "slow", None, None, None, {Property.USER_PROPERTY: [("k", "v" * 50)]}), 5)
+    said = encode(
+        Connect(
+            "MQTT",
+            5,
+            True,
+            0,
+            "slow",
+            None,
+            None,
+            None,
+            {Property.USER_PROPERTY: [("k", "v" * 50)]},
+        ),
+        5,
+    )
     for index in range(len(said)):  # byte by byte, all of them, somebody else between every two
         for number, raw in enumerate(slow):
-            raw.sock.sendall(said[index : index + 1] if index != said.index(b"slow") else b"%d" % (number % 10))
+            raw.sock.sendall(
+                said[index : index + 1] if index != said.index(b"slow") else b"%d" % (number % 10)
+            )
         if index % 10 == 0:
             witness.served(1)
     for raw in slow[:10]:  # ten client ids: those that came first were taken over
         assert isinstance(raw.take(), Connack)
     witness.served()
-    until(lambda: broker.counter("connect_timeout") == timeouts + HALF_OPEN, "all that said too little are closed")
+    until(
+        lambda: broker.counter("connect_timeout") == timeouts + HALF_OPEN,
+        "all that said too little are closed",
+    )
     witness.served()
     for each in (*half, *(raw.sock for raw in slow)):
         each.close()
 
 
 @pytest.mark.parametrize("size", [limits.MAX_CONNECT_SIZE, 268_435_455])
-def test_a_connect_that_announces_to_be_enormous(broker: Broker, witness: Witness, size: int) -> None:
+def test_a_connect_that_announces_to_be_enormous(
+    broker: Broker, witness: Witness, size: int
+) -> None:
     malformed = broker.counter("malformed")
     for _ in range(50):
         raw = Raw(broker.port)
@@ -208,7 +249,8 @@ def test_a_connect_that_announces_to_be_enormous(broker: Broker, witness: Witnes
 
 
 def test_a_subscriber_that_never_reads(broker: Broker, witness: Witness) -> None:
-    """What it does not take is dropped from a limit on, and counted; nobody waits for it for long."""
+    """What it does not take is dropped from a limit on, and counted; nobody waits for it for
+    long."""
     before = rss(broker)
     deaf = Raw(broker.port, "deaf", receive_buffer=4096)
     deaf.subscribe("firehose")
@@ -225,7 +267,10 @@ def test_a_subscriber_that_never_reads(broker: Broker, witness: Witness) -> None
     firehose = Raw(broker.port, "firehose")
     chunk = encode(Publish("firehose", bytes(10_000)), 5) * 50
     sent = 0
-    while not (dropped := broker.counter("dropped_slow_consumer")) or sent < limits.CLIENT_BACKLOG_BYTES + 40 * MIB:
+    while (
+        not (dropped := broker.counter("dropped_slow_consumer"))
+        or sent < limits.CLIENT_BACKLOG_BYTES + 40 * MIB
+    ):
         firehose.sock.sendall(chunk)
         sent += len(chunk)
         assert sent < 4 * limits.CLIENT_BACKLOG_BYTES
@@ -241,9 +286,12 @@ def test_a_subscriber_that_never_reads(broker: Broker, witness: Witness) -> None
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_publisher_far_too_fast_is_slowed_down(broker: Broker, witness: Witness, qos: int) -> None:
-    """More than the queue has room for, as fast as can be, to a subscriber that takes a few at a time: nothing is lost, and the
-    publisher's acknowledgements are never ahead of the subscriber by more than a queue that is not full."""
+def test_a_publisher_far_too_fast_is_slowed_down(
+    broker: Broker, witness: Witness, qos: int
+) -> None:
+    """More than the queue has room for, as fast as can be, to a subscriber that takes a few at a
+    time: nothing is lost, and the publisher's acknowledgements are never ahead of the subscriber by
+    more than a queue that is not full."""
     total = limits.MAX_QUEUED + 6_000
     dropped = broker.counter("dropped_queue_full")
     slow = Raw(broker.port, "slow", properties={Property.RECEIVE_MAXIMUM: 100})
@@ -276,19 +324,25 @@ def test_a_publisher_far_too_fast_is_slowed_down(broker: Broker, witness: Witnes
             ahead = max(ahead, acknowledged - len(got))
         if events.get(fast.sock.fileno(), 0) & select.POLLOUT:
             while first < total and len(unsent) < 1 << 16:
-                unsent += encode(Publish("fast", b"%d" % first, qos, packet_id=1 + first % 60_000), 4)
+                unsent += encode(
+                    Publish("fast", b"%d" % first, qos, packet_id=1 + first % 60_000), 4
+                )
                 first += 1
             if unsent:
                 unsent = unsent[fast.sock.send(unsent) :]
             elif first == total:
                 poll.modify(fast.sock, select.POLLIN)
-        if events.get(slow.sock.fileno(), 0) & select.POLLIN and (turn % 8 == 0 or len(events) == 1):
+        if events.get(slow.sock.fileno(), 0) & select.POLLIN and (
+            turn % 8 == 0 or len(events) == 1
+        ):
             answers = b""
             for packet in slow.decoder.receive(slow.sock.recv(1024)):
                 if isinstance(packet, Publish):
                     got.append(packet.payload)
                     assert packet.packet_id
-                    answers += bytes((0x40 if qos == 1 else 0x50, 2)) + packet.packet_id.to_bytes(2, "big")
+                    answers += bytes((0x40 if qos == 1 else 0x50, 2)) + packet.packet_id.to_bytes(
+                        2, "big"
+                    )
                 else:
                     answers += bytes((released[0x62], 2)) + packet.packet_id.to_bytes(2, "big")  # type: ignore[union-attr]
             slow.sock.send(answers)
@@ -356,7 +410,15 @@ def test_thousands_of_user_properties(broker: Broker, witness: Witness) -> None:
     raw = Raw(broker.port, "properties")
     raw.subscribe("properties", qos=1)
     for number in range(5):
-        raw.send(Publish("properties", b"", 1, packet_id=1 + number, properties={Property.USER_PROPERTY: pairs}))
+        raw.send(
+            Publish(
+                "properties",
+                b"",
+                1,
+                packet_id=1 + number,
+                properties={Property.USER_PROPERTY: pairs},
+            )
+        )
         came = [raw.take(), raw.take()]
         message = next(packet for packet in came if isinstance(packet, Publish))
         assert message.properties == {Property.USER_PROPERTY: pairs}
@@ -369,7 +431,9 @@ def test_thousands_of_user_properties(broker: Broker, witness: Witness) -> None:
 def test_thousands_of_filters_in_one_packet(broker: Broker, witness: Witness) -> None:
     before = broker.view()["subscriptions"]
     raw = Raw(broker.port, "filters")
-    assert raw.subscribe(*(f"filters/{number}/+/x" for number in range(10_000)), qos=1) == [1] * 10_000
+    assert (
+        raw.subscribe(*(f"filters/{number}/+/x" for number in range(10_000)), qos=1) == [1] * 10_000
+    )
     witness.served()
     assert broker.view()["subscriptions"] == before + 10_000
     bomb = Raw(broker.port, "filters-bomb")
@@ -385,13 +449,20 @@ def test_thousands_of_filters_in_one_packet(broker: Broker, witness: Witness) ->
 
 
 def test_a_storm_of_connections(broker: Broker, witness: Witness) -> None:
-    """Clients that come, are taken over by their own next connection, or break off, thousands of times."""
+    """Clients that come, are taken over by their own next connection, or break off, thousands of
+    times."""
     before, taken = rss(broker), broker.counter("taken_over")
     last: dict[int, Raw] = {}
     for number in range(2_000):
         who = number % 20
-        raw = Raw(broker.port, f"storm-{who}", source=f"127.0.0.{2 + number % 200}", version=4 + number % 2)
-        raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # close with RST
+        raw = Raw(
+            broker.port,
+            f"storm-{who}",
+            source=f"127.0.0.{2 + number % 200}",
+            version=4 + number % 2,
+        )
+        # It will be closed with RST.
+        raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         old = last.pop(who, None)
         if old is not None:
             old.close()
@@ -407,8 +478,11 @@ def test_a_storm_of_connections(broker: Broker, witness: Witness) -> None:
     assert rss(broker) - before < 30 * MIB
 
 
-def test_a_storm_of_clients_that_all_come_back(broker: Broker, witness: Witness, tmp_path: Path) -> None:
-    """Hundreds whose connections break at once and who come back at once: each finds its session."""
+def test_a_storm_of_clients_that_all_come_back(
+    broker: Broker, witness: Witness, tmp_path: Path
+) -> None:
+    """Hundreds whose connections break at once and who come back at once: each finds its
+    session."""
     before = broker.view()["sessions"]
     properties: dict[int, object] = {Property.SESSION_EXPIRY_INTERVAL: 3600}
     storm = [Raw(broker.port, f"back-{number}", properties=properties) for number in range(300)]
@@ -419,7 +493,19 @@ def test_a_storm_of_clients_that_all_come_back(broker: Broker, witness: Witness,
     witness.served()
     socks = [Raw(broker.port) for _ in storm]
     for number, raw in enumerate(socks):
-        raw.send(Connect("MQTT", 5, False, 0, f"back-{number}", None, None, None, {Property.SESSION_EXPIRY_INTERVAL: 0}))
+        raw.send(
+            Connect(
+                "MQTT",
+                5,
+                False,
+                0,
+                f"back-{number}",
+                None,
+                None,
+                None,
+                {Property.SESSION_EXPIRY_INTERVAL: 0},
+            )
+        )
     witness.served()
     for raw in socks:
         connack = raw.take()

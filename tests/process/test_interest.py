@@ -1,4 +1,5 @@
-"""`--routing interest` with real brokers: messages cross the links behind which somebody wants them, and no others."""
+"""`--routing interest` with real brokers: messages cross the links behind which somebody wants
+them, and no others."""
 
 from __future__ import annotations
 
@@ -25,8 +26,11 @@ def make() -> Iterator[Callable[..., Client]]:
         yield maker
 
 
-def test_a_branch_that_wants_nothing_gets_nothing(star: list[Broker], make: Callable[..., Client]) -> None:
-    """The branch of the subscriber gets everything in order, the other one not a message; after unsubscribing nobody does."""
+def test_a_branch_that_wants_nothing_gets_nothing(
+    star: list[Broker], make: Callable[..., Client]
+) -> None:
+    """The branch of the subscriber gets everything in order, the other one not a message; after
+    unsubscribing nobody does."""
     middle, wanting, other = star
     subscriber, publisher = make(wanting.port), make(middle.port)
     subscriber.subscribe("wanted/#", 2)
@@ -69,5 +73,7 @@ def test_from_leaf_to_leaf(star: list[Broker], make: Callable[..., Client]) -> N
     until(open_ways, "the ways are open")
     publisher.done(*[publisher.publish("wanted", f"{number}", 1) for number in range(MESSAGES)])
     until(lambda: sum(p != b"probe" for p in subscriber.payloads()) >= MESSAGES, "all messages")
-    assert [p for p in subscriber.payloads() if p != b"probe"] == [f"{number}".encode() for number in range(MESSAGES)]
+    assert [p for p in subscriber.payloads() if p != b"probe"] == [
+        f"{number}".encode() for number in range(MESSAGES)
+    ]
     assert set(between.payloads()) == {b"probe"}

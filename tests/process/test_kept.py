@@ -1,4 +1,5 @@
-"""A broker that is killed, and started again: real processes, paho and Mosquitto's clients (docs/decisions/0021)."""
+"""A broker that is killed, and started again: real processes, paho and Mosquitto's clients
+(docs/decisions/0021)."""
 
 from __future__ import annotations
 
@@ -31,12 +32,15 @@ def again(broker: Broker) -> Broker:
 def offline(broker: Broker, client_id: str, topic_filter: str, qos: int = 2) -> None:
     """A session whose client is away."""
     with clients() as make:
-        make(broker.port, client_id=client_id, clean=False, expiry=3600).subscribe(topic_filter, qos)
+        make(broker.port, client_id=client_id, clean=False, expiry=3600).subscribe(
+            topic_filter, qos
+        )
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_was_acknowledged_is_there_after_kill_9(tmp_path: Path, mode: str) -> None:
-    """Killed in the middle of a stream: all that was acknowledged comes, in order, nothing twice."""
+    """Killed in the middle of a stream: all that was acknowledged comes, in order, nothing
+    twice."""
     with one(tmp_path, "--durability", mode) as cluster, clients() as make:
         broker = cluster.add().up()
         offline(broker, "away", "d/#")
@@ -63,11 +67,15 @@ def test_mosquittos_clients_and_retained_messages(tmp_path: Path) -> None:
         broker = cluster.add().up()
 
         def pub(*words: str) -> None:
-            subprocess.run(["mosquitto_pub", "-p", str(broker.port), *words], check=True, timeout=PATIENCE)
+            subprocess.run(
+                ["mosquitto_pub", "-p", str(broker.port), *words], check=True, timeout=PATIENCE
+            )
 
         def sub(count: int, *words: str) -> list[str]:
             command = ["mosquitto_sub", "-p", str(broker.port), "-C", str(count), "-v", *words]
-            return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout.splitlines()
+            return subprocess.run(
+                command, check=True, capture_output=True, text=True, timeout=PATIENCE
+            ).stdout.splitlines()
 
         pub("-q", "1", "-r", "-t", "r/1", "-m", "first")
         assert sub(1, "-i", "shell", "-c", "-q", "1", "-t", "r/1", "-t", "q/#") == ["r/1 first"]
@@ -81,9 +89,13 @@ def test_mosquittos_clients_and_retained_messages(tmp_path: Path) -> None:
         with path.open("ab") as file:
             file.write(b"\0\0\0\x99half a frame")
         broker.start().up()
-        assert broker.lines(f"what begins at byte {size} is cut off; the 16 bytes from there do not count")
+        assert broker.lines(
+            f"what begins at byte {size} is cut off; the 16 bytes from there do not count"
+        )
         assert broker.counter("journal_cut") == 1
-        assert sub(5, "-i", "shell", "-c", "-q", "1", "-t", "q/#") == [f"q/{number} x" for number in range(5)]
+        assert sub(5, "-i", "shell", "-c", "-q", "1", "-t", "q/#") == [
+            f"q/{number} x" for number in range(5)
+        ]
         assert sub(1, "-t", "r/#") == ["r/2 second"]
         assert broker.terminate() == 0
         broker.start().up()
@@ -96,12 +108,15 @@ def test_mosquittos_clients_and_retained_messages(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_full_disk(tmp_path: Path, mode: str) -> None:
-    """Async goes on and says so; sync acknowledges nothing that it could not write. With room again all is well, unattended."""
+    """Async goes on and says so; sync acknowledges nothing that it could not write. With room again
+    all is well, unattended."""
     with one(tmp_path, "--durability", mode) as cluster, clients() as make:
         broker = cluster.add().up()
         offline(broker, "away", "d")
         assert broker.process is not None
-        _, hard = resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY))
+        _, hard = resource.prlimit(
+            broker.process.pid, resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY)
+        )
         publisher = make(broker.port)
         mids = [publisher.publish("d", b"%03d" % n + b"x" * 1000, 1) for n in range(60)]
         until(lambda: broker.lines("the journal cannot be written"), "a line about it")
@@ -142,8 +157,20 @@ def refused(*flags: str) -> tuple[int, str]:
     """The exit code and the one line of a broker that does not start."""
     port, admin = free_ports(2)
     where = ["--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}"]
-    command = [sys.executable, "-m", "broker.cli", "run", *where, "--discovery", "off", "--log-level", "error"]
-    done = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "broker.cli",
+        "run",
+        *where,
+        "--discovery",
+        "off",
+        "--log-level",
+        "error",
+    ]
+    done = subprocess.run(
+        [*command, *flags], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     lines = done.stderr.splitlines()
     assert len(lines) == 1, lines
     return done.returncode, lines[0]
@@ -153,8 +180,8 @@ def refused(*flags: str) -> tuple[int, str]:
 
 
 def test_what_others_lack_reaches_them_after_a_restart(tmp_path: Path) -> None:
-    """A broker acknowledges while its neighbour hears nothing, and is killed: the neighbour's subscriber gets it all, once. More
-    schedules: tests/sim/test_durability.py."""
+    """A broker acknowledges while its neighbour hears nothing, and is killed: the neighbour's
+    subscriber gets it all, once. More schedules: tests/sim/test_durability.py."""
     with Cluster(tmp_path, "--routing", "interest") as cluster, clients() as make:
         here, there = cluster.add(), cluster.add()
         cluster.agree()
@@ -168,7 +195,11 @@ def test_what_others_lack_reaches_them_after_a_restart(tmp_path: Path) -> None:
         until(reached, "the neighbour's subscriber")
         there.stop()
         until(lambda: not here.view()["links"], "the link to be given up")
-        mids = [publisher.publish(f"f/{qos}", b"%d %d" % (qos, n), qos) for n in range(30) for qos in (1, 2)]
+        mids = [
+            publisher.publish(f"f/{qos}", b"%d %d" % (qos, n), qos)
+            for n in range(30)
+            for qos in (1, 2)
+        ]
         publisher.done(*mids)
         again(here)
         there.resume()
@@ -177,12 +208,17 @@ def test_what_others_lack_reaches_them_after_a_restart(tmp_path: Path) -> None:
             assert subscriber.payloads(f"f/{qos}") == [b"%d %d" % (qos, n) for n in range(30)]
 
 
-def test_a_session_gets_what_was_published_elsewhere_meanwhile_also_where_it_went(tmp_path: Path) -> None:
+def test_a_session_gets_what_was_published_elsewhere_meanwhile_also_where_it_went(
+    tmp_path: Path,
+) -> None:
     with Cluster(tmp_path) as cluster, clients() as make:
         here, there = cluster.add(), cluster.add()
         cluster.agree()
         offline(here, "roamer", "f", 1)
-        subscriber, publisher = make(here.port, client_id="away", clean=False, expiry=3600), make(there.port)
+        subscriber, publisher = (
+            make(here.port, client_id="away", clean=False, expiry=3600),
+            make(there.port),
+        )
         subscriber.subscribe("f", 2)
         publisher.done(publisher.publish("f", b"before", 2))
         assert subscriber.got(1) == [b"before"]
@@ -196,8 +232,14 @@ def test_a_session_gets_what_was_published_elsewhere_meanwhile_also_where_it_wen
         cluster.agree()
         subscriber = make(here.port, client_id="away", clean=False, expiry=3600)
         assert subscriber.session_present
-        until(lambda: there.counter("sessions_merged") == 1, "the roamer's older session to be merged")
+        until(
+            lambda: there.counter("sessions_merged") == 1, "the roamer's older session to be merged"
+        )
         publisher.done(publisher.publish("f", b"after", 2), publisher.publish("g", b"y", 1))
         assert subscriber.got(31) == [*(b"%d" % n for n in range(30)), b"after"]
         # What its older session was owed, and what it has subscribed to since.
-        assert sorted(roamer.got(32), key=lambda payload: payload == b"y") == [b"before", *(b"%d" % n for n in range(30)), b"y"]
+        assert sorted(roamer.got(32), key=lambda payload: payload == b"y") == [
+            b"before",
+            *(b"%d" % n for n in range(30)),
+            b"y",
+        ]

@@ -1,4 +1,5 @@
-"""The `mqtt:` section and SCRAM-SHA-256 of a running broker: users as `mqttree passwd` writes them, options from a file."""
+"""The `mqtt:` section and SCRAM-SHA-256 of a running broker: users as `mqttree passwd` writes them,
+options from a file."""
 
 from __future__ import annotations
 
@@ -40,7 +41,13 @@ def passwd(folder: Path, user: str, password: str, *flags: str) -> None:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     folder = tmp_path_factory.mktemp("mqtt5")
     passwd(folder, "anna", "pässword")
-    found = Broker(folder, "one", ["--discovery", "off", "-c", str(folder / "config.yaml")], cluster="mqtt5", listen=False)
+    found = Broker(
+        folder,
+        "one",
+        ["--discovery", "off", "-c", str(folder / "config.yaml")],
+        cluster="mqtt5",
+        listen=False,
+    )
     (folder / "config.yaml").write_text(CONFIG.format(port=found.port, folder=folder))
     found.start().up()
     try:
@@ -71,7 +78,14 @@ def scram(wire: Wire, user: str, password: str) -> tuple[Packet, bytes]:
     """Log in; returns the last answer, and the data that it must have."""
     bare = f"n={user},r=clientnonce"
     named: Properties = {Property.AUTHENTICATION_METHOD: METHOD}
-    connect = Connect("MQTT", 5, True, 60, "c", properties={**named, Property.AUTHENTICATION_DATA: f"n,,{bare}".encode()})
+    connect = Connect(
+        "MQTT",
+        5,
+        True,
+        60,
+        "c",
+        properties={**named, Property.AUTHENTICATION_DATA: f"n,,{bare}".encode()},
+    )
     connect.properties = {**(connect.properties or {}), Property.REQUEST_RESPONSE_INFORMATION: 1}
     challenge = wire.ask(connect)
     assert isinstance(challenge, Auth)
@@ -84,8 +98,12 @@ def scram(wire: Wire, user: str, password: str) -> tuple[Packet, bytes]:
     key = hmac.digest(salted, b"Client Key", "sha256")
     mask = hmac.digest(hashlib.sha256(key).digest(), auth, "sha256")
     proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, mask, strict=True))).decode()
-    answer = wire.ask(Auth(0x18, {**named, Property.AUTHENTICATION_DATA: f"{without_proof},p={proof}".encode()}))
-    expected = b"v=" + base64.b64encode(hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), auth, "sha256"))
+    answer = wire.ask(
+        Auth(0x18, {**named, Property.AUTHENTICATION_DATA: f"{without_proof},p={proof}".encode()})
+    )
+    expected = b"v=" + base64.b64encode(
+        hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), auth, "sha256")
+    )
     return answer, expected
 
 
@@ -123,15 +141,26 @@ def test_the_same_user_by_plain_password(broker: Broker, password: str, code: in
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ("mqtt: {receive-maximum: 0}", "config.yaml:1: mqtt.receive-maximum: 0 is not between 1 and 65535"),
-        ("mqtt:\n  recieve_maximum: 1", "config.yaml:2: mqtt.recieve_maximum: unknown key; did you mean 'receive-maximum'?"),
+        (
+            "mqtt: {receive-maximum: 0}",
+            "config.yaml:1: mqtt.receive-maximum: 0 is not between 1 and 65535",
+        ),
+        (
+            "mqtt:\n  recieve_maximum: 1",
+            "config.yaml:2: mqtt.recieve_maximum: unknown key; did you mean 'receive-maximum'?",
+        ),
         ("mqtt: [1]", "config.yaml:1: mqtt: expected keys and values, not a list"),
-        ("mqtt:\n  redirect: permanent", "config.yaml:2: mqtt.redirect: there is no server_reference to redirect to"),
+        (
+            "mqtt:\n  redirect: permanent",
+            "config.yaml:2: mqtt.redirect: there is no server_reference to redirect to",
+        ),
     ],
 )
 def test_a_fault_is_one_line(tmp_path: Path, section: str, message: str) -> None:
     (tmp_path / "config.yaml").write_text(section)
     command = [sys.executable, "-m", "broker.cli", "run", "--discovery", "off", "-c", "config.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert done.returncode == 2
     assert done.stderr == f"mqttree: {message}\n"

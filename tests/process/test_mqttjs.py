@@ -1,5 +1,6 @@
-"""MQTT.js, the client of browsers and Node.js, over every kind of connection. Collected where `make test` found node and npm
-and installed it (`scripts/setup mqttjs`); `make interop` installs those, too."""
+"""MQTT.js, the client of browsers and Node.js, over every kind of connection. Collected where `make
+test` found node and npm and installed it (`scripts/setup mqttjs`); `make interop` installs those,
+too."""
 
 from __future__ import annotations
 
@@ -39,10 +40,19 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str,
     authority = Authority(folder)
     certificate, key = authority.issue("localhost")
     with Cluster(folder) as cluster:
-        broker = cluster.add("--discovery", "off", "--config", str(folder / "config.yaml"), listen=False, start=False)
-        ports = dict(zip(("mqtt", "mqtts", "ws", "wss"), [broker.port, *free_ports(3)], strict=True))
+        broker = cluster.add(
+            "--discovery", "off", "--config", str(folder / "config.yaml"), listen=False, start=False
+        )
+        ports = dict(
+            zip(("mqtt", "mqtts", "ws", "wss"), [broker.port, *free_ports(3)], strict=True)
+        )
         text = CONFIG.format(
-            tcp=ports["mqtt"], tls=ports["mqtts"], ws=ports["ws"], wss=ports["wss"], certificate=certificate, key=key
+            tcp=ports["mqtt"],
+            tls=ports["mqtts"],
+            ws=ports["ws"],
+            wss=ports["wss"],
+            certificate=certificate,
+            key=key,
         )
         (folder / "config.yaml").write_text(text)
         broker.start().up()
@@ -64,16 +74,28 @@ def test_mqttjs_in_a_page(scheme: str, version: str, served: tuple[dict[str, int
     assert all(end[:2] == ["mqtt", ""] and end[3] is True for end in ends), ends
 
 
-def run(scheme: str, version: str, served: tuple[dict[str, int], Path], *more: str) -> dict[str, Any]:
-    """Have MQTT.js publish and subscribe; everything that it saw is right when this returns what else it said."""
+def run(
+    scheme: str, version: str, served: tuple[dict[str, int], Path], *more: str
+) -> dict[str, Any]:
+    """Have MQTT.js publish and subscribe; everything that it saw is right when this returns what
+    else it said."""
     ports, ca = served
-    command = ["node", str(SCRIPT), str(installed()), f"{scheme}://127.0.0.1:{ports[scheme]}", version, str(ca), *more]
+    command = [
+        "node",
+        str(SCRIPT),
+        str(installed()),
+        f"{scheme}://127.0.0.1:{ports[scheme]}",
+        version,
+        str(ca),
+        *more,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     colour = "blue" if version == "5" else None
     assert found["granted"] == [2]
-    assert sorted(found["seen"], key=lambda each: str(each[0])) == [  # a QoS 2 message is shown at PUBREL, others overtake it
+    # A QoS 2 message is shown at PUBREL, others overtake it.
+    assert sorted(found["seen"], key=lambda each: str(each[0])) == [
         ["/big", 300000, 1, False, None],
         ["/empty", 0, 0, False, None],
         ["/q0", 10, 0, False, colour],

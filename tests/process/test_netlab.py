@@ -1,4 +1,5 @@
-"""Test networks as real processes: delays are kept, cuts repaired, and nothing is left behind however a lab ends."""
+"""Test networks as real processes: delays are kept, cuts repaired, and nothing is left behind
+however a lab ends."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ DELAY = 0.020
 TWO = Topology("two", ("b0", "b1"), default=Wire(delay_ms=DELAY * 1000, rate_mbit=100))
 NO_NAMESPACES = unsupported()
 WAYS = [
-    pytest.param("namespaces", marks=pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES or "they work")),
+    pytest.param(
+        "namespaces",
+        marks=pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES or "they work"),
+    ),
     pytest.param("relays"),
 ]
 
@@ -61,7 +65,9 @@ def view(lab: Lab, broker: str) -> dict[str, Any]:
 def live(lab: Lab) -> bool:
     """Whether both brokers let messages through on their link."""
     views = [view(lab, name) for name in lab.brokers]
-    return all(any(link["up"] and link["forwarding"] for link in each.get("links", [])) for each in views)
+    return all(
+        any(link["up"] and link["forwarding"] for link in each.get("links", [])) for each in views
+    )
 
 
 def alone(lab: Lab) -> bool:
@@ -82,10 +88,13 @@ def client(lab: Lab, host: str, broker: str, name: str) -> socket.socket:
 
 
 def crossing(publisher: socket.socket, subscriber: socket.socket, number: int) -> float:
-    """s from a publication to its arrival; at QoS 1, so that it does arrive, whatever a busy machine does to the link."""
+    """s from a publication to its arrival; at QoS 1, so that it does arrive, whatever a busy
+    machine does to the link."""
     packet, identifier, _ = packets.publish("lab/t", b"%08d" % number, 1, 4)
     began = time.monotonic()
-    publisher.sendall(packet[:identifier] + (number + 1).to_bytes(2, "big") + packet[identifier + 2 :])
+    publisher.sendall(
+        packet[:identifier] + (number + 1).to_bytes(2, "big") + packet[identifier + 2 :]
+    )
     while not expect(subscriber, packets.PUBLISH).endswith(b"%08d" % number):
         pass
     return time.monotonic() - began
@@ -110,7 +119,10 @@ def test_delayed_cut_and_healed(way: str) -> None:
 
         totals = lab.totals()
         assert totals is not None
-        assert totals["links"]["b0>b1"]["data_bytes"] >= 3 * 8 and totals["links"]["b0>b1"]["control_bytes"] > 0
+        assert (
+            totals["links"]["b0>b1"]["data_bytes"] >= 3 * 8
+            and totals["links"]["b0>b1"]["control_bytes"] > 0
+        )
         assert totals["links"]["b1>b0"]["data_bytes"] == 0
 
         lab.set_links([("b0", "b1")], open=False)
@@ -132,7 +144,8 @@ import sys, time
 from bench.netlab.brokers import KINDS
 from bench.netlab.lab import Lab
 from bench.netlab.topology import Topology, Wire
-with Lab(Topology("two", ("b0", "b1"), default=Wire(delay_ms=5)), KINDS["mqttree-flood"], way=sys.argv[1]) as lab:
+two = Topology("two", ("b0", "b1"), default=Wire(delay_ms=5))
+with Lab(two, KINDS["mqttree-flood"], way=sys.argv[1]) as lab:
     lab.start()
     lab.limit_cpu("b0", 0.5)
     print(*(broker.process.pid for broker in lab.brokers.values()), flush=True)
@@ -143,7 +156,9 @@ with Lab(Topology("two", ("b0", "b1"), default=Wire(delay_ms=5)), KINDS["mqttree
 @pytest.mark.parametrize("way", WAYS)
 def test_a_killed_lab_leaves_nothing_behind(way: str, tmp_path: Path) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    with subprocess.Popen([sys.executable, "-c", LAB, way], stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", LAB, way], stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
         try:
             assert process.stdout is not None
             pids = [int(word) for word in process.stdout.readline().split()]
@@ -200,8 +215,12 @@ def test_a_process_has_one_lab_at_a_time() -> None:
 
 def test_a_network_that_cannot_listen_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr(labs, "free_ports", lambda count: [*free_ports(count - 1), taken.getsockname()[1]])
-        with pytest.raises(LabError, match=r"^the network process cannot listen: .*address already in use"):
+        monkeypatch.setattr(
+            labs, "free_ports", lambda count: [*free_ports(count - 1), taken.getsockname()[1]]
+        )
+        with pytest.raises(
+            LabError, match=r"^the network process cannot listen: .*address already in use"
+        ):
             Lab(TWO, KINDS["mqttree-flood"], way="relays").__enter__()
     assert not Lab._process
 
@@ -217,31 +236,50 @@ def test_whatever_a_lab_is_told_by(given: str, tmp_path: Path) -> None:
     if given == "a closed input":
         command = ["sh", "-c", 'exec "$0" "$@" <&-', *command]
     with (tmp_path / "script" if given == "a file" else Path(os.devnull)).open() as stream:
-        done = subprocess.run(command, stdin=stream, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(
+            command, stdin=stream, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    expected = ["sleep takes 0 to 86,400 seconds, not long", "b0: runtime, root b0, no links"] if given == "a file" else []
+    expected = (
+        ["sleep takes 0 to 86,400 seconds, not long", "b0: runtime, root b0, no links"]
+        if given == "a file"
+        else []
+    )
     assert lines[-2:] == expected if expected else "quit" in lines[-1]
 
 
 def test_a_lab_whose_network_has_died_says_so(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text("brokers: 1")
     pipe = subprocess.PIPE
-    with subprocess.Popen([*PLAY, str(tmp_path / "one.yaml")], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(
+        [*PLAY, str(tmp_path / "one.yaml")], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as process:
         assert process.stdout is not None and process.stderr is not None
         while "quit" not in process.stdout.readline():
             pass
-        own = [child.pid for child in psutil.Process(process.pid).children() if "bench.cli" in child.cmdline()]
+        own = [
+            child.pid
+            for child in psutil.Process(process.pid).children()
+            if "bench.cli" in child.cmdline()
+        ]
         (network,) = [pid for pid in own if os.getsid(pid) != pid]  # the other one is the reaper
         os.kill(network, signal.SIGKILL)
         assert process.wait(PATIENCE) == 1
         said = process.stderr.read()
-    assert said == "mqttree bench: the network process has ended: the brokers have no network any more\n"
+    assert (
+        said
+        == "mqttree bench: the network process has ended: the brokers have no network any more\n"
+    )
 
 
 @pytest.mark.parametrize("seconds", ["0", "nan", "inf", "-1", "x"])
-def test_seconds_of_a_measurement(seconds: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seconds_of_a_measurement(
+    seconds: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "argv", ["netlab", "mesh3", "--seconds", seconds])
     with pytest.raises(SystemExit) as left:
         measuring.main()
-    assert left.value.code == 2 and f"'{seconds}' is not a positive number" in capsys.readouterr().err
+    assert (
+        left.value.code == 2 and f"'{seconds}' is not a positive number" in capsys.readouterr().err
+    )

@@ -1,4 +1,5 @@
-"""What whoever runs a broker sees of it: $SYS, metrics, log lines, how it stops, and that idle connections are cheap."""
+"""What whoever runs a broker sees of it: $SYS, metrics, log lines, how it stops, and that idle
+connections are cheap."""
 
 from __future__ import annotations
 
@@ -61,27 +62,46 @@ def test_sys_topics_by_mosquittos_client(cluster: Cluster) -> None:
     topics = ("version", "clients/connected", "retained messages/count")
     done = subprocess.run(
         [*command, *(word for name in topics for word in ("-t", f"$SYS/broker/{name}"))],
-        capture_output=True, text=True, timeout=PATIENCE, check=True,
-    )  # fmt: skip
-    found = dict(line.removeprefix("$SYS/broker/").split("=", 1) for line in done.stdout.splitlines())
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    found = dict(
+        line.removeprefix("$SYS/broker/").split("=", 1) for line in done.stdout.splitlines()
+    )
     assert found.keys() == set(topics)
     assert found["version"].startswith("mqttree version ") and found["version"].endswith("=1")
 
 
-def test_the_interval_can_be_set_and_amqtts_plugin_takes_over(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_interval_can_be_set_and_amqtts_plugin_takes_over(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     often, never, plugin = (tmp_path / f"{name}.yaml" for name in ("often", "never", "plugin"))
     often.write_text("sys_interval: 1\n")
     never.write_text("sys_interval: 0\n")
     anonymous = "  amqtt.plugins.authentication.AnonymousAuthPlugin: {allow_anonymous: true}\n"
-    plugin.write_text(f"plugins:\n{anonymous}  amqtt.plugins.sys.broker.BrokerSysPlugin: {{sys_interval: 1}}\n")
-    brokers = [cluster.add("--discovery", "off", "-c", str(path)) for path in (often, never, plugin)]
+    plugin.write_text(
+        f"plugins:\n{anonymous}  amqtt.plugins.sys.broker.BrokerSysPlugin: {{sys_interval: 1}}\n"
+    )
+    brokers = [
+        cluster.add("--discovery", "off", "-c", str(path)) for path in (often, never, plugin)
+    ]
     with clients() as make:
         watchers = [make(broker.up().port) for broker in brokers]
         for watcher in watchers:
             watcher.subscribe("$SYS/#")
         first = watchers[0]
-        until(lambda: len([m for m in list(first.messages) if m.topic.endswith("/uptime")]) >= 3, "three uptimes")
-        until(lambda: "$SYS/broker/clients/connected" in {m.topic for m in list(watchers[2].messages)}, "amqtt's topics")
+        until(
+            lambda: len([m for m in list(first.messages) if m.topic.endswith("/uptime")]) >= 3,
+            "three uptimes",
+        )
+        until(
+            lambda: (
+                "$SYS/broker/clients/connected" in {m.topic for m in list(watchers[2].messages)}
+            ),
+            "amqtt's topics",
+        )
         assert not watchers[1].messages
         assert "$SYS/broker/load/sockets/1min" not in {m.topic for m in list(watchers[2].messages)}
 
@@ -89,13 +109,15 @@ def test_the_interval_can_be_set_and_amqtts_plugin_takes_over(cluster: Cluster, 
 # -------------------------------------------------------------------- metrics
 
 LINE = re.compile(
-    r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>[-+]?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|Inf)|NaN)"
+    r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>[-+]?(?:\d+(?:\.\d+)?"
+    r"(?:e[-+]?\d+)?|Inf)|NaN)"
 )
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"(?:,|$)')
 
 
 def parse_metrics(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Read Prometheus' text format 0.0.4, strictly: every sample under its TYPE, samples of a family together, none twice."""
+    """Read Prometheus' text format 0.0.4, strictly: every sample under its TYPE, samples of a
+    family together, none twice."""
     assert text.endswith("\n")
     found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
     types: dict[str, str] = {}
@@ -118,7 +140,9 @@ def parse_metrics(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], fl
             key = (match["name"], labels)
             assert key not in found, line
             found[key] = float(match["value"])
-            assert types[family] != "counter" or (family.endswith("_total") and found[key] >= 0), line
+            assert types[family] != "counter" or (family.endswith("_total") and found[key] >= 0), (
+                line
+            )
     return found
 
 
@@ -155,9 +179,11 @@ def test_metrics_have_few_labels(cluster: Cluster) -> None:
     after = scrape(broker)
     assert after.keys() == before.keys()  # not a series more
     assert after["mqttree_clients_connected", ()] == 30
-    assert after["mqttree_closed_total", (("reason", "malformed"),)] + after[
-        "mqttree_closed_total", (("reason", "protocol_error"),)
-    ] == 1  # fmt: skip
+    assert (
+        after["mqttree_closed_total", (("reason", "malformed"),)]
+        + after["mqttree_closed_total", (("reason", "protocol_error"),)]
+        == 1
+    )
     assert after["mqttree_packets_received_total", ()] == 60
     assert after["mqttree_packets_sent_total", ()] == 30
 
@@ -169,7 +195,9 @@ def test_json_lines_from_start_to_end(cluster: Cluster) -> None:
     broker = alone(cluster, "--log-format", "json", "--log-level", "debug")
     with socket.create_connection(("127.0.0.1", broker.port), PATIENCE) as stranger:
         stranger.sendall(b"\x30\x05\n{}\r\n")
-        until(lambda: broker.counter("malformed") + broker.counter("protocol_errors"), "the refusal")
+        until(
+            lambda: broker.counter("malformed") + broker.counter("protocol_errors"), "the refusal"
+        )
     assert broker.terminate() == 0
     entries = [json.loads(line) for line in broker.log().splitlines()]
     assert len(entries) > 3
@@ -178,7 +206,10 @@ def test_json_lines_from_start_to_end(cluster: Cluster) -> None:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", entry["ts"])
         assert entry["level"] in ("debug", "info", "warning", "error")
     assert any("listens on" in entry["event"] for entry in entries)
-    assert any(entry["level"] == "warning" and "first packet is not CONNECT" in entry["event"] for entry in entries)
+    assert any(
+        entry["level"] == "warning" and "first packet is not CONNECT" in entry["event"]
+        for entry in entries
+    )
 
 
 def record(text: str, *arguments: object, **more: Any) -> logging.LogRecord:
@@ -196,7 +227,11 @@ def test_what_peers_send_makes_no_lines_of_its_own() -> None:
 
 
 def test_fields_and_tracebacks() -> None:
-    entry = json.loads(JsonLines().format(record("came", fields={"client": "c1", "level": "evil", "bytes": b"\xff"})))
+    entry = json.loads(
+        JsonLines().format(
+            record("came", fields={"client": "c1", "level": "evil", "bytes": b"\xff"})
+        )
+    )
     assert entry["client"] == "c1" and entry["level"] == "info" and entry["bytes"] == "b'\\xff'"
     try:
         raise ValueError("why")
@@ -217,7 +252,11 @@ def test_a_stop_says_goodbye_sends_wills_and_drains(cluster: Cluster) -> None:
             watcher.subscribe("w/#", 1)
         probe: Client = make(two.port, client_id="probe")
         until(
-            lambda: probe.publish("w/probe", "x", 1) and there.payloads("w/probe") and here.payloads("w/probe"),
+            lambda: (
+                probe.publish("w/probe", "x", 1)
+                and there.payloads("w/probe")
+                and here.payloads("w/probe")
+            ),
             "the link carries",
         )
         make(one.port, client_id="will", will=("w/will", b"gone", 1, False))
@@ -237,7 +276,8 @@ def test_a_stop_lets_out_what_was_queued(cluster: Cluster) -> None:
         slow.take()
         publisher = make(broker.port)
         payload = bytes(100_000)
-        publisher.done(*[publisher.publish("s/t", payload, 1) for _ in range(40)])  # 4 MB that nobody reads yet
+        # These are 4 MB that nobody reads yet.
+        publisher.done(*[publisher.publish("s/t", payload, 1) for _ in range(40)])
         broker_end: list[int] = []
         thread = threading.Thread(target=lambda: broker_end.append(broker.terminate()))
         thread.start()
@@ -263,7 +303,9 @@ def test_a_stop_waits_for_nobody_who_does_not_read(cluster: Cluster) -> None:
 
 def test_unix_sockets_over_a_crash_and_a_stop(cluster: Cluster, tmp_path: Path) -> None:
     path, config = tmp_path / "s", tmp_path / "unix.yaml"
-    config.write_text(f"listeners: {{default: {{bind: '127.0.0.1:1'}}, local: {{bind: 'unix:{path}'}}}}\n")
+    config.write_text(
+        f"listeners: {{default: {{bind: '127.0.0.1:1'}}, local: {{bind: 'unix:{path}'}}}}\n"
+    )
     broker = alone(cluster, "-c", str(config))
     assert path.is_socket()
     broker.kill()

@@ -1,4 +1,5 @@
-"""`--routing topic` with real brokers: messages go straight to those that want them, over links that the spanning tree blocks."""
+"""`--routing topic` with real brokers: messages go straight to those that want them, over links
+that the spanning tree blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ MESSAGES = 200
 def star(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
     """The root of a tree of three brokers, and its two leaves; all have links to each other."""
     with star_of(tmp_path_factory.mktemp("star"), "topic") as brokers:
-        until(lambda: all(broker.view()["overlays"]["active"] for broker in brokers), "overlays are active")
+        until(
+            lambda: all(broker.view()["overlays"]["active"] for broker in brokers),
+            "overlays are active",
+        )
         yield brokers
 
 
@@ -47,12 +51,17 @@ EXPECTED = [f"{number}".encode() for number in range(MESSAGES)]
 def costs(brokers: list[Broker]) -> dict[tuple[str, str], float]:
     """What each end of each link has told that it costs (ms)."""
     views = [broker.view() for broker in brokers]
-    return {(view["id"], peer): cost for view in views for peer, cost in view["overlays"]["costs_ms"].items()}
+    return {
+        (view["id"], peer): cost
+        for view in views
+        for peer, cost in view["overlays"]["costs_ms"].items()
+    }
 
 
 def past(star: list[Broker], told: dict[tuple[str, str], float]) -> bool:
-    """Whether the link of the two leaves is the shortest way between them. Links cost what their round trips were measured to
-    take: on a busy machine that may be anything, and what differs by less than 1 ms is not told again."""
+    """Whether the link of the two leaves is the shortest way between them. Links cost what their
+    round trips were measured to take: on a busy machine that may be anything, and what differs by
+    less than 1 ms is not told again."""
     root, *leaves = (broker.view()["id"] for broker in star)
 
     def cost(one: str, other: str) -> float:
@@ -62,27 +71,44 @@ def past(star: list[Broker], told: dict[tuple[str, str], float]) -> bool:
 
 
 @pytest.mark.parametrize("qos", (0, 1, 2))
-def test_from_leaf_to_leaf_past_the_root(star: list[Broker], make: Callable[..., Client], qos: int) -> None:
+def test_from_leaf_to_leaf_past_the_root(
+    star: list[Broker], make: Callable[..., Client], qos: int
+) -> None:
     """Overlays, figure 5 (d): a broker that is not interested in the topic gets none of it."""
     middle, wanting, other = star
     subscriber, publisher = make(wanting.port), make(other.port)
     subscriber.subscribe("wanted/#", qos)
-    told = until(lambda: past(star, found := costs(star)) and found, "the link of the leaves is the shortest way")
+    told = until(
+        lambda: past(star, found := costs(star)) and found,
+        "the link of the leaves is the shortest way",
+    )
     open_way(publisher, subscriber, "wanted/x")
     before = middle.counter("received_link")
     publisher.done(*[publisher.publish("wanted/x", f"{number}", qos) for number in range(MESSAGES)])
     # What is under way at QoS 0 while links are found to cost something else may be lost.
-    until(lambda: len(numbers(subscriber)) >= MESSAGES or (not qos and costs(star) != told), "all messages")
+    until(
+        lambda: len(numbers(subscriber)) >= MESSAGES or (not qos and costs(star) != told),
+        "all messages",
+    )
     received = middle.counter("received_link")
     if costs(star) == told:
         assert received == before
     if qos or costs(star) == told:
         assert numbers(subscriber) == EXPECTED
-    until(lambda: [found["brokers"] for found in other.view()["overlays"]["sets"]] == [[wanting.view()["id"]]], "one set")
+    until(
+        lambda: (
+            [found["brokers"] for found in other.view()["overlays"]["sets"]]
+            == [[wanting.view()["id"]]]
+        ),
+        "one set",
+    )
 
 
-def test_topics_of_the_same_brokers_share_an_overlay(star: list[Broker], make: Callable[..., Client]) -> None:
-    """Sixty topics, wanted by two brokers: one overlay, and no word on links for any of them but the filters."""
+def test_topics_of_the_same_brokers_share_an_overlay(
+    star: list[Broker], make: Callable[..., Client]
+) -> None:
+    """Sixty topics, wanted by two brokers: one overlay, and no word on links for any of them but
+    the filters."""
     middle, one, two = star
     first, second, publisher = make(one.port), make(two.port), make(middle.port)
     for subscriber in (first, second):
@@ -90,30 +116,46 @@ def test_topics_of_the_same_brokers_share_an_overlay(star: list[Broker], make: C
     open_way(publisher, first, "t/0")
     open_way(publisher, second, "t/0")
     publisher.done(*[publisher.publish(f"t/{number}", "x", 1) for number in range(60)])
-    until(lambda: min(first.payloads().count(b"x"), second.payloads().count(b"x")) == 60, "all messages")
+    until(
+        lambda: min(first.payloads().count(b"x"), second.payloads().count(b"x")) == 60,
+        "all messages",
+    )
     wanting = sorted((one.view()["id"], two.view()["id"]))
 
     def sets() -> list[tuple[list[str], int]]:
-        return [(sorted(found["brokers"]), found["topics"]) for found in middle.view()["overlays"]["sets"]]
+        return [
+            (sorted(found["brokers"]), found["topics"])
+            for found in middle.view()["overlays"]["sets"]
+        ]
 
     until(lambda: sets() == [(wanting, 60)], "one set of brokers for all topics")
 
 
 def test_a_broker_that_floods_joins_and_leaves(tmp_path: Path, make: Callable[..., Client]) -> None:
-    """With one that routes otherwise, messages keep to the tree; without it they go straight again."""
+    """With one that routes otherwise, messages keep to the tree; without it they go straight
+    again."""
     with Cluster(tmp_path) as cluster:
         brokers = [cluster.add("--routing", "topic") for _ in range(2)]
         cluster.settle()
-        until(lambda: all(broker.view()["overlays"]["active"] for broker in brokers), "overlays are active")
+        until(
+            lambda: all(broker.view()["overlays"]["active"] for broker in brokers),
+            "overlays are active",
+        )
         flooding = cluster.add("--routing", "flood")
         cluster.settle()
-        until(lambda: not any(broker.view()["overlays"]["active"] for broker in brokers), "overlays are given up")
+        until(
+            lambda: not any(broker.view()["overlays"]["active"] for broker in brokers),
+            "overlays are given up",
+        )
         subscriber, publisher = make(brokers[0].port), make(flooding.port)
         subscriber.subscribe("wanted", 1)
         publisher.done(*[publisher.publish("wanted", f"{number}", 1) for number in range(MESSAGES)])
         until(lambda: len(subscriber.payloads()) >= MESSAGES, "all messages")
         flooding.terminate()
-        until(lambda: all(broker.view()["overlays"]["active"] for broker in brokers), "overlays are active again")
+        until(
+            lambda: all(broker.view()["overlays"]["active"] for broker in brokers),
+            "overlays are active again",
+        )
         cluster.show()
 
 
@@ -140,7 +182,9 @@ def test_leaves_go_on_when_the_root_dies(star: list[Broker], make: Callable[...,
 
 
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
-def test_a_subscription_holds_when_it_is_acknowledged(tmp_path: Path, make: Callable[..., Client], routing: str) -> None:
+def test_a_subscription_holds_when_it_is_acknowledged(
+    tmp_path: Path, make: Callable[..., Client], routing: str
+) -> None:
     """As with one broker: what is published after SUBACK arrives, wherever it is published."""
     with Cluster(tmp_path, "--routing", routing) as cluster:
         for _ in range(4):

@@ -1,4 +1,5 @@
-"""`python -m bench.paths`: its arithmetic, and a way between two real brokers that opens and closes."""
+"""`python -m bench.paths`: its arithmetic, and a way between two real brokers that opens and
+closes."""
 
 from __future__ import annotations
 
@@ -13,13 +14,18 @@ from bench.netlab.lab import Lab
 from bench.paths import Network, PathsError, Samples, Way
 
 
-def state(name: str, parent: str | None, rtt: float | None = 1.0, root: str = "a") -> dict[str, Any]:
+def state(
+    name: str, parent: str | None, rtt: float | None = 1.0, root: str = "a"
+) -> dict[str, Any]:
     links = [{"peer": parent, "rtt_ms": rtt}] if parent is not None else []
     return {"id": name, "name": name, "parent": parent, "root": root, "links": links}
 
 
 def test_the_tree_is_what_the_children_say() -> None:
-    assert paths.edges([state("a", None), state("b", "a", 0.5), state("c", "b", 2.0)]) == {("b", "a"): 0.5, ("c", "b"): 2.0}
+    assert paths.edges([state("a", None), state("b", "a", 0.5), state("c", "b", 2.0)]) == {
+        ("b", "a"): 0.5,
+        ("c", "b"): 2.0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -55,27 +61,48 @@ def test_the_longest_way_counts_links_first() -> None:
         ([], 1.0, 0.0),
     ],
 )
-def test_a_link_is_closed_when_its_counter_stands(samples: list[tuple[float, int]], since: float, closed: float) -> None:
+def test_a_link_is_closed_when_its_counter_stands(
+    samples: list[tuple[float, int]], since: float, closed: float
+) -> None:
     assert paths.last_change(samples, since) == pytest.approx(closed)
 
 
 def test_the_table() -> None:
     samples: Samples = {
-        "rtt": [2.0, 4.0, 6.0], "asked": [60.0, 1.0, 55.0], "suback": [2.0], "open": [60.0, 1.0, 53.0], "first": [70.0],
+        "rtt": [2.0, 4.0, 6.0],
+        "asked": [60.0, 1.0, 55.0],
+        "suback": [2.0],
+        "open": [60.0, 1.0, 53.0],
+        "first": [70.0],
         "first link": [500.0],
-    }  # fmt: skip
+    }
     lines = paths.table(paths.rows(samples, hop=False, hops=2, opens=True))
     assert lines[2:] == [
         "| round trip between the ends of the tree, 2 links |  | 4.000 ms | 2.000 | 6.000 | 3 |",
-        "| SUBSCRIBE to the first message published 2 links away that arrives | < 54 ms | 55.000 ms (missed) | 1.000 | 60.000 | 3 |",  # noqa: E501
-        "| SUBACK to the first message published 2 links away that arrives | < 54 ms | 53.000 ms | 1.000 | 60.000 | 3 |",
+        (
+            "| SUBSCRIBE to the first message published 2 links away that arrives | < 54 ms "
+            "| 55.000 ms (missed) | 1.000 | 60.000 | 3 |"
+        ),
+        (
+            "| SUBACK to the first message published 2 links away that arrives | < 54 ms "
+            "| 53.000 ms | 1.000 | 60.000 | 3 |"
+        ),
         "| SUBSCRIBE to its arrival |  | 70.000 ms | 70.000 | 70.000 | 1 |",
         "| SUBSCRIBE to SUBACK |  | 2.000 ms | 2.000 | 2.000 | 1 |",
-        "| UNSUBACK to the last message that the publisher's broker sends on | < 1000 ms | 500.000 ms | 500.000 | 500.000 | 1 |",
+        (
+            "| UNSUBACK to the last message that the publisher's broker sends on | < 1000 ms "
+            "| 500.000 ms | 500.000 | 500.000 | 1 |"
+        ),
         "| UNSUBACK to the last message that comes over the last link | < 1000 ms | none | | | 0 |",
     ]
-    hop = paths.table(paths.rows({"here 0": [0.1], "there 0": [0.6], "hop 0": [0.5]}, hop=True, hops=1, opens=False))
-    assert hop[4] == "| QoS 0, what the hop adds | < 0.3 ms | 0.500 ms (missed) | 0.500 | 0.500 | 1 |"
+    hop = paths.table(
+        paths.rows(
+            {"here 0": [0.1], "there 0": [0.6], "hop 0": [0.5]}, hop=True, hops=1, opens=False
+        )
+    )
+    assert (
+        hop[4] == "| QoS 0, what the hop adds | < 0.3 ms | 0.500 ms (missed) | 0.500 | 0.500 | 1 |"
+    )
 
 
 def test_brokers_in_a_line_reach_the_next_ones() -> None:
@@ -85,7 +112,14 @@ def test_brokers_in_a_line_reach_the_next_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--rounds", "0"], ["--brokers", "1"], ["--routing", "fast"], ["--delay", "-1"], ["--seconds", "nan"]]
+    "arguments",
+    [
+        ["--rounds", "0"],
+        ["--brokers", "1"],
+        ["--routing", "fast"],
+        ["--delay", "-1"],
+        ["--seconds", "nan"],
+    ],
 )
 def test_bad_input(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
@@ -95,9 +129,11 @@ def test_bad_input(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_way_opens_and_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two brokers: what is published before UNSUBACK crosses the link, and some time after it nothing does."""
+    """Two brokers: what is published before UNSUBACK crosses the link, and some time after it
+    nothing does."""
     monkeypatch.setattr(paths, "SETTLED", 0.1)
-    monkeypatch.setattr(paths, "STILL", 0.7)  # more than a filter is posted when nobody wants it any more
+    # More than a filter is posted when nobody wants it any more.
+    monkeypatch.setattr(paths, "STILL", 0.7)
     samples: Samples = {}
     with Lab(paths.loopback_of(2), KINDS["mqttree-interest"], way="relays") as lab:
         lab.start()

@@ -1,6 +1,8 @@
-"""A client that publishes, closes and connects again at once: what it sent on the old connection counts, on every transport.
+"""A client that publishes, closes and connects again at once: what it sent on the old connection
+counts, on every transport.
 
-The broker is stopped while the client does so: when it goes on, the kernel holds all of it, and may show the new CONNECT first.
+The broker is stopped while the client does so: when it goes on, the kernel holds all of it, and may
+show the new CONNECT first.
 """
 
 from __future__ import annotations
@@ -67,12 +69,18 @@ class Ways:
     def open(self, transport: str, version: int) -> Wire:
         """Connect up to where CONNECT comes."""
         served = self.served
-        context = ssl.create_default_context(cafile=str(served.ca)) if transport in ("tls", "wss") else None
+        context = (
+            ssl.create_default_context(cafile=str(served.ca))
+            if transport in ("tls", "wss")
+            else None
+        )
         if transport == "unix":
             sock = socket.socket(socket.AF_UNIX)
             sock.connect(str(self.path))
         else:
-            port = {"tcp": served.port, "tls": served.tls, "ws": served.ws, "wss": served.wss}[transport]
+            port = {"tcp": served.port, "tls": served.tls, "ws": served.ws, "wss": served.wss}[
+                transport
+            ]
             sock = socket.create_connection(("127.0.0.1", port), PATIENCE)
         sock.settimeout(PATIENCE)
         if context is not None:
@@ -84,7 +92,8 @@ class Ways:
 
 
 class Page:
-    """The client's end of a WebSocket. Its stream ends behind the last frame: nobody waits for the broker's close frame."""
+    """The client's end of a WebSocket. Its stream ends behind the last frame: nobody waits for the
+    broker's close frame."""
 
     def __init__(self, sock: socket.socket, uri: str) -> None:
         self.sock = sock
@@ -104,7 +113,9 @@ class Page:
     def read(self) -> bytes:
         while True:
             self.frames.receive_data(self.sock.recv(65536))
-            if data := b"".join(bytes(e.data) for e in self.frames.events_received() if isinstance(e, Frame)):
+            if data := b"".join(
+                bytes(e.data) for e in self.frames.events_received() if isinstance(e, Frame)
+            ):
                 return data
 
 
@@ -114,10 +125,15 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ways]:
     ca = certificate(folder)
     with Cluster(folder) as cluster:
         config = folder / "config.yaml"
-        broker = cluster.add("--discovery", "off", "--config", str(config), listen=False, start=False)
+        broker = cluster.add(
+            "--discovery", "off", "--config", str(config), listen=False, start=False
+        )
         ports = free_ports(3)
         unix = f"  local:\n    bind: unix:{folder}/mqtt.sock\n"
-        config.write_text(CONFIG.format(port=broker.port, tls=ports[0], ws=ports[1], wss=ports[2], folder=folder) + unix)
+        config.write_text(
+            CONFIG.format(port=broker.port, tls=ports[0], ws=ports[1], wss=ports[2], folder=folder)
+            + unix
+        )
         broker.start().up()
         yield Ways(Served(broker, ports, ca), folder)
 
@@ -130,14 +146,19 @@ def hello(version: int, name: str, *, expiry: int = 0) -> Connect:
 
 def burst(name: str, number: int, qos: int) -> list[Packet]:
     return [
-        Publish(f"{name}/{qos}", b"%d %d" % (number, n), qos, packet_id=n + 1 if qos else None) for n in range(BURST)
+        Publish(f"{name}/{qos}", b"%d %d" % (number, n), qos, packet_id=n + 1 if qos else None)
+        for n in range(BURST)
     ]
 
 
-def again(ways: Ways, old: Wire, transport: str, last: list[Packet], connect: Connect) -> tuple[Wire, Connack]:
-    """Send `last` on the old connection, close it and connect on a new one, while the broker does not look."""
+def again(
+    ways: Ways, old: Wire, transport: str, last: list[Packet], connect: Connect
+) -> tuple[Wire, Connack]:
+    """Send `last` on the old connection, close it and connect on a new one, while the broker does
+    not look."""
     broker = ways.served.broker
-    new = ways.open(transport, old.version) if transport not in ("tcp", "unix") else None  # the rest needs the broker's answers
+    # The rest needs the broker's answers.
+    new = ways.open(transport, old.version) if transport not in ("tcp", "unix") else None
     broker.stop()
     try:
         old.send(*last)
@@ -162,7 +183,13 @@ def test_what_was_sent_before_counts(ways: Ways, transport: str, version: int) -
         expected = []
         for number in range(ROUNDS):
             qos = number % 2
-            wire, _ = again(ways, wire, transport, [*burst(name, number, qos), Disconnect()], hello(version, name))
+            wire, _ = again(
+                ways,
+                wire,
+                transport,
+                [*burst(name, number, qos), Disconnect()],
+                hello(version, name),
+            )
             expected += [(f"{name}/{qos}", b"%d %d" % (number, n)) for n in range(BURST)]
         wire.send(Publish(f"{name}/end", b"", 1, packet_id=1))
         until(lambda: any(m.topic == f"{name}/end" for m in subscriber.messages), "the end")
@@ -203,7 +230,8 @@ def test_a_client_that_hangs_up_without_a_word_leaves_its_will(ways: Ways, trans
 
 @pytest.mark.parametrize("transport", ["tcp", "wss"])
 def test_qos_2_goes_on_behind_what_was_read_last(ways: Ways, transport: str) -> None:
-    """PUBREL may have been under way when the connection ended, and is sent again on the next one."""
+    """PUBREL may have been under way when the connection ended, and is sent again on the next
+    one."""
     name = f"two-{transport}"
     with clients() as make:
         subscriber: Client = make(ways.served.port, client_id=f"{name}-sub")
@@ -216,7 +244,11 @@ def test_qos_2_goes_on_behind_what_was_read_last(ways: Ways, transport: str) -> 
         for _ in packets:
             wire.wait(Pubrec)
         wire, connack = again(
-            ways, wire, transport, [Pubrel(n + 1) for n in range(BURST)] + burst(name, 1, 2), Connect("MQTT", 4, False, 60, name)
+            ways,
+            wire,
+            transport,
+            [Pubrel(n + 1) for n in range(BURST)] + burst(name, 1, 2),
+            Connect("MQTT", 4, False, 60, name),
         )
         assert connack.session_present
         for packet in burst(name, 1, 2):  # nothing was acknowledged, as far as the client knows

@@ -36,17 +36,25 @@ def test_a_broker_that_joins_later_has_them_all(tmp_path: Path, make: Make) -> N
         )
         publisher.done(publisher.publish("late/deleted", b"", 1, retain=True))
         second = cluster.add().up()
-        early = make(second.port)  # it may be there before the messages are, and then gets them as they come
+        # It may be there before the messages are, and then gets them as they come.
+        early = make(second.port)
         early.subscribe("late/#", 2)
         cluster.agree()
         early.got(3)
-        until(lambda: second.view()["counters"]["received_link"] or second.counter("retained_restored"), "what was missing")
+        until(
+            lambda: (
+                second.view()["counters"]["received_link"] or second.counter("retained_restored")
+            ),
+            "what was missing",
+        )
         late = make(second.port)
         late.subscribe("late/#", 2)
         late.got(3)
         assert {(m.topic, m.payload, m.qos, m.retain) for m in late.messages} == {
-            ("late/plain", b"1", 1, True), ("late/whole", b"3", 2, True), ("late/zero", b"4", 0, True),
-        }  # fmt: skip
+            ("late/plain", b"1", 1, True),
+            ("late/whole", b"3", 2, True),
+            ("late/zero", b"4", 0, True),
+        }
         (whole,) = (m for m in late.messages if m.topic == "late/whole")
         assert whole.properties.ContentType == "text"
         assert whole.properties.UserProperty == [("h", "mine"), ("o", "mine, too")]
@@ -61,7 +69,9 @@ def test_a_broker_that_starts_again_gets_back_what_it_had(tmp_path: Path, make: 
         witness = make(other.port)
         witness.subscribe("back/#", 1)
         publisher = make(one.port)
-        publisher.done(*(publisher.publish(f"back/{n}", b"%d" % n, 1, retain=True) for n in range(50)))
+        publisher.done(
+            *(publisher.publish(f"back/{n}", b"%d" % n, 1, retain=True) for n in range(50))
+        )
         witness.got(50)
         one.kill()
         witness.publish("back/0", b"", 1, retain=True)

@@ -1,4 +1,5 @@
-"""The server as amqtt's broker: its listeners, plugins, context and states, over real sockets on the loopback address."""
+"""The server as amqtt's broker: its listeners, plugins, context and states, over real sockets on
+the loopback address."""
 
 from __future__ import annotations
 
@@ -63,7 +64,9 @@ HERE = __name__
 class Raw:
     """A client that sends and reads packets one by one, over any pair of streams."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, version: int = 4) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, version: int = 4
+    ) -> None:
         self.reader = reader
         self.writer = writer
         self.version = version
@@ -91,9 +94,15 @@ class Raw:
 
 
 @contextlib.asynccontextmanager
-async def raw(port: int, client_id: str = "c", version: int = 4, **options: Any) -> AsyncIterator[Raw]:
+async def raw(
+    port: int, client_id: str = "c", version: int = 4, **options: Any
+) -> AsyncIterator[Raw]:
     """A connected raw client; `connack` is its CONNACK."""
-    connect = {name: options.pop(name) for name in ("username", "password", "will", "keep_alive") if name in options}
+    connect = {
+        name: options.pop(name)
+        for name in ("username", "password", "will", "keep_alive")
+        if name in options
+    }
     clean = options.pop("clean", True)
     reader, writer = await asyncio.open_connection("127.0.0.1", port, **options)
     client = Raw(reader, writer, version)
@@ -152,9 +161,17 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A certificate for localhost and its key."""
     folder = tmp_path_factory.mktemp("tls")
     files = folder / "cert.pem", folder / "key.pem"
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes "
+        "-days 2 -subj /CN=localhost"
+    )
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    subprocess.run([*command.split(), *names, "-out", files[0], "-keyout", files[1]], check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        [*command.split(), *names, "-out", files[0], "-keyout", files[1]],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
     return files
 
 
@@ -221,7 +238,11 @@ class Topics(BaseTopicPlugin):
     """Forbids by the topic's name; takes a different time for each."""
 
     async def topic_filtering(
-        self, *, session: Session | None = None, topic: str | None = None, action: Action | None = None
+        self,
+        *,
+        session: Session | None = None,
+        topic: str | None = None,
+        action: Action | None = None,
     ) -> bool | None:
         assert session is not None
         assert topic is not None
@@ -229,7 +250,9 @@ class Topics(BaseTopicPlugin):
             await asyncio.sleep(0)
         if "breaks" in topic:
             raise RuntimeError("no database")
-        return f"no-{action}" not in topic and not (action == Action.RECEIVE and f"not-{session.client_id}" in topic)
+        return f"no-{action}" not in topic and not (
+            action == Action.RECEIVE and f"not-{session.client_id}" in topic
+        )
 
 
 @dataclass
@@ -250,8 +273,12 @@ class Restorer(BasePlugin[BrokerContext]):
         session = self.context.get_session("away")
         assert session is not None
         session.clean_session = False
-        await session.retained_messages.put(RetainedApplicationMessage(None, "a/kept", b"missed", 1))
-        self.context.retained_messages["r/t"] = RetainedApplicationMessage(None, "r/t", b"retained", 1)
+        await session.retained_messages.put(
+            RetainedApplicationMessage(None, "a/kept", b"missed", 1)
+        )
+        self.context.retained_messages["r/t"] = RetainedApplicationMessage(
+            None, "r/t", b"retained", 1
+        )
 
 
 def plugin(broker: Broker, kind: type) -> Any:
@@ -266,7 +293,9 @@ def own(kind: type) -> str:
 
 
 async def test_states_from_new_to_stopped_and_again() -> None:
-    broker = Broker({"listeners": {"default": listener()}, "plugins": {ANONYMOUS: {}, own(Recorder): {}}})
+    broker = Broker(
+        {"listeners": {"default": listener()}, "plugins": {ANONYMOUS: {}, own(Recorder): {}}}
+    )
     recorder = plugin(broker, Recorder)
     assert broker.transitions.is_new()
     await broker.shutdown()  # nothing to do
@@ -293,10 +322,15 @@ async def test_states_from_new_to_stopped_and_again() -> None:
 async def test_a_port_in_use_is_one_line() -> None:
     async with running() as first:
         port = first.ports["default"]
-        second = Broker({"listeners": {"default": listener(), "busy": listener(bind=f"127.0.0.1:{port}")}})
+        second = Broker(
+            {"listeners": {"default": listener(), "busy": listener(bind=f"127.0.0.1:{port}")}}
+        )
         with pytest.raises(BrokerError) as error:
             await second.start()
-        assert str(error.value) == f"listener 'busy': cannot listen on 127.0.0.1:{port}: address in use"
+        assert (
+            str(error.value)
+            == f"listener 'busy': cannot listen on 127.0.0.1:{port}: address in use"
+        )
         assert second.transitions.is_not_started()
 
 
@@ -305,7 +339,10 @@ async def test_a_port_in_use_is_one_line() -> None:
     [
         ("127.0.0.1:no", "listener 'default': cannot read bind value '127.0.0.1:no'"),
         ("127.0.0.1:99999", "listener 'default': cannot listen on 127.0.0.1:99999"),
-        ("192.0.2.1:0", "listener 'default': cannot listen on 192.0.2.1:0: no such address on this machine"),
+        (
+            "192.0.2.1:0",
+            "listener 'default': cannot listen on 192.0.2.1:0: no such address on this machine",
+        ),
         ("name.invalid:0", "listener 'default': cannot listen on name.invalid:0"),
     ],
 )
@@ -317,17 +354,23 @@ async def test_addresses_that_cannot_be_used(bind: str, line: str) -> None:
     assert "\n" not in str(error.value)
 
 
-async def test_certificates_that_cannot_be_used(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+async def test_certificates_that_cannot_be_used(
+    certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
     garbage = tmp_path / "garbage.pem"
     garbage.write_text("no certificate")
     for files in ((garbage, certificate[1]), (certificate[0], garbage)):
         options = listener(ssl=True, certfile=str(files[0]), keyfile=str(files[1]))
         broker = Broker({"listeners": {"default": listener(), "secure": options}})
-        with pytest.raises(BrokerError, match=r"^listener 'secure': cannot use .*cert.pem|garbage.pem") as error:
+        with pytest.raises(
+            BrokerError, match=r"^listener 'secure': cannot use .*cert.pem|garbage.pem"
+        ) as error:
             await broker.start()
         assert "\n" not in str(error.value)
     broker = Broker({"listeners": {"default": listener(ssl=True)}})
-    with pytest.raises(BrokerError, match=r"^listener 'default': ssl needs 'certfile' and 'keyfile'$"):
+    with pytest.raises(
+        BrokerError, match=r"^listener 'default': ssl needs 'certfile' and 'keyfile'$"
+    ):
         await broker.start()
 
 
@@ -337,7 +380,9 @@ async def test_configurations_of_every_form() -> None:
     broker = Broker(given)
     assert "federation" in given  # not changed
     assert broker.node.config.max_qos == 1
-    config = BrokerConfig(listeners={"default": ListenerConfig(bind="127.0.0.1:0")}, plugins={ANONYMOUS: {}})
+    config = BrokerConfig(
+        listeners={"default": ListenerConfig(bind="127.0.0.1:0")}, plugins={ANONYMOUS: {}}
+    )
     assert Broker(config).config is config
     with pytest.raises(ValueError, match="max-qos"):
         Broker({"max-qos": 3})
@@ -386,7 +431,10 @@ async def test_amqtts_client_on_every_listener(certificate: tuple[Path, Path]) -
         for name, scheme in (("default", "mqtt"), ("tls", "mqtts"), ("ws", "ws"), ("wss", "wss")):
             uri = f"{scheme}://localhost:{broker.ports[name]}"
             await exchange(broker, mqtt_client(), uri, cafile=str(certificate[0]))
-            await until(lambda name=name: broker._servers[name].conn_count == 0, "the connection is counted off")
+            await until(
+                lambda name=name: broker._servers[name].conn_count == 0,
+                "the connection is counted off",
+            )
 
 
 async def test_connections_are_counted() -> None:
@@ -441,12 +489,16 @@ async def test_who_waits_is_sent_away_at_the_end() -> None:
 
 
 async def test_external_listeners() -> None:
-    config = BrokerConfig(listeners={"default": ListenerConfig(type=ListenerType.EXTERNAL)}, plugins={ANONYMOUS: {}})
+    config = BrokerConfig(
+        listeners={"default": ListenerConfig(type=ListenerType.EXTERNAL)}, plugins={ANONYMOUS: {}}
+    )
     broker = Broker(config)
     await broker.start()
 
     async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await broker.external_connected(StreamReaderAdapter(reader), StreamWriterAdapter(writer), "default")
+        await broker.external_connected(
+            StreamReaderAdapter(reader), StreamWriterAdapter(writer), "default"
+        )
 
     server = await asyncio.start_server(accepted, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -569,7 +621,11 @@ async def test_the_end_says_goodbye_and_does_not_wait_for_who_does_not_listen() 
     broker = Broker({"listeners": {"default": listener()}})
     await broker.start()
     port = broker.ports["default"]
-    async with raw(port, "five", version=5) as five, raw(port, "deaf") as deaf, raw(port, "loud") as loud:
+    async with (
+        raw(port, "five", version=5) as five,
+        raw(port, "deaf") as deaf,
+        raw(port, "loud") as loud,
+    ):
         await subscribe(deaf, "big")
         for _ in range(40):
             loud.send(Publish("big", b"x" * 1_000_000))
@@ -591,7 +647,9 @@ async def test_the_end_says_goodbye_and_does_not_wait_for_who_does_not_listen() 
 async def codes(broker: Broker, *users: tuple[str | None, bytes | None]) -> list[int]:
     found = []
     for username, password in users:
-        async with raw(broker.ports["default"], "c", username=username, password=password) as client:
+        async with raw(
+            broker.ports["default"], "c", username=username, password=password
+        ) as client:
             found.append(client.connack.code)  # type: ignore[attr-defined]
     return found
 
@@ -599,7 +657,13 @@ async def codes(broker: Broker, *users: tuple[str | None, bytes | None]) -> list
 async def test_authentication_plugins_all_have_to_agree(caplog: pytest.LogCaptureFixture) -> None:
     async with running({own(Auth): {}}) as broker:
         assert broker.node.hooks.authenticate
-        asked = (("user", b"secret"), ("user", b"wrong"), ("breaks", b"x"), (None, None), ("user", b"\xff"))
+        asked = (
+            ("user", b"secret"),
+            ("user", b"wrong"),
+            ("breaks", b"x"),
+            (None, None),
+            ("user", b"\xff"),
+        )
         assert await codes(broker, *asked) == [0, 4, 4, 5, 4]
         assert broker.node.counters.plugin_errors == 1
         lines = [record.message for record in caplog.records if "plugin failed" in record.message]
@@ -616,7 +680,11 @@ async def test_what_comes_behind_a_connect_waits_for_its_answer() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
         client = Raw(reader, writer)
         client.send(Connect("MQTT", 4, True, 60, "hasty", username="user", password=b"secret"))
-        client.send(Subscribe(1, [SubscriptionRequest("t", 0)]), Publish("t", b"x" * 700_000, 1, packet_id=2), Disconnect())
+        client.send(
+            Subscribe(1, [SubscriptionRequest("t", 0)]),
+            Publish("t", b"x" * 700_000, 1, packet_id=2),
+            Disconnect(),
+        )
         got = [type(await client.receive()).__name__ for _ in range(4)]
         assert got[:2] == ["Connack", "Suback"]
         assert sorted(got[2:]) == ["Puback", "Publish"]
@@ -668,10 +736,16 @@ async def test_topic_plugins_decide_on_each_action() -> None:
         port = broker.ports["default"]
         async with raw(port, "a", version=5) as a, raw(port, "b") as b:
             assert await subscribe(b, "t/#", "t/no-subscribe") == [0, 0x80]
-            assert await subscribe(b, "t/breaks", "t/fine") == [0x80, 0x80]  # one that raises has refused the packet
+            # One that raises has refused the packet.
+            assert await subscribe(b, "t/breaks", "t/fine") == [0x80, 0x80]
             assert list(broker.subscriptions) == ["t/#"]
-            a.send(Publish("t/no-publish", b"1", 1, packet_id=1), Publish("t/not-b", b"2", 1, packet_id=2))
-            a.send(Publish("t/breaks", b"3", 1, packet_id=3), Publish("t/fine", b"4", 1, packet_id=4))
+            a.send(
+                Publish("t/no-publish", b"1", 1, packet_id=1),
+                Publish("t/not-b", b"2", 1, packet_id=2),
+            )
+            a.send(
+                Publish("t/breaks", b"3", 1, packet_id=3), Publish("t/fine", b"4", 1, packet_id=4)
+            )
             answers = [await a.receive() for _ in range(4)]
             decided = [(p.packet_id, p.reason >= 0x80) for p in answers if isinstance(p, Puback)]
             assert decided == [(1, True), (2, False), (3, True), (4, False)]
@@ -714,10 +788,18 @@ async def test_every_event_with_its_arguments() -> None:
         (connected,) = recorder.of("broker_client_connected")
         assert connected["client_id"] == "one"
         assert isinstance(connected["client_session"], Session)
-        assert (connected["client_session"].remote_address, connected["client_session"].is_anonymous) == ("127.0.0.1", True)
-        assert recorder.of("broker_client_disconnected")[0]["client_session"] is connected["client_session"]
+        assert (
+            connected["client_session"].remote_address,
+            connected["client_session"].is_anonymous,
+        ) == ("127.0.0.1", True)
+        assert (
+            recorder.of("broker_client_disconnected")[0]["client_session"]
+            is connected["client_session"]
+        )
         assert connected["client_session"].transitions.state == "disconnected"
-        assert recorder.of("broker_client_subscribed") == [{"client_id": "one", "topic": "t/#", "qos": 1}]
+        assert recorder.of("broker_client_subscribed") == [
+            {"client_id": "one", "topic": "t/#", "qos": 1}
+        ]
         assert recorder.of("broker_client_unsubscribed") == [{"client_id": "one", "topic": "t/#"}]
         received, cleared = recorder.of("broker_message_received")
         assert received["client_id"] == "one"
@@ -753,7 +835,9 @@ async def test_packets_that_amqtt_cannot_read_are_left_out() -> None:
         assert broker.node.counters.plugin_errors == 0
 
 
-async def test_an_event_plugin_that_raises_is_one_line_and_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_event_plugin_that_raises_is_one_line_and_disturbs_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with running({ANONYMOUS: {}, own(Faulty): {}, own(Recorder): {}}) as broker:
         async with raw(broker.ports["default"]) as client:
             client.send(Publish("t", b"x", 1, packet_id=1))
@@ -761,11 +845,17 @@ async def test_an_event_plugin_that_raises_is_one_line_and_disturbs_nobody(caplo
             recorder: Recorder = plugin(broker, Recorder)
             await until(lambda: recorder.of("broker_message_received"), "the other plugin is told")
             await until(lambda: broker.node.counters.plugin_errors == 1, "it is counted")
-        lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-        assert lines == ["plugin failed in Faulty.on_broker_message_received: ValueError: broken in two lines"]
+        lines = [
+            record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR
+        ]
+        assert lines == [
+            "plugin failed in Faulty.on_broker_message_received: ValueError: broken in two lines"
+        ]
 
 
-async def test_plugins_that_are_behind_hold_the_publishers_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_plugins_that_are_behind_hold_the_publishers_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(broker_plugins, "HOLD_CALLS", 10)
     async with running({ANONYMOUS: {}, own(Slow): {}}) as broker:
         slow: Slow = plugin(broker, Slow)
@@ -785,8 +875,15 @@ async def test_plugins_that_are_behind_hold_the_publishers_back(monkeypatch: pyt
 
 
 async def test_what_plugins_cost() -> None:
-    loggers = {f"amqtt.plugins.logging_amqtt.{name}": {} for name in ("EventLoggerPlugin", "PacketLoggerPlugin")}
-    for plugins, events in ((None, set()), ({ANONYMOUS: {}, SYS: {}}, set()), ({ANONYMOUS: {}} | loggers, set())):
+    loggers = {
+        f"amqtt.plugins.logging_amqtt.{name}": {}
+        for name in ("EventLoggerPlugin", "PacketLoggerPlugin")
+    }
+    for plugins, events in (
+        (None, set()),
+        ({ANONYMOUS: {}, SYS: {}}, set()),
+        ({ANONYMOUS: {}} | loggers, set()),
+    ):
         logging.getLogger("amqtt").setLevel(logging.WARNING)
         async with running(plugins) as broker:
             assert broker.node.hooks.events == events
@@ -799,7 +896,10 @@ async def test_what_plugins_cost() -> None:
     try:
         logging.getLogger("amqtt").setLevel(logging.INFO)
         async with running({ANONYMOUS: {}} | loggers) as broker:
-            assert broker.node.hooks.events == {"broker_client_connected", "broker_client_disconnected"}
+            assert broker.node.hooks.events == {
+                "broker_client_connected",
+                "broker_client_disconnected",
+            }
             assert broker.node.fast
         logging.getLogger("amqtt").setLevel(logging.DEBUG)
         async with running({ANONYMOUS: {}} | loggers) as broker:
@@ -821,7 +921,9 @@ async def test_a_stand_in_for_the_plugin_manager_is_told_everything() -> None:
             client = mqtt_client("one")
             await client.connect(f"mqtt://127.0.0.1:{broker.ports['default']}")
             await client.subscribe([("/topic", 0)])
-            assert [(s.client_id, qos) for s, qos in broker._subscriptions["/topic"]] == [("one", 0)]
+            assert [(s.client_id, qos) for s, qos in broker._subscriptions["/topic"]] == [
+                ("one", 0)
+            ]
             assert broker._subscriptions["/topic"][0][0] == client.session
             await client.unsubscribe(["/topic"])
             assert broker._subscriptions["/topic"] == []
@@ -840,12 +942,19 @@ async def test_a_stand_in_for_the_plugin_manager_is_told_everything() -> None:
 async def test_the_context_acts_on_the_node() -> None:
     async with running({ANONYMOUS: {}, own(Recorder): {}}) as broker:
         context: BrokerContext = plugin(broker, Recorder).context
-        async with raw(broker.ports["default"], "one", username="user", will=Will("w", b"x", 1, True)) as client:
+        async with raw(
+            broker.ports["default"], "one", username="user", will=Will("w", b"x", 1, True)
+        ) as client:
             assert await subscribe(client, "t/#", "$SYS/#", qos=1) == [1, 1]
             (session,) = context.sessions
             assert context.get_session("one") is session
             assert context.get_session("two") is None
-            assert (session.username, session.will_topic, session.will_qos, session.keep_alive) == ("user", "w", 1, 60)
+            assert (session.username, session.will_topic, session.will_qos, session.keep_alive) == (
+                "user",
+                "w",
+                1,
+                60,
+            )
             assert session.transitions.is_connected()
             assert context.subscriptions["t/#"] == [(session, 1)]
             assert len(context.subscriptions) == 2
@@ -882,7 +991,11 @@ async def test_what_plugins_bring_back_at_the_start() -> None:
             assert isinstance(await other.receive(), Puback)
         async with raw(port, "away", clean=False) as client:
             assert client.connack.session_present  # type: ignore[attr-defined]
-            got = {(p.topic, p.payload) for p in (await client.receive(), await client.receive()) if isinstance(p, Publish)}
+            got = {
+                (p.topic, p.payload)
+                for p in (await client.receive(), await client.receive())
+                if isinstance(p, Publish)
+            }
             assert got == {("a/kept", b"missed"), ("a/new", b"2")}
             assert await subscribe(client, "r/+") == [0]
             assert await client.receive() == Publish("r/t", b"retained", 0, True)
@@ -907,7 +1020,10 @@ async def test_an_account_stays_the_same_object_over_connections() -> None:
 
 
 async def test_keep_alive_is_longer_by_amqtts_delay() -> None:
-    async with running(timeout_disconnect_delay=7) as broker, raw(broker.ports["default"], "c", keep_alive=10):
+    async with (
+        running(timeout_disconnect_delay=7) as broker,
+        raw(broker.ports["default"], "c", keep_alive=10),
+    ):
         conn = broker.node.sessions["c"].conn
         assert conn is not None
         assert conn.owner.keep_alive == 22  # type: ignore[union-attr]
@@ -944,7 +1060,9 @@ async def test_the_sys_topics_come_from_the_nodes_counters() -> None:
 def settings(number: int, *seeds: int, **options: Any) -> FederationSettings:
     known = tuple(("127.0.0.1", port) for port in seeds)
     given: dict[str, Any] = {"discovery": "static", "seeds": known, "port": 0} | options
-    return FederationSettings(name=f"b{number}", id=bytes([number]) * 8, boot=1, hello=0.1, td=0.1, **given)
+    return FederationSettings(
+        name=f"b{number}", id=bytes([number]) * 8, boot=1, hello=0.1, td=0.1, **given
+    )
 
 
 @contextlib.asynccontextmanager
@@ -959,13 +1077,18 @@ async def federated(given: FederationSettings) -> AsyncIterator[Broker]:
 
 def linked(*brokers: Broker) -> bool:
     """Whether each has a link that forwards."""
-    return all(any(link["forwarding"] for link in b.node.federation.state()["links"]) for b in brokers)
+    return all(
+        any(link["forwarding"] for link in b.node.federation.state()["links"]) for b in brokers
+    )
 
 
 async def carries(here: Broker, there: Broker) -> None:
     """A message goes from a client of one broker to a client of another."""
     await until(lambda: linked(here, there), "the two are linked")
-    async with raw(here.ports["default"], "p") as publisher, raw(there.ports["default"], "s") as subscriber:
+    async with (
+        raw(here.ports["default"], "p") as publisher,
+        raw(there.ports["default"], "s") as subscriber,
+    ):
         assert await subscribe(subscriber, "f/#", qos=1) == [1]
         publisher.send(Publish("f/1", b"far", 1, packet_id=1))
         assert isinstance(await publisher.receive(), Puback)
@@ -998,11 +1121,16 @@ async def test_two_brokers_by_multicast(free_ports: Callable[[int], list[int]]) 
         "multicast_group": "239.255.77.72",
         "interfaces": ("127.0.0.1",),
     }
-    async with federated(settings(1, **options)) as first, federated(settings(2, **options)) as second:
+    async with (
+        federated(settings(1, **options)) as first,
+        federated(settings(2, **options)) as second,
+    ):
         await carries(first, second)
 
 
-async def test_multicast_that_cannot_be_used_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+async def test_multicast_that_cannot_be_used_is_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with federated(settings(1, discovery="multicast", interfaces=("192.0.2.1",))) as broker:
         assert broker.transitions.is_started()
     lines = [record.getMessage() for record in caplog.records if "multicast" in record.getMessage()]
@@ -1088,7 +1216,10 @@ async def test_amqtts_password_file_and_access_lists(legacy: bool, password_file
             assert await subscribe(b, "home/hall/light", "home/hall", "#", qos=1) == [1, 0x80, 0x80]
             b.send(Publish("home/hall/light", b"no", 1, packet_id=2))
             assert await b.receive() == Puback(2)  # 3.1.1 has no way to say no
-            a.send(Publish("garden", b"no", 1, packet_id=1), Publish("home/hall/light", b"on", 1, packet_id=2))
+            a.send(
+                Publish("garden", b"no", 1, packet_id=1),
+                Publish("home/hall/light", b"on", 1, packet_id=2),
+            )
             assert await b.receive() == Publish("home/hall/light", b"on", 1, packet_id=1)
             assert broker.node.counters.publish_refused == 2
 
@@ -1099,27 +1230,53 @@ async def test_who_was_away_gets_what_amqtt_keeps(version: int) -> None:
         port = broker.ports["default"]
         away = {"clean": False, "username": "user", "password": b"secret"}
         async with raw(port, "away", **away) as client:
-            client.send(Subscribe(1, [SubscriptionRequest("one/#", 1), SubscriptionRequest("zero/#", 0)]))
+            client.send(
+                Subscribe(1, [SubscriptionRequest("one/#", 1), SubscriptionRequest("zero/#", 0)])
+            )
             await client.receive()
         await until(lambda: broker.node.sessions["away"].conn is None, "the client has gone")
         recorder: Recorder = plugin(broker, Recorder)
         async with raw(port, "p", version, username="user", password=b"secret") as publisher:
-            publisher.send(*[Publish("one/a", b"%d" % number) for number in range(3)], Publish("zero/b", b"lost"))
-            publisher.send(Publish("one/a", b"sure", 2, packet_id=1), Publish("zero/b", b"state", 0, True))
+            publisher.send(
+                *[Publish("one/a", b"%d" % number) for number in range(3)],
+                Publish("zero/b", b"lost"),
+            )
+            publisher.send(
+                Publish("one/a", b"sure", 2, packet_id=1), Publish("zero/b", b"state", 0, True)
+            )
             await publisher.receive()
-            await until(lambda: len(recorder.of("broker_retained_message")) == 6, "plugins are told")
-        told = [call for call in recorder.of("broker_retained_message") if call["client_id"] == "away"]
-        kept = [(call["retained_message"].topic, call["retained_message"].data, call["retained_message"].qos) for call in told]
+            await until(
+                lambda: len(recorder.of("broker_retained_message")) == 6, "plugins are told"
+            )
+        told = [
+            call for call in recorder.of("broker_retained_message") if call["client_id"] == "away"
+        ]
+        kept = [
+            (
+                call["retained_message"].topic,
+                call["retained_message"].data,
+                call["retained_message"].qos,
+            )
+            for call in told
+        ]
         zero = [("one/a", b"0", 0), ("one/a", b"1", 0), ("one/a", b"2", 0), ("zero/b", b"state", 0)]
         assert sorted(kept) == sorted([("one/a", b"sure", 1), *zero])
-        assert {call["retained_message"].source_session.client_id for call in told if call["retained_message"].qos} == {"p"}
+        assert {
+            call["retained_message"].source_session.client_id
+            for call in told
+            if call["retained_message"].qos
+        } == {"p"}
         async with raw(port, "away", **away) as client:
             got = [await client.receive() for _ in range(5)]
         assert got[0] == Publish("one/a", b"sure", 1, packet_id=1)
-        assert sorted((p.topic, p.payload, p.qos) for p in got[1:] if isinstance(p, Publish)) == zero
+        assert (
+            sorted((p.topic, p.payload, p.qos) for p in got[1:] if isinstance(p, Publish)) == zero
+        )
 
 
-async def test_runs_of_messages_for_who_is_away_are_cut_in_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_runs_of_messages_for_who_is_away_are_cut_in_packets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("broker.base.limits.MAX_MISSED", 3)
     async with running() as broker:
         port = broker.ports["default"]
@@ -1134,7 +1291,10 @@ async def test_runs_of_messages_for_who_is_away_are_cut_in_packets(monkeypatch: 
             assert await client.closed()
             writer.close()
         async with raw(port, "p") as publisher:
-            publisher.send(*[Publish("t", b"%d" % number * 200) for number in range(5)], Publish("end", b"", 1, packet_id=1))
+            publisher.send(
+                *[Publish("t", b"%d" % number * 200) for number in range(5)],
+                Publish("end", b"", 1, packet_id=1),
+            )
             assert await publisher.receive() == Puback(1)
         await until(lambda: broker.node.sessions["five"].missed is not None, "they are kept")
         for name, version in (("four", 4), ("five", 5)):
@@ -1143,7 +1303,11 @@ async def test_runs_of_messages_for_who_is_away_are_cut_in_packets(monkeypatch: 
             client.send(Connect("MQTT", version, False, 60, name))
             assert isinstance(await client.receive(), Connack)
             got = [await client.receive() for _ in range(3)]
-            assert [p.payload for p in got if isinstance(p, Publish)] == [b"0" * 200, b"1" * 200, b"2" * 200]
+            assert [p.payload for p in got if isinstance(p, Publish)] == [
+                b"0" * 200,
+                b"1" * 200,
+                b"2" * 200,
+            ]
             assert broker.node.sessions[name].missed is None
             writer.close()
 
@@ -1168,7 +1332,11 @@ class Silent(BaseAuthPlugin, BaseTopicPlugin):
         return True
 
     async def topic_filtering(
-        self, *, session: Session | None = None, topic: str | None = None, action: Action | None = None
+        self,
+        *,
+        session: Session | None = None,
+        topic: str | None = None,
+        action: Action | None = None,
     ) -> bool | None:
         assert session is not None
         if topic == f"never/{action}" and session.client_id != "else":
@@ -1176,7 +1344,9 @@ class Silent(BaseAuthPlugin, BaseTopicPlugin):
         return True
 
 
-async def test_plugins_that_never_answer_have_said_no(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_plugins_that_never_answer_have_said_no(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("broker.base.limits.PLUGIN_ANSWER", 0.5)
     async with running({own(Silent): {}}) as broker:
         port = broker.ports["default"]
@@ -1185,19 +1355,31 @@ async def test_plugins_that_never_answer_have_said_no(monkeypatch: pytest.Monkey
         async with raw(port, "c", version=5) as client, raw(port, "else") as other:
             assert await subscribe(client, "never/subscribe") == [0x87]
             assert await subscribe(client, "#") == await subscribe(other, "#") == [0]
-            client.send(Publish("never/publish", b"x", 1, packet_id=1), Publish("never/receive", b"y", 1, packet_id=2))
+            client.send(
+                Publish("never/publish", b"x", 1, packet_id=1),
+                Publish("never/receive", b"y", 1, packet_id=2),
+            )
             client.send(Publish("t", b"z"))
             answers = [await client.receive() for _ in range(2)]
-            assert [(p.packet_id, int(p.reason)) for p in answers if isinstance(p, Puback)] == [(1, 0x87), (2, 0)]
+            assert [(p.packet_id, int(p.reason)) for p in answers if isinstance(p, Puback)] == [
+                (1, 0x87),
+                (2, 0),
+            ]
             assert await other.receive() == Publish("never/receive", b"y")
-            assert await client.receive() == Publish("t", b"z")  # behind the one that was asked about
+            # This one waited behind the one that was asked about.
+            assert await client.receive() == Publish("t", b"z")
         assert broker.node.counters.plugin_errors == 4
-        lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+        lines = [
+            record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR
+        ]
         assert lines[0] == "plugin failed in Authenticate: TimeoutError: no answer within 0.5 s"
 
 
 async def test_what_plugins_retain_other_brokers_retain_too() -> None:
-    async with federated(settings(1)) as first, federated(settings(2, first.ports["default"])) as second:
+    async with (
+        federated(settings(1)) as first,
+        federated(settings(2, first.ports["default"])) as second,
+    ):
         await until(lambda: linked(first, second), "the two are linked")
         context = BrokerContext(first)
         await context.retain_message("$SYS/mine", b"here")
@@ -1215,14 +1397,17 @@ async def test_what_plugins_retain_other_brokers_retain_too() -> None:
 
 
 FLOOD = 8 * 1024 * 1024
-"""bytes; more than both kernels hold, so that something is unread whenever the broker decides to close."""
+"""bytes; more than both kernels hold, so that something is unread whenever the broker decides to
+close."""
 
 
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [(b"\x30\x05\x00\x01+\x00x", 0x90), (b"\xf0\x00", 0x82), (b"\x10\x00", 0x82)],
 )
-async def test_who_keeps_sending_hears_why_he_is_closed(monkeypatch: pytest.MonkeyPatch, bad: bytes, reason: int) -> None:
+async def test_who_keeps_sending_hears_why_he_is_closed(
+    monkeypatch: pytest.MonkeyPatch, bad: bytes, reason: int
+) -> None:
     monkeypatch.setattr("broker.base.limits.LINGER", PATIENCE)
     async with running() as broker, raw(broker.ports["default"], "c", version=5) as client:
         client.writer.write(bad + bytes(FLOOD))
@@ -1234,19 +1419,26 @@ async def test_who_keeps_sending_hears_why_he_is_closed(monkeypatch: pytest.Monk
         await until(lambda: not broker.node.connections, "it is closed")
 
 
-async def test_who_keeps_sending_hears_why_he_is_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_keeps_sending_hears_why_he_is_not_let_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("broker.base.limits.LINGER", PATIENCE)
     async with running({own(Auth): {}}) as broker:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
         client = Raw(reader, writer, 5)
-        writer.write(encode_packet(Connect("MQTT", 5, True, 60, "c", username="user", password=b"wrong"), 5) + bytes(FLOOD))
+        writer.write(
+            encode_packet(Connect("MQTT", 5, True, 60, "c", username="user", password=b"wrong"), 5)
+            + bytes(FLOOD)
+        )
         connack = await client.receive()
         assert isinstance(connack, Connack)
         assert connack.code == 0x86
         writer.close()
 
 
-async def test_who_does_not_close_is_closed(monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, Path]) -> None:
+async def test_who_does_not_close_is_closed(
+    monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, Path]
+) -> None:
     monkeypatch.setattr("broker.base.limits.LINGER", 0.05)
     tls = listener(ssl=True, certfile=str(certificate[0]), keyfile=str(certificate[1]))
     async with running(listeners={"default": listener(max_connections=1), "secure": tls}) as broker:

@@ -1,4 +1,5 @@
-"""Clients that go from broker to broker find their session there: real processes, paho and mosquitto_sub."""
+"""Clients that go from broker to broker find their session there: real processes, paho and
+mosquitto_sub."""
 
 from __future__ import annotations
 
@@ -14,8 +15,12 @@ from tests.process.brokers import PATIENCE, Client, Cluster, Mosquitto, clients,
 
 
 @pytest.fixture(scope="module", params=["flood", "interest", "topic"])
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("sessions"), "--routing", request.param, link_timeout=4.0) as found:
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    with Cluster(
+        tmp_path_factory.mktemp("sessions"), "--routing", request.param, link_timeout=4.0
+    ) as found:
         for _ in range(3):
             found.add()
         found.agree()
@@ -36,11 +41,14 @@ def known(cluster: Cluster, publisher: Client, subscriber: Client, topic: str) -
 @pytest.mark.parametrize("protocol", [4, 5])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_client_goes_round(cluster: Cluster, protocol: int, qos: int) -> None:
-    """It is away while messages are published, and at the next broker it gets them, in order, at QoS 2 once."""
+    """It is away while messages are published, and at the next broker it gets them, in order, at
+    QoS 2 once."""
     topic = f"round/{protocol}/{qos}"
     with clients() as make:
         publisher = make(cluster.brokers[0].port)
-        roamer = make(cluster.brokers[0].port, client_id=topic, protocol=protocol, clean=False, expiry=600)
+        roamer = make(
+            cluster.brokers[0].port, client_id=topic, protocol=protocol, clean=False, expiry=600
+        )
         roamer.subscribe(topic, qos)
         known(cluster, publisher, roamer, topic)
         got: list[bytes] = []
@@ -52,7 +60,13 @@ def test_a_client_goes_round(cluster: Cluster, protocol: int, qos: int) -> None:
             got += roamer.payloads(topic)
             sent = [b"%d %d" % (step, n) for n in range(20)]
             publisher.done(*[publisher.publish(topic, payload, 2) for payload in sent])
-            roamer = make(cluster.brokers[step % 3].port, client_id=topic, protocol=protocol, clean=False, expiry=600)
+            roamer = make(
+                cluster.brokers[step % 3].port,
+                client_id=topic,
+                protocol=protocol,
+                clean=False,
+                expiry=600,
+            )
             assert roamer.session_present
             roamer.got(len(sent), topic)
         got += roamer.payloads(topic)
@@ -79,14 +93,18 @@ def test_the_newer_connection_wins(cluster: Cluster) -> None:
 
 
 def test_a_session_that_was_left_behind(cluster: Cluster) -> None:
-    """Its broker hangs as the client comes elsewhere; what waited there comes when it goes on, and nothing comes twice."""
+    """Its broker hangs as the client comes elsewhere; what waited there comes when it goes on, and
+    nothing comes twice."""
     with clients() as make:
         publisher = make(cluster.brokers[0].port)
         first = make(cluster.brokers[1].port, client_id="left", clean=False, expiry=600)
         first.subscribe("left/x", 2)
         known(cluster, publisher, first, "left/x")
         first.close()
-        until(lambda: not cluster.brokers[1].view()["connections"], "its broker knows that it has gone")
+        until(
+            lambda: not cluster.brokers[1].view()["connections"],
+            "its broker knows that it has gone",
+        )
         before = [b"before %d" % n for n in range(50)]
         publisher.done(*[publisher.publish("left/x", payload, 2) for payload in before])
         cluster.brokers[1].stop()
@@ -112,7 +130,14 @@ def test_a_delayed_will_is_cancelled_where_the_client_comes_back(cluster: Cluste
         known(cluster, publisher, listener, "wills/x")
         for name, clean in (("kept", False), ("ended", True)):
             will = (f"wills/{name}", b"will", 1, False)
-            gone = make(cluster.brokers[1].port, client_id=name, clean=False, expiry=600, will=will, will_properties=late)
+            gone = make(
+                cluster.brokers[1].port,
+                client_id=name,
+                clean=False,
+                expiry=600,
+                will=will,
+                will_properties=late,
+            )
             gone.subscribe(f"probes/{name}", 1)
             known(cluster, publisher, gone, f"probes/{name}")
             gone.break_off()
@@ -137,7 +162,9 @@ def test_mosquitto_sub_goes_on_elsewhere(cluster: Cluster, tmp_path: Path) -> No
         publisher.done(*[publisher.publish("m/x", payload, 2) for payload in sent])
         command = ["mosquitto_sub", "-p", str(cluster.brokers[2].port), *flags, "-F", "%t %p"]
         command += ["-W", "30", "-C", "50", "-T", "m/probe"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
         lines = [line for line in done.stdout.splitlines() if line.startswith("m/x")]
         assert lines == [f"m/x {n}" for n in range(50)], done.stderr
         assert not repeated([line.encode() for line in lines])

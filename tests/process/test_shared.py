@@ -1,4 +1,5 @@
-"""Shared subscriptions over three real brokers, with Mosquitto's clients: each message comes to one member of the whole group."""
+"""Shared subscriptions over three real brokers, with Mosquitto's clients: each message comes to one
+member of the whole group."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ MESSAGES = 60
 
 
 @pytest.fixture(scope="module", params=["flood", "interest", "topic"])
-def three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
+def three(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Broker]]:
     with Cluster(tmp_path_factory.mktemp("three"), "--routing", request.param) as cluster:
         brokers = [cluster.add() for _ in range(3)]
         cluster.agree()
@@ -52,11 +55,17 @@ def told(members: list[Mosquitto]) -> list[str]:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_each_message_once(three: list[Broker], make: Callable[..., Client], tmp_path: Path, qos: int) -> None:
-    """Members on two brokers, the publisher on the third: everything comes once, and both take part."""
+def test_each_message_once(
+    three: list[Broker], make: Callable[..., Client], tmp_path: Path, qos: int
+) -> None:
+    """Members on two brokers, the publisher on the third: everything comes once, and both take
+    part."""
     topic = f"shared/once/{qos}"
     flags = ("-t", f"$share/g/{topic}", "-q", str(qos))
-    with Mosquitto(tmp_path, three[0].port, *flags) as one, Mosquitto(tmp_path, three[1].port, *flags) as two:
+    with (
+        Mosquitto(tmp_path, three[0].port, *flags) as one,
+        Mosquitto(tmp_path, three[1].port, *flags) as two,
+    ):
         known(make(three[2].port), [one, two], topic)
         lines = [f"message {number}" for number in range(MESSAGES)]
         mosquitto_pub(three[2].port, "-t", topic, "-q", str(qos), "-l", lines=lines)
@@ -66,7 +75,9 @@ def test_each_message_once(three: list[Broker], make: Callable[..., Client], tmp
         assert told([two])
 
 
-def test_members_at_home_come_first(three: list[Broker], make: Callable[..., Client], tmp_path: Path) -> None:
+def test_members_at_home_come_first(
+    three: list[Broker], make: Callable[..., Client], tmp_path: Path
+) -> None:
     """A publisher with a member on its own broker: that one gets everything, until it goes."""
     topic = "shared/home"
     flags = ("-t", f"$share/g/{topic}", "-q", "1")
@@ -84,8 +95,11 @@ def test_members_at_home_come_first(three: list[Broker], make: Callable[..., Cli
         until(lambda: told([away]) == ["last"], "what comes after it has gone")
 
 
-def test_what_is_published_just_after_the_start(make: Callable[..., Client], tmp_path: Path) -> None:
-    """The publisher's broker serves it before it knows of the group: the member gets everything all the same."""
+def test_what_is_published_just_after_the_start(
+    make: Callable[..., Client], tmp_path: Path
+) -> None:
+    """The publisher's broker serves it before it knows of the group: the member gets everything all
+    the same."""
     with Cluster(tmp_path) as cluster:
         one, other = cluster.add(), cluster.add()
         cluster.agree()
@@ -101,12 +115,16 @@ def test_what_is_published_just_after_the_start(make: Callable[..., Client], tmp
 
 
 def test_what_a_dead_broker_was_given(make: Callable[..., Client], tmp_path: Path) -> None:
-    """A broker hangs with what its member has not seen, and dies: the member of another one gets that."""
+    """A broker hangs with what its member has not seen, and dies: the member of another one gets
+    that."""
     with Cluster(tmp_path) as cluster:
         brokers = [cluster.add() for _ in range(3)]
         cluster.agree()
         flags = ("-t", "$share/g/dead", "-q", "2")
-        with Mosquitto(tmp_path, brokers[1].port, *flags) as one, Mosquitto(tmp_path, brokers[2].port, *flags) as two:
+        with (
+            Mosquitto(tmp_path, brokers[1].port, *flags) as one,
+            Mosquitto(tmp_path, brokers[2].port, *flags) as two,
+        ):
             known(make(brokers[0].port), [one, two], "dead")
             brokers[1].stop()
             lines = [f"message {number}" for number in range(MESSAGES)]

@@ -1,4 +1,5 @@
-"""A fast publisher at one broker, a slow subscriber at another: what was acknowledged arrives, and a dead reader stops nobody."""
+"""A fast publisher at one broker, a slow subscriber at another: what was acknowledged arrives, and
+a dead reader stops nobody."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def pair(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
 
 
 class Fast:
-    """Publishes as fast as it is taken, without waiting for acknowledgements; `turn` never blocks."""
+    """Publishes as fast as it is taken, without waiting for acknowledgements; `turn` never
+    blocks."""
 
     def __init__(self, port: int, total: int, qos: int) -> None:
         self.raw = Raw(port, "fast", version=4)
@@ -42,7 +44,10 @@ class Fast:
     def turn(self) -> None:
         """Send and receive what can be."""
         while self.first < self.total and len(self.unsent) < 1 << 16:
-            self.unsent += encode(Publish("fast", b"%064d" % self.first, self.qos, packet_id=1 + self.first % 60_000), 4)
+            self.unsent += encode(
+                Publish("fast", b"%064d" % self.first, self.qos, packet_id=1 + self.first % 60_000),
+                4,
+            )
             self.first += 1
         try:
             if self.unsent:
@@ -76,8 +81,11 @@ class Fast:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_was_acknowledged_reaches_a_slow_subscriber_elsewhere(pair: tuple[Broker, Broker], qos: int) -> None:
-    """More than a queue has room for, to somebody who reads a little at a time and takes twenty: all of it, in order, once."""
+def test_what_was_acknowledged_reaches_a_slow_subscriber_elsewhere(
+    pair: tuple[Broker, Broker], qos: int
+) -> None:
+    """More than a queue has room for, to somebody who reads a little at a time and takes twenty:
+    all of it, in order, once."""
     here, there = pair
     total = 3 * limits.MAX_QUEUED
     slow = Raw(there.port, "slow", properties={Property.RECEIVE_MAXIMUM: 20})
@@ -96,7 +104,12 @@ def test_what_was_acknowledged_reaches_a_slow_subscriber_elsewhere(pair: tuple[B
             for packet in slow.decoder.receive(slow.sock.recv(4096)):
                 if isinstance(packet, Publish):
                     got.append(packet.payload)
-                    answers += encode(Puback(packet.packet_id or 0) if qos == 1 else Pubrec(packet.packet_id or 0), 5)
+                    answers += encode(
+                        Puback(packet.packet_id or 0)
+                        if qos == 1
+                        else Pubrec(packet.packet_id or 0),
+                        5,
+                    )
                 elif isinstance(packet, Pubrel):
                     answers += b"\x70\x02" + packet.packet_id.to_bytes(2, "big")
             slow.sock.send(answers)
@@ -111,7 +124,8 @@ def test_what_was_acknowledged_reaches_a_slow_subscriber_elsewhere(pair: tuple[B
 
 
 def test_a_dead_reader_stops_nobody_elsewhere(pair: tuple[Broker, Broker]) -> None:
-    """Who reads nothing at all: its publishers wait for it once, then they go on, and what it does not take is dropped."""
+    """Who reads nothing at all: its publishers wait for it once, then they go on, and what it does
+    not take is dropped."""
     here, there = pair
     total = 3 * limits.MAX_QUEUED
     dead = Raw(there.port, "dead", properties={Property.RECEIVE_MAXIMUM: 20})
@@ -122,7 +136,10 @@ def test_a_dead_reader_stops_nobody_elsewhere(pair: tuple[Broker, Broker]) -> No
     witness = Witness(here.port)
     fast.all_of_it()
     witness.served()
-    until(lambda: there.lines("reads too slowly; its publishers no longer wait for it"), "nobody waits for it")
+    until(
+        lambda: there.lines("reads too slowly; its publishers no longer wait for it"),
+        "nobody waits for it",
+    )
     held = here.counter("publishers_held")
     fast.total += total
     fast.all_of_it()

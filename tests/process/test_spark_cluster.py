@@ -1,4 +1,5 @@
-"""The pipeline on a standalone cluster of processes: a master, two workers and spark-submit, all of PySpark's own package."""
+"""The pipeline on a standalone cluster of processes: a master, two workers and spark-submit, all of
+PySpark's own package."""
 
 from __future__ import annotations
 
@@ -26,9 +27,11 @@ except SparkMissingError as error:
 HOME = Path(pyspark.__file__).parent
 PATIENCE = 120.0
 ENVIRONMENT = os.environ | {
-    "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "PYSPARK_PYTHON": sys.executable,
+    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
     "PYTHONPATH": str(Path(__file__).parents[2]),
-}  # fmt: skip
+}
 
 
 class Part:
@@ -37,8 +40,14 @@ class Part:
     def __init__(self, log: Path, name: str, *arguments: str) -> None:
         self.log = log
         with log.open("wb") as out:
-            command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
-            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=ENVIRONMENT, cwd=log.parent)
+            command = [
+                str(HOME / "bin" / "spark-class"),
+                f"org.apache.spark.deploy.{name}",
+                *arguments,
+            ]
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=subprocess.STDOUT, env=ENVIRONMENT, cwd=log.parent
+            )
 
     def says(self, pattern: str) -> re.Match[str]:
         """Wait until it has said something."""
@@ -63,14 +72,35 @@ class Part:
 def cluster(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """The master's URL, and the folder with the workers' files."""
     with ExitStack() as stack:
-        master = Part(tmp_path / "master.log", "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        master = Part(
+            tmp_path / "master.log",
+            "master.Master",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--webui-port",
+            "0",
+        )
         stack.callback(master.stop)
         url = master.says(r"Starting Spark master at (spark://\S+)")[1]
         master.says("New state: ALIVE")
         workers = []
         for number in range(2):
             folder = tmp_path / f"worker{number}"
-            arguments = ["--host", "127.0.0.1", "-c", "1", "-m", "640m", "--webui-port", "0", "-d", str(folder), url]
+            arguments = [
+                "--host",
+                "127.0.0.1",
+                "-c",
+                "1",
+                "-m",
+                "640m",
+                "--webui-port",
+                "0",
+                "-d",
+                str(folder),
+                url,
+            ]
             workers.append(Part(tmp_path / f"worker{number}.log", "worker.Worker", *arguments))
             stack.callback(workers[-1].stop)
         for worker in workers:
@@ -83,17 +113,42 @@ def test_the_same_figures_by_spark_submit_on_two_workers(cluster: tuple[str, Pat
     made = make(folder / "runs" / "r1", 4000)
     script = Path(sys.modules["bench.spark.session"].__file__ or "").with_name("__main__.py")
     command = [
-        str(HOME / "bin" / "spark-submit"), "--master", url, "--driver-memory", "640m", "--conf", "spark.executor.memory=512m",
-        "--conf", "spark.driver.host=127.0.0.1",
+        str(HOME / "bin" / "spark-submit"),
+        "--master",
+        url,
+        "--driver-memory",
+        "640m",
+        "--conf",
+        "spark.executor.memory=512m",
+        "--conf",
+        "spark.driver.host=127.0.0.1",
         *(word for name, value in INTERPRETED.items() for word in ("--conf", f"{name}={value}")),
-        str(script), "tables", (folder / "runs").as_uri(), "--out", (folder / "tables").as_uri(),
-    ]  # fmt: skip
+        str(script),
+        "tables",
+        (folder / "runs").as_uri(),
+        "--out",
+        (folder / "tables").as_uri(),
+    ]
     done = subprocess.run(
-        command, env=ENVIRONMENT, cwd=folder, capture_output=True, text=True, timeout=PATIENCE * 3, check=False
-    )  # fmt: skip
+        command,
+        env=ENVIRONMENT,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE * 3,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     with (folder / "tables" / "runs.csv").open() as file:
         (run,) = csv.DictReader(file)
     found = {name: float(run[name]) for name in ("published", "expected", "lost", "duplicates")}
-    assert found == {"published": made.published, "expected": made.expected, "lost": made.lost, "duplicates": made.duplicates}
-    assert [len(list((folder / f"worker{number}").glob("app-*/*"))) for number in range(2)] == [1, 1]
+    assert found == {
+        "published": made.published,
+        "expected": made.expected,
+        "lost": made.lost,
+        "duplicates": made.duplicates,
+    }
+    assert [len(list((folder / f"worker{number}").glob("app-*/*"))) for number in range(2)] == [
+        1,
+        1,
+    ]

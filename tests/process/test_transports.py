@@ -1,4 +1,5 @@
-"""Every way in: TCP, TLS and mutual TLS, WebSocket and its secure form, Unix sockets, IPv6, and each behind a load balancer."""
+"""Every way in: TCP, TLS and mutual TLS, WebSocket and its secure form, Unix sockets, IPv6, and
+each behind a load balancer."""
 
 from __future__ import annotations
 
@@ -20,11 +21,26 @@ from amqtt.errors import BrokerError
 from websockets.asyncio.client import connect as ws_connect
 
 from broker.compat.broker import Broker
-from broker.config.listener_options import ListenerOptions, OptionError, check_options, split_options, unix_path
+from broker.config.listener_options import (
+    ListenerOptions,
+    OptionError,
+    check_options,
+    split_options,
+    unix_path,
+)
 from broker.config.options import FederationSettings, TlsSettings
 from broker.config.yaml_file import ConfigError, ConfigFile
 from broker.io.proxy_protocol import SIGNATURE
-from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Pingreq, Pingresp, encode_packet
+from broker.wire import (
+    Connack,
+    Connect,
+    Decoder,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    encode_packet,
+)
 from tests.process.certificates import Authority
 
 PATIENCE = 60.0
@@ -35,11 +51,14 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @contextlib.asynccontextmanager
-async def running(settings: FederationSettings | None = None, **listeners: dict[str, Any]) -> AsyncIterator[Broker]:
+async def running(
+    settings: FederationSettings | None = None, **listeners: dict[str, Any]
+) -> AsyncIterator[Broker]:
     """A started broker with these listeners; a default one is made up."""
     default = {"default": {"bind": "127.0.0.1:0"}}
     broker = Broker(
-        {"listeners": default | listeners, "plugins": ANONYMOUS}, settings=settings or FederationSettings(discovery="off", port=0)
+        {"listeners": default | listeners, "plugins": ANONYMOUS},
+        settings=settings or FederationSettings(discovery="off", port=0),
     )
     await broker.start()
     try:
@@ -62,7 +81,9 @@ async def receive(reader: asyncio.StreamReader, version: int = 4) -> Packet:
 async def served(streams: Streams, before: bytes = b"", client_id: str = "c") -> None:
     """Connect as an MQTT client over these streams, and get answers."""
     reader, writer = streams
-    writer.write(before + encode_packet(Connect("MQTT", 4, True, 60, client_id, None, None, None, None), 4))
+    writer.write(
+        before + encode_packet(Connect("MQTT", 4, True, 60, client_id, None, None, None, None), 4)
+    )
     connack = await receive(reader)
     assert isinstance(connack, Connack) and connack.code == 0
     writer.write(encode_packet(Pingreq(), 4))
@@ -119,22 +140,35 @@ async def test_mutual_tls_lets_in_who_has_a_certificate(
         await served(await asyncio.open_connection("127.0.0.1", port, ssl=authority.client(sensor)))
         assert broker.node.sessions["c"].username is None
         for files in (None, stranger):
-            with contextlib.suppress(ssl.SSLError, ConnectionError):  # TLS 1.3: said after the client's side is done
-                await refused(await asyncio.open_connection("127.0.0.1", port, ssl=authority.client(files)), b"\x10\x0c")
+            # In TLS 1.3 it is said after the client's side is done.
+            with contextlib.suppress(ssl.SSLError, ConnectionError):
+                await refused(
+                    await asyncio.open_connection("127.0.0.1", port, ssl=authority.client(files)),
+                    b"\x10\x0c",
+                )
         assert broker.node.counters.connects == 1
-        await served(await asyncio.open_connection("127.0.0.1", broker.ports["default"]), client_id="plain")
+        await served(
+            await asyncio.open_connection("127.0.0.1", broker.ports["default"]), client_id="plain"
+        )
 
 
 async def test_a_handshake_that_failed_is_told_and_counted(
-    server_files: dict[str, str], authority: Authority, sensor: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+    server_files: dict[str, str],
+    authority: Authority,
+    sensor: tuple[Path, Path],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Who cannot come in has to find out why; a connection without a word is counted, and logged at debug."""
+    """Who cannot come in has to find out why; a connection without a word is counted, and logged at
+    debug."""
     caplog.set_level("DEBUG", "mqttree")
     async with running(tls=secure(server_files, require_certificate=True)) as broker:
         port = broker.ports["tls"]
         counters = broker.node.counters
         with contextlib.suppress(ssl.SSLError, ConnectionError):
-            await refused(await asyncio.open_connection("127.0.0.1", port, ssl=authority.client(None)), b"\x10\x0c")
+            await refused(
+                await asyncio.open_connection("127.0.0.1", port, ssl=authority.client(None)),
+                b"\x10\x0c",
+            )
         await until(lambda: counters.tls_failed == 1, "no certificate")
         _reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(encode_packet(Connect("MQTT", 4, True, 60, "c", None, None, None, None), 4))
@@ -143,15 +177,21 @@ async def test_a_handshake_that_failed_is_told_and_counted(
         (await asyncio.open_connection("127.0.0.1", port))[1].close()
         await until(lambda: counters.tls_failed == 3, "nothing said")
         await served(await asyncio.open_connection("127.0.0.1", port, ssl=authority.client(sensor)))
-    told = [record for record in caplog.records if "no TLS at listener 'tls'" in record.getMessage()]
+    told = [
+        record for record in caplog.records if "no TLS at listener 'tls'" in record.getMessage()
+    ]
     assert [record.levelname for record in told] == ["WARNING", "WARNING", "DEBUG"]
     assert "peer did not return a certificate; closed" in told[0].getMessage()
     assert "wrong version number; closed" in told[1].getMessage()
 
 
-async def test_without_the_requirement_a_certificate_is_optional(authority: Authority, server_files: dict[str, str]) -> None:
+async def test_without_the_requirement_a_certificate_is_optional(
+    authority: Authority, server_files: dict[str, str]
+) -> None:
     async with running(tls=secure(server_files)) as broker:
-        await served(await asyncio.open_connection("127.0.0.1", broker.ports["tls"], ssl=authority.client()))
+        await served(
+            await asyncio.open_connection("127.0.0.1", broker.ports["tls"], ssl=authority.client())
+        )
 
 
 async def test_the_name_in_the_certificate_is_the_user(
@@ -159,20 +199,29 @@ async def test_the_name_in_the_certificate_is_the_user(
 ) -> None:
     options = secure(server_files, require_certificate=True, use_identity_as_username=True)
     async with running(tls=options) as broker:
-        streams = await asyncio.open_connection("127.0.0.1", broker.ports["tls"], ssl=authority.client(sensor))
-        streams[1].write(encode_packet(Connect("MQTT", 4, True, 60, "c", "admin", b"guess", None, None), 4))
+        streams = await asyncio.open_connection(
+            "127.0.0.1", broker.ports["tls"], ssl=authority.client(sensor)
+        )
+        streams[1].write(
+            encode_packet(Connect("MQTT", 4, True, 60, "c", "admin", b"guess", None, None), 4)
+        )
         connack = await receive(streams[0])
         assert isinstance(connack, Connack) and connack.code == 0
         assert broker.node.sessions["c"].username == "sensor-7"
 
 
-async def test_tls_handshakes_that_never_end_harm_nobody(authority: Authority, server_files: dict[str, str]) -> None:
+async def test_tls_handshakes_that_never_end_harm_nobody(
+    authority: Authority, server_files: dict[str, str]
+) -> None:
     async with running(tls=secure(server_files)) as broker:
         port = broker.ports["tls"]
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
         for _, writer in held[:25]:
             writer.write(b"\x16\x03\x01\x02\x00\x01")
-        await refused(await asyncio.open_connection("127.0.0.1", port), b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00")
+        await refused(
+            await asyncio.open_connection("127.0.0.1", port),
+            b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00",
+        )
         await served(await asyncio.open_connection("127.0.0.1", port, ssl=authority.client()))
         for _, writer in held:
             writer.close()
@@ -189,7 +238,9 @@ async def test_websockets(tls: bool, authority: Authority, server_files: dict[st
         context = authority.client() if tls else None
         async with ws_connect(uri, subprotocols=["mqtt"], ssl=context) as web:  # type: ignore[list-item]
             assert web.subprotocol == "mqtt"
-            await web.send(encode_packet(Connect("MQTT", 5, True, 60, "web", None, None, None, None), 5))
+            await web.send(
+                encode_packet(Connect("MQTT", 5, True, 60, "web", None, None, None, None), 5)
+            )
             answer = await asyncio.wait_for(web.recv(), PATIENCE)
             assert isinstance(answer, bytes) and answer[0] == 0x20
 
@@ -205,7 +256,9 @@ async def test_unix_sockets(tmp_path: Path) -> None:
         conn = broker.node.sessions["c"].conn
         assert conn is not None and conn.peer == "unix"
         assert "local" not in broker.ports
-        with pytest.raises(BrokerError, match=rf"^listener 'local': cannot listen on unix:{path}: address in use$"):
+        with pytest.raises(
+            BrokerError, match=rf"^listener 'local': cannot listen on unix:{path}: address in use$"
+        ):
             async with running(local={"bind": f"unix:{path}"}):
                 pass
         await served(await asyncio.open_unix_connection(path))  # the second one took nothing away
@@ -247,7 +300,9 @@ async def test_ipv6() -> None:
 
 
 async def test_an_empty_host_is_both_families(free_port: int) -> None:
-    async with running(both={"bind": f":{free_port}"}, proxied={"bind": ":0", "proxy_protocol": True}) as broker:
+    async with running(
+        both={"bind": f":{free_port}"}, proxied={"bind": ":0", "proxy_protocol": True}
+    ) as broker:
         for host in ("127.0.0.1", "::1"):
             await served(await asyncio.open_connection(host, free_port))
         assert len(broker._servers["proxied"].instance.sockets) == 2
@@ -257,7 +312,12 @@ async def test_an_empty_host_is_both_families(free_port: int) -> None:
 
 
 def v2(peer: str = "192.0.2.7", port: int = 4711, rest: bytes = b"") -> bytes:
-    body = socket.inet_aton(peer) + socket.inet_aton("127.0.0.1") + struct.pack("!HH", port, 1883) + rest
+    body = (
+        socket.inet_aton(peer)
+        + socket.inet_aton("127.0.0.1")
+        + struct.pack("!HH", port, 1883)
+        + rest
+    )
     return SIGNATURE + b"\x21\x11" + struct.pack("!H", len(body)) + body
 
 
@@ -272,7 +332,11 @@ PROXIED = {"bind": "127.0.0.1:0", "proxy_protocol": True}
 
 async def test_the_real_address_is_shown() -> None:
     async with running(lb=PROXIED, limited=PROXIED | {"max_connections": 10}) as broker:
-        for name, header in (("lb", v2()), ("limited", v2()), ("lb", b"PROXY TCP4 192.0.2.7 127.0.0.1 4711 1883\r\n")):
+        for name, header in (
+            ("lb", v2()),
+            ("limited", v2()),
+            ("lb", b"PROXY TCP4 192.0.2.7 127.0.0.1 4711 1883\r\n"),
+        ):
             await served(await asyncio.open_connection("127.0.0.1", broker.ports[name]), header)
             conn = broker.node.sessions["c"].conn
             assert conn is not None and conn.peer == "192.0.2.7:4711"
@@ -300,7 +364,9 @@ async def test_headers_byte_by_byte_and_packets_in_the_same_segment() -> None:
         await served((reader, writer), header[-1:])
 
 
-async def test_tls_and_websockets_behind_a_balancer(authority: Authority, server_files: dict[str, str]) -> None:
+async def test_tls_and_websockets_behind_a_balancer(
+    authority: Authority, server_files: dict[str, str]
+) -> None:
     web = secure(server_files, type="ws", proxy_protocol=True)
     loop = asyncio.get_running_loop()
     async with running(tls=secure(server_files, proxy_protocol=True), web=web) as broker:
@@ -308,12 +374,18 @@ async def test_tls_and_websockets_behind_a_balancer(authority: Authority, server
             sock = socket.create_connection(("127.0.0.1", broker.ports[name]))
             sock.setblocking(False)
             await loop.sock_sendall(sock, v2(port=port))
-            tls: dict[str, Any] = {"sock": sock, "ssl": authority.client(), "server_hostname": "localhost"}
+            tls: dict[str, Any] = {
+                "sock": sock,
+                "ssl": authority.client(),
+                "server_hostname": "localhost",
+            }
             if name == "tls":
                 await served(await asyncio.open_connection(**tls), client_id=name)
             else:
                 client = await ws_connect("wss://localhost/", subprotocols=["mqtt"], **tls)  # type: ignore[list-item]
-                await client.send(encode_packet(Connect("MQTT", 4, True, 60, name, None, None, None, None), 4))
+                await client.send(
+                    encode_packet(Connect("MQTT", 4, True, 60, name, None, None, None, None), 4)
+                )
                 assert await asyncio.wait_for(client.recv(), PATIENCE) == b"\x20\x02\x00\x00"
             conn = broker.node.sessions[name].conn
             assert conn is not None and conn.peer == f"192.0.2.7:{port}"
@@ -322,10 +394,14 @@ async def test_tls_and_websockets_behind_a_balancer(authority: Authority, server
 async def test_the_balancer_vouches_for_certificates() -> None:
     async with running(lb=PROXIED | {"use_identity_as_username": True}) as broker:
         port = broker.ports["lb"]
-        await served(await asyncio.open_connection("127.0.0.1", port), v2(rest=certificate_tlv(b"sensor-7")))
+        await served(
+            await asyncio.open_connection("127.0.0.1", port), v2(rest=certificate_tlv(b"sensor-7"))
+        )
         assert broker.node.sessions["c"].username == "sensor-7"
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(v2() + encode_packet(Connect("MQTT", 4, True, 60, "d", "sensor-7", None, None, None), 4))
+        writer.write(
+            v2() + encode_packet(Connect("MQTT", 4, True, 60, "d", "sensor-7", None, None, None), 4)
+        )
         connack = await receive(reader)
         assert isinstance(connack, Connack) and connack.code == 5
 
@@ -380,9 +456,16 @@ async def test_a_stop_closes_who_has_said_nothing() -> None:
 
 def federation(number: int, tls: TlsSettings | None, *seeds: int) -> FederationSettings:
     return FederationSettings(
-        name=f"b{number}", id=bytes([number]) * 8, host="127.0.0.1", port=0, discovery="static", tls=tls, hello=0.1, td=0.1,
+        name=f"b{number}",
+        id=bytes([number]) * 8,
+        host="127.0.0.1",
+        port=0,
+        discovery="static",
+        tls=tls,
+        hello=0.1,
+        td=0.1,
         seeds=tuple(("127.0.0.1", port) for port in seeds),
-    )  # fmt: skip
+    )
 
 
 def linked(broker: Broker) -> bool:
@@ -390,7 +473,9 @@ def linked(broker: Broker) -> bool:
 
 
 @pytest.mark.parametrize("mutual", [False, True])
-async def test_brokers_dial_each_other_by_tls(mutual: bool, authority: Authority, server_files: dict[str, str]) -> None:
+async def test_brokers_dial_each_other_by_tls(
+    mutual: bool, authority: Authority, server_files: dict[str, str]
+) -> None:
     own = authority.issue("broker") if mutual else (None, None)
     tls = TlsSettings(authority.ca, own[0], own[1], check_hostname=True)
     options = {"default": secure(server_files, require_certificate=mutual)}
@@ -401,17 +486,23 @@ async def test_brokers_dial_each_other_by_tls(mutual: bool, authority: Authority
 
 
 async def test_with_mutual_tls_brokers_come_in_by_that_listener_only(
-    authority: Authority, server_files: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    authority: Authority,
+    server_files: dict[str, str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("DEBUG", "mqttree")
     tls = TlsSettings(authority.ca, *authority.issue("broker"))
-    options = {"links": secure(server_files, require_certificate=True)}  # the default listener is plain
+    # The default listener is plain.
+    options = {"links": secure(server_files, require_certificate=True)}
     other = Authority(tmp_path, "other")
     async with running(federation(1, tls), **options) as one:
         async with running(federation(2, None, one.ports["default"])) as uninvited:
             await until(lambda: one.node.counters.malformed, "a refusal")
             assert not linked(one) and not linked(uninvited)
-        async with running(federation(3, TlsSettings(other.ca, *other.issue("evil")), one.ports["links"])) as stranger:
+        async with running(
+            federation(3, TlsSettings(other.ca, *other.issue("evil")), one.ports["links"])
+        ) as stranger:
             await until(lambda: any("certificate" in line for line in caplog.messages), "a refusal")
             assert not linked(one) and not linked(stranger)
         async with running(federation(4, tls, one.ports["links"]), **options) as invited:
@@ -431,7 +522,11 @@ async def test_with_mutual_tls_brokers_come_in_by_that_listener_only(
         ({"socket_mode": "7777"}, "socket_mode", "in quotes"),
         ({"require_certificate": True}, "require_certificate", "needs ssl"),
         ({"require_certificate": True, "ssl": True}, "require_certificate", "needs cafile"),
-        ({"use_identity_as_username": True}, "use_identity_as_username", "needs require_certificate"),
+        (
+            {"use_identity_as_username": True},
+            "use_identity_as_username",
+            "needs require_certificate",
+        ),
     ],
 )
 def test_wrong_options(entry: dict[str, Any], key: str, reason: str) -> None:
@@ -443,10 +538,18 @@ def test_wrong_options(entry: dict[str, Any], key: str, reason: str) -> None:
 
 def test_other_listeners_take_over_what_the_default_one_says() -> None:
     rest, options = split_options(
-        {"default": {"proxy_protocol": True, "bind": "1"}, "b": {"proxy-protocol": False}, "c": {"bind": "2"}}
+        {
+            "default": {"proxy_protocol": True, "bind": "1"},
+            "b": {"proxy-protocol": False},
+            "c": {"bind": "2"},
+        }
     )
     assert rest == {"default": {"bind": "1"}, "b": {}, "c": {"bind": "2"}}
-    assert options == {"default": ListenerOptions(proxy_protocol=True), "b": ListenerOptions(), "c": options["default"]}
+    assert options == {
+        "default": ListenerOptions(proxy_protocol=True),
+        "b": ListenerOptions(),
+        "c": options["default"],
+    }
 
 
 @pytest.mark.parametrize(
@@ -476,8 +579,14 @@ def test_paths_that_are_none(bind: str) -> None:
             "listeners: {default: {bind: '1', require-certificate: true}}",
             "c.yaml:1: listeners.default.require-certificate: needs ssl",
         ),
-        ("listeners: {default: {bind: 'unix:'}}", "c.yaml:1: listeners.default.bind: 'unix:' has no path"),
-        ("listeners: {default: {bind: '1'}, b: {socket_mode: 432}}", "c.yaml:1: listeners.b.socket_mode: 432 are no permissions"),
+        (
+            "listeners: {default: {bind: 'unix:'}}",
+            "c.yaml:1: listeners.default.bind: 'unix:' has no path",
+        ),
+        (
+            "listeners: {default: {bind: '1'}, b: {socket_mode: 432}}",
+            "c.yaml:1: listeners.b.socket_mode: 432 are no permissions",
+        ),
         ("listeners: {default: {bind: '1', proxy_protcol: true}}", "did you mean 'proxy-protocol'"),
     ],
 )
@@ -504,7 +613,10 @@ def test_where_brokers_dial(server_files: dict[str, str]) -> None:
     assert link_listener(config, data) == "plain"
     assert link_listener(config, data, TlsSettings(ca)) == "tls"
     assert link_listener(config, data, TlsSettings(ca, ca, ca)) == "mutual"
-    assert describe_listeners(config) == "unix:/run/x, 127.0.0.1:1, 127.0.0.1:2, tls 127.0.0.1:3, tls 127.0.0.1:4"
+    assert (
+        describe_listeners(config)
+        == "unix:/run/x, 127.0.0.1:1, 127.0.0.1:2, tls 127.0.0.1:3, tls 127.0.0.1:4"
+    )
     assert not exposed(config)
 
 

@@ -34,7 +34,16 @@ def config(folder: Path, name: str, text: str) -> tuple[str, str]:
 def test_with_users_and_no_secret_a_broker_stays_alone(tmp_path: Path, make: Make) -> None:
     with Cluster(tmp_path) as cluster:
         guarded = cluster.add(*config(tmp_path, "guarded.yaml", "")).up()
-        assert len(guarded.lines("WARNING", "clients are checked (users), other brokers would not be", "--secret-file")) == 1
+        assert (
+            len(
+                guarded.lines(
+                    "WARNING",
+                    "clients are checked (users), other brokers would not be",
+                    "--secret-file",
+                )
+            )
+            == 1
+        )
         assert guarded.lines("discovery off (stays alone)", "no anonymous access")
         anna = make(guarded.port, user=("anna", "anna's"))
         anna.subscribe("#", 1)
@@ -53,13 +62,21 @@ def test_with_users_and_no_secret_a_broker_stays_alone(tmp_path: Path, make: Mak
 
         # Told to look for others, it does not start.
         flags = ["--listen", "127.0.0.1:1", "--discovery", "static", "--seed", stranger.address]
-        command = [sys.executable, "-m", "broker.cli", "run", *config(tmp_path, "guarded.yaml", ""), *flags]
+        command = [
+            sys.executable,
+            "-m",
+            "broker.cli",
+            "run",
+            *config(tmp_path, "guarded.yaml", ""),
+            *flags,
+        ]
         found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert found.returncode == 2
         lines = [line for line in found.stderr.splitlines() if "WARNING" not in line]
         assert lines == [
-            "mqttree: clients are checked (users), other brokers would not be: give all brokers one --secret-file, or mutual TLS "
-            "(federation.tls), or let any broker in: federation: {allow-unauthenticated-brokers: true}"
+            "mqttree: clients are checked (users), other brokers would not be: "
+            "give all brokers one --secret-file, or mutual TLS (federation.tls), "
+            "or let any broker in: federation: {allow-unauthenticated-brokers: true}"
         ]
 
 
@@ -75,7 +92,9 @@ def test_with_a_secret_or_when_the_file_says_so_it_federates(tmp_path: Path, mak
             closed.agree()
             anybody.agree()
             assert not closed.brokers[0].lines("WARNING")
-            assert anybody.brokers[0].lines("WARNING", "any may join (allow-unauthenticated-brokers)")
+            assert anybody.brokers[0].lines(
+                "WARNING", "any may join (allow-unauthenticated-brokers)"
+            )
             assert anybody.brokers[0].lines("discovery multicast (no secret)")
 
 
@@ -86,6 +105,10 @@ def test_users_that_come_later_do_not_open_a_side_door(tmp_path: Path, make: Mak
         config(tmp_path, "later.yaml", "federation: {hello: 0.5}\n")
         assert broker.process is not None
         broker.process.send_signal(signal.SIGHUP)
-        refused = ("ERROR", "cannot reload", "clients would be checked (users), other brokers are not")
+        refused = (
+            "ERROR",
+            "cannot reload",
+            "clients would be checked (users), other brokers are not",
+        )
         until(lambda: broker.lines(*refused), "one line")
         make(broker.port).publish("t", b"as before", 1)

@@ -1,4 +1,5 @@
-"""Users, rules and certificates as files of a running broker: who gets in, what is reloaded, and that nobody is dropped."""
+"""Users, rules and certificates as files of a running broker: who gets in, what is reloaded, and
+that nobody is dropped."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ class Guarded:
         self.users("anna", "bert")
         self.rules(RULES)
         certificate(folder, "first")
-        (folder / "config.yaml").write_text(CONFIG.format(port=broker.port, open=self.open, tls=self.tls, folder=folder))
+        (folder / "config.yaml").write_text(
+            CONFIG.format(port=broker.port, open=self.open, tls=self.tls, folder=folder)
+        )
 
     def users(self, *names: str) -> None:
         lines = [line for name in names for line in entries(name, f"{name}'s", os.urandom)]
@@ -76,11 +79,28 @@ class Guarded:
 
 def certificate(folder: Path, name: str) -> None:
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-         "-days", "2", "-subj", f"/CN={name}",
-         "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            f"/CN={name}",
+            "-keyout",
+            folder / "key.pem",
+            "-out",
+            folder / "cert.pem",
+        ],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
 
 
 def handshake(port: int) -> tuple[ssl.SSLSocket, bytes]:
@@ -97,7 +117,11 @@ def handshake(port: int) -> tuple[ssl.SSLSocket, bytes]:
 def answer(port: int, user: str | None, password: bytes | None = None, version: int = 5) -> int:
     """The code that a CONNECT is answered with."""
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as connection:
-        connection.sendall(encode_packet(Connect("MQTT", version, True, 0, "", user, password, None, None), version))
+        connection.sendall(
+            encode_packet(
+                Connect("MQTT", version, True, 0, "", user, password, None, None), version
+            )
+        )
         decoder = Decoder(version)
         while not (packets := decoder.receive(connection.recv(4096))):
             pass
@@ -109,7 +133,9 @@ def answer(port: int, user: str | None, password: bytes | None = None, version: 
 def guarded(folder: Path, *flags: str) -> Iterator[Guarded]:
     with Cluster(folder) as cluster:
         config = folder / "config.yaml"
-        broker = cluster.add("--discovery", "off", "--config", str(config), *flags, listen=False, start=False)
+        broker = cluster.add(
+            "--discovery", "off", "--config", str(config), *flags, listen=False, start=False
+        )
         found = Guarded(folder, broker)
         broker.start().up()
         yield found
@@ -166,8 +192,15 @@ def test_a_reload_changes_what_everybody_may_and_drops_nobody(one: Guarded, make
     anna.subscribe("#")
     bert.done(bert.publish("user/bert/1", b"1", qos=1))
     until(lambda: len(anna.messages) == 1, "the message before")
-    one.rules(RULES.replace("user anna", "user anna\ndeny receive user/bert/now/x").replace("%u", "%u/now"))
-    assert "users 2, rules 5, certificates of secure, anonymous access on listener open only" in one.reload("INFO", "reloaded:")
+    one.rules(
+        RULES.replace("user anna", "user anna\ndeny receive user/bert/now/x").replace(
+            "%u", "%u/now"
+        )
+    )
+    assert (
+        "users 2, rules 5, certificates of secure, anonymous access on listener open only"
+        in one.reload("INFO", "reloaded:")
+    )
     bert.publish("user/bert/1", b"not any more", qos=1)
     bert.done(bert.publish("user/bert/now/x", b"not for anna", qos=1))
     bert.done(bert.publish("user/bert/now", b"2", qos=1))
@@ -205,7 +238,9 @@ def test_a_reload_takes_new_certificates(one: Guarded) -> None:
     new, second = handshake(one.tls)
     assert second != first
     for connection in (old, again, new):
-        connection.sendall(encode_packet(Connect("MQTT", 4, True, 0, "", "anna", b"anna's", None, None), 4))
+        connection.sendall(
+            encode_packet(Connect("MQTT", 4, True, 0, "", "anna", b"anna's", None, None), 4)
+        )
         assert connection.recv(4) == b"\x20\x02\x00\x00"
         connection.close()
 
@@ -214,7 +249,9 @@ def test_the_section_itself_is_read_anew(one: Guarded) -> None:
     config = one.folder / "config.yaml"
     text = config.read_text()
     config.write_text(text.replace("{open: yes}", "{opne: yes}"))
-    assert "config.yaml:13: access.anonymous: there is no listener 'opne'" in one.reload("ERROR", "cannot reload")
+    assert "config.yaml:13: access.anonymous: there is no listener 'opne'" in one.reload(
+        "ERROR", "cannot reload"
+    )
     config.write_text(text.replace("{open: yes}", "no"))
     one.reload("INFO", "reloaded:", "no anonymous access")
     assert answer(one.open, None) == 0x87
@@ -229,18 +266,39 @@ def test_the_section_itself_is_read_anew(one: Guarded) -> None:
         ("allow all", "rules: {folder}/rules", "{folder}/rules:1: the topic filter is missing"),
         ("listener x", "rules: {folder}/rules", "{folder}/rules:1: there is no listener 'x'"),
         ("", "users: {folder}/none", "cannot read {folder}/none: No such file or directory"),
-        ("", "anonymous: {{x: no}}", "{folder}/config.yaml:2: access.anonymous: there is no listener 'x'"),
+        (
+            "",
+            "anonymous: {{x: no}}",
+            "{folder}/config.yaml:2: access.anonymous: there is no listener 'x'",
+        ),
     ],
 )
-def test_files_that_cannot_be_used_at_the_start(tmp_path: Path, rules: str, access: str, line: str) -> None:
+def test_files_that_cannot_be_used_at_the_start(
+    tmp_path: Path, rules: str, access: str, line: str
+) -> None:
     (tmp_path / "rules").write_text(rules)
     (tmp_path / "config.yaml").write_text("access:\n  " + access.format(folder=tmp_path))
     (port,) = free_ports(1)
     found = subprocess.run(
-        [sys.executable, "-m", "broker.cli", "run", "-c", str(tmp_path / "config.yaml"), "--listen", f"127.0.0.1:{port}",
-         "--discovery", "off", "--log-level", "error"],
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "broker.cli",
+            "run",
+            "-c",
+            str(tmp_path / "config.yaml"),
+            "--listen",
+            f"127.0.0.1:{port}",
+            "--discovery",
+            "off",
+            "--log-level",
+            "error",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
     assert found.returncode == 2
     assert found.stderr == f"mqttree: {line.format(folder=tmp_path)}\n"
 

@@ -1,24 +1,25 @@
 """Brokers, clients and a network on a virtual clock: what each kind of schedule draws.
 
-| dimension | plain (schedule.py) | strained (strains.py) | beside these |
+| dimension | plain (schedule.py) | strained (strains.py) | beside these: test_*.py |
 |---|---|---|---|
-| rate | tens of messages a second, bursts of up to 60 | 20,000 to 60,000/s in half of them | test_feeds.py |
-| holds beyond 10,000 messages | - | all that is published while a subscriber's broker hangs | test_feeds.py |
+| rate | tens of messages a second, bursts up to 60 | 20,000 to 60,000/s in half of them | feeds |
+| holds beyond 10,000 | - | all that is published while a subscriber's broker hangs | feeds |
 | waiting beyond 10,000 | - | a client that is away, or reads nothing; every drop counted | |
-| sizes | up to 60 kB | 1 to 50 MB, up to 100 MB in all | test_slow_links.py |
-| slow links | all links of the network alike | 20, 40, 100 Mbit/s of one link | test_slow_links.py |
-| late joiners | brokers that start late | one that joins in the midst of the load, with subscribers | test_retained.py |
-| roaming clients | some move once | 40 %; what they are owed counts | test_sessions.py, test_moving.py |
-| shared groups | a third | half of them; with journals everywhere each message has a receiver | test_shared.py |
-| restarts | without data | with journals at none, some, all brokers | test_durability.py |
-| two incarnations | one broker after the other | two brokers at once, one broker twice | test_incarnations.py |
+| sizes | up to 60 kB | 1 to 50 MB, up to 100 MB in all | slow_links |
+| slow links | all links of the network alike | 20, 40, 100 Mbit/s of one link | slow_links |
+| late joiners | brokers that start late | one joins amid the load, with subscribers | retained |
+| roaming clients | some move once | 40 %; what they are owed counts | sessions, moving |
+| shared groups | a third | half; with journals everywhere each message has a receiver | shared |
+| restarts | without data | with journals at none, some, all brokers | durability |
+| two incarnations | one broker after the other | two brokers at once, one twice | incarnations |
 | brokers | 2 to 9 | 3, 5, 7 | |
 | shape | some pairs never reach each other | mesh, line, ring | |
 | routing | all modes, mixed | all modes, mixed | |
-| drains | SIGTERM | `mqttree drain` under load | test_drain.py |
+| drains | SIGTERM | `mqttree drain` under load | drain |
 | limits | links' queues small in a quarter | as shipped | |
 
-`python -m tests.sim` draws the kind from the seed: three of four are plain. Nothing is excused but what README says: order after
-a split of five seconds, what brokers published before they met, what waits beyond 10,000 messages or 64 MiB for who is away, and
-what a broker without a journal alone had acknowledged.
+`python -m tests.sim` draws the kind from the seed: three of four are plain. Nothing is excused but
+what README says: order after a split of five seconds, what brokers published before they met, what
+waits beyond 10,000 messages or 64 MiB for who is away, and what a broker without a journal alone
+had acknowledged.
 """

@@ -1,6 +1,6 @@
-"""Run schedules: `python -m tests.sim --seeds N [--first K] [--step K] [--kind KIND] [--brokers N] [--jobs 2] [-v]`; exit 1 on a
-violation. A seed draws its kind: three of four are plain schedules (schedule.py), the others put brokers under load
-(strains.py)."""
+"""Run schedules: `python -m tests.sim --seeds N [--first K] [--step K] [--kind KIND] [--brokers N]
+[--jobs 2] [-v]`; exit 1 on a violation. A seed draws its kind: three of four are plain schedules
+(schedule.py), the others put brokers under load (strains.py)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ STRAINED = 0.25
 
 def play(seed: int, kind: str = "", brokers: int | None = None, verbose: int = 0) -> Result:
     """Run the schedule of a seed, of the kind that it draws or that is told."""
-    strained = kind == "strained" or (not kind and brokers is None and random.Random(f"{seed} kind").random() < STRAINED)
+    strained = kind == "strained" or (
+        not kind and brokers is None and random.Random(f"{seed} kind").random() < STRAINED
+    )
     return run_strain(seed, verbose) if strained else run_seed(seed, brokers, verbose)
 
 
 def results(arguments: argparse.Namespace) -> Iterator[Result]:
     """Run the seeds, in processes when there are several."""
-    seeds = range(arguments.first, arguments.first + arguments.seeds * arguments.step, arguments.step)
+    seeds = range(
+        arguments.first, arguments.first + arguments.seeds * arguments.step, arguments.step
+    )
     work = [(seed, arguments.kind, arguments.brokers, arguments.verbose) for seed in seeds]
     if arguments.jobs == 1 or len(work) == 1:
         for item in work:
@@ -48,11 +52,27 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--step", type=int, default=1, help="between seeds: 2 from an odd one on is routing by interest")
+    parser.add_argument(
+        "--step",
+        type=int,
+        default=1,
+        help="between seeds: 2 from an odd one on is routing by interest",
+    )
     parser.add_argument("--brokers", type=int, default=None)
-    parser.add_argument("--kind", choices=("", "plain", "strained"), default="", help="of all seeds, not the one that each draws")
+    parser.add_argument(
+        "--kind",
+        choices=("", "plain", "strained"),
+        default="",
+        help="of all seeds, not the one that each draws",
+    )
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("-v", "--verbose", action="count", default=0, help="print the transcript; twice: debug lines too")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="count",
+        default=0,
+        help="print the transcript; twice: debug lines too",
+    )
     arguments = parser.parse_args(argv)
     began = time.perf_counter()
     kinds: Counter[str] = Counter()
@@ -63,7 +83,12 @@ def main(argv: list[str] | None = None) -> int:
     converge: list[float] = []
     virtual = 0.0
     for number, result in enumerate(results(arguments), 1):
-        totals.update(events=result.events, messages=result.messages, deliveries=result.deliveries, brokers=result.brokers)
+        totals.update(
+            events=result.events,
+            messages=result.messages,
+            deliveries=result.deliveries,
+            brokers=result.brokers,
+        )
         totals.update(result.counters)
         routings[result.routing] += 1
         violations += len(result.violations)
@@ -72,27 +97,38 @@ def main(argv: list[str] | None = None) -> int:
         if result.violations:
             bad.append(result.seed)
             kinds.update({kind for kind, _ in result.violations})
-            print(f"seed {result.seed}: {len(result.violations)} violations ({result.brokers} brokers)")
+            print(
+                f"seed {result.seed}: {len(result.violations)} violations "
+                f"({result.brokers} brokers)"
+            )
             for kind, text in result.violations[:3]:
                 print(f"    {kind}: {text}")
             sys.stdout.flush()
         if number % 100 == 0:
-            print(f"{number} schedules, {len(bad)} bad, {time.perf_counter() - began:.0f} s", flush=True)
+            print(
+                f"{number} schedules, {len(bad)} bad, {time.perf_counter() - began:.0f} s",
+                flush=True,
+            )
     converge.sort()
     print(
-        f"{len(converge)} schedules from seed {arguments.first}: {len(bad)} bad; {totals['brokers']} brokers, "
-        f"{totals['messages']} messages, {totals['deliveries']} deliveries, {totals['events']} events, "
+        f"{len(converge)} schedules from seed {arguments.first}: {len(bad)} bad; "
+        f"{totals['brokers']} brokers, {totals['messages']} messages, "
+        f"{totals['deliveries']} deliveries, {totals['events']} events, "
         f"{time.perf_counter() - began:.1f} s"
     )
     print(
-        f"agreed after healing, virtual s: median {converge[len(converge) // 2]:.2f}, longest {converge[-1]:.2f}; "
-        f"signalling {totals['link_bytes_control'] / max(virtual, 1e-9):.0f} bytes/s for each broker; "
-        f"replayed {totals['replayed']}, duplicates {totals['duplicates']}, topology changes {totals['topology_changes']}"
+        f"agreed after healing, virtual s: median {converge[len(converge) // 2]:.2f}, longest "
+        f"{converge[-1]:.2f}; signalling {totals['link_bytes_control'] / max(virtual, 1e-9):.0f} "
+        f"bytes/s for each broker; replayed {totals['replayed']}, "
+        f"duplicates {totals['duplicates']}, topology changes {totals['topology_changes']}"
     )
     for kind, count in kinds.most_common():
         print(f"  {kind}: {count} schedules")
     if bad:
-        print(f"again with: python -m tests.sim --first {bad[0]} --seeds 1 -v   (bad seeds: {sorted(bad)[:40]})")
+        print(
+            f"again with: python -m tests.sim --first {bad[0]} --seeds 1 -v   "
+            f"(bad seeds: {sorted(bad)[:40]})"
+        )
     shares = ", ".join(f"{count} {name}" for name, count in sorted(routings.items()))
     print(f"{len(converge)} schedules ({shares}): {violations} violations")
     return 1 if bad else 0

@@ -1,4 +1,5 @@
-"""What must hold in every schedule. Each checker reports to `World.violation` under its own name."""
+"""What must hold in every schedule. Each checker reports to `World.violation` under its own
+name."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from tests.sim.world import End, Host, World
 Life = tuple[int, int]
 
 ORDER = 5.0
-"""s of a split up to which messages keep their order (README); it counts from the first look to the last that saw it."""
+"""s of a split up to which messages keep their order (README); it counts from the first look to the
+last that saw it."""
 
 LOOK = 0.1
 """virtual s between two looks."""
@@ -32,7 +34,8 @@ HEARD = 1.0
 """virtual s in one tree, after which a broker has heard where a client is."""
 
 SETTLED = 3.0
-"""virtual s in one tree, after which a message is everywhere, so that it survives its publisher's broker."""
+"""virtual s in one tree, after which a message is everywhere, so that it survives its publisher's
+broker."""
 
 
 def watch_crossings(world: World) -> None:
@@ -50,7 +53,10 @@ def watch_crossings(world: World) -> None:
                 known = seen[key + (b"" if late else b" run")]
                 for sequence in range(first, first + count):
                     if sequence in known:
-                        world.violation("crossed twice", f"message {key!r} {sequence} at b{life[0]} boot {life[1]}")
+                        world.violation(
+                            "crossed twice",
+                            f"message {key!r} {sequence} at b{life[0]} boot {life[1]}",
+                        )
                     known.add(sequence)
             return taken
 
@@ -60,7 +66,8 @@ def watch_crossings(world: World) -> None:
 
 
 class Splits:
-    """Which brokers the world kept apart, and for how long: by cuts, stops and deaths, whatever brokers say of it."""
+    """Which brokers the world kept apart, and for how long: by cuts, stops and deaths, whatever
+    brokers say of it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -69,7 +76,12 @@ class Splits:
 
     def _look(self) -> None:
         groups = groups_of([h for h in self.world.alive() if not h.paused], self.world.connected)
-        self._looks.append((self.world.now, {self.world.who(host.life): n for n, group in enumerate(groups) for host in group}))
+        self._looks.append(
+            (
+                self.world.now,
+                {self.world.who(host.life): n for n, group in enumerate(groups) for host in group},
+            )
+        )
         self.world.after(LOOK, self._look)
 
     def longer_than(self, seconds: float, a: Life, b: Life) -> float | None:
@@ -120,12 +132,16 @@ class Meetings:
         world.after(LOOK, self._look)
 
     def settled(self, a: Life, b: Life, at: float) -> bool:
-        """Whether two lives were in one tree for long enough without a pause from some moment (s) on."""
+        """Whether two lives were in one tree for long enough without a pause from some moment (s)
+        on."""
         a, b = self.world.who(a), self.world.who(b)
-        return a == b or any(end - max(begin, at) >= SETTLED for begin, end in self._runs[frozenset((a, b))])
+        return a == b or any(
+            end - max(begin, at) >= SETTLED for begin, end in self._runs[frozenset((a, b))]
+        )
 
     def together(self, a: Life, b: Life, begin: float, end: float) -> bool:
-        """Whether two lives were in one tree at every look from one moment (s) to another, and at the last one before."""
+        """Whether two lives were in one tree at every look from one moment (s) to another, and at
+        the last one before."""
         a, b = self.world.who(a), self.world.who(b)
         runs = self._runs[frozenset((a, b))]
         return a == b or any(first <= begin and last + LOOK >= end for first, last in runs)
@@ -141,11 +157,13 @@ class Meetings:
         return 0.0 if a == b else self.met.get(frozenset((a, b)))
 
     def _knows(self, host: Host) -> Life:
-        """Return the life since which a broker has known others: without sessions it does not remember them (README)."""
+        """Return the life since which a broker has known others: without sessions it does not
+        remember them (README)."""
         return self._kept.setdefault(host.life, (host.index, host.running.relay.since))
 
     def heard(self, origin: Life, holder: Life) -> float | None:
-        """When an origin was first in one tree (s) with the broker of a session that began in a life of it, None for never."""
+        """When an origin was first in one tree (s) with the broker of a session that began in a
+        life of it, None for never."""
         if self.world.who(origin) == self.world.who(holder):
             return 0.0
         return self._heard.get((self.world.who(origin), self._kept.get(holder, holder)))
@@ -170,7 +188,9 @@ def groups_of(hosts: list[Host], near: Callable[[Host, Host], bool]) -> list[lis
     return groups
 
 
-def live_groups(hosts: Iterable[Host], works: Callable[[Link], bool] = lambda link: True) -> list[list[Host]]:
+def live_groups(
+    hosts: Iterable[Host], works: Callable[[Link], bool] = lambda link: True
+) -> list[list[Host]]:
     """Brokers that are joined by links in the live stream, both ends of them, that work."""
     by_id = {host.id: host for host in hosts}
     near: dict[int, list[Host]] = {host.index: [] for host in by_id.values()}
@@ -180,7 +200,10 @@ def live_groups(hosts: Iterable[Host], works: Callable[[Link], bool] = lambda li
             if (
                 other is not None
                 and works(link)
-                and any(back.peer is not None and back.peer.id == host.id for back in other.running.forwarding)
+                and any(
+                    back.peer is not None and back.peer.id == host.id
+                    for back in other.running.forwarding
+                )
             ):
                 near[host.index].append(other)
     return groups_of(list(by_id.values()), lambda a, b: b in near[a.index] or a in near[b.index])
@@ -220,13 +243,20 @@ def tree_faults(world: World, group: list[Host]) -> list[tuple[str, str]]:
             twin = other.running.federation.tree.ports.get(host.id)
             link = federation.links.get(peer_id)
             if twin is None or link is None or link.state != "up":
-                faults.append(("port", f"{host.name} has a port to {other.name} which has none back"))
+                faults.append(
+                    ("port", f"{host.name} has a port to {other.name} which has none back")
+                )
                 continue
             roles = {port.role.name, twin.role.name}
             if roles not in ({"ROOT", "DESIGNATED"}, {"DESIGNATED", "BLOCKED"}):
-                faults.append(("roles", f"{host.name} - {other.name}: {port.role.name}, {twin.role.name}"))
+                faults.append(
+                    ("roles", f"{host.name} - {other.name}: {port.role.name}, {twin.role.name}")
+                )
             if port.forwarding != twin.forwarding or port.forwarding != link.live:
-                text = f"{host.name} - {other.name}: {port.forwarding}, {twin.forwarding}, live {link.live}"
+                text = (
+                    f"{host.name} - {other.name}: {port.forwarding}, "
+                    f"{twin.forwarding}, live {link.live}"
+                )
                 faults.append(("forwarding", text))
             if port.forwarding:
                 edges.add(frozenset((host.index, other.index)))
@@ -249,14 +279,18 @@ def bound_faults(hosts: Iterable[Host]) -> list[tuple[str, str]]:
         relay: Relay = node.relay
         for conn in node.connections:
             if conn.backlog_bytes or conn.backlog or conn.outbox:
-                faults.append(("bounds", f"{host.name}: {conn.backlog_bytes} bytes wait for {conn.peer}"))
+                faults.append(
+                    ("bounds", f"{host.name}: {conn.backlog_bytes} bytes wait for {conn.peer}")
+                )
         if len(node.links_by_connection) > limits.MAX_LINKS:
             faults.append(("bounds", f"{host.name}: {len(node.links_by_connection)} links"))
         for key, window in relay.vector.items():
             if len(window.gaps) > limits.MAX_GAPS:
                 faults.append(("bounds", f"{host.name}: {len(window.gaps)} gaps of {key!r}"))
         if node.federation.handshakes:
-            faults.append(("bounds", f"{host.name}: {len(node.federation.handshakes)} unfinished handshakes"))
+            faults.append(
+                ("bounds", f"{host.name}: {len(node.federation.handshakes)} unfinished handshakes")
+            )
         stale = [link for link in node.links_by_connection.values() if link.state == "closed"]
         if stale:
             faults.append(("bounds", f"{host.name}: {len(stale)} closed links are kept"))
@@ -265,22 +299,36 @@ def bound_faults(hosts: Iterable[Host]) -> list[tuple[str, str]]:
 
 def log_faults(hosts: Iterable[Host], ledger: Ledger) -> list[tuple[str, str]]:
     """Logs that keep a message twice, more than was published, or more bytes than they count."""
-    most = sum(sent.copies if sent.qos == 1 or sent.doubted else 1 for sent in ledger.sent if sent.qos or sent.retain)
+    most = sum(
+        sent.copies if sent.qos == 1 or sent.doubted else 1
+        for sent in ledger.sent
+        if sent.qos or sent.retain
+    )
     faults = []
     for host in hosts:
         log = host.running.relay.log
         entries = log._entries
-        kept = sum(entry.count for entry in entries if not ((choice := entry.choice) and choice.passed))
+        kept = sum(
+            entry.count for entry in entries if not ((choice := entry.choice) and choice.passed)
+        )
         if kept > most:
             faults.append(("bounds", f"{host.name} keeps {kept} messages of {most}"))
-        twice = sum(e.count for e in entries) - len({(e.key, e.sequence + n) for e in entries for n in range(e.count)})
+        twice = sum(e.count for e in entries) - len(
+            {(e.key, e.sequence + n) for e in entries for n in range(e.count)}
+        )
         if twice:
             faults.append(("bounds", f"{host.name} keeps {twice} messages twice"))
         size = sum(entry.size for entry in entries)
-        recent = sum(more for at, _, more in log._large if at + limits.LOG_LARGE_TIME + 1.0 > host.running.now)
+        recent = sum(
+            more
+            for at, _, more in log._large
+            if at + limits.LOG_LARGE_TIME + 1.0 > host.running.now
+        )
         room = min(limits.LOG_BYTES + recent, limits.AWAY_LOGS * limits.LOG_BYTES)
         if size != log._bytes or (size > room and len(entries) > 1):
-            faults.append(("bounds", f"{host.name} keeps {size} bytes of messages and counts {log._bytes}"))
+            faults.append(
+                ("bounds", f"{host.name} keeps {size} bytes of messages and counts {log._bytes}")
+            )
     return faults
 
 
@@ -290,7 +338,14 @@ def log_faults(hosts: Iterable[Host], ledger: Ledger) -> list[tuple[str, str]]:
 class Messages:
     """Who received what, and who should have."""
 
-    def __init__(self, world: World, ledger: Ledger, clients: list[SimClient], meetings: Meetings, splits: Splits) -> None:
+    def __init__(
+        self,
+        world: World,
+        ledger: Ledger,
+        clients: list[SimClient],
+        meetings: Meetings,
+        splits: Splits,
+    ) -> None:
         self.world = world
         self.ledger = ledger
         self.clients = clients
@@ -317,11 +372,14 @@ class Messages:
             self._order(client)
             self._unwanted(client)
             for name in self.left_behind(client):
-                self.world.violation("left behind", f"{name} did not reach {client.name} on {client.host.name}")
+                self.world.violation(
+                    "left behind", f"{name} did not reach {client.name} on {client.host.name}"
+                )
         self._losses()
 
     def _duplicates(self, client: SimClient) -> None:
-        """A QoS 2 message comes once, in whatever session; one of QoS 1 once in a connection. Retained copies aside."""
+        """A QoS 2 message comes once, in whatever session; one of QoS 1 once in a connection.
+        Retained copies aside."""
         seen: dict[int, Got] = {}
         for got in client.got:
             sent = self.ledger.sent[got.number]
@@ -329,40 +387,60 @@ class Messages:
                 continue
             old = seen.get(got.number)
             if old is not None:
-                if got.qos == 2 and old.qos == 2 and not (
-                    self._strayed(client, old.epoch, got.epoch) or self._forgotten(client, sent, old, got)
+                if (
+                    got.qos == 2
+                    and old.qos == 2
+                    and not (
+                        self._strayed(client, old.epoch, got.epoch)
+                        or self._forgotten(client, sent, old, got)
+                    )
                 ):
-                    self.world.violation("QoS 2 twice", f"{client.name} got {self._name(sent)} twice")
+                    self.world.violation(
+                        "QoS 2 twice", f"{client.name} got {self._name(sent)} twice"
+                    )
                 elif old.epoch == got.epoch and (not sent.repeated or sent.qos == 2):
                     self.world.violation("duplicate", f"{client.name} got {self._name(sent)} twice")
             seen[got.number] = got
 
     def _forgotten(self, client: SimClient, sent: Sent, old: Got, got: Got) -> bool:
-        """Whether a client had a message at the broker where it was published, which died before it acknowledged it: the
-        publisher sent it again, and the client had begun a new session, as it always does (README)."""
-        return client.clean and sent.repeated and old.session != got.session and client.visits[old.epoch][0] == sent.life
+        """Whether a client had a message at the broker where it was published, which died before it
+        acknowledged it: the publisher sent it again, and the client had begun a new session, as it
+        always does (README)."""
+        return (
+            client.clean
+            and sent.repeated
+            and old.session != got.session
+            and client.visits[old.epoch][0] == sent.life
+        )
 
     def _strayed(self, client: SimClient, first: int, last: int) -> bool:
-        """Whether a client has come, between two connections, to a broker that could not reach the one where it was before, or
-        did not get its session from there in time: then it may have gone on with one that lacks what it has had (README). With
-        clocks that differ the session that it left may count as the newer one until they have passed that."""
+        """Whether a client has come, between two connections, to a broker that could not reach the
+        one where it was before, or did not get its session from there in time: then it may have
+        gone on with one that lacks what it has had (README). With clocks that differ the session
+        that it left may count as the newer one until they have passed that."""
         since = client.visits[first][1] - 2 * self.world.skew
         visits = [visit for epoch, visit in sorted(client.visits.items()) if epoch <= last]
         for (there, _, up, _), (here, began, until, heard) in pairwise(visits):
             late = until >= began + WAITED or (not heard and began < up + HEARD and self._crowded())
-            if began > since and (late or not self.meetings.together(there, here, max(up, began - HEARD), until)):
+            if began > since and (
+                late or not self.meetings.together(there, here, max(up, began - HEARD), until)
+            ):
                 return True
         return False
 
     def _crowded(self) -> bool:
-        """Whether links are slow for what is published, so that the news of where a client is may take a moment (README)."""
-        large = (sent.packet is not None and len(sent.packet.payload) >= LARGE for sent in self.ledger.sent)
+        """Whether links are slow for what is published, so that the news of where a client is may
+        take a moment (README)."""
+        large = (
+            sent.packet is not None and len(sent.packet.payload) >= LARGE
+            for sent in self.ledger.sent
+        )
         return bool(self.world.lines) or any(large)
 
     def _order(self, client: SimClient) -> None:
-        """Per publisher, connection of it, topic and connection here, QoS 1 and 2 come in the order of publishing. What was
-        published before a session began, or before its broker met the publisher's, waited in an older one, or several, and comes
-        when their brokers are back."""
+        """Per publisher, connection of it, topic and connection here, QoS 1 and 2 come in the order
+        of publishing. What was published before a session began, or before its broker met the
+        publisher's, waited in an older one, or several, and comes when their brokers are back."""
         last: dict[tuple[int, int, str, int, int], int] = {}
         seen: set[int] = set()
         late: dict[Life, float] = {}
@@ -384,7 +462,9 @@ class Messages:
             key = (id(sent.client), sent.epoch, sent.topic, got.session, sent.life[1])
             if last.get(key, -1) > got.number:
                 before = self.ledger.sent[last[key]]
-                self.world.violation("order", f"{client.name} got {self._name(sent)} after {self._name(before)}")
+                self.world.violation(
+                    "order", f"{client.name} got {self._name(sent)} after {self._name(before)}"
+                )
             last[key] = max(last.get(key, -1), got.number)
 
     def _met(self, client: SimClient, session: int, origin: Life) -> float:
@@ -400,7 +480,8 @@ class Messages:
                 self.world.violation("unwanted", f"{client.name} got {got.topic}")
 
     def _losses(self) -> None:
-        """An acknowledged message reaches everybody who was there before it and stayed (design section 4, promise 2)."""
+        """An acknowledged message reaches everybody who was there before it and stayed (design
+        section 4, promise 2)."""
         owed = [sent for sent in self.ledger.sent if self._owed(sent)]
         for client in self.clients:
             due = self._due(client)
@@ -414,7 +495,9 @@ class Messages:
                 if sent.life not in begins:
                     begins[sent.life] = self._begins(client, due, sent.life)
                 if any(
-                    begin < sent.at and matches(interest.filter, sent.topic) and not (interest.no_local and sent.client is client)
+                    begin < sent.at
+                    and matches(interest.filter, sent.topic)
+                    and not (interest.no_local and sent.client is client)
                     for interest, begin in begins[sent.life]
                 ):
                     self._lost(client, sent)
@@ -422,10 +505,16 @@ class Messages:
     def _lost(self, client: SimClient, sent: Sent) -> None:
         """Report a message that was due, and did not come, if that is a loss."""
         lives = self._lives(sent.life)
-        if not lives and not all(self.meetings.settled(sent.life, life, sent.at) for life in client.holders):
+        if not lives and not all(
+            self.meetings.settled(sent.life, life, sent.at) for life in client.holders
+        ):
             return
-        if not lives or self._component(client.host) is self._component(self.world.hosts[sent.life[0]]):
-            self.world.violation("lost", f"{self._name(sent)} did not reach {client.name} on {client.host.name}")
+        if not lives or self._component(client.host) is self._component(
+            self.world.hosts[sent.life[0]]
+        ):
+            self.world.violation(
+                "lost", f"{self._name(sent)} did not reach {client.name} on {client.host.name}"
+            )
 
     def _owed(self, sent: Sent) -> bool:
         """Whether a message is owed to who subscribes to it."""
@@ -436,12 +525,20 @@ class Messages:
         if client.state != "up" or not all(self._lives(life) for life in client.holders):
             return []
         return [
-            interest for interest in client.interests
-            if interest.qos and (interest.epoch == client.epoch or (not client.clean and interest.session == client.session))
-        ]  # fmt: skip
+            interest
+            for interest in client.interests
+            if interest.qos
+            and (
+                interest.epoch == client.epoch
+                or (not client.clean and interest.session == client.session)
+            )
+        ]
 
-    def _begins(self, client: SimClient, due: list[Interest], origin: Life) -> list[tuple[Interest, float]]:
-        """From when on (s) what is published at a broker is due to these: all who had the session knew that broker."""
+    def _begins(
+        self, client: SimClient, due: list[Interest], origin: Life
+    ) -> list[tuple[Interest, float]]:
+        """From when on (s) what is published at a broker is due to these: all who had the session
+        knew that broker."""
         found = []
         for interest in due:
             met = [self.meetings.heard(origin, life) for life in (interest.life, *client.holders)]
@@ -451,19 +548,30 @@ class Messages:
         return found
 
     def left_behind(self, client: SimClient) -> list[str]:
-        """What a client with a session never got although it subscribed before that was published, in whatever session, and all
-        brokers that ever had one of its sessions are there: what waits in an older one comes with the newest. At QoS 1, as what
-        was sent at QoS 2 is not sent again."""
+        """What a client with a session never got although it subscribed before that was published,
+        in whatever session, and all brokers that ever had one of its sessions are there: what waits
+        in an older one comes with the newest. At QoS 1, as what was sent at QoS 2 is not sent
+        again."""
         places = [self.world.hosts[index] for index, _ in client.places]
         here = self._component(client.host)
-        if client.clean or client.hasty or client.state != "up" or not all(map(self._lives, client.places)):
+        if (
+            client.clean
+            or client.hasty
+            or client.state != "up"
+            or not all(map(self._lives, client.places))
+        ):
             return []
         if here is None or not all(host in here for host in places):
             return []
         got = {g.number for g in client.got}
         lost = []
         for sent in self.ledger.sent:
-            if not sent.qos or sent.acked is None or sent.number in got or not self._lives(sent.life):
+            if (
+                not sent.qos
+                or sent.acked is None
+                or sent.number in got
+                or not self._lives(sent.life)
+            ):
                 continue
             if self.world.hosts[sent.life[0]] not in here:
                 continue
@@ -471,7 +579,10 @@ class Messages:
             mine = any(i.no_local for i in due) and sent.client is client
             if not due or mine or min(sent.qos, max(i.qos for i in due)) != 1:
                 continue
-            met = [self.meetings.heard(sent.life, life) for life in {*client.places, *(i.life for i in due)}]
+            met = [
+                self.meetings.heard(sent.life, life)
+                for life in {*client.places, *(i.life for i in due)}
+            ]
             if all(since is not None and since < sent.at for since in met):
                 lost.append(self._name(sent))
         return lost
@@ -482,10 +593,14 @@ class Messages:
     def _name(self, sent: Sent) -> str:
         kind = "will" if sent.will else "message"
         at = f"{sent.at - self.world.started:.4f}"
-        return f"{kind} {sent.number} ({sent.topic}, QoS {sent.qos}, by {sent.client.name} on b{sent.life[0]} at {at})"
+        return (
+            f"{kind} {sent.number} "
+            f"({sent.topic}, QoS {sent.qos}, by {sent.client.name} on b{sent.life[0]} at {at})"
+        )
 
     def retained(self) -> None:
-        """Brokers that were in one tree when the last retained message of a topic was published agree on it."""
+        """Brokers that were in one tree when the last retained message of a topic was published
+        agree on it."""
         last: dict[str, Sent] = {}
         lives: dict[str, set[Life]] = defaultdict(set)
         again: set[str] = set()
@@ -497,7 +612,8 @@ class Messages:
                     again.add(sent.topic)
         for topic, sent in last.items():
             if len(lives[topic]) > 1 or topic in again:
-                continue  # messages of several origins have no order, nor has what a client sends again
+                # messages of several origins have no order, nor has what a client sends again
+                continue
             if sent.acked is None or not sent.qos or not self._lives(sent.life):
                 continue
             for host in self.world.alive():
@@ -506,13 +622,22 @@ class Messages:
                     continue
                 if self._component(host) is not self._component(self.world.hosts[sent.life[0]]):
                     continue
-                kept = [message.payload for message in host.running.retained.match(topic, self.world.now)]
+                kept = [
+                    message.payload
+                    for message in host.running.retained.match(topic, self.world.now)
+                ]
                 if not kept or int(kept[0].partition(b"|")[0]) != sent.number:
-                    self.world.violation("retained", f"{host.name} keeps {kept[:1]} of {topic}, not {self._name(sent)}")
+                    self.world.violation(
+                        "retained",
+                        f"{host.name} keeps {kept[:1]} of {topic}, not {self._name(sent)}",
+                    )
 
-    def probes(self, first: int, expected: dict[int, set[SimClient]], *, rested: bool = True) -> None:
-        """Messages from number `first` on reached each of the expected clients exactly once, and nobody else. Not `rested`: a
-        link has come to cost something else meanwhile, and messages changed their ways; QoS 0 may be lost then."""
+    def probes(
+        self, first: int, expected: dict[int, set[SimClient]], *, rested: bool = True
+    ) -> None:
+        """Messages from number `first` on reached each of the expected clients exactly once, and
+        nobody else. Not `rested`: a link has come to cost something else meanwhile, and messages
+        changed their ways; QoS 0 may be lost then."""
         times: dict[int, dict[SimClient, int]] = defaultdict(lambda: defaultdict(int))
         for client in self.clients:
             for got in client.got:
@@ -523,7 +648,9 @@ class Messages:
             for client in self.clients:
                 count = times[number][client]
                 if client in clients and count != 1 and (count or sent.qos or rested):
-                    self.world.violation("probe", f"{client.name} got {self._name(sent)} {count} times")
+                    self.world.violation(
+                        "probe", f"{client.name} got {self._name(sent)} {count} times"
+                    )
                 elif client not in clients and count:
                     self.world.violation("probe", f"{client.name} got {self._name(sent)}, unasked")
 
@@ -533,19 +660,39 @@ def directory_faults(world: World, group: list[Host]) -> list[tuple[str, str]]:
     faults: list[tuple[str, str]] = []
     for host in group:
         directory = host.running.federation.listings.directory
-        expected = {other.id: other.running.federation.listings.directory.own.entries for other in group if other is not host}
+        expected = {
+            other.id: other.running.federation.listings.directory.own.entries
+            for other in group
+            if other is not host
+        }
         found = {listing.id: listing.entries for listing in directory.reachable()}
         if found != expected:
-            who = [other.index for other in group if other is not host and found.get(other.id) != expected[other.id]]
-            faults.append(("directory", f"b{host.index} does not know what {who} have posted, {len(found)} are reachable"))
+            who = [
+                other.index
+                for other in group
+                if other is not host and found.get(other.id) != expected[other.id]
+            ]
+            faults.append(
+                (
+                    "directory",
+                    (
+                        f"b{host.index} does not know what {who} have posted, "
+                        f"{len(found)} are reachable"
+                    ),
+                )
+            )
     return faults
 
 
 def moves(host: Host) -> bool:
-    """Return whether a broker takes sessions, or adds older ones to newer ones, from brokers that can be reached."""
+    """Return whether a broker takes sessions, or adds older ones to newer ones, from brokers that
+    can be reached."""
     federation = host.running.federation
     via, moving = federation.listings.directory.via, federation.moving
-    return any(via(one.holder) is not None for one in (*moving._pulls.values(), *moving.merging._merges.values()))
+    return any(
+        via(one.holder) is not None
+        for one in (*moving._pulls.values(), *moving.merging._merges.values())
+    )
 
 
 def session_faults(world: World, group: list[Host]) -> list[tuple[str, str]]:
@@ -553,5 +700,12 @@ def session_faults(world: World, group: list[Host]) -> list[tuple[str, str]]:
     where: dict[str, list[str]] = defaultdict(list)
     for host in group:
         for client_id, session in host.running.sessions.items():
-            where[client_id].append(f"{host.name} ({'connected' if session.conn is not None else 'away'}, {session.stamp})")
-    return [("sessions", f"{client_id} has several: {', '.join(found)}") for client_id, found in where.items() if len(found) > 1]
+            where[client_id].append(
+                f"{host.name} ({'connected' if session.conn is not None else 'away'}, "
+                f"{session.stamp})"
+            )
+    return [
+        ("sessions", f"{client_id} has several: {', '.join(found)}")
+        for client_id, found in where.items()
+        if len(found) > 1
+    ]

@@ -1,4 +1,5 @@
-"""Simulated MQTT clients: they connect, subscribe, publish numbered messages and acknowledge as the specification says."""
+"""Simulated MQTT clients: they connect, subscribe, publish numbered messages and acknowledge as the
+specification says."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ from tests.sim.world import End, Host, World
 
 @cache
 def matches(topic_filter: str, topic: str) -> bool:
-    """Whether a topic name matches a filter (MQTT-4.7); written without a look at the broker's own."""
+    """Whether a topic name matches a filter (MQTT-4.7); written without a look at the broker's
+    own."""
     if topic[:1] == "$" and topic_filter[:1] in "+#":
         return False
     levels, names = topic_filter.split("/"), topic.split("/")
@@ -62,7 +64,8 @@ class Sent:
     doubted: bool = False
     """Sent again within a session that may have been an older one, which did not know it."""
     copies: int = 1
-    """PUBLISH packets: what is sent again at QoS 1 is a message of its own to a broker (MQTT-4.3.2)."""
+    """PUBLISH packets: what is sent again at QoS 1 is a message of its own to a broker
+    (MQTT-4.3.2)."""
     will: bool = False
     packet: Publish | None = None
 
@@ -101,7 +104,8 @@ class Ledger:
 
 
 class SimClient:
-    """One client. It stays with a host until it is told to move, and comes back when its broker does."""
+    """One client. It stays with a host until it is told to move, and comes back when its broker
+    does."""
 
     def __init__(
         self,
@@ -136,17 +140,23 @@ class SimClient:
         self.began = 0.0  # s; the last of them
         self.stamp = 0  # that its broker gave it
         self.session = 0  # sessions: grows when the brokers did not keep ours
-        self.begun: dict[int, float] = {}  # when each of them had its subscriptions; as long as it has none, when it began
+        # Session -> when it had its subscriptions; as long as it has none, when it began.
+        self.begun: dict[int, float] = {}
         self._unsubscribed = False
         self.holders: set[tuple[int, int]] = set()  # brokers that this session was at
-        self.hasty = False  # hops faster than the brokers' clocks tell times apart: they may take the last for the older
+        # It hops faster than the brokers' clocks tell times apart: they may take the last for the
+        # older.
+        self.hasty = False
         self.forked = False  # there are cuts, after which it may have several sessions for a moment
-        self.misdated = False  # by such clocks an older connection of ours counted as the newer one: we subscribe again
+        # By such clocks an older connection of ours counted as the newer one: we subscribe again.
+        self.misdated = False
         self.doubt = False  # the brokers cannot know where our session is, or cannot get it
         self.life: tuple[int, int] = (-1, -1)
         self.interests: list[Interest] = []
-        self.places: set[tuple[int, int]] = set()  # brokers that any session of ours may have been at
-        # Connection -> broker, s of CONNECT and CONNACK, whether the broker had heard of the last one.
+        # The brokers that any session of ours may have been at.
+        self.places: set[tuple[int, int]] = set()
+        # Connection -> broker, s of CONNECT and CONNACK, whether the broker had heard of the last
+        # one.
         self.visits: dict[int, tuple[tuple[int, int], float, float, bool]] = {}
         self._heard = True
         self.ever: list[Interest] = []  # of all sessions
@@ -162,7 +172,8 @@ class SimClient:
         self._out: dict[int, Sent] = {}  # packet id -> unacknowledged PUBLISH
         self._released: dict[int, Sent] = {}  # packet id -> PUBREL out
         self._in: set[int] = set()  # QoS 2 packet ids received and not released
-        self._before: set[int] = set()  # those of earlier connections, where CONNACK does not tell of a session (MQTT 3.1)
+        # The same of earlier connections, where CONNACK does not tell of a session (MQTT 3.1).
+        self._before: set[int] = set()
         self._subscribing: dict[int, list[SubscriptionRequest]] = {}
         self._stay_down = False
 
@@ -178,9 +189,14 @@ class SimClient:
         self._end = end
         self.state = "connecting"
         self.doubt = self._doubtful()
-        self._heard = self.life[0] in (-1, self.host.index) or self._known(self.world.hosts[self.life[0]])
+        self._heard = self.life[0] in (-1, self.host.index) or self._known(
+            self.world.hosts[self.life[0]]
+        )
         if self.life[0] not in (-1, self.host.index):
-            self.world.say(f"{self.name} connects to {self.host.name}, was at b{self.life[0]}{' (doubt)' * self.doubt}")
+            self.world.say(
+                f"{self.name} connects to {self.host.name}, "
+                f"was at b{self.life[0]}{' (doubt)' * self.doubt}"
+            )
         self.life = self.host.life
         self.places.add(self.life)  # our session may have come there although we hear nothing of it
         self.began, self.stamp = self.world.now, 0
@@ -197,14 +213,27 @@ class SimClient:
         self.will_sent = None
         if self.will is not None:
             topic, qos, retain = self.will
-            self.will_sent = Sent(len(self.ledger.sent), self, self.epoch, topic, qos, retain, self.life, 0.0, will=True)
+            self.will_sent = Sent(
+                len(self.ledger.sent),
+                self,
+                self.epoch,
+                topic,
+                qos,
+                retain,
+                self.life,
+                0.0,
+                will=True,
+            )
             self.ledger.sent.append(self.will_sent)
             will = Will(topic, b"%d|will" % self.will_sent.number, qos, retain)
         name = "MQIsdp" if self.version == 3 else "MQTT"
-        self._send(Connect(name, self.version, self.clean, 0, self.name, None, None, will, properties))
+        self._send(
+            Connect(name, self.version, self.clean, 0, self.name, None, None, will, properties)
+        )
 
     def _doubtful(self) -> bool:
-        """Whether the last broker is another one that is not alive any more, or out of reach of the next one."""
+        """Whether the last broker is another one that is not alive any more, or out of reach of the
+        next one."""
         sessions = {host.life for host in self.world.alive() if self.name in host.running.sessions}
         if self.forked and sessions - {self.life}:
             return True  # a cut left an older one somewhere
@@ -219,11 +248,14 @@ class SimClient:
             return True
         if self._misdated(last):
             return True
-        return last.id not in {x.id for x in self.host.running.federation.listings.directory.reachable()}
+        return last.id not in {
+            x.id for x in self.host.running.federation.listings.directory.reachable()
+        }
 
     def _misdated(self, last: Host) -> bool:
-        """Whether the next broker has not heard of our connection to the last one, and its clock is further behind than that is
-        ago: it takes itself for the older one then (docs/decisions/0016, not promised)."""
+        """Whether the next broker has not heard of our connection to the last one, and its clock is
+        further behind than that is ago: it takes itself for the older one then
+        (docs/decisions/0016, not promised)."""
         if self.world.fastest - self.host.ahead <= self.world.now - self.began:
             return False
         return not self._known(last)
@@ -242,7 +274,8 @@ class SimClient:
             self.connect()
 
     def roam(self, host: Host, how: str) -> None:
-        """Go to another host: `leave` says so, `cut` loses the connection first, `hop` connects while the old one is open."""
+        """Go to another host: `leave` says so, `cut` loses the connection first, `hop` connects
+        while the old one is open."""
         if how == "leave" and self.state == "up":
             self.disconnect(host)
         elif how == "cut" and self.state == "up":
@@ -278,8 +311,16 @@ class SimClient:
     def lost(self, reason: str) -> None:
         """The connection is gone, and not by our doing."""
         self.misdated |= self.hasty and self.doubt and self.host.alive
-        if self.host.life == self.life and self.host.alive and self.life[1] not in self.host.left and not self.doubt:
-            self.errors.append(f"closed by a living broker: {reason} ({self.epoch} at {self.world.now - self.world.started:.4f})")
+        if (
+            self.host.life == self.life
+            and self.host.alive
+            and self.life[1] not in self.host.left
+            and not self.doubt
+        ):
+            self.errors.append(
+                f"closed by a living broker: {reason} "
+                f"({self.epoch} at {self.world.now - self.world.started:.4f})"
+            )
         self._down(reason)
         self.world.after(self.retry, self.connect)
 
@@ -334,7 +375,9 @@ class SimClient:
             case Connack():
                 self._connected(packet)
             case Disconnect():
-                if self.life[1] not in self.host.left and not (packet.reason == 0x8E and self.doubt):
+                if self.life[1] not in self.host.left and not (
+                    packet.reason == 0x8E and self.doubt
+                ):
                     self.errors.append(f"DISCONNECT {packet.reason:#x}")
             case _:
                 self.errors.append(f"unexpected {packet}")
@@ -349,7 +392,9 @@ class SimClient:
         if packet.session_present and self.epoch == 1:
             self.errors.append("Session Present without a session")
         if self.doubt or not packet.session_present:
-            self.session += 1  # for the checkers: perhaps an older one that has not seen what came to the last one
+            # For the checkers it is another one: perhaps it is older, and has not seen what came to
+            # the last one.
+            self.session += 1
             self.begun[self.session] = self.world.now
             self._unsubscribed = not packet.session_present
             self.holders = set()
@@ -370,7 +415,17 @@ class SimClient:
             assert sent.packet is not None
             sent.copies += 1
             sent.doubted |= self.doubt
-            self._send(Publish(sent.topic, sent.packet.payload, sent.qos, sent.retain, True, packet_id, sent.packet.properties))
+            self._send(
+                Publish(
+                    sent.topic,
+                    sent.packet.payload,
+                    sent.qos,
+                    sent.retain,
+                    True,
+                    packet_id,
+                    sent.packet.properties,
+                )
+            )
         for packet_id in list(self._released):
             self._send(Pubrel(packet_id))
         if self.on_up is not None:
@@ -392,20 +447,35 @@ class SimClient:
         if self._unsubscribed:
             self.begun[self.session] = self.world.now
             self._unsubscribed = False
-        for request, code in zip(self._subscribing.pop(packet.packet_id), packet.codes, strict=True):
+        for request, code in zip(
+            self._subscribing.pop(packet.packet_id), packet.codes, strict=True
+        ):
             if code > 2:
                 self.errors.append(f"subscription to {request.filter} refused: {code:#x}")
             else:
-                interest = Interest(request.filter, code, self.world.now, self.life, self.epoch, request.no_local, self.session)
+                interest = Interest(
+                    request.filter,
+                    code,
+                    self.world.now,
+                    self.life,
+                    self.epoch,
+                    request.no_local,
+                    self.session,
+                )
                 self.interests.append(interest)
                 self.ever.append(interest)
 
     # ---- messages
 
     def burst(self, topic: str, qos: int, count: int, padding: int) -> None:
-        """Publish messages of one topic and size as one piece, which brokers handle as one (decision 5)."""
+        """Publish messages of one topic and size as one piece, which brokers handle as one
+        (decision 5)."""
         self._corked = []
-        same: Properties | None = {Property.USER_PROPERTY: [("burst", "of many")]} if self.version == 5 and count % 2 else None
+        same: Properties | None = (
+            {Property.USER_PROPERTY: [("burst", "of many")]}
+            if self.version == 5 and count % 2
+            else None
+        )
         for _ in range(count):
             self.publish(topic, qos, False, padding, digits=6, properties=same)
         data, self._corked = b"".join(self._corked), None
@@ -425,12 +495,17 @@ class SimClient:
         """Publish the next message; None while there is no connection."""
         if self.state != "up":
             return None
-        sent = Sent(len(self.ledger.sent), self, self.epoch, topic, qos, retain, self.life, self.world.now)
+        sent = Sent(
+            len(self.ledger.sent), self, self.epoch, topic, qos, retain, self.life, self.world.now
+        )
         self.ledger.sent.append(sent)
         packet_id = self._next_id() if qos else None
         payload = b"%0*d|" % (digits, sent.number) + b"x" * padding
         if self.version == 5 and sent.number % 3 == 0 and digits == 1:
-            properties = {Property.USER_PROPERTY: [("number", str(sent.number))], Property.CONTENT_TYPE: "text"}
+            properties = {
+                Property.USER_PROPERTY: [("number", str(sent.number))],
+                Property.CONTENT_TYPE: "text",
+            }
         sent.packet = Publish(topic, payload, qos, retain, False, packet_id, properties)
         if packet_id is not None:
             self._out[packet_id] = sent
@@ -448,7 +523,9 @@ class SimClient:
     def _received(self, packet: Publish) -> None:
         epoch = self.epoch
         if packet.qos == 2:
-            new = packet.packet_id not in self._in and not (packet.dup and packet.packet_id in self._before)
+            new = packet.packet_id not in self._in and not (
+                packet.dup and packet.packet_id in self._before
+            )
             self._in.add(packet.packet_id or 0)
         else:
             new = True
@@ -456,12 +533,16 @@ class SimClient:
             self.deleted.append(packet.topic)
         elif new:
             number = int(packet.payload.partition(b"|")[0])
-            got = Got(number, packet.topic, packet.qos, packet.retain, epoch, self.session, self.world.now)
+            got = Got(
+                number, packet.topic, packet.qos, packet.retain, epoch, self.session, self.world.now
+            )
             self.got.append(got)
             self._compare(packet, self.ledger.sent[number])
         if not packet.qos:
             return
-        answer: Packet = Pubrec(packet.packet_id or 0) if packet.qos == 2 else Puback(packet.packet_id or 0)
+        answer: Packet = (
+            Pubrec(packet.packet_id or 0) if packet.qos == 2 else Puback(packet.packet_id or 0)
+        )
         if self.ack_delay:
             self.world.after(self.ack_delay, self._late, answer, epoch)
         else:
@@ -480,7 +561,9 @@ class SimClient:
         if packet.payload != sent.packet.payload:
             self.errors.append(f"payload of message {sent.number} was changed")
         if self.version == 5 and (packet.properties or None) != (sent.packet.properties or None):
-            self.errors.append(f"properties of message {sent.number} were changed: {packet.properties}")
+            self.errors.append(
+                f"properties of message {sent.number} were changed: {packet.properties}"
+            )
 
 
 class _Wire:

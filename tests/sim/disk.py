@@ -13,7 +13,8 @@ from tests.unit.journal_harness import DiskEffect, Files
 
 
 class Disk:
-    """The journal of one host. What is on its way to the file when the host is killed gets there, or does not, in order."""
+    """The journal of one host. What is on its way to the file when the host is killed gets there,
+    or does not, in order."""
 
     def __init__(self, world: World, host: Host, *, sync: bool) -> None:
         self.world, self.host, self.sync = world, host, sync
@@ -47,7 +48,9 @@ class Disk:
         node.durability = Durability(node, sync=self.sync)
         node.federation.absents.begin(self.files.tail(node.config.id))
         files = self.files.generations
-        node.durability.begin(self.files.image(), max(files, default=0) + 1, len(files), 0, self.world.now)
+        node.durability.begin(
+            self.files.image(), max(files, default=0) + 1, len(files), 0, self.world.now
+        )
 
     def _written(self, count: int, node: Node, life: int) -> None:
         if life != self.life or self.host.node is not node:

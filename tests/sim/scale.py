@@ -1,6 +1,8 @@
-"""Many brokers: `python -m tests.sim.scale --brokers 5 50 200 [--shape lan|line] [--seed N]` (`make scale`).
+"""Many brokers: `python -m tests.sim.scale --brokers 5 50 200 [--shape lan|line] [--seed N]` (`make
+scale`).
 
-They start together, one joins late, the root is killed; there are no clients: all bytes are signalling. Times are virtual.
+They start together, one joins late, the root is killed; there are no clients: all bytes are
+signalling. Times are virtual.
 """
 
 from __future__ import annotations
@@ -21,14 +23,16 @@ REST = 1.0
 QUIET = 5.0
 """Virtual s over which signalling is measured."""
 LASTING = 0.5
-"""Virtual s for which brokers have to agree to count as doing so; not counted in the time it took."""
+"""Virtual s for which brokers have to agree to count as doing so; not counted in the time it
+took."""
 LOOK = 0.01
 """Virtual s between two looks: times are no more exact than that."""
 
 
 @dataclass(slots=True, frozen=True)
 class Took:
-    """Virtual s until all agreed for the first time, and until they did for LASTING: in between better paths are taken."""
+    """Virtual s until all agreed for the first time, and until they did for LASTING: in between
+    better paths are taken."""
 
     first: float
     last: float
@@ -39,7 +43,8 @@ class Took:
 
 @dataclass(slots=True)
 class Measured:
-    """One federation. Times in virtual s, bytes as sent on links by one broker a second, on average."""
+    """One federation. Times in virtual s, bytes as sent on links by one broker a second, on
+    average."""
 
     brokers: int
     links: float
@@ -59,7 +64,8 @@ class Scale:
     """A federation of which nothing is wanted but that it agrees."""
 
     def __init__(self, brokers: int, seed: int = 1, line: bool = False, **config: object) -> None:
-        """On a LAN of some milliseconds where every twentieth datagram is lost; `line`: each reaches only two on either side."""
+        """On a LAN of some milliseconds where every twentieth datagram is lost; `line`: each
+        reaches only two on either side."""
         self.world = world = World(seed, until=1e9)
         world.slowest, world.jitter, world.loss = 0.003, 0.0001, 0.05
         world.rate, world.cutting, world.lateness = 1.25e8, 0.0, 0.0001
@@ -69,7 +75,9 @@ class Scale:
             self._add(index, **config)
 
     def _add(self, index: int, **config: object) -> Host:
-        host = self.world.add(**{"discovery": "multicast", "capability": float(index * 7919 % 1009) / 10, **config})
+        host = self.world.add(
+            **{"discovery": "multicast", "capability": float(index * 7919 % 1009) / 10, **config}
+        )
         if self.line:
             self.world.blocked |= {(other, index) for other in range(index - 2)}
         return host
@@ -93,7 +101,11 @@ class Scale:
         edges = 0
         for host in alive:
             federation = host.running.federation
-            if federation.tree.root.id != root.id or federation.tree.root.boot != root.boot or not federation.tree.agreed:
+            if (
+                federation.tree.root.id != root.id
+                or federation.tree.root.boot != root.boot
+                or not federation.tree.agreed
+            ):
                 return False
             for peer, port in federation.tree.ports.items():
                 if port.forwarding:
@@ -101,10 +113,13 @@ class Scale:
                     if peer not in by_id or link is None or not link.live:
                         return False
                     edges += 1
-        return edges == 2 * (len(alive) - 1) and len(self.depths(root, forwarding=True)) == len(alive)
+        return edges == 2 * (len(alive) - 1) and len(self.depths(root, forwarding=True)) == len(
+            alive
+        )
 
     def depths(self, start: Host, forwarding: bool = False) -> dict[bytes, int]:
-        """Count the links from one broker to each that can be reached, over all links or those of the tree."""
+        """Count the links from one broker to each that can be reached, over all links or those of
+        the tree."""
         by_id = {host.id: host for host in self.world.alive()}
         found = {start.id: 0}
         edge = deque([start.id])
@@ -112,13 +127,19 @@ class Scale:
             broker = edge.popleft()
             federation = by_id[broker].running.federation
             for peer, link in federation.links.items():
-                if peer in by_id and peer not in found and link.state == "up" and (link.live or not forwarding):
+                if (
+                    peer in by_id
+                    and peer not in found
+                    and link.state == "up"
+                    and (link.live or not forwarding)
+                ):
                     found[peer] = found[broker] + 1
                     edge.append(peer)
         return found
 
     def until_agreed(self) -> Took:
-        """Run until all agree on one tree that spans all, and go on doing so. Raises TimeoutError."""
+        """Run until all agree on one tree that spans all, and go on doing so. Raises
+        TimeoutError."""
         world = self.world
         began, world.events = world.now, 0
         first: list[float] = []
@@ -172,9 +193,19 @@ def measure(brokers: int, seed: int = 1, line: bool = False, **config: object) -
     for kind, text in world.violations:
         raise RuntimeError(f"{kind}: {text}")
     return Measured(
-        brokers, sum(degrees) / brokers, max(degrees), diameter, depth, converge, join, repair, forming / brokers,
-        quiet / brokers, beacons / brokers, time.process_time() - began,
-    )  # fmt: skip
+        brokers,
+        sum(degrees) / brokers,
+        max(degrees),
+        diameter,
+        depth,
+        converge,
+        join,
+        repair,
+        forming / brokers,
+        quiet / brokers,
+        beacons / brokers,
+        time.process_time() - began,
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -185,13 +216,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--routing", choices=("flood", "interest", "topic"), default="flood")
     arguments = parser.parse_args(argv)
-    print("| brokers | links each, most | diameter | depth of the tree | one tree after, s | one joins, s | root killed, s "
-          "| forming, B/s | quiet, B/s | CPU, s |")  # fmt: skip
+    print(
+        "| brokers | links each, most | diameter | depth of the tree | one tree after, s "
+        "| one joins, s | root killed, s | forming, B/s | quiet, B/s | CPU, s |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for brokers in arguments.brokers:
         m = measure(brokers, arguments.seed, arguments.shape == "line", routing=arguments.routing)
         print(
-            f"| {m.brokers} | {m.links:.1f}, {m.most_links} | {m.diameter} | {m.depth} | {m.converge} | {m.join} | {m.repair} "
+            f"| {m.brokers} | {m.links:.1f}, {m.most_links} | {m.diameter} "
+            f"| {m.depth} | {m.converge} | {m.join} | {m.repair} "
             f"| {m.forming_bytes:,.0f} | {m.quiet_bytes:,.0f} | {m.cpu:.0f} |",
             flush=True,
         )

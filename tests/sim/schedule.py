@@ -1,4 +1,5 @@
-"""Random schedules: brokers, clients, traffic and faults from one seed; then quiet, probes and every checker."""
+"""Random schedules: brokers, clients, traffic and faults from one seed; then quiet, probes and
+every checker."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from tests.sim.world import Host, World
 TOPICS = ("a", "a/b", "a/c", "x/y/z", "x/y", "deep/1/2/3/4")
 FILTERS = ("a", "a/b", "a/+", "a/#", "#", "x/+/z", "+/y", "+/+", "deep/#", "x/y/z")
 QUIET = 30.0
-"""Virtual s in which a healed federation has to agree: a beacon, a dial's backoff at its longest, and some hellos."""
+"""Virtual s in which a healed federation has to agree: a beacon, a dial's backoff at its longest,
+and some hellos."""
 
 
 @dataclass(slots=True)
@@ -68,14 +70,17 @@ class Schedule:
         self.length = rng.uniform(3.0, 12.0)
         self.small = rng.random() < 0.25
         rng.random()
-        self.apart: list[tuple[int, int]] = []  # pairs that never reach each other: trees of several hops
+        # These pairs never reach each other: trees of several hops.
+        self.apart: list[tuple[int, int]] = []
         if rng.random() < 0.3:
             pairs = [(a, b) for b in range(self.count) for a in range(b)]
             self.apart = [pair for pair in pairs if rng.random() < rng.choice((0.2, 0.5))]
         self.converge = 0.0
         self.groups: Groups | None = None  # in a third of the schedules
         if seed % 3 == 0:
-            self.groups = Groups(self.world, self.ledger, self.meetings, random.Random(seed * 104729 + 3))
+            self.groups = Groups(
+                self.world, self.ledger, self.meetings, random.Random(seed * 104729 + 3)
+            )
 
     # ---- building
 
@@ -109,7 +114,8 @@ class Schedule:
             self.groups.build(world.hosts)
 
     def _routing(self, index: int) -> str:
-        """Half of the schedules route by interest, a quarter by topic; in some, brokers of several kinds make one federation."""
+        """Half of the schedules route by interest, a quarter by topic; in some, brokers of several
+        kinds make one federation."""
         if self.seed % 8 == 7:
             return "interest" if index % 2 else "flood"
         if self.seed % 32 == 6:
@@ -120,9 +126,14 @@ class Schedule:
         rng, world = self.rng, self.world
         for host in world.hosts:
             for number in range(rng.choice((1, 1, 2))):
-                filters = [(f, rng.choice((0, 1, 2, 2))) for f in rng.sample(FILTERS, rng.choice((1, 2, 3)))]
+                filters = [
+                    (f, rng.choice((0, 1, 2, 2)))
+                    for f in rng.sample(FILTERS, rng.choice((1, 2, 3)))
+                ]
                 client = self._client(f"sub{host.index}.{number}", host, filters=filters)
-                client.ack_delay = rng.choice((0.0, 0.0, 0.05)) if client.receive_maximum in (0, 100) else 0.0
+                client.ack_delay = (
+                    rng.choice((0.0, 0.0, 0.05)) if client.receive_maximum in (0, 100) else 0.0
+                )
             if rng.random() < 0.8 or host.index == 0:
                 will = ("a/b", rng.choice((0, 1, 2)), False) if rng.random() < 0.3 else None
                 self.publishers.append(self._client(f"pub{host.index}", host, will=will))
@@ -159,7 +170,14 @@ class Schedule:
         for publisher in self.publishers:
             for _ in range(rng.choice((0, 0, 1, 4))):
                 topic, count = rng.choice(TOPICS), rng.randrange(4, 60)
-                world.after(rng.uniform(0.5, self.length), publisher.burst, topic, rng.choice((1, 2)), count, rng.choice((0, 50)))
+                world.after(
+                    rng.uniform(0.5, self.length),
+                    publisher.burst,
+                    topic,
+                    rng.choice((1, 2)),
+                    count,
+                    rng.choice((0, 50)),
+                )
 
     def faults(self) -> None:
         """Plan what goes wrong."""
@@ -167,9 +185,24 @@ class Schedule:
         for _ in range(rng.randint(3, 12)):
             at = rng.uniform(0.2, self.length)
             fault = rng.choice(
-                (self._kill, self._kill, self._pause, self._pause, self._partition, self._partition, self._reset, self._reset,
-                 self._black, self._block, self._garbage, self._cut_client, self._move_client, self._slow, self._leave)
-            )  # fmt: skip
+                (
+                    self._kill,
+                    self._kill,
+                    self._pause,
+                    self._pause,
+                    self._partition,
+                    self._partition,
+                    self._reset,
+                    self._reset,
+                    self._black,
+                    self._block,
+                    self._garbage,
+                    self._cut_client,
+                    self._move_client,
+                    self._slow,
+                    self._leave,
+                )
+            )
             world.after(at, fault, rng.uniform(0.05, 4.0), rng.getrandbits(32))
         if self.groups is not None:
             self.groups.faults(self.length)
@@ -213,7 +246,9 @@ class Schedule:
         self.world.partition(())
 
     def _link_ends(self) -> list[Any]:
-        return [e for e in self.world.streams.values() if e.host is not None and e.peer.host is not None]
+        return [
+            e for e in self.world.streams.values() if e.host is not None and e.peer.host is not None
+        ]
 
     def _reset(self, length: float, choice: int) -> None:
         ends = self._link_ends()
@@ -230,20 +265,27 @@ class Schedule:
         if ends:
             end = ends[choice % len(ends)]
             end.black = True
-            self.world.say(f"connection between {end.host.name} and {end.peer.host.name} swallows everything")
+            self.world.say(
+                f"connection between {end.host.name} and {end.peer.host.name} swallows everything"
+            )
 
     def _garbage(self, length: float, choice: int) -> None:
         host = self._pick(choice)
         if host is not None:
             rng = random.Random(choice)
-            bridge = bytes.fromhex("10") + bytes((rng.randrange(10, 120),)) + b"\0\x04MQTT\x85\x02\0\x02"
+            bridge = (
+                bytes.fromhex("10") + bytes((rng.randrange(10, 120),)) + b"\0\x04MQTT\x85\x02\0\x02"
+            )
             data = rng.choice((b"", bridge)) + rng.randbytes(rng.randrange(1, 300))
             end = self.world.connect(host, Deaf())
             if end is not None:
                 end.write(data)
             source = self.world.hosts[0]
             junk = rng.randbytes(rng.randrange(100))
-            host.do(lambda n: n.datagram_received(junk, (source.address[0], 1), self.world.now), host.running)
+            host.do(
+                lambda n: n.datagram_received(junk, (source.address[0], 1), self.world.now),
+                host.running,
+            )
 
     def _cut_client(self, length: float, choice: int) -> None:
         self.clients[choice % len(self.clients)].cut()
@@ -273,7 +315,8 @@ class Schedule:
             self.faults()
             world.run(self.length + 1.0)
             self._end()
-        except Exception:  # in a client, the network or a checker; what a node raises is caught at its host
+        except Exception:
+            # In a client, the network or a checker; what a node raises is caught at its host.
             world.violation("simulation", traceback.format_exc(limit=-6))
         finally:
             limits.LINK_BACKLOG_BYTES, limits.LINK_KEPT_BYTES = saved
@@ -294,7 +337,8 @@ class Schedule:
         self._settle()
         quiet(world)
         self.converge = world.now - healed
-        world.run(10.0, self._drained)  # where 8 KiB on their way are all that a link takes, replays take seconds
+        # Where 8 KiB on their way are all that a link takes, replays take seconds.
+        world.run(10.0, self._drained)
         world.run(2.0)
         for kind, text in bound_faults(world.alive()):
             world.violation(kind, text)
@@ -306,7 +350,9 @@ class Schedule:
 
     def _drained(self) -> bool:
         """Whether nothing waits for a slow link."""
-        links = [link for host in self.world.alive() for link in host.running.federation.links.values()]
+        links = [
+            link for host in self.world.alive() for link in host.running.federation.links.values()
+        ]
         return not any(link.conn.backlog_bytes for link in links)
 
     def _settle(self) -> None:
@@ -320,7 +366,8 @@ class Schedule:
         messages.retained()
 
     def _probe(self, messages: Messages) -> None:
-        """Every broker publishes once at every QoS; every matching subscriber anywhere gets it once."""
+        """Every broker publishes once at every QoS; every matching subscriber anywhere gets it
+        once."""
         world, rng = self.world, self.rng
         first = len(self.ledger.sent)
         expected = {}
@@ -332,9 +379,12 @@ class Schedule:
                 sent = publisher.publish(topic, qos)
                 assert sent is not None
                 expected[sent.number] = {
-                    c for c in self.clients
-                    if c.state == "up" and any(matches(i.filter, topic) for i in c.interests) and messages.joined(c, publisher)
-                }  # fmt: skip
+                    c
+                    for c in self.clients
+                    if c.state == "up"
+                    and any(matches(i.filter, topic) for i in c.interests)
+                    and messages.joined(c, publisher)
+                }
         world.run(5.0)
         messages.probes(first, expected, rested=self.ways.rested())
         if self.groups is None:
@@ -351,9 +401,19 @@ class Schedule:
             for name, value in host.running.counters.as_dict().items():
                 counters[name] = counters.get(name, 0) + value
         return Result(
-            self.seed, world.violations, world.digest, world.transcript, world.events, self.count, len(self.ledger.sent),
-            sum(len(c.got) for c in self.clients), self.converge, counters, world.now - world.started, self._kind(),
-        )  # fmt: skip
+            self.seed,
+            world.violations,
+            world.digest,
+            world.transcript,
+            world.events,
+            self.count,
+            len(self.ledger.sent),
+            sum(len(c.got) for c in self.clients),
+            self.converge,
+            counters,
+            world.now - world.started,
+            self._kind(),
+        )
 
     def _kind(self) -> str:
         kinds = {self._routing(index) for index in range(self.count)}
@@ -373,11 +433,16 @@ class Deaf:
 def faults_of(world: World) -> list[tuple[str, str]]:
     """What is wrong with the trees of all components now."""
     groups = world.components()
-    return [fault for group in groups for fault in tree_faults(world, group) + directory_faults(world, group)]
+    return [
+        fault
+        for group in groups
+        for fault in tree_faults(world, group) + directory_faults(world, group)
+    ]
 
 
 def quiet(world: World, seconds: float = QUIET) -> float:
-    """Run until every component agrees, and stays so for 2 s; reports what is still wrong after `seconds`. Returns s."""
+    """Run until every component agrees, and stays so for 2 s; reports what is still wrong after
+    `seconds`. Returns s."""
     began = world.now
     since: list[float] = []
 
@@ -389,7 +454,9 @@ def quiet(world: World, seconds: float = QUIET) -> float:
         return since[-1] - since[0] >= 2.0
 
     if not world.run(seconds, agreed):
-        for kind, text in faults_of(world) or [("unstable", "the federation does not come to rest")]:
+        for kind, text in faults_of(world) or [
+            ("unstable", "the federation does not come to rest")
+        ]:
             world.violation(kind, text)
     return world.now - began
 

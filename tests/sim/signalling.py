@@ -1,8 +1,10 @@
-"""What routing costs on the network of Overlays 6: `python -m tests.sim.signalling [--seconds S]`. Times are virtual.
+"""What routing costs on the network of Overlays 6: `python -m tests.sim.signalling [--seconds S]`.
+Times are virtual.
 
-Five brokers, all linked, delays normal(10, 2.5) ms, 10 Mbit/s; 20 publishers and 20 subscribers at random brokers with one topic
-each of 3, 30 or 60, a message of 1 kB a second. Bytes are those sent on links: signalling (PINGREQ and PINGRESP with all that
-they carry) and messages, by routing; the delay is from publisher to subscriber.
+Five brokers, all linked, delays normal(10, 2.5) ms, 10 Mbit/s; 20 publishers and 20 subscribers at
+random brokers with one topic each of 3, 30 or 60, a message of 1 kB a second. Bytes are those sent
+on links: signalling (PINGREQ and PINGRESP with all that they carry) and messages, by routing; the
+delay is from publisher to subscriber.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ SIZE = 1000
 
 @dataclass(slots=True)
 class Measured:
-    """One run: signalling while the federation formed, while clients came (bytes), and a second with messages; delay in ms."""
+    """One run: signalling while the federation formed, while clients came (bytes), and a second
+    with messages; delay in ms."""
 
     forming: float
     opening: float
@@ -38,7 +41,9 @@ class Measured:
     lost: int
 
 
-def measure(routing: str, topics: int, seconds: float, seed: int = 1, topic_length: int = 0) -> Measured:
+def measure(
+    routing: str, topics: int, seconds: float, seed: int = 1, topic_length: int = 0
+) -> Measured:
     """Run one federation."""
     rng = random.Random(seed)
     world = World(seed, until=1e9)
@@ -61,9 +66,13 @@ def measure(routing: str, topics: int, seconds: float, seed: int = 1, topic_leng
     world.run(FORMING)
     forming = signalled()[0]
     names = [f"topic-tree/{rng.getrandbits(64):016x}{'x' * topic_length}" for _ in range(topics)]
-    publishers = [(SimClient(world, ledger, f"p{n}", rng.choice(world.hosts)), rng.choice(names)) for n in range(PUBLISHERS)]
+    publishers = [
+        (SimClient(world, ledger, f"p{n}", rng.choice(world.hosts)), rng.choice(names))
+        for n in range(PUBLISHERS)
+    ]
     subscribers = [
-        SimClient(world, ledger, f"s{n}", rng.choice(world.hosts), filters=[(rng.choice(names), 0)]) for n in range(SUBSCRIBERS)
+        SimClient(world, ledger, f"s{n}", rng.choice(world.hosts), filters=[(rng.choice(names), 0)])
+        for n in range(SUBSCRIBERS)
     ]
     for client in [p for p, _ in publishers] + subscribers:
         world.after(rng.uniform(0.0, 1.0), client.connect)
@@ -76,36 +85,53 @@ def measure(routing: str, topics: int, seconds: float, seed: int = 1, topic_leng
     world.run(seconds + 1.0)
     after = signalled()
     got = [(ledger.sent[found.number], found) for client in subscribers for found in client.got]
-    wanted = sum(sent.topic == topic for sent in ledger.sent for client in subscribers for topic, _ in client.filters)
+    wanted = sum(
+        sent.topic == topic
+        for sent in ledger.sent
+        for client in subscribers
+        for topic, _ in client.filters
+    )
     for kind, text in world.violations:
         raise RuntimeError(f"{kind}: {text}")
     return Measured(
-        forming, opened[0] - forming, (after[0] - opened[0]) / (seconds + 1.0), (after[1] - opened[1]) / (seconds + 1.0),
-        fmean((found.at - sent.at) * 1000 for sent, found in got), wanted - len(got),
-    )  # fmt: skip
+        forming,
+        opened[0] - forming,
+        (after[0] - opened[0]) / (seconds + 1.0),
+        (after[1] - opened[1]) / (seconds + 1.0),
+        fmean((found.at - sent.at) * 1000 for sent, found in got),
+        wanted - len(got),
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print a table, return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim.signalling", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seeds", type=int, default=5, help="networks, of which the mean is printed")
+    parser.add_argument(
+        "--seeds", type=int, default=5, help="networks, of which the mean is printed"
+    )
     arguments = parser.parse_args(argv)
     print(
-        "| topics | routing | forming, B | clients come, B | signalling, B/s | all of it against flood | messages, B/s "
-        "| mean delay, ms | lost |"
+        "| topics | routing | forming, B | clients come, B | signalling, B/s "
+        "| all of it against flood | messages, B/s | mean delay, ms | lost |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for topics in (3, 30, 60):
         base = 0.0
         for routing in ("flood", "interest", "topic"):
-            runs = [measure(routing, topics, arguments.seconds, seed) for seed in range(1, arguments.seeds + 1)]
+            runs = [
+                measure(routing, topics, arguments.seconds, seed)
+                for seed in range(1, arguments.seeds + 1)
+            ]
             signalling = fmean(run.signalling for run in runs)
-            whole = fmean(run.forming + run.opening + run.signalling * arguments.seconds for run in runs)
+            whole = fmean(
+                run.forming + run.opening + run.signalling * arguments.seconds for run in runs
+            )
             base = base or whole
             print(
-                f"| {topics} | {routing} | {fmean(r.forming for r in runs):,.0f} | {fmean(r.opening for r in runs):,.0f} "
-                f"| {signalling:,.0f} | {whole / base - 1:+.0%} | {fmean(r.data for r in runs):,.0f} "
+                f"| {topics} | {routing} | {fmean(r.forming for r in runs):,.0f} "
+                f"| {fmean(r.opening for r in runs):,.0f} | {signalling:,.0f} "
+                f"| {whole / base - 1:+.0%} | {fmean(r.data for r in runs):,.0f} "
                 f"| {fmean(r.delay for r in runs):.2f} | {sum(r.lost for r in runs)} |",
                 flush=True,
             )

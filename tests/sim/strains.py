@@ -1,16 +1,20 @@
-"""Federations under load and faults at once, one drawn from each seed: `python -m tests.sim` plays one for a fourth of them.
+"""Federations under load and faults at once, one drawn from each seed: `python -m tests.sim` plays
+one for a fourth of them.
 
-A seed draws how many brokers there are (3, 5 or 7), whether they all reach each other or stand in a line or a ring, how they
-route (all modes, also mixed), which of them have journals, which links between them are slow, who joins late; what is the load:
+A seed draws how many brokers there are (3, 5 or 7), whether they all reach each other or stand in a
+line or a ring, how they route (all modes, also mixed), which of them have journals, which links
+between them are slow, who joins late; what is the load:
 
-    fast    20,000 messages a second and more, 12,000 of them and more, so that a broker that hangs or is cut off for a moment
-            leaves more held elsewhere than may wait for a session
+    fast    20,000 messages a second and more, 12,000 of them and more, so that a broker that hangs
+            or is cut off for a moment leaves more held elsewhere than may wait for a session
     large   messages of 1 to 50 MB, up to 100 MB in all
-    away    more than may wait for a session comes for a client that is away, or takes nothing; nothing else happens
+    away    more than may wait for a session comes for a client that is away, or takes nothing;
+            nothing else happens
     plain   a few hundred messages a second
 
-and beside that members of a shared subscription, clients that roam with their sessions, and faults in the midst of it: kills of
-one broker, two at once or one twice, stops, cuts, splits, resets, black holes and drains. All limits are those of the broker.
+and beside that members of a shared subscription, clients that roam with their sessions, and faults
+in the midst of it: kills of one broker, two at once or one twice, stops, cuts, splits, resets,
+black holes and drains. All limits are those of the broker.
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ from tests.sim.world import Host
 
 LOADS = ("fast", "fast", "fast", "large", "away", "plain")
 BEGIN = 4.5
-"""virtual s from the start of the first brokers until the load: clients are there, also where some dials have failed."""
+"""virtual s from the start of the first brokers until the load: clients are there, also where some
+dials have failed."""
 PIECE = 100
 """messages that a fast publisher sends at a time."""
 MB = 1_000_000
@@ -48,7 +53,9 @@ FEW = tuple(f for f in FILTERS if f != "#")
 class Strain(Schedule):
     """One seed's federation."""
 
-    def __init__(self, seed: int, verbose: int = 0, *, load: str = "", faults: int | None = None) -> None:
+    def __init__(
+        self, seed: int, verbose: int = 0, *, load: str = "", faults: int | None = None
+    ) -> None:
         """`load`, `faults` (how many): instead of those that the seed draws."""
         self.draw = draw = random.Random(f"{seed} strain")
         super().__init__(seed, draw.choice((3, 3, 5, 5, 7)), verbose)
@@ -73,14 +80,20 @@ class Strain(Schedule):
         world.on_start.append(self._with_journal)
 
     def _beside(self, a: int, b: int) -> bool:
-        return self.shape == "mesh" or b - a == 1 or (self.shape == "ring" and b - a == self.count - 1)
+        return (
+            self.shape == "mesh" or b - a == 1 or (self.shape == "ring" and b - a == self.count - 1)
+        )
 
     def _with_journal(self, host: Host) -> None:
         if host.index in self.disks:
             self.disks[host.index].started()
 
     def _routing(self, index: int) -> str:
-        return ("topic", "interest", "topic", "flood")[index % 4] if self.routing == "mixed" else self.routing
+        return (
+            ("topic", "interest", "topic", "flood")[index % 4]
+            if self.routing == "mixed"
+            else self.routing
+        )
 
     # ---- building
 
@@ -89,12 +102,16 @@ class Strain(Schedule):
         equal = draw.random() < 0.3
         for index in range(self.count):
             capability = 1.0 if equal else round(draw.uniform(0.0, 9.0), 1)
-            host = world.add(discovery="multicast", routing=self._routing(index), capability=capability)
+            host = world.add(
+                discovery="multicast", routing=self._routing(index), capability=capability
+            )
             if self.data == "all" or (self.data == "some" and draw.random() < 0.5):
                 self.disks[index] = Disk(world, host, sync=draw.random() < 0.2)
                 world.kept.add(index)
             late = self.late and index == self.late
-            world.after(BEGIN + draw.uniform(-0.2, 0.5) if late else draw.uniform(0.0, 0.2), host.start)
+            world.after(
+                BEGIN + draw.uniform(-0.2, 0.5) if late else draw.uniform(0.0, 0.2), host.start
+            )
         for a, b in self.apart:
             world.block(a, b)
         if draw.random() < (0.6 if self.load == "large" else 0.3):
@@ -107,18 +124,30 @@ class Strain(Schedule):
         for host in self.world.hosts:
             filters = [(f, draw.choice((1, 2, 2))) for f in draw.sample(FEW, 2)]
             self._client(f"sub{host.index}", host, filters=filters, clean=draw.random() < 0.5)
-            self.publishers.append(self._client(f"pub{host.index}", host, filters=[], clean=draw.random() < 0.5, version=4))
+            self.publishers.append(
+                self._client(
+                    f"pub{host.index}", host, filters=[], clean=draw.random() < 0.5, version=4
+                )
+            )
         if draw.random() < 0.5:
             self._group()
         if draw.random() < 0.4 and self.load != "away":
             for number in range(draw.choice((1, 2, 4))):
                 filters = [(f, draw.choice((1, 2, 2))) for f in draw.sample(FEW, 2)]
-                roamer = self._client(f"roam{number}", draw.choice(self.world.hosts), filters=filters, clean=False)
+                roamer = self._client(
+                    f"roam{number}", draw.choice(self.world.hosts), filters=filters, clean=False
+                )
                 roamer.forked = bool(self.number)
                 at = BEGIN - 0.5
                 while at < self.length:
                     at += draw.uniform(0.1, 1.5)
-                    self.world.after(at, self._roam, roamer, draw.choice(("leave", "cut", "hop")), draw.getrandbits(16))
+                    self.world.after(
+                        at,
+                        self._roam,
+                        roamer,
+                        draw.choice(("leave", "cut", "hop")),
+                        draw.getrandbits(16),
+                    )
 
     def _client(self, name: str, host: Host, **settings: Any) -> SimClient:
         draw = self.draw
@@ -130,15 +159,26 @@ class Strain(Schedule):
         return client
 
     def _group(self) -> None:
-        """Members of a shared subscription, which keep their sessions where their brokers keep them."""
+        """Members of a shared subscription, which keep their sessions where their brokers keep
+        them."""
         draw, world = self.draw, self.world
         topics = draw.choice(("a/#", "load/#" if self.load == "fast" else "a", "+/b"))
         self.groups = Groups(world, self.ledger, self.meetings, draw)
         members = self.groups.members["g", topics] = []
         for host in draw.sample(world.hosts, draw.randint(2, self.count)):
             for number in range(draw.choice((1, 1, 2))):
-                filters = [(f"$share/g/{topics}", draw.choice((1, 2)) if self.load != "fast" else 1)]
-                member = Walker(world, self.ledger, f"work{host.index}.{number}", host, filters=filters, version=5, clean=False)
+                filters = [
+                    (f"$share/g/{topics}", draw.choice((1, 2)) if self.load != "fast" else 1)
+                ]
+                member = Walker(
+                    world,
+                    self.ledger,
+                    f"work{host.index}.{number}",
+                    host,
+                    filters=filters,
+                    version=5,
+                    clean=False,
+                )
                 world.after(draw.uniform(0.5, 1.0), member.connect)
                 members.append(member)
 
@@ -152,7 +192,9 @@ class Strain(Schedule):
     def _early(self, number: int) -> list[Host]:
         """Choose brokers that are there from the beginning."""
         hosts = self.world.hosts
-        return self.draw.sample([host for host in hosts if not self.late or host.index != self.late], number)
+        return self.draw.sample(
+            [host for host in hosts if not self.late or host.index != self.late], number
+        )
 
     def traffic(self) -> None:
         draw, world = self.draw, self.world
@@ -161,7 +203,14 @@ class Strain(Schedule):
             while at < self.length:
                 retain = draw.random() < 0.03
                 topic = f"r/{publisher.name}" if retain else draw.choice(TOPICS)
-                world.after(at, publisher.publish, topic, draw.choice((0, 1, 1, 2, 2)), retain, draw.choice((0, 0, 2000)))
+                world.after(
+                    at,
+                    publisher.publish,
+                    topic,
+                    draw.choice((0, 1, 1, 2, 2)),
+                    retain,
+                    draw.choice((0, 0, 2000)),
+                )
                 at += draw.expovariate(1 / 0.05)
         getattr(self, f"_{self.load}")()
 
@@ -175,28 +224,52 @@ class Strain(Schedule):
         rate, seconds = draw.choice(((20_000, 0.6), (40_000, 0.3), (60_000, 0.25)))
         sources = self._early(draw.choice((1, 1, 2)))
         for host in sources:
-            publisher = self._client(f"fast{host.index}", host, filters=[], version=draw.choice((4, 5)))
+            publisher = self._client(
+                f"fast{host.index}", host, filters=[], version=draw.choice((4, 5))
+            )
             self._load(publisher, rate // len(sources), seconds, 50)
         busy = self._subscribers(draw.choice((1, 2)))
         if self.number and draw.random() < 0.5:
-            self.world.after(BEGIN + draw.uniform(0.0, 0.1), self._hang, draw.choice(busy), seconds + draw.uniform(0.5, 4.0))
+            self.world.after(
+                BEGIN + draw.uniform(0.0, 0.1),
+                self._hang,
+                draw.choice(busy),
+                seconds + draw.uniform(0.5, 4.0),
+            )
 
     def _large(self) -> None:
         draw = self.draw
-        size, count = draw.choice(((1 * MB, 30), (1 * MB, 80), (5 * MB, 10), (20 * MB, 4), (50 * MB, 2)))
+        size, count = draw.choice(
+            ((1 * MB, 30), (1 * MB, 80), (5 * MB, 10), (20 * MB, 4), (50 * MB, 2))
+        )
         publisher = self._client("large", self._early(1)[0], filters=[], version=4)
         for number in range(count):
-            self.world.after(BEGIN + number * 0.01, publisher.publish, "load/large/0", draw.choice((1, 2)), False, size)
+            self.world.after(
+                BEGIN + number * 0.01,
+                publisher.publish,
+                "load/large/0",
+                draw.choice((1, 2)),
+                False,
+                size,
+            )
         self._subscribers(1)
         if size * count > limits.LOG_BYTES // 2:
             self.number = 0  # who is away loses what is more than the log holds
 
     def _away(self) -> None:
-        """One subscriber leaves ahead of more than may wait for it, or does not read any more; another one is there."""
+        """One subscriber leaves ahead of more than may wait for it, or does not read any more;
+        another one is there."""
         draw = self.draw
         self._subscribers(1)
         host = self._early(1)[0]
-        away = self._client("away", host, filters=[("load/#", draw.choice((1, 2)))], clean=False, receive_maximum=100, version=5)
+        away = self._client(
+            "away",
+            host,
+            filters=[("load/#", draw.choice((1, 2)))],
+            clean=False,
+            receive_maximum=100,
+            version=5,
+        )
         publisher = self._client("fast", self._early(1)[0], filters=[], version=4)
         rate, seconds = draw.choice(((20_000, 0.7), (40_000, 0.35)))
         self._load(publisher, rate, seconds, 50)
@@ -214,16 +287,33 @@ class Strain(Schedule):
         piece = min(PIECE, max(1, int(rate) // 100))
         pause, qos = piece / rate, self.draw.choice((1, 1, 2))
         for number in range(int(seconds / pause)):
-            self.world.after(BEGIN + number * pause, publisher.burst, f"load/{publisher.name}/{number % 2}", qos, piece, padding)
+            self.world.after(
+                BEGIN + number * pause,
+                publisher.burst,
+                f"load/{publisher.name}/{number % 2}",
+                qos,
+                piece,
+                padding,
+            )
 
     def _subscribers(self, number: int) -> list[Host]:
-        """Have clients at so many brokers, and at the one that joins late, subscribe to the load."""
+        """Have clients at so many brokers, and at the one that joins late, subscribe to the
+        load."""
         draw = self.draw
-        hosts = {*self._early(number), *(self.world.hosts[self.late : self.late + 1] if self.late else ())}
+        hosts = {
+            *self._early(number),
+            *(self.world.hosts[self.late : self.late + 1] if self.late else ()),
+        }
         for host in sorted(hosts, key=lambda host: host.index):
             filters = [("load/#", draw.choice((1, 2)))]
             most = draw.choice((0, 100, 1000))
-            self._client(f"busy{host.index}", host, filters=filters, version=draw.choice((4, 5, 5)), receive_maximum=most)
+            self._client(
+                f"busy{host.index}",
+                host,
+                filters=filters,
+                version=draw.choice((4, 5, 5)),
+                receive_maximum=most,
+            )
         return sorted(hosts, key=lambda host: host.index)
 
     # ---- faults
@@ -231,15 +321,29 @@ class Strain(Schedule):
     def faults(self) -> None:
         draw, world = self.draw, self.world
         kinds = (
-            self._kill, self._kill, self._kill_two, self._kill_twice, self._pause, self._pause, self._pause, self._partition,
-            self._partition, self._reset, self._black, self._block, self._drain,
-        )  # fmt: skip
+            self._kill,
+            self._kill,
+            self._kill_two,
+            self._kill_twice,
+            self._pause,
+            self._pause,
+            self._pause,
+            self._partition,
+            self._partition,
+            self._reset,
+            self._black,
+            self._block,
+            self._drain,
+        )
         for _ in range(self.number):
             length = draw.choice((draw.uniform(0.05, 1.0), draw.uniform(0.5, 5.0)))
-            world.after(BEGIN + draw.uniform(-0.3, 1.0), draw.choice(kinds), length, draw.getrandbits(32))
+            world.after(
+                BEGIN + draw.uniform(-0.3, 1.0), draw.choice(kinds), length, draw.getrandbits(32)
+            )
 
     def _hang(self, host: Host, length: float) -> None:
-        """Stop the broker of somebody who gets the load: what comes meanwhile is held there, or elsewhere."""
+        """Stop the broker of somebody who gets the load: what comes meanwhile is held there, or
+        elsewhere."""
         host.pause()
         self.world.after(length, host.resume)
 
@@ -270,7 +374,10 @@ class Strain(Schedule):
         world = self.world
         for host in world.hosts:
             host.start()
-        world.run(60.0, lambda: not any(h.node is not None and h.node.drain is not None for h in world.hosts))
+        world.run(
+            60.0,
+            lambda: not any(h.node is not None and h.node.drain is not None for h in world.hosts),
+        )
         world.run(0.2)
         for host in world.hosts:
             host.start()
@@ -292,7 +399,9 @@ class Strain(Schedule):
                 return f"{host.name} waits for members elsewhere"
             for session in node.sessions.values():
                 if session.conn is not None and (session.queue or session.inflight):
-                    return f"{len(session.queue)} messages wait for {session.client_id} at {host.name}"
+                    return (
+                        f"{len(session.queue)} messages wait for {session.client_id} at {host.name}"
+                    )
             if moves(host):
                 return f"{host.name} moves sessions"
             waits = sum(len(stream.waiting) for stream in node.federation.streams._all())
@@ -309,18 +418,28 @@ class Strain(Schedule):
                 check_group(self.world, self.ledger, group, members, self.meetings)
 
     def _counted(self, client: SimClient) -> None:
-        """Of what came for somebody who was away as much as may wait is there, and each message of the others is counted. What
-        was published before the two brokers first met need not come (README); some of it does, as they meet between two looks."""
+        """Of what came for somebody who was away as much as may wait is there, and each message of
+        the others is counted. What was published before the two brokers first met need not come
+        (README); some of it does, as they meet between two looks."""
         since = min((interest.since for interest in client.interests), default=inf)
         acked = [sent for sent in self.ledger.sent if sent.acked is not None]
         load = [sent for sent in acked if sent.topic.startswith("load/") and sent.at > since]
         got = {got.number for got in client.got}
         came = {sent.number for sent in load} & got
         lives = {sent.life for sent in load}
-        met = {life: [self.meetings.since(life, holder) for holder in client.holders] for life in lives}
-        due = {sent.number for sent in load if all(at is not None and at < sent.at for at in met[sent.life])}
+        met = {
+            life: [self.meetings.since(life, holder) for holder in client.holders] for life in lives
+        }
+        due = {
+            sent.number
+            for sent in load
+            if all(at is not None and at < sent.at for at in met[sent.life])
+        }
         dropped = sum(host.running.counters.dropped_queue_full for host in self.world.alive())
-        text = f"{client.name} got {len(came)} of {len(load)}, {len(due)} were due, {dropped} are counted as dropped"
+        text = (
+            f"{client.name} got {len(came)} of {len(load)}, {len(due)} were due, "
+            f"{dropped} are counted as dropped"
+        )
         if not len(due - got) <= dropped <= len(load) - len(came):
             self.world.violation("uncounted", text)
         if len(came) < min(len(due), WAIT):

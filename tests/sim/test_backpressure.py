@@ -1,4 +1,5 @@
-"""Slow subscribers behind links, and publishers that are faster than they: nothing acknowledged is lost, and others go on."""
+"""Slow subscribers behind links, and publishers that are faster than they: nothing acknowledged is
+lost, and others go on."""
 
 from __future__ import annotations
 
@@ -21,12 +22,15 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Slow(Scene):
-    """A chain of brokers, a fast publisher at one end, a slow subscriber at the other; calm traffic everywhere."""
+    """A chain of brokers, a fast publisher at one end, a slow subscriber at the other; calm traffic
+    everywhere."""
 
     bursts = 30
     burst = 30
 
-    def __init__(self, seed: int, brokers: int, events: list[Event], *, pause: float = 0.02, **config: str) -> None:
+    def __init__(
+        self, seed: int, brokers: int, events: list[Event], *, pause: float = 0.02, **config: str
+    ) -> None:
         """`pause`: s until the slow subscriber acknowledges; it takes four at a time."""
         super().__init__(seed, brokers, events, **config)
         self.apart = [(a, b) for b in range(brokers) for a in range(b) if b > a + 1]
@@ -40,10 +44,19 @@ class Slow(Scene):
         for a, b in self.apart:
             self.world.block(a, b)
         for host in self.world.hosts:
-            self._client(f"sub{host.index}", host, filters=[("calm/#", 2)], clean=True, receive_maximum=0)
+            self._client(
+                f"sub{host.index}", host, filters=[("calm/#", 2)], clean=True, receive_maximum=0
+            )
             self.publishers.append(self._client(f"pub{host.index}", host, clean=True))
         for qos in (1, 2):
-            slow = self._client(f"slow{qos}", self.hosts[-1], filters=[("fast/#", qos)], clean=True, receive_maximum=4, version=5)
+            slow = self._client(
+                f"slow{qos}",
+                self.hosts[-1],
+                filters=[("fast/#", qos)],
+                clean=True,
+                receive_maximum=4,
+                version=5,
+            )
             slow.ack_delay = self.pause
             self.slow.append(slow)
         self.fast = [self._client(f"fast{n}", self.hosts[0], clean=True) for n in (0, 1)]
@@ -51,21 +64,32 @@ class Slow(Scene):
     def traffic(self) -> None:
         for publisher in self.publishers:
             for number in range(40):
-                self.world.after(1.0 + number * 0.1, publisher.publish, f"calm/{publisher.name}", 1 + number % 2)
+                self.world.after(
+                    1.0 + number * 0.1, publisher.publish, f"calm/{publisher.name}", 1 + number % 2
+                )
         for number in range(self.bursts):
             for client in self.fast:
                 topic = f"fast/{client.name}/{number % 3}"
-                self.world.after(1.5 + number * 0.01, client.burst, topic, 1 + number % 2, self.burst, 20)
+                self.world.after(
+                    1.5 + number * 0.01, client.burst, topic, 1 + number % 2, self.burst, 20
+                )
 
     def _end(self) -> None:
-        self.world.run(30.0, lambda: all(len(c.got) >= 2 * self.bursts * self.burst for c in self.slow))
+        self.world.run(
+            30.0, lambda: all(len(c.got) >= 2 * self.bursts * self.burst for c in self.slow)
+        )
         super()._end()
 
 
 def calm_delay(scene: Slow) -> float:
     """The longest time (s) that a message of the calm traffic took."""
     sent = scene.ledger.sent
-    return max(g.at - sent[g.number].at for c in scene.clients for g in c.got if g.topic.startswith("calm/"))
+    return max(
+        g.at - sent[g.number].at
+        for c in scene.clients
+        for g in c.got
+        if g.topic.startswith("calm/")
+    )
 
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
@@ -108,7 +132,9 @@ def test_a_dead_reader_holds_the_federation_once() -> None:
     scene.world.after(1.6, watch)
     scene._end = lambda: scene.world.run(10.0)  # type: ignore[method-assign]
     scene.run()
-    done = [s.acked - s.at for s in scene.ledger.sent if s.client in scene.fast and s.acked is not None]
+    done = [
+        s.acked - s.at for s in scene.ledger.sent if s.client in scene.fast and s.acked is not None
+    ]
     assert len(done) == 2 * scene.bursts * scene.burst
     assert max(done) < 2 * limits.HOLD_TIME + 1.0
     counters = [h.running.counters for h in scene.hosts]
@@ -134,7 +160,13 @@ def test_faults_in_the_midst_of_it(name: str) -> None:
     """Nobody stays held, and what the others were promised is kept."""
     scene = Slow(5, 3, FAULTS[name])
     result = scene.run()
-    # A session that its broker took with it, or a queue that overflowed while nobody could be told, is what it is.
+    # A session that its broker took with it, or a queue that overflowed while nobody could be told,
+    # is what it is.
     assert not [v for v in result.violations if v[0] != "lost" or "calm" in v[1]]
     assert not any(h.running.federation.backpressure.held for h in scene.hosts)
-    assert not [c for h in scene.hosts for c in h.running.connections if isinstance(c, Connection) and c.held]
+    assert not [
+        c
+        for h in scene.hosts
+        for c in h.running.connections
+        if isinstance(c, Connection) and c.held
+    ]

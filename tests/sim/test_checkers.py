@@ -1,4 +1,5 @@
-"""Every checker catches its fault: brokers are broken in memory, one way each, and the schedule has to say so."""
+"""Every checker catches its fault: brokers are broken in memory, one way each, and the schedule has
+to say so."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ CUT: list[Event] = [(1.2, part((0,), (1, 2))), (3.6, part())]
 
 
 class Small(Scene):
-    """Three brokers and few messages, retained ones among them; each has a subscriber of some of them, too."""
+    """Three brokers and few messages, retained ones among them; each has a subscriber of some of
+    them, too."""
 
     def __init__(self, events: list[Event] | None = None) -> None:
         super().__init__(1, 3, CUT if events is None else events)
@@ -54,7 +56,9 @@ class Small(Scene):
     def build(self) -> None:
         super().build()
         for host in self.hosts:
-            self._client(f"one{host.index}", host, filters=[("t/pub0", 1)], clean=True, receive_maximum=0)
+            self._client(
+                f"one{host.index}", host, filters=[("t/pub0", 1)], clean=True, receive_maximum=0
+            )
 
     def _client(self, name: str, host: Host, **settings: Any) -> SimClient:
         return super()._client(name, host, version=5, **settings)
@@ -62,7 +66,9 @@ class Small(Scene):
     def traffic(self) -> None:
         for publisher in self.publishers:
             for number in range(30):
-                self.world.after(0.6 + number * 0.1, publisher.publish, f"t/{publisher.name}", 1 + number % 2)
+                self.world.after(
+                    0.6 + number * 0.1, publisher.publish, f"t/{publisher.name}", 1 + number % 2
+                )
             self.world.after(1.0, publisher.publish, f"r/{publisher.name}", 1, True)
 
 
@@ -72,7 +78,8 @@ def texts(scene: Scene, kind: str) -> list[str]:
 
 @pytest.mark.parametrize("events", [CUT, []], ids=["cut", "whole"])
 def test_sound_brokers(events: list[Event]) -> None:
-    """What the mutants are compared with: nothing is reported, and the cut led to replays and duplicates."""
+    """What the mutants are compared with: nothing is reported, and the cut led to replays and
+    duplicates."""
     scene = Small(events)
     result = scene.run()
     assert result.violations == []
@@ -88,7 +95,9 @@ def replays_nothing(patch: Patch) -> None:
 
 def replays_backwards(patch: Patch) -> None:
     replay = Repair._replay
-    patch.setattr(Repair, "_replay", lambda self, link, entries, now: replay(self, link, entries[::-1], now))
+    patch.setattr(
+        Repair, "_replay", lambda self, link, entries, now: replay(self, link, entries[::-1], now)
+    )
 
 
 def takes_everything(patch: Patch) -> None:
@@ -102,7 +111,11 @@ def takes_everything(patch: Patch) -> None:
 def replays_all(patch: Patch) -> None:
     takes_everything(patch)
     walk = Repair.walk
-    patch.setattr(Repair, "walk", lambda self, link, seen, then: walk(self, link, dict.fromkeys(seen, Window(0, 0.0)), then))
+    patch.setattr(
+        Repair,
+        "walk",
+        lambda self, link, seen, then: walk(self, link, dict.fromkeys(seen, Window(0, 0.0)), then),
+    )
 
 
 def changes_received(patch: Patch, change: Callable[[Relay, Message], list[Message]]) -> None:
@@ -122,21 +135,43 @@ def delivers_twice(patch: Patch) -> None:
 
 def other_payload(patch: Patch) -> None:
     def change(relay: Relay, message: Message) -> list[Message]:
-        return [Message(message.topic, message.payload + b"!", message.qos, message.retain, message.properties, None, None)]
+        return [
+            Message(
+                message.topic,
+                message.payload + b"!",
+                message.qos,
+                message.retain,
+                message.properties,
+                None,
+                None,
+            )
+        ]
 
     changes_received(patch, change)
 
 
 def other_topic(patch: Patch) -> None:
     def change(relay: Relay, message: Message) -> list[Message]:
-        return [Message(b"t/other", message.payload, message.qos, message.retain, message.properties, None, None)]
+        return [
+            Message(
+                b"t/other",
+                message.payload,
+                message.qos,
+                message.retain,
+                message.properties,
+                None,
+                None,
+            )
+        ]
 
     changes_received(patch, change)
 
 
 def no_properties(patch: Patch) -> None:
     def change(relay: Relay, message: Message) -> list[Message]:
-        return [Message(message.topic, message.payload, message.qos, message.retain, b"", None, None)]
+        return [
+            Message(message.topic, message.payload, message.qos, message.retain, b"", None, None)
+        ]
 
     changes_received(patch, change)
 
@@ -152,13 +187,17 @@ def matches_everything(patch: Patch) -> None:
 
 def loses_retained(patch: Patch) -> None:
     keep = TopicTrie.set
-    patch.setattr(TopicTrie, "set", lambda self, topic, value: topic == "r/pub1" or keep(self, topic, value))
+    patch.setattr(
+        TopicTrie, "set", lambda self, topic, value: topic == "r/pub1" or keep(self, topic, value)
+    )
 
 
 def forwards_no_qos_0(patch: Patch) -> None:
     patch.setattr(Relay, "forward_run", lambda *arguments: None)
     forward = Relay.forward
-    patch.setattr(Relay, "forward", lambda self, message: forward(self, message) if message.qos else None)
+    patch.setattr(
+        Relay, "forward", lambda self, message: forward(self, message) if message.qos else None
+    )
 
 
 def closes_publishers(patch: Patch) -> None:
@@ -222,7 +261,12 @@ def test_probe_that_nobody_asked_for_is_caught(monkeypatch: Patch) -> None:
     match = SubscriptionTrie.match
 
     def wrong(self: SubscriptionTrie[Any], topic: str) -> list[Any]:
-        return match(self, "t/pub0" if topic[:2] != "t/" and scene.world.now - scene.world.started > 11.0 else topic)
+        return match(
+            self,
+            "t/pub0"
+            if topic[:2] != "t/" and scene.world.now - scene.world.started > 11.0
+            else topic,
+        )
 
     monkeypatch.setattr(SubscriptionTrie, "match", wrong)
     assert any("unasked" in text for text in texts(scene, "probe"))
@@ -296,7 +340,8 @@ def test_client_notices(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def rest() -> World:
-    """Four brokers that agree: b0 is the root, b1, b2 and b3 are next to it, and their other links are blocked."""
+    """Four brokers that agree: b0 is the root, b1, b2 and b3 are next to it, and their other links
+    are blocked."""
     world = world_of(1, 4)
     world.slowest, world.jitter = 0.0001, 0.0  # no way is shorter than the direct one
     for host in world.hosts:
@@ -335,7 +380,11 @@ def still_otc(world: World, patch: Patch) -> None:
 def stranger(world: World, patch: Patch) -> None:
     unknown = world.hosts[2].id
     known = Membership.is_member
-    patch.setattr(Membership, "is_member", lambda self, broker_id: broker_id != unknown and known(self, broker_id))
+    patch.setattr(
+        Membership,
+        "is_member",
+        lambda self, broker_id: broker_id != unknown and known(self, broker_id),
+    )
 
 
 def no_link(world: World, patch: Patch) -> None:
@@ -421,11 +470,14 @@ def test_listing_that_is_not_known_is_caught(rest: World, monkeypatch: Patch) ->
     assert directory_faults(rest, rest.hosts) == []
     directory = node(rest, 2).federation.listings.directory
     monkeypatch.setattr(type(directory), "reachable", lambda self: [])
-    assert any("b2 does not know what [0, 1, 3]" in text for _, text in directory_faults(rest, rest.hosts))
+    assert any(
+        "b2 does not know what [0, 1, 3]" in text for _, text in directory_faults(rest, rest.hosts)
+    )
 
 
 def test_tree_that_does_not_come_to_rest_is_caught() -> None:
-    """Agreement that is younger than two seconds is none, and a root that nobody accepts is told at the end."""
+    """Agreement that is younger than two seconds is none, and a root that nobody accepts is told at
+    the end."""
     world = world_of(1, 2)
     for host in world.hosts:
         host.start()
@@ -484,7 +536,8 @@ def test_bound_is_watched(name: str, rest: World, monkeypatch: Patch) -> None:
 
 
 def stubborn(world: World) -> SimClient:
-    """A publisher at b0 that does not take its acknowledgements, loses its connection, and repeats what it published."""
+    """A publisher at b0 that does not take its acknowledgements, loses its connection, and repeats
+    what it published."""
     ledger = Ledger()
     client = SimClient(world, ledger, "pub", world.hosts[0], clean=False)
     client.connect()
@@ -501,7 +554,8 @@ def stubborn(world: World) -> SimClient:
 
 
 def test_what_is_published_again_is_kept_again() -> None:
-    """A QoS 1 PUBLISH that comes again is a message of its own (MQTT-4.3.2): a log may keep it twice, one of QoS 2 it may not."""
+    """A QoS 1 PUBLISH that comes again is a message of its own (MQTT-4.3.2): a log may keep it
+    twice, one of QoS 2 it may not."""
     world = world_of(1, 2)
     for host in world.hosts:
         host.start()
@@ -512,14 +566,17 @@ def test_what_is_published_again_is_kept_again() -> None:
     assert len(log) == 15
     assert log_faults(world.hosts, ledger) == []
     ledger.sent[0].copies = 1
-    assert [text for _, text in log_faults(world.hosts, ledger)] == [f"b{n} keeps 15 messages of 14" for n in range(2)]
+    assert [text for _, text in log_faults(world.hosts, ledger)] == [
+        f"b{n} keeps 15 messages of 14" for n in range(2)
+    ]
     ledger.sent[0].copies = 2
     log._bytes += 1
     assert ["counts" in text for _, text in log_faults(world.hosts, ledger)] == [True]
 
 
 def test_clocks_excuse_only_what_nobody_can_know() -> None:
-    """A session's place may be in doubt if the next broker has not heard of the last connection and its clock is behind it."""
+    """A session's place may be in doubt if the next broker has not heard of the last connection and
+    its clock is behind it."""
     world = world_of(1, 2)
     world.skew = 0.0
     for host in world.hosts:
@@ -544,8 +601,12 @@ def test_clocks_excuse_only_what_nobody_can_know() -> None:
 
 
 def test_client_that_cannot_read_a_packet_is_caught(monkeypatch: Patch) -> None:
-    """An exception outside of the brokers is a violation of this seed, and the next one is run all the same."""
-    changes_received(monkeypatch, lambda relay, message: [Message(message.topic, b"no number", 1, False, b"", None, None)])
+    """An exception outside of the brokers is a violation of this seed, and the next one is run all
+    the same."""
+    changes_received(
+        monkeypatch,
+        lambda relay, message: [Message(message.topic, b"no number", 1, False, b"", None, None)],
+    )
     assert any("ValueError" in text for text in texts(Small(), "simulation"))
 
 
@@ -595,7 +656,8 @@ class Ear:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_streams_lose_and_reorder_nothing(seed: int) -> None:
-    """What is written arrives, whole and in order, over cuts, small windows and readers that pause."""
+    """What is written arrives, whole and in order, over cuts, small windows and readers that
+    pause."""
     world = World(seed)
     world.cutting, world.window = 0.5, 8192
     hosts = [world.add(), world.add()]
@@ -635,14 +697,21 @@ A, B = (0, 1), (1, 1)
         pytest.param(26.0, 36.5, True, id="longer than it waits"),
     ],
 )
-def test_who_has_gone_where_its_session_cannot_be_reached(began: float, up: float, strayed: bool) -> None:
-    """Such a client may get a QoS 2 message twice, and nobody else. The brokers are apart from 10 to 12 s, and from 20 to 25."""
+def test_who_has_gone_where_its_session_cannot_be_reached(
+    began: float, up: float, strayed: bool
+) -> None:
+    """Such a client may get a QoS 2 message twice, and nobody else. The brokers are apart from 10
+    to 12 s, and from 20 to 25."""
     world = World(1)
     world.skew = 0.0
     messages = Messages(world, Ledger(), [], Meetings(world), Splits(world))
     messages.meetings._runs[frozenset((A, B))] = [[0.0, 10.0], [12.0, 20.0], [25.0, 60.0]]
     client = SimClient(world, messages.ledger, "c", world.add())
-    client.visits = {1: (A, 1.0, 1.1, True), 2: (B, began, up, True), 3: (B, up + 1, up + 1.1, True)}
+    client.visits = {
+        1: (A, 1.0, 1.1, True),
+        2: (B, began, up, True),
+        3: (B, up + 1, up + 1.1, True),
+    }
     assert messages._strayed(client, 1, 2) == strayed
     assert messages._strayed(client, 1, 3) == strayed
     assert not messages._strayed(client, 2, 3)
@@ -650,9 +719,16 @@ def test_who_has_gone_where_its_session_cannot_be_reached(began: float, up: floa
 
 @pytest.mark.parametrize(
     ("began", "slow", "heard", "strayed"),
-    [(1.5, False, False, False), (1.5, True, False, True), (1.5, True, True, False), (2.5, True, False, False)],
+    [
+        (1.5, False, False, False),
+        (1.5, True, False, True),
+        (1.5, True, True, False),
+        (2.5, True, False, False),
+    ],
 )
-def test_who_moves_on_before_the_news_of_it_has_gone_round(began: float, slow: bool, heard: bool, strayed: bool) -> None:
+def test_who_moves_on_before_the_news_of_it_has_gone_round(
+    began: float, slow: bool, heard: bool, strayed: bool
+) -> None:
     world = World(1)
     world.skew = 0.0
     messages = Messages(world, Ledger(), [], Meetings(world), Splits(world))
@@ -666,8 +742,8 @@ def test_who_moves_on_before_the_news_of_it_has_gone_round(began: float, slow: b
 
 @pytest.mark.parametrize(("met", "wrong"), [(4.0, True), (5.5, False), (None, False)])
 def test_order_of_what_an_older_session_brings(met: float | None, wrong: bool) -> None:
-    """What was published at 5 s comes behind what was at 6: it may, from an older session, if the broker of the newer one had not
-    met the publisher's by then."""
+    """What was published at 5 s comes behind what was at 6: it may, from an older session, if the
+    broker of the newer one had not met the publisher's by then."""
     world = World(1)
     messages = Messages(world, Ledger(), [], Meetings(world), Splits(world))
     if met is not None:
@@ -675,7 +751,9 @@ def test_order_of_what_an_older_session_brings(met: float | None, wrong: bool) -
     host = world.add()
     client, publisher = (SimClient(world, messages.ledger, name, host) for name in "cp")
     client.begun, client.visits = {1: 2.0}, {1: (A, 1.0, 1.1, True), 2: (B, 9.0, 9.1, True)}
-    messages.ledger.sent += [Sent(number, publisher, 1, "a", 1, False, B, 5.0 + number) for number in (0, 1)]
+    messages.ledger.sent += [
+        Sent(number, publisher, 1, "a", 1, False, B, 5.0 + number) for number in (0, 1)
+    ]
     client.got += [Got(number, "a", 1, False, 1, 1, 7.0 - number) for number in (1, 0)]
     messages._order(client)
     assert bool(world.violations) is wrong
@@ -683,7 +761,8 @@ def test_order_of_what_an_older_session_brings(met: float | None, wrong: bool) -
 
 @pytest.mark.parametrize("kept", (False, True))
 def test_without_sessions_brokers_meet_anew(kept: bool) -> None:
-    """A broker that is started again remembers the others if a session is there for what they published meanwhile."""
+    """A broker that is started again remembers the others if a session is there for what they
+    published meanwhile."""
     world = world_of(1, 2)
     meetings = Meetings(world)
     one, other = world.hosts
@@ -708,7 +787,8 @@ def test_without_sessions_brokers_meet_anew(kept: bool) -> None:
 
 
 def test_brokers_meet_when_bytes_pass() -> None:
-    """A link that a cut has stopped is in the tree at both ends until they notice, and brings nothing before it sends again."""
+    """A link that a cut has stopped is in the tree at both ends until they notice, and brings
+    nothing before it sends again."""
     world = world_of(1, 2)
     meetings = Meetings(world)
     for host in world.hosts:

@@ -1,4 +1,5 @@
-"""Brokers that drain, one after the other or in the midst of it, and brokers that speak an older or a newer link protocol."""
+"""Brokers that drain, one after the other or in the midst of it, and brokers that speak an older or
+a newer link protocol."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from tests.sim.world import Host
 
 
 class Everything(Messages):
-    """Nothing that was acknowledged may be missing at anybody who stayed where he was, whether the broker that acknowledged it is
-    still there or not."""
+    """Nothing that was acknowledged may be missing at anybody who stayed where he was, whether the
+    broker that acknowledged it is still there or not."""
 
     def _lives(self, life: tuple[int, int]) -> bool:
         return True
@@ -50,7 +51,10 @@ class Draining(Scene):
         world.heal()
         for a, b in self.apart:
             world.block(a, b)
-        world.run(40.0, lambda: not any(h.node is not None and h.node.drain is not None for h in world.hosts))
+        world.run(
+            40.0,
+            lambda: not any(h.node is not None and h.node.drain is not None for h in world.hosts),
+        )
         for host in world.hosts:
             if not host.alive:
                 host.start()
@@ -58,14 +62,23 @@ class Draining(Scene):
         world.run(2.0)
         for kind, text in bound_faults(world.alive()):
             world.violation(kind, text)
-        messages = (Everything if self.strict else Messages)(world, self.ledger, self.clients, self.meetings, self.splits)
+        messages = (Everything if self.strict else Messages)(
+            world, self.ledger, self.clients, self.meetings, self.splits
+        )
         if not world.violations:
             self._probe(messages)
         messages.check()
 
     def drained(self, index: int) -> str:
         """The last line about a drain of this broker."""
-        return next((text for _, _, text in reversed(self.hosts[index].logs) if text.startswith("drained in")), "")
+        return next(
+            (
+                text
+                for _, _, text in reversed(self.hosts[index].logs)
+                if text.startswith("drained in")
+            ),
+            "",
+        )
 
 
 def drain(index: int, back: float | None = 0.3, **options: Any) -> Callable[[Scene], None]:
@@ -110,18 +123,22 @@ def test_drain(name: str, seed: int, routing: str) -> None:
     assert result.messages and result.deliveries > result.messages
     for index, host in enumerate(scene.hosts):
         if host.left:
-            assert scene.drained(index) and "left are" not in scene.drained(index), scene.drained(index)
+            assert scene.drained(index) and "left are" not in scene.drained(index), scene.drained(
+                index
+            )
 
 
 def test_a_broker_that_nobody_can_do_without() -> None:
-    """In a line of brokers the one in the middle has no way around it: it stops all the same, and nothing of its own is lost."""
+    """In a line of brokers the one in the middle has no way around it: it stops all the same, and
+    nothing of its own is lost."""
     scene = Draining(4, 3, [(4.0, drain(1))])
     scene.config["seeds"] = tuple((f"10.0.0.{i}", 1883) for i in range(1, 4))
     scene.apart = [(0, 2)]
     scene.world.block(0, 2)
     scene.length = 12.0
     result = scene.run()
-    # Those on both sides are apart for a moment: what one of them publishes then is kept, and replayed when they are one again.
+    # Those on both sides are apart for a moment: what one of them publishes then is kept, and
+    # replayed when they are one again.
     assert result.violations == [], "\n".join(result.transcript)
     assert "left are" not in scene.drained(1)
 
@@ -129,7 +146,8 @@ def test_a_broker_that_nobody_can_do_without() -> None:
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
 @pytest.mark.parametrize("index", (0, 2))
 def test_it_waits_for_neighbours_that_lack_something(index: int, routing: str) -> None:
-    """What is published while the others are out of reach for a second is on its way, and the broker stays until it arrived."""
+    """What is published while the others are out of reach for a second is on its way, and the
+    broker stays until it arrived."""
 
     def publish(scene: Scene) -> None:
         assert scene.publishers[index].state == "up"
@@ -151,16 +169,21 @@ def test_time_is_up() -> None:
     scene.strict = False
     result = scene.run()
     assert result.violations == [], "\n".join(result.transcript)
-    assert "time is up, left are 1 client," in scene.drained(0) or "time is up, left are 2 clients" in scene.drained(0)
+    assert "time is up, left are 1 client," in scene.drained(
+        0
+    ) or "time is up, left are 2 clients" in scene.drained(0)
 
 
 def test_sessions_stay_until_they_are_fetched() -> None:
-    """A persistent session outlives its client's departure for a while; then its will, which waited, is published."""
+    """A persistent session outlives its client's departure for a while; then its will, which
+    waited, is published."""
     scene = Draining(6, 3, [(3.0, drain(0, None))])
     scene.length = 10.0
     scene.build()
     host = scene.hosts[0]
-    away = Roamer(scene.world, scene.ledger, "away", host, version=4, clean=False, filters=[("t/#", 1)])
+    away = Roamer(
+        scene.world, scene.ledger, "away", host, version=4, clean=False, filters=[("t/#", 1)]
+    )
     scene.world.after(1.0, away.connect)
     scene.world.after(2.0, away.disconnect)
     scene.traffic()
@@ -176,18 +199,26 @@ def test_sessions_stay_until_they_are_fetched() -> None:
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
 @pytest.mark.parametrize("seed", (1, 2, 3))
 def test_persistent_clients_are_handed_round(seed: int, routing: str) -> None:
-    """All brokers are restarted, one after the other, and clients go where they are sent, with their sessions: each message that
-    was acknowledged since all have subscribed reaches all of them, at QoS 2 once."""
+    """All brokers are restarted, one after the other, and clients go where they are sent, with
+    their sessions: each message that was acknowledged since all have subscribed reaches all of
+    them, at QoS 2 once."""
     scene = Draining(seed, 3, [(3.0, drain(0)), (8.0, drain(1)), (13.0, drain(2))], routing=routing)
     scene.length = 18.0
     scene.persistent = True
     result = scene.run()
     assert result.violations == [], "\n".join(result.transcript)
     for index in range(3):
-        assert "ended here" not in scene.drained(index) and "left are" not in scene.drained(index), scene.drained(index)
-    assert sum(client.session for client in scene.clients) == len(scene.clients)  # nobody began a new one
+        assert "ended here" not in scene.drained(index) and "left are" not in scene.drained(
+            index
+        ), scene.drained(index)
+    # Nobody began a new one.
+    assert sum(client.session for client in scene.clients) == len(scene.clients)
     since = scene.world.started + 2.0
-    due = {sent.number for sent in scene.ledger.sent if sent.acked is not None and sent.qos and sent.at > since}
+    due = {
+        sent.number
+        for sent in scene.ledger.sent
+        if sent.acked is not None and sent.qos and sent.at > since
+    }
     assert len(due) > 200
     for client in scene.clients:
         if client.filters:
@@ -201,7 +232,8 @@ def test_persistent_clients_are_handed_round(seed: int, routing: str) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_drains_among_faults(seed: int) -> None:
-    """Whatever else happens: the promises for brokers that live hold, and whoever drains is gone in time."""
+    """Whatever else happens: the promises for brokers that live hold, and whoever drains is gone in
+    time."""
     rng = random.Random(seed)
     events: list[Event] = []
     for _ in range(3):
@@ -215,7 +247,12 @@ def test_drains_among_faults(seed: int) -> None:
                 [(at, part((index,))), (at + rng.uniform(0.3, 3.0), part())],
             )
         )
-    scene = Draining(seed, 5, sorted(events, key=lambda e: e[0]), routing=rng.choice(("flood", "interest", "topic")))
+    scene = Draining(
+        seed,
+        5,
+        sorted(events, key=lambda e: e[0]),
+        routing=rng.choice(("flood", "interest", "topic")),
+    )
     scene.strict = False
     scene.length = 12.0
     result = scene.run()
@@ -226,9 +263,12 @@ def test_drains_among_faults(seed: int) -> None:
 
 
 class Versions(Scene):
-    """Brokers of several versions; the directory ends at those of version 1, so that it is not looked at."""
+    """Brokers of several versions; the directory ends at those of version 1, so that it is not
+    looked at."""
 
-    def __init__(self, seed: int, versions: list[tuple[int, int]], events: list[Event], **config: Any) -> None:
+    def __init__(
+        self, seed: int, versions: list[tuple[int, int]], events: list[Event], **config: Any
+    ) -> None:
         super().__init__(seed, len(versions), events, **config)
         self.versions = versions
 
@@ -258,25 +298,35 @@ class Versions(Scene):
         [(1, 3), (1, 1), (1, 2), (2, 2)],
     ],
 )
-def test_versions(versions: list[tuple[int, int]], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers of several versions are one federation: repairs included, nothing is garbage to anybody."""
+def test_versions(
+    versions: list[tuple[int, int]], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers of several versions are one federation: repairs included, nothing is garbage to
+    anybody."""
     monkeypatch.setattr("tests.sim.schedule.directory_faults", lambda world, group: [])
     events = [(3.0, kill(1)), (4.0, start(1))]
     if (2, 2) in versions:  # it has no link to those of version 1
         monkeypatch.setattr("tests.sim.schedule.tree_faults", linked_faults)
     scene = Versions(seed, versions, events)
     result = scene.run()
-    # Two that cannot link go on trying, now and then: one of these tries may be under way at the end.
+    # Two that cannot link go on trying, now and then: one of these tries may be under way at the
+    # end.
     trying = (2, 2) in versions
-    violations = [text for _, text in result.violations if not (trying and "1 unfinished handshake" in text)]
+    violations = [
+        text for _, text in result.violations if not (trying and "1 unfinished handshake" in text)
+    ]
     assert violations == [], "\n".join(result.transcript)
     assert result.counters["link_garbage"] == 0
-    assert ("speaks link protocol" in "".join(text for host in scene.hosts for _, _, text in host.logs)) is ((2, 2) in versions)
+    assert (
+        "speaks link protocol" in "".join(text for host in scene.hosts for _, _, text in host.logs)
+    ) is ((2, 2) in versions)
     for host in scene.hosts:
         for link in host.running.federation.links.values():
             assert link.peer is not None
             other = next(h for h in scene.hosts if h.id == link.peer.id)
-            assert link.version == min(host.config["link_versions"][1], other.config["link_versions"][1])
+            assert link.version == min(
+                host.config["link_versions"][1], other.config["link_versions"][1]
+            )
 
 
 def linked_faults(world: Any, group: list[Host]) -> list[tuple[str, str]]:
@@ -290,14 +340,22 @@ def test_routing_by_interest_needs_version_2() -> None:
     scene.hosts[0].config |= {"routing": "interest"}
     scene.hosts[1].config |= {"link_versions": (1, 1)}
     scene.world.run(5.0)
-    lines = [text for host in scene.hosts for _, level, text in host.logs if level == "warning" and "link protocol" in text]
-    assert any("speaks link protocol 1, not 2, which routing by interest needs" in line for line in lines), lines
+    lines = [
+        text
+        for host in scene.hosts
+        for _, level, text in host.logs
+        if level == "warning" and "link protocol" in text
+    ]
+    assert any(
+        "speaks link protocol 1, not 2, which routing by interest needs" in line for line in lines
+    ), lines
     assert len(lines) <= 4
     assert not scene.hosts[0].running.federation.links
 
 
 def test_a_rolling_upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers of version 1 come back with version 2, one after the other, while messages flow; then all of it is of version 2."""
+    """Brokers of version 1 come back with version 2, one after the other, while messages flow; then
+    all of it is of version 2."""
     upgraded: list[Event] = []
     for index, at in enumerate((3.0, 6.0, 9.0)):
         upgraded += [(at, kill(index)), (at + 0.3, lambda scene, i=index: upgrade(scene, i))]
@@ -306,7 +364,9 @@ def test_a_rolling_upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
     result = scene.run()
     assert result.violations == [], "\n".join(result.transcript)
     assert faults_of(scene.world) == []
-    assert {link.version for host in scene.hosts for link in host.running.federation.links.values()} == {2}
+    assert {
+        link.version for host in scene.hosts for link in host.running.federation.links.values()
+    } == {2}
 
 
 def upgrade(scene: Scene, index: int) -> None:

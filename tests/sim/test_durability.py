@@ -1,7 +1,8 @@
-"""Brokers with journals that are killed and start again, in simulation: nothing acknowledged is lost, QoS 2 comes once.
+"""Brokers with journals that are killed and start again, in simulation: nothing acknowledged is
+lost, QoS 2 comes once.
 
-All clients want their sessions kept, and stay with their brokers. SEEDS=n runs n schedules instead of the default, FIRST=k begins
-with seed k.
+All clients want their sessions kept, and stay with their brokers. SEEDS=n runs n schedules instead
+of the default, FIRST=k begins with seed k.
 """
 
 from __future__ import annotations
@@ -41,10 +42,14 @@ def play(seed: int) -> list[tuple[str, str]]:
         for number in range(rng.choice((1, 2))):
             filters = [(rng.choice(FILTERS), rng.choice((1, 2, 2)))]
             name, version = f"sub{host.index}.{number}", rng.choice((4, 5))
-            client = Stayer(world, ledger, name, host, version=version, clean=False, filters=filters)
+            client = Stayer(
+                world, ledger, name, host, version=version, clean=False, filters=filters
+            )
             client.ack_delay = rng.choice((0.0, 0.0, 0.05))
             clients.append(client)
-        publishers.append(Stayer(world, ledger, f"pub{host.index}", host, version=rng.choice((4, 5)), clean=False))
+        publishers.append(
+            Stayer(world, ledger, f"pub{host.index}", host, version=rng.choice((4, 5)), clean=False)
+        )
     for client in (*clients, *publishers):
         world.after(rng.uniform(0.0, 0.3), client.connect)
     length = rng.choice((5.0, 15.0))
@@ -78,14 +83,16 @@ def play(seed: int) -> list[tuple[str, str]]:
             world.violation("client", f"{client.name}: {error}")
     for client in clients:
         check(world, ledger, client)
-        if calm and len(killed) == 1:  # else some may come late, when the only one that still has them is back
+        # Otherwise some may come late, when the only one that still has them is back.
+        if calm and len(killed) == 1:
             check_order(world, ledger, client)
     return world.violations
 
 
 def more_faults(world: World, disks: dict[int, Disk], rng: random.Random, length: float) -> None:
-    """Cuts between brokers, brokers that stand still, and disks that are full: with sync, as else that costs what is
-    acknowledged, and alone, as links do not wait for a full disk (docs/decisions/0021)."""
+    """Cuts between brokers, brokers that stand still, and disks that are full: with sync, as else
+    that costs what is acknowledged, and alone, as links do not wait for a full disk
+    (docs/decisions/0021)."""
     for _ in range(rng.choice((1, 3))):
         when, lasts = rng.uniform(1.5, length), rng.choice((0.2, 1.0, 3.0))
         disk = disks[rng.randrange(len(disks))]
@@ -105,7 +112,9 @@ def more_faults(world: World, disks: dict[int, Disk], rng: random.Random, length
 def check(world: World, ledger: Ledger, client: SimClient) -> None:
     """All that was acknowledged, and what is QoS 2 at both ends once."""
     if not client.interests or client.session != 1:
-        world.violation("session", f"{client.name} has its session for the time number {client.session}")
+        world.violation(
+            "session", f"{client.name} has its session for the time number {client.session}"
+        )
         return
     interest = client.interests[0]
     got = [got.number for got in client.got]
@@ -114,7 +123,10 @@ def check(world: World, ledger: Ledger, client: SimClient) -> None:
             continue
         copies = got.count(sent.number)
         when = f"{sent.at - world.started:.4f}"
-        told = f"{client.name} at {client.host.name}: message {sent.number} (QoS {sent.qos}, {sent.life}, {when})"
+        told = (
+            f"{client.name} at {client.host.name}: message {sent.number} "
+            f"(QoS {sent.qos}, {sent.life}, {when})"
+        )
         if sent.acked is not None and not copies and sent.at > interest.since:
             world.violation("lost", f"{told} was acknowledged and did not come")
         if copies > 1 and sent.qos == interest.qos == 2:
@@ -122,7 +134,8 @@ def check(world: World, ledger: Ledger, client: SimClient) -> None:
 
 
 def check_order(world: World, ledger: Ledger, client: SimClient) -> None:
-    """What was published on one connection to one topic, and never repeated, comes in its order the first time that it comes."""
+    """What was published on one connection to one topic, and never repeated, comes in its order the
+    first time that it comes."""
     last: dict[tuple[SimClient, int, str], int] = {}
     seen: set[int] = set()
     for got in client.got:
@@ -132,17 +145,21 @@ def check_order(world: World, ledger: Ledger, client: SimClient) -> None:
         seen.add(got.number)
         key = (sent.client, sent.epoch, sent.topic)
         if last.get(key, -1) > got.number:
-            world.violation("order", f"{client.name} got message {got.number} ({sent.life}) after {last[key]}")
+            world.violation(
+                "order", f"{client.name} got message {got.number} ({sent.life}) after {last[key]}"
+            )
         last[key] = max(last.get(key, -1), got.number)
 
 
 def test_what_a_killed_incarnation_had_sent_and_not_written_holds_nothing_up() -> None:
-    """Others have had its last message, its next incarnation does not know of it: that was asked for it for 30 s."""
+    """Others have had its last message, its next incarnation does not know of it: that was asked
+    for it for 30 s."""
     assert play(926) == []
 
 
 def test_a_broker_that_starts_again_is_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With routing by topic a stream was not asked for when its origin's new life became known: seed 408."""
+    """With routing by topic a stream was not asked for when its origin's new life became known:
+    seed 408."""
     monkeypatch.setenv("ROUTING", "topic")
     assert play(408) == []
 

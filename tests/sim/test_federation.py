@@ -1,4 +1,5 @@
-"""The federation in simulation: a table of cuts and repairs, strangers and faults, and random schedules.
+"""The federation in simulation: a table of cuts and repairs, strangers and faults, and random
+schedules.
 
 SEEDS=n runs n random schedules instead of the default, FIRST=k begins with seed k.
 """
@@ -46,13 +47,17 @@ class Scene(Schedule):
             host = self.world.add(capability=float(90 - index), **self.config)
             self.world.after(self.late.get(index, 0.0), host.start)
         for host in self.world.hosts:
-            self._client(f"sub{host.index}", host, filters=[("#", 2)], clean=True, receive_maximum=0)
+            self._client(
+                f"sub{host.index}", host, filters=[("#", 2)], clean=True, receive_maximum=0
+            )
             self.publishers.append(self._client(f"pub{host.index}", host, clean=True))
 
     def traffic(self) -> None:
         for publisher in self.publishers:
             for number in range(int(self.length / 0.1)):
-                self.world.after(0.6 + number * 0.1, publisher.publish, f"t/{publisher.name}", 1 + number % 2)
+                self.world.after(
+                    0.6 + number * 0.1, publisher.publish, f"t/{publisher.name}", 1 + number % 2
+                )
 
     def faults(self) -> None:
         for at, event in self.events:
@@ -101,30 +106,62 @@ REPAIRS: dict[str, tuple[int, list[Event]]] = {
     "root unplugged and back": (5, [(3.0, kill(0, reset=False)), (3.5, start(0))]),
     "leaf killed and back": (5, [(3.0, kill(4)), (4.0, start(4))]),
     "two killed": (5, [(3.0, kill(0, 1)), (6.0, start(0, 1))]),
-    "one after the other": (5, [(2.0 + i, kill(i)) for i in range(4)] + [(2.8 + i, start(i)) for i in range(4)]),
+    "one after the other": (
+        5,
+        [(2.0 + i, kill(i)) for i in range(4)] + [(2.8 + i, start(i)) for i in range(4)],
+    ),
     "all but one killed": (4, [(3.0, kill(0, 1, 2)), (4.0, start(0, 1, 2))]),
     "cut in two": (5, [(3.0, part((0, 1, 2), (3, 4))), (7.0, part())]),
     "cut in two, shortly": (5, [(3.0, part((0, 1, 2), (3, 4))), (3.9, part())]),
-    "cut again elsewhere": (5, [(2.0, part((0, 1, 2), (3, 4))), (5.0, part((0, 3), (1, 2, 4))), (8.0, part())]),
+    "cut again elsewhere": (
+        5,
+        [(2.0, part((0, 1, 2), (3, 4))), (5.0, part((0, 3), (1, 2, 4))), (8.0, part())],
+    ),
     "everybody alone": (5, [(3.0, part((0,), (1,), (2,), (3,), (4,))), (6.0, part())]),
     "root cut off": (5, [(3.0, part((0,))), (7.0, part())]),
-    "root cut off and killed": (5, [(3.0, part((0,))), (5.0, kill(0)), (6.0, start(0)), (7.0, part())]),
+    "root cut off and killed": (
+        5,
+        [(3.0, part((0,))), (5.0, kill(0)), (6.0, start(0)), (7.0, part())],
+    ),
     "root hangs": (5, [(3.0, pause(0)), (7.0, resume(0))]),
     "root hangs shortly": (5, [(3.0, pause(0)), (4.2, resume(0))]),
-    "all but the root hang": (3, [(3.0, pause(1)), (3.1, pause(2)), (6.0, resume(1)), (6.1, resume(2))]),
-    "root back while one is cut off": (4, [(3.0, part((3,))), (4.0, kill(0)), (5.0, start(0)), (7.0, part())]),
+    "all but the root hang": (
+        3,
+        [(3.0, pause(1)), (3.1, pause(2)), (6.0, resume(1)), (6.1, resume(2))],
+    ),
+    "root back while one is cut off": (
+        4,
+        [(3.0, part((3,))), (4.0, kill(0)), (5.0, start(0)), (7.0, part())],
+    ),
     "all others back while one is cut off": (
-        4, [(3.0, part((3,))), (4.0, kill(0)), (4.5, start(0)), (6.0, kill(1)), (6.5, start(1)), (8.0, part())],
+        4,
+        [
+            (3.0, part((3,))),
+            (4.0, kill(0)),
+            (4.5, start(0)),
+            (6.0, kill(1)),
+            (6.5, start(1)),
+            (8.0, part()),
+        ],
     ),
     "hangs and is killed": (4, [(3.0, pause(0)), (4.0, kill(0)), (5.0, start(0))]),
     "a better one joins": (4, [(4.0, join)]),
     "root leaves and is back": (4, [(3.0, leave(0)), (5.0, start(0))]),
     "everything at once": (
         6,
-        [(3.0, kill(0)), (3.0, pause(1)), (3.0, part((0, 2, 4), (1, 3, 5))), (3.01, join), (3.5, start(0)), (5.0, kill(5)),
-         (6.0, resume(1)), (6.5, start(5)), (7.0, part())],
+        [
+            (3.0, kill(0)),
+            (3.0, pause(1)),
+            (3.0, part((0, 2, 4), (1, 3, 5))),
+            (3.01, join),
+            (3.5, start(0)),
+            (5.0, kill(5)),
+            (6.0, resume(1)),
+            (6.5, start(5)),
+            (7.0, part()),
+        ],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("seed", (1, 2))
@@ -138,14 +175,18 @@ def test_repair(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("discovery", ("static", "multicast"))
 def test_repair_by_one_seed_and_gossip(discovery: str) -> None:
-    """Everybody knows b0 alone, and still finds the others; b0's death and return change nothing of that."""
+    """Everybody knows b0 alone, and still finds the others; b0's death and return change nothing of
+    that."""
     events = [(3.0, kill(0)), (6.0, start(0))]
-    result = Scene(3, 5, events, discovery=discovery, seeds=(("10.0.0.1", 1883),), secret=b"one").run()
+    result = Scene(
+        3, 5, events, discovery=discovery, seeds=(("10.0.0.1", 1883),), secret=b"one"
+    ).run()
     assert result.violations == [], "\n".join(result.transcript)
 
 
 def test_line_of_brokers() -> None:
-    """Brokers that reach only their neighbours make a tree of many hops, and a cut in the middle heals."""
+    """Brokers that reach only their neighbours make a tree of many hops, and a cut in the middle
+    heals."""
     scene = Scene(4, 6, [(4.0, part((0, 1, 2), (3, 4, 5))), (7.0, part())])
     scene.config["seeds"] = tuple((f"10.0.0.{i}", 1883) for i in range(1, 7))
     scene.apart = [(a, b) for b in range(6) for a in range(b - 1)]
@@ -198,7 +239,8 @@ def test_simultaneous_dials_leave_one_link(seed: int) -> None:
 
 
 def test_convergence_is_quick() -> None:
-    """Five brokers that start together agree within a second and a half of virtual time, on LAN latencies."""
+    """Five brokers that start together agree within a second and a half of virtual time, on LAN
+    latencies."""
     times = []
     for seed in range(10):
         world = world_of(seed, 5)
@@ -221,12 +263,17 @@ def repair_time(world: World, fault: Callable[[Host], None]) -> float:
     began = world.now
     fault(world.hosts[0])
     world.partition([(0,)]) if world.hosts[0].paused else None
-    assert world.run(20.0, lambda: not [f for f in tree_faults(world, world.hosts[1:]) if f[0] != "port"], every=0.002)
+    assert world.run(
+        20.0,
+        lambda: not [f for f in tree_faults(world, world.hosts[1:]) if f[0] != "port"],
+        every=0.002,
+    )
     return world.now - began
 
 
 def test_repair_is_quick() -> None:
-    """A root that is killed is replaced within 0.3 s, one that hangs within 3 s (medians, virtual time, LAN latencies)."""
+    """A root that is killed is replaced within 0.3 s, one that hangs within 3 s (medians, virtual
+    time, LAN latencies)."""
     killed = sorted(repair_time(world_of(seed, 5), lambda host: host.kill()) for seed in range(10))
     hangs = sorted(repair_time(world_of(seed, 5), lambda host: host.pause()) for seed in range(10))
     assert killed[5] < 0.3, killed
@@ -235,7 +282,8 @@ def test_repair_is_quick() -> None:
 
 @pytest.mark.parametrize("discovery", ("multicast", "static"))
 def test_large_message_on_slow_links(discovery: str) -> None:
-    """Eight megabytes take ten times the time-out, and neither a link nor the tree changes meanwhile."""
+    """Eight megabytes take ten times the time-out, and neither a link nor the tree changes
+    meanwhile."""
     scene = Scene(8, 3, [], discovery=discovery, seeds=(("10.0.0.1", 1883),))
     scene.world.rate = 4e5
     scene.length = 0.0
@@ -245,7 +293,8 @@ def test_large_message_on_slow_links(discovery: str) -> None:
     sent = scene.publishers[2].publish("large", 1, padding=8_000_000)
     assert sent is not None
     scene.world.run(15.0)
-    small = scene.publishers[0].publish("small", 1)  # control and the other direction are not held up
+    # Control and the other direction are not held up.
+    small = scene.publishers[0].publish("small", 1)
     assert small is not None
     scene.world.run(1.0)
     assert all(any(got.number == small.number for got in c.got) for c in scene.clients if c.filters)
@@ -265,11 +314,19 @@ def live(world: World, hosts: list[Host]) -> list[tuple[str, str]]:
     [{"secret": b"other"}, {"secret": None}, {"cluster": "elsewhere"}, {"link_versions": (99, 99)}],
     ids=["another secret", "no secret", "another cluster", "another protocol"],
 )
-@pytest.mark.parametrize("seeds", ((), (("10.0.0.1", 1883), ("10.0.0.3", 1883))), ids=["multicast", "static"])
-def test_stranger_changes_nothing(strange: dict[str, Any], seeds: tuple[tuple[str, int], ...]) -> None:
-    """A broker that does not belong is told so in one line, and the others do not notice it otherwise."""
+@pytest.mark.parametrize(
+    "seeds", ((), (("10.0.0.1", 1883), ("10.0.0.3", 1883))), ids=["multicast", "static"]
+)
+def test_stranger_changes_nothing(
+    strange: dict[str, Any], seeds: tuple[tuple[str, int], ...]
+) -> None:
+    """A broker that does not belong is told so in one line, and the others do not notice it
+    otherwise."""
     world = world_of(5, 2, secret=b"secret", seeds=seeds)
-    world.add(capability=99.0, **{"discovery": "multicast", "secret": b"secret", "seeds": seeds, **strange})
+    world.add(
+        capability=99.0,
+        **{"discovery": "multicast", "secret": b"secret", "seeds": seeds, **strange},
+    )
     for host in world.hosts:
         host.start()
     world.run(3.0)
@@ -293,7 +350,8 @@ def test_stranger_changes_nothing(strange: dict[str, Any], seeds: tuple[tuple[st
 @pytest.mark.parametrize("seed", range(4))
 def test_two_brokers_with_one_id(seed: int) -> None:
     """One of the two is federated, the other is not; both are named, and nothing flaps."""
-    secret = b"a secret of the cluster" if seed % 2 else None  # with it the two prove that they have one id, without nothing does
+    # With it the two prove that they have one id, without it nothing does.
+    secret = b"a secret of the cluster" if seed % 2 else None
     world = world_of(seed, 3, secret=secret)
     twin = world.add(capability=50.0, discovery="multicast", id=world.hosts[2].id, secret=secret)
     for host in world.hosts[:3]:
@@ -306,7 +364,12 @@ def test_two_brokers_with_one_id(seed: int) -> None:
     world.run(40.0)
     assert live(world, world.hosts[:3]) == []
     assert [host.running.counters.links_opened for host in world.hosts] == opened
-    told = [line for host in world.hosts for _, level, line in host.logs if level == "warning" and "one id" in line]
+    told = [
+        line
+        for host in world.hosts
+        for _, level, line in host.logs
+        if level == "warning" and "one id" in line
+    ]
     assert any("10.0.0.4" in line for line in told)
     assert any("10.0.0.3" in line for line in told)
     assert not world.violations
@@ -321,7 +384,9 @@ def test_two_brokers_with_one_id(seed: int) -> None:
 class FakeBroker:
     """Speaks the link's handshake and then whatever it is given."""
 
-    def __init__(self, world: World, host: Host, after: list[bytes], cluster: str = "mqttree") -> None:
+    def __init__(
+        self, world: World, host: Host, after: list[bytes], cluster: str = "mqttree"
+    ) -> None:
         self.after = after
         self.gone: str | None = None
         self._accepted = False
@@ -330,11 +395,19 @@ class FakeBroker:
         self.end: End = end
         properties = {
             Property.USER_PROPERTY: [
-                ("cluster", cluster), ("protocol", "1"), ("boot", "1"), ("address", "10.0.0.99:1883"), ("name", "x"),
+                ("cluster", cluster),
+                ("protocol", "1"),
+                ("boot", "1"),
+                ("address", "10.0.0.99:1883"),
+                ("name", "x"),
                 ("capability", "99.0"),
             ]
-        }  # fmt: skip
-        end.write(encode_packet(Connect("MQTT", 5, True, 2, "ab" * 8, None, None, None, properties, bridge=True), 5))
+        }
+        end.write(
+            encode_packet(
+                Connect("MQTT", 5, True, 2, "ab" * 8, None, None, None, properties, bridge=True), 5
+            )
+        )
 
     def data(self, data: bytes) -> None:
         if not self._accepted:
@@ -354,7 +427,9 @@ GARBAGE = {
     "BPDU of another kind": b"\xc0\x08" + encode_record(2, b"abcd"),
     "SEEN too short": b"\xc0\x08" + encode_record(4, b"abcd"),
     "message without origin": b"\x30\x06\x00\x01a\x00hi",
-    "message with a wrong origin": b"\x32\x24\x00\x01a\x00\x01\x1e\x26\x00\x01o\x00\x18" + b"!" * 24 + b"x",
+    "message with a wrong origin": b"\x32\x24\x00\x01a\x00\x01\x1e\x26\x00\x01o\x00\x18"
+    + b"!" * 24
+    + b"x",
     "client's packet": b"\x82\x06\x00\x01\x00\x01a\x00",
     "noise": bytes(range(7, 251, 3)),
 }
@@ -371,7 +446,9 @@ def test_garbage_on_a_link(name: str) -> None:
     host = world.hosts[1]
     fakes = []
     for _ in range(3):
-        fakes.append(FakeBroker(world, host, [b"\xc0\x08" + encode_record(PING, b"\0\0\0\1"), GARBAGE[name]]))
+        fakes.append(
+            FakeBroker(world, host, [b"\xc0\x08" + encode_record(PING, b"\0\0\0\1"), GARBAGE[name]])
+        )
         world.run(0.5)
     assert all(fake.gone for fake in fakes)
     assert host.running.counters.link_garbage == 3
@@ -383,7 +460,8 @@ def test_garbage_on_a_link(name: str) -> None:
 
 
 def test_silent_handshakes_end() -> None:
-    """A connection that says nothing, or stops in the middle of the handshake, is closed after a while."""
+    """A connection that says nothing, or stops in the middle of the handshake, is closed after a
+    while."""
 
     class Mute:
         gone: str | None = None
@@ -431,19 +509,52 @@ def _outcome(seed: int) -> tuple[int, list[tuple[str, str]], int]:
 
 
 ONCE_BAD = {
-    50581: "a session moved to a broker that was behind the one it came from, and got twice what it had there",
-    31615: "a broker that floods was stopped while the first one came that does not, and took what others left out for late",
-    90151: "the same, of one whose first neighbour floods and knew of another one behind it that does not",
+    50581: (
+        "a session moved to a broker that was behind the one it came from, "
+        "and got twice what it had there"
+    ),
+    31615: (
+        "a broker that floods was stopped while the first one came that does not, "
+        "and took what others left out for late"
+    ),
+    90151: (
+        "the same, of one whose first neighbour floods and knew of another one behind it "
+        "that does not"
+    ),
     400067: "answers over a slow link came later than the next question, and counted for nothing",
     500257: "the same, with nine brokers: questions and answers filled all queues",
-    400255: "a client moved before its new broker, whose clock was behind, had heard of its last connection: not promised",
-    7002963: "brokers of the same second took each other's first messages, for members of groups here, for history",
-    7004453: "a session moved while its publisher's broker was stopped, and got what was held there ahead of older messages",
-    110000433: "a broker without a journal started again; one that hung had messages of before, which came behind newer ones",
-    140000272: "the checker's: brokers met over a link that a cut had stopped, and that had not sent again yet",
-    7720296: "a broker was given QoS 2 for a group by one that it had never heard of, which had given that to another meanwhile",
-    111001467: "over slow links the same was asked for every 0.1 s, while answers took half a second and brought all of it again",
-    180003761: "what a broker published since it lost its data waited anew for what was lost whenever its way changed",
+    400255: (
+        "a client moved before its new broker, whose clock was behind, "
+        "had heard of its last connection: not promised"
+    ),
+    7002963: (
+        "brokers of the same second took each other's first messages, "
+        "for members of groups here, for history"
+    ),
+    7004453: (
+        "a session moved while its publisher's broker was stopped, "
+        "and got what was held there ahead of older messages"
+    ),
+    110000433: (
+        "a broker without a journal started again; "
+        "one that hung had messages of before, which came behind newer ones"
+    ),
+    140000272: (
+        "the checker's: brokers met over a link that a cut had stopped, "
+        "and that had not sent again yet"
+    ),
+    7720296: (
+        "a broker was given QoS 2 for a group by one that it had never heard of, "
+        "which had given that to another meanwhile"
+    ),
+    111001467: (
+        "over slow links the same was asked for every 0.1 s, "
+        "while answers took half a second and brought all of it again"
+    ),
+    180003761: (
+        "what a broker published since it lost its data waited anew for what was lost "
+        "whenever its way changed"
+    ),
 }
 
 
@@ -458,7 +569,10 @@ def test_random_schedules(pool: Pool, block: int) -> None:
     seeds = range(FIRST + block, FIRST + SEEDS, BLOCKS)
     outcomes = pool.map(_outcome, seeds, chunksize=1)
     bad = [
-        f"python -m tests.sim --first {seed} --seeds 1 -v: {len(violations)} violations: {violations[:3]}"
+        (
+            f"python -m tests.sim --first {seed} --seeds 1 -v: "
+            f"{len(violations)} violations: {violations[:3]}"
+        )
         for seed, violations, _ in outcomes
         if violations
     ]
@@ -469,14 +583,21 @@ def test_random_schedules(pool: Pool, block: int) -> None:
 @pytest.mark.parametrize("seed", (1, 2, 3))
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
 def test_topology_changes_are_told_to_the_clients_of_every_broker(routing: str, seed: int) -> None:
-    """`$TC` itself stays on its broker; the change's number goes round, and each broker tells its own clients, once."""
+    """`$TC` itself stays on its broker; the change's number goes round, and each broker tells its
+    own clients, once."""
     told: dict[int, list[tuple[str, int]]] = {}
 
     def listen(scene: Scene) -> None:
         for host in scene.hosts:
             node, heard = host.running, told.setdefault(host.index, [])
 
-            def publish(topic: str, payload: bytes, *rest: Any, heard: Any = heard, inner: Any = node.publish_internal) -> None:
+            def publish(
+                topic: str,
+                payload: bytes,
+                *rest: Any,
+                heard: Any = heard,
+                inner: Any = node.publish_internal,
+            ) -> None:
                 if topic == "$TC":
                     change = json.loads(payload)
                     heard.append((change["origin"], change["number"]))

@@ -1,4 +1,5 @@
-"""A broker dies between the delivery of a QoS 2 message and its PUBREC: the publisher, whose session it keeps, sends it again."""
+"""A broker dies between the delivery of a QoS 2 message and its PUBREC: the publisher, whose
+session it keeps, sends it again."""
 
 from __future__ import annotations
 
@@ -11,11 +12,13 @@ from tests.sim.schedule import quiet
 from tests.sim.world import World
 
 
-@pytest.mark.parametrize("clean", [True, False], ids=["begins a new session", "goes on with its session"])
+@pytest.mark.parametrize(
+    "clean", [True, False], ids=["begins a new session", "goes on with its session"]
+)
 @pytest.mark.parametrize("seed", range(2))
 def test_who_gets_it_again(seed: int, clean: bool) -> None:
-    """A subscriber of that broker that begins a new session, and nobody else: sessions that are kept, and links, wait for the
-    journal (decision 21)."""
+    """A subscriber of that broker that begins a new session, and nobody else: sessions that are
+    kept, and links, wait for the journal (decision 21)."""
     world = World(seed)
     ledger = Ledger()
     disks: dict[int, Disk] = {}

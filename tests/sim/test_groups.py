@@ -1,4 +1,5 @@
-"""Shared subscriptions over several simulated brokers, looked at closely; and their checker, tried on brokers that are wrong."""
+"""Shared subscriptions over several simulated brokers, looked at closely; and their checker, tried
+on brokers that are wrong."""
 
 from __future__ import annotations
 
@@ -36,13 +37,18 @@ class Scene:
     def __init__(self, seed: int, **member: Any) -> None:
         self.world = world = World(seed)
         for index in range(3):
-            world.add(capability=float(9 - index), discovery="multicast", routing="interest" if seed % 2 else "flood")
+            world.add(
+                capability=float(9 - index),
+                discovery="multicast",
+                routing="interest" if seed % 2 else "flood",
+            )
         for host in world.hosts:
             host.start()
         self.ledger = Ledger()
         filters = [("$share/g/t", 2)]
         self.members = [
-            SimClient(world, self.ledger, f"work{host.index}", host, filters=filters, **member) for host in world.hosts[1:]
+            SimClient(world, self.ledger, f"work{host.index}", host, filters=filters, **member)
+            for host in world.hosts[1:]
         ]
         self.publisher = SimClient(world, self.ledger, "pub", world.hosts[0])
         for client in (*self.members, self.publisher):
@@ -73,7 +79,8 @@ def test_each_in_turn(seed: int, qos: int) -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_member_leaves_with_messages(seed: int, qos: int) -> None:
-    """What it has not had goes to the other broker: at QoS 1 all of it, at QoS 2 what was not sent to it."""
+    """What it has not had goes to the other broker: at QoS 1 all of it, at QoS 2 what was not sent
+    to it."""
     scene = Scene(seed, version=5, receive_maximum=3)
     scene.members[0].read(False)
     numbers = scene.publish(40, qos)
@@ -87,13 +94,15 @@ def test_a_member_leaves_with_messages(seed: int, qos: int) -> None:
     if qos == 1:
         assert scene.world.hosts[1].running.counters.shared_passed_on == 20
     else:
-        assert scene.world.hosts[0].running.counters.shared_given_again == 17  # which had not been claimed
+        # These had not been claimed.
+        assert scene.world.hosts[0].running.counters.shared_given_again == 17
 
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_broker_is_cut_off(seed: int, qos: int) -> None:
-    """What it was given waits for it, as nobody knows at first; then the other gets everything. Nothing comes twice."""
+    """What it was given waits for it, as nobody knows at first; then the other gets everything.
+    Nothing comes twice."""
     scene = Scene(seed)
     world = scene.world
     world.partition([(1,)])
@@ -124,7 +133,8 @@ def test_all_brokers_with_members_are_cut_off(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_broker_dies(seed: int) -> None:
-    """What it was given goes to the other one; when it is back, with another life, nothing comes again."""
+    """What it was given goes to the other one; when it is back, with another life, nothing comes
+    again."""
     scene = Scene(seed)
     world = scene.world
     early = scene.publish(10, 2)
@@ -142,12 +152,23 @@ def test_a_broker_dies(seed: int) -> None:
 
 
 def tables(scene: Scene) -> list[tuple[str, str, int]]:
-    """What brokers still keep of messages that were given to members elsewhere: broker, table, size."""
+    """What brokers still keep of messages that were given to members elsewhere: broker, table,
+    size."""
     found = []
     for host in scene.world.alive():
         federation = host.running.federation
         custody = federation.custody
-        for name in ("_held", "_claimed", "_claims", "_parked", "_ready", "_granted", "_given", "_out", "_unsaid"):
+        for name in (
+            "_held",
+            "_claimed",
+            "_claims",
+            "_parked",
+            "_ready",
+            "_granted",
+            "_given",
+            "_out",
+            "_unsaid",
+        ):
             found.append((host.name, name, len(getattr(custody, name))))
         found += [(host.name, "bytes", custody.size), (host.name, "count", custody._count)]
         found.append((host.name, "ledger", len(federation.assignments.ledger)))
@@ -157,10 +178,13 @@ def tables(scene: Scene) -> list[tuple[str, str, int]]:
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_no_member_may_have_goes_round_once(seed: int, qos: int) -> None:
-    """By the rules of their brokers: it is tried everywhere, given up and counted, and what others may have is not behind it."""
+    """By the rules of their brokers: it is tried everywhere, given up and counted, and what others
+    may have is not behind it."""
     scene = Scene(seed)
     for host in scene.world.hosts:
-        host.running.set_access(Access(None, parse_rules("rules", "deny receive t\nallow all #"), True), scene.world.now)
+        host.running.set_access(
+            Access(None, parse_rules("rules", "deny receive t\nallow all #"), True), scene.world.now
+        )
     scene.publish(20, qos)
     scene.world.run(30.0)
     nodes = [host.running for host in scene.world.hosts]
@@ -177,7 +201,8 @@ def test_what_no_member_may_have_goes_round_once(seed: int, qos: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_who_has_no_room_is_not_asked_again_at_once(seed: int, monkeypatch: Patch) -> None:
-    """Two brokers without room do not throw a message to and fro; it is delivered when one has room."""
+    """Two brokers without room do not throw a message to and fro; it is delivered when one has
+    room."""
     monkeypatch.setattr(limits, "MAX_HELD_SHARED", 5)
     scene = Scene(seed, version=5, receive_maximum=1)
     for member in scene.members:
@@ -194,7 +219,8 @@ def test_who_has_no_room_is_not_asked_again_at_once(seed: int, monkeypatch: Patc
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_a_client_cannot_take_is_not_kept(seed: int) -> None:
-    """Too large for it, or expired: the giver hears so at once, and nothing is left when the giver is gone."""
+    """Too large for it, or expired: the giver hears so at once, and nothing is left when the giver
+    is gone."""
     scene = Scene(seed, version=5, receive_maximum=1)
     for host in scene.world.hosts[1:]:
         for session in host.running.sessions.values():
@@ -237,7 +263,9 @@ def test_a_giver_that_is_gone_keeps_nobody_waiting(seed: int, pause: bool) -> No
     else:
         world.hosts[0].kill()
     world.run(0.2)
-    second = [sent.number for sent in (other.publish("t", 2) for _ in range(20)) if sent is not None]
+    second = [
+        sent.number for sent in (other.publish("t", 2) for _ in range(20)) if sent is not None
+    ]
     world.run(8.0)
     came = [got.number for got in member.got]
     assert [number for number in came if number in second] == second
@@ -248,7 +276,9 @@ def test_a_giver_that_is_gone_keeps_nobody_waiting(seed: int, pause: bool) -> No
         assert scene.got() == dict.fromkeys([*first, *second], 1)
     else:
         world.run(130.0)
-        assert world.hosts[2].running.counters.shared_undelivered == len(first) + len(second) - len(member.got)
+        assert world.hosts[2].running.counters.shared_undelivered == len(first) + len(second) - len(
+            member.got
+        )
     assert not tables(scene)
 
 
@@ -257,7 +287,11 @@ def test_a_giver_that_is_gone_keeps_nobody_waiting(seed: int, pause: bool) -> No
 
 def everybody(patch: Patch) -> None:
     """All brokers give everything to their own members."""
-    patch.setattr(Sharing, "received", lambda self, message, choice, *, ordinary: self._node.fanout.publish(message))
+    patch.setattr(
+        Sharing,
+        "received",
+        lambda self, message, choice, *, ordinary: self._node.fanout.publish(message),
+    )
 
 
 def nobody(patch: Patch) -> None:
@@ -268,7 +302,9 @@ def nobody(patch: Patch) -> None:
 
 def never_here(patch: Patch) -> None:
     """Members at home come last."""
-    patch.setattr(Sharing, "_best", lambda self, group, allowed: Own.NONE if group is None else Own.AWAY)
+    patch.setattr(
+        Sharing, "_best", lambda self, group, allowed: Own.NONE if group is None else Own.AWAY
+    )
 
 
 def twice(patch: Patch) -> None:
@@ -319,7 +355,8 @@ def test_mutant_is_caught(name: str, monkeypatch: Patch) -> None:
 @pytest.mark.parametrize("at", [0.056, 0.057, 0.06])
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 def test_a_member_moves_while_it_is_given_messages(routing: str, at: float) -> None:
-    """What its first broker is granted for it, when the session has been encoded for the next one, comes to it there."""
+    """What its first broker is granted for it, when the session has been encoded for the next one,
+    comes to it there."""
     row = Row(2, routing=routing)
     work = row.connect(0, "work")
     work.subscribe("$share/g/t")
@@ -338,7 +375,8 @@ def test_a_member_moves_while_it_is_given_messages(routing: str, at: float) -> N
 
 @pytest.mark.parametrize("routing", ["flood", "topic"])
 def test_what_a_group_is_owed_leaves_the_log(routing: str, monkeypatch: Patch) -> None:
-    """The question for its age is lost, and is repeated after a second; meanwhile the log is emptied by large messages."""
+    """The question for its age is lost, and is repeated after a second; meanwhile the log is
+    emptied by large messages."""
     lost: list[bytes] = []
     heard = Catchup._ask_received
 
@@ -371,8 +409,9 @@ def test_what_a_group_is_owed_leaves_the_log(routing: str, monkeypatch: Patch) -
 
 @pytest.mark.parametrize(("routing", "qos"), [("interest", 1), ("topic", 2)])
 def test_what_was_lost_on_its_way_is_given_again(routing: str, qos: int) -> None:
-    """A message is on a link that is cut, and leaves the log before that is mended. The taker is told that there is nothing else
-    up to what is newer, and must not say that it has had it when its giver asks."""
+    """A message is on a link that is cut, and leaves the log before that is mended. The taker is
+    told that there is nothing else up to what is newer, and must not say that it has had it when
+    its giver asks."""
     row = Row(2, routing=routing)
     row.world.rate, row.world.window = 1.25e8, 1 << 20
     work, publisher = row.connect(1, "work"), row.connect(0, "p")
@@ -402,9 +441,12 @@ def test_what_was_lost_on_its_way_is_given_again(routing: str, qos: int) -> None
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("after", [0.06, 0.095])
-def test_members_come_while_their_group_is_asked_for(after: float, again: bool, routing: str) -> None:
-    """The publisher's broker hears of a group and asks how old it is, 0.05 s each way. Before it has an answer it hears of
-    another member, or (`again`) that the only one left and another came. What was published after SUBACK is for them."""
+def test_members_come_while_their_group_is_asked_for(
+    after: float, again: bool, routing: str
+) -> None:
+    """The publisher's broker hears of a group and asks how old it is, 0.05 s each way. Before it
+    has an answer it hears of another member, or (`again`) that the only one left and another came.
+    What was published after SUBACK is for them."""
     row = Row(2, routing=routing)
     publisher = row.connect(1, "p")
     publisher.publish("b", b"so that something may be owed")

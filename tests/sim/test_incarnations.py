@@ -1,5 +1,5 @@
-"""Brokers with journals that are killed together and come back: what a publisher published before comes before what it published
-after, to subscribers at brokers that never were down.
+"""Brokers with journals that are killed together and come back: what a publisher published before
+comes before what it published after, to subscribers at brokers that never were down.
 
 SEEDS=n runs n schedules instead of the default, FIRST=k begins with seed k.
 """
@@ -39,15 +39,24 @@ def play(seed: int) -> list[tuple[str, str]]:
     publishers: list[SimClient] = []
     for host in world.hosts:
         version, name, retry = rng.choice((4, 5)), f"sub{host.index}", rng.choice((0.02, 0.3))
-        subscribers.append(Stayer(world, ledger, name, host, version=version, clean=False, filters=[("#", 2)]))
-        publishers.append(Stayer(world, ledger, f"pub{host.index}", host, version=4, clean=False, retry=retry))
+        subscribers.append(
+            Stayer(world, ledger, name, host, version=version, clean=False, filters=[("#", 2)])
+        )
+        publishers.append(
+            Stayer(world, ledger, f"pub{host.index}", host, version=4, clean=False, retry=retry)
+        )
     for client in (*subscribers, *publishers):
         world.after(rng.uniform(0.0, 0.3), client.connect)
     world.run(3.0)
     length, pause = 5.0, rng.choice((0.03, 0.01))
     for publisher in publishers:
         for number in range(int(length / pause)):
-            world.after(number * pause + rng.uniform(0, pause), publisher.publish, f"t/{publisher.name}", 1 + number % 2)
+            world.after(
+                number * pause + rng.uniform(0, pause),
+                publisher.publish,
+                f"t/{publisher.name}",
+                1 + number % 2,
+            )
     when = rng.uniform(1.0, 2.0)
     for host in killed:
         world.after(when, host.kill, rng.random() < 0.7)
@@ -63,7 +72,8 @@ def play(seed: int) -> list[tuple[str, str]]:
 
 
 def check_order(world: World, ledger: Ledger, client: SimClient) -> None:
-    """What a publisher published to a topic, on whatever connection, and never repeated, comes in its order."""
+    """What a publisher published to a topic, on whatever connection, and never repeated, comes in
+    its order."""
     last: dict[tuple[SimClient, str], int] = {}
     seen: set[int] = set()
     for got in client.got:
@@ -75,8 +85,10 @@ def check_order(world: World, ledger: Ledger, client: SimClient) -> None:
         if last.get(key, -1) > got.number:
             before = ledger.sent[last[key]]
             world.violation(
-                "order", f"{client.name} at {client.host.name} got {got.number} ({sent.life}, {sent.at - world.started:.3f}) "
-                f"after {before.number} ({before.life}, {before.at - world.started:.3f}) at {got.at - world.started:.3f}",
+                "order",
+                f"{client.name} at {client.host.name} got {got.number} "
+                f"({sent.life}, {sent.at - world.started:.3f}) after {before.number} "
+                f"({before.life}, {before.at - world.started:.3f}) at {got.at - world.started:.3f}",
             )
         last[key] = max(last.get(key, -1), got.number)
 

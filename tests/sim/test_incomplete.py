@@ -1,4 +1,5 @@
-"""A session moves, or is merged, while its broker lacks some of what was published for it, and nobody has noticed."""
+"""A session moves, or is merged, while its broker lacks some of what was published for it, and
+nobody has noticed."""
 
 from __future__ import annotations
 
@@ -18,13 +19,18 @@ def swallow(row: Row, a: int, b: int) -> None:
 def direct(row: Row, a: int, b: int) -> bool:
     """Whether what two brokers say to each other takes the link between them."""
     ends = [row.host(number).node.federation for number in (a, b)]
-    return all(one.listings.directory.listings[other.own.id].via == other.own.id for one, other in (ends, ends[::-1]))
+    return all(
+        one.listings.directory.listings[other.own.id].via == other.own.id
+        for one, other in (ends, ends[::-1])
+    )
 
 
 def test_what_a_link_has_swallowed() -> None:
-    """The client goes before its broker can know that something is missing, and nobody wanted it at the next one."""
+    """The client goes before its broker can know that something is missing, and nobody wanted it at
+    the next one."""
     rows = (Row(3, seed, routing="topic", meshed=True) for seed in range(20))
-    row = next(one for one in rows if direct(one, 0, 1))  # else the request for the session would be swallowed, too
+    # Otherwise the request for the session would be swallowed, too.
+    row = next(one for one in rows if direct(one, 0, 1))
     first = away(row)
     feed = Feed(row, 2)
     row.run(0.3)
@@ -41,7 +47,8 @@ def test_what_a_link_has_swallowed() -> None:
 
 
 def test_a_session_from_a_journal_knows_where_it_begins() -> None:
-    """Its broker published before it subscribed, and was killed: an older session has that, and it is not taken for its own."""
+    """Its broker published before it subscribed, and was killed: an older session has that, and it
+    is not taken for its own."""
     row = kept_row("topic")
     away(row)
     row.world.partition([[1]])
@@ -65,7 +72,8 @@ def test_a_session_from_a_journal_knows_where_it_begins() -> None:
 
 
 def test_what_neither_session_has_had_yet() -> None:
-    """It was published after the older one subscribed and before the newer one did; the broker of both lacks it as they meet."""
+    """It was published after the older one subscribed and before the newer one did; the broker of
+    both lacks it as they meet."""
     row = Row(3, routing="topic", meshed=True)
     first = away(row)
     feed = Feed(row, 0)

@@ -34,7 +34,8 @@ def test_an_old_session_that_expires_while_its_broker_is_away(expiry: int) -> No
 
 
 def test_a_session_that_ends_with_its_connection_takes_no_older_one() -> None:
-    """Session Expiry 0 without Clean Start: it goes on with what there was, and all of it ends with the connection."""
+    """Session Expiry 0 without Clean Start: it goes on with what there was, and all of it ends with
+    the connection."""
     row = Row(3, routing="topic", meshed=True)
     away(row)
     row.connect(1, "p").publish("a", b"waits")

@@ -1,4 +1,5 @@
-"""A client begins a new session as its broker is silent; when the broker is back, what waited there comes, once, in order."""
+"""A client begins a new session as its broker is silent; when the broker is back, what waited there
+comes, once, in order."""
 
 from __future__ import annotations
 
@@ -71,8 +72,8 @@ def test_its_broker_hangs(routing: str, silent: float) -> None:
 
 @pytest.mark.parametrize("routing", ["interest", "topic"])
 def test_large_messages_push_both_sessions_out_of_the_logs(routing: str) -> None:
-    """What comes to the older session when its broker is back waits there, and the newer one has delivered it; large messages
-    that are published at both leave nothing of it in either log."""
+    """What comes to the older session when its broker is back waits there, and the newer one has
+    delivered it; large messages that are published at both leave nothing of it in either log."""
     row, first, feed = parted(Row(3, routing=routing, meshed=True))
     row.world.rate = 1.25e9
     publishers = [row.connect(index, f"p{index}") for index in (1, 2)]
@@ -99,7 +100,8 @@ def test_large_messages_push_both_sessions_out_of_the_logs(routing: str) -> None
 @pytest.mark.parametrize("routing", ["flood", "topic"])
 @pytest.mark.parametrize("then", ["stays", "leaves", "moves"])
 def test_a_split(routing: str, then: str) -> None:
-    """The merge follows the newest session, wherever it is, and whether its client is there or not."""
+    """The merge follows the newest session, wherever it is, and whether its client is there or
+    not."""
     row, first, feed = parted(Row(4, routing=routing))
     second = row.connect(2)
     assert not second.present
@@ -119,7 +121,8 @@ def test_a_split(routing: str, then: str) -> None:
 
 
 def test_both_sides_have_had_the_client() -> None:
-    """It goes to the other half and comes back: what waits there is added to the session that it has come back to."""
+    """It goes to the other half and comes back: what waits there is added to the session that it
+    has come back to."""
     row, first, feed = parted(Row(3, routing="topic", meshed=True))
     second = row.connect(2, answers=False)
     second.subscribe("a")
@@ -144,14 +147,17 @@ def test_a_clean_start_elsewhere_is_not_undone() -> None:
     row.world.heal()
     settle(row, feed)
     judge(feed, second, since=since)
-    assert not set(second.payloads) & {payload for payload, at in feed.sent.items() if at < since - 0.1}
+    assert not set(second.payloads) & {
+        payload for payload, at in feed.sent.items() if at < since - 0.1
+    }
     assert first
     assert "c" not in row.node(1).sessions
 
 
 @pytest.mark.parametrize("again", [False, True])
 def test_what_has_ended_does_not_come_back(again: bool) -> None:
-    """Its broker is away while the client ends its session elsewhere; nor does it when the client begins another one there."""
+    """Its broker is away while the client ends its session elsewhere; nor does it when the client
+    begins another one there."""
     row = Row(3, routing="topic", meshed=True)
     away(row)
     row.connect(0, "p").publish("a", b"old")
@@ -192,7 +198,8 @@ def kept_row(routing: str) -> Row:
 
 
 def killed(routing: str) -> tuple[Row, Client, Feed, Client]:
-    """The broker of a client with a session is killed, and has it in its journal; the client begins a new one elsewhere."""
+    """The broker of a client with a session is killed, and has it in its journal; the client begins
+    a new one elsewhere."""
     row = kept_row(routing)
     first = away(row)
     feed = Feed(row, 0)
@@ -218,8 +225,9 @@ def test_killed_and_back_from_its_journal(routing: str) -> None:
 @pytest.mark.parametrize("after", [0.0, 0.1, 0.4])
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 def test_a_client_that_comes_as_its_broker_has_started(routing: str, after: float) -> None:
-    """Its broker was killed, and has an older session of its in the journal: the client goes on with the newer one, which it has
-    had elsewhere meanwhile, though its broker has still to join the others."""
+    """Its broker was killed, and has an older session of its in the journal: the client goes on
+    with the newer one, which it has had elsewhere meanwhile, though its broker has still to join
+    the others."""
     row, first, feed, second = killed(routing)
     row.run(1.0)
     row.host(1).start()
@@ -232,12 +240,16 @@ def test_a_client_that_comes_as_its_broker_has_started(routing: str, after: floa
 
 
 def test_a_new_session_counts_its_packets_elsewhere() -> None:
-    """Before both are one, its client may be told of the older one: what it has of one must not be taken for the other's."""
+    """Before both are one, its client may be told of the older one: what it has of one must not be
+    taken for the other's."""
     row, first, feed = parted(Row(3, routing="topic", meshed=True))
     second = row.connect(2)
     second.subscribe("a")
     row.run(0.5)
-    ids = [{p.packet_id for p in client.packets if isinstance(p, Publish)} for client in (row.connect(1), second)]
+    ids = [
+        {p.packet_id for p in client.packets if isinstance(p, Publish)}
+        for client in (row.connect(1), second)
+    ]
     assert all(ids)
     assert not ids[0] & ids[1]
     assert first
@@ -247,7 +259,8 @@ def test_a_new_session_counts_its_packets_elsewhere() -> None:
 
 @pytest.mark.parametrize("routing", ["flood", "topic"])
 def test_what_was_not_for_the_newer_session_is_the_older_ones(routing: str) -> None:
-    """The newer one moves. Its taker's log has messages that its holder had not been offered, and that are not for it."""
+    """The newer one moves. Its taker's log has messages that its holder had not been offered, and
+    that are not for it."""
     row, first, feed = parted(Row(4, routing=routing, meshed=True))
     row.client(3, "other").subscribe("a")  # so that they come there
     row.world.slowest = 0.03
@@ -263,9 +276,13 @@ def test_what_was_not_for_the_newer_session_is_the_older_ones(routing: str) -> N
     judge(feed, first, second, third, until=merged - 0.3)
 
 
-@pytest.mark.parametrize(("routing", "arrived"), [("flood", True), ("interest", False), ("topic", False), ("topic", True)])
+@pytest.mark.parametrize(
+    ("routing", "arrived"),
+    [("flood", True), ("interest", False), ("topic", False), ("topic", True)],
+)
 def test_a_client_is_back_before_what_was_published_meanwhile(routing: str, arrived: bool) -> None:
-    """It takes its newer session to the broker of the older one, to which what was published between the two comes later."""
+    """It takes its newer session to the broker of the older one, to which what was published
+    between the two comes later."""
     row, first, feed = parted(Row(3, routing=routing, meshed=True))
     second = row.connect(2)
     second.subscribe("a")
@@ -285,8 +302,11 @@ def test_a_client_is_back_before_what_was_published_meanwhile(routing: str, arri
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 @pytest.mark.parametrize("killed", [False, True])
-def test_the_publishers_broker_hangs_when_the_older_session_is_back(routing: str, killed: bool) -> None:
-    """What was published before the newer session subscribed comes to neither of them before both are one."""
+def test_the_publishers_broker_hangs_when_the_older_session_is_back(
+    routing: str, killed: bool
+) -> None:
+    """What was published before the newer session subscribed comes to neither of them before both
+    are one."""
     row = kept_row(routing)
     first = away(row)
     feed = Feed(row, 0)
@@ -313,8 +333,9 @@ def test_the_publishers_broker_hangs_when_the_older_session_is_back(routing: str
 
 @pytest.mark.parametrize("routing", ["interest", "topic"])
 def test_an_older_session_that_is_put_back(routing: str) -> None:
-    """A client comes back to where its older session is; that is added to the newer one, which is being taken from a broker that
-    hangs then. So the client goes on with the older one, and lacks nothing of what has been published meanwhile."""
+    """A client comes back to where its older session is; that is added to the newer one, which is
+    being taken from a broker that hangs then. So the client goes on with the older one, and lacks
+    nothing of what has been published meanwhile."""
     row, first, feed = parted(Row(3, routing=routing, meshed=True))
     second = row.connect(2)
     assert not second.present
@@ -331,4 +352,5 @@ def test_an_older_session_that_is_put_back(routing: str) -> None:
     assert row.node(1).counters.sessions_unmoved == 1
     row.host(2).resume()
     settle(row, feed)
-    judge(feed, first, third)  # what it had in between may come again, as the broker that knows of it hangs
+    # What it had in between may come again, as the broker that knows of it hangs.
+    judge(feed, first, third)

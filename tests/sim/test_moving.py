@@ -1,4 +1,5 @@
-"""Sessions that move between brokers, one case at a time: three brokers in a row, b1 - b0 - b2, so that b0 is on every way."""
+"""Sessions that move between brokers, one case at a time: three brokers in a row, b1 - b0 - b2, so
+that b0 is on every way."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ from tests.sim.world import End, Host, World
 class Row:
     """The brokers, and time."""
 
-    def __init__(self, count: int = 3, seed: int = 5, *, meshed: bool = False, **config: Any) -> None:
+    def __init__(
+        self, count: int = 3, seed: int = 5, *, meshed: bool = False, **config: Any
+    ) -> None:
         self.world = world = World(seed)
         world.skew = 0.0
         world.rate, world.loss = 1.25e7, 0.0
@@ -89,9 +92,19 @@ class Client:
     """A connection as its client sees it; it answers nothing by itself but what `answers` says."""
 
     def __init__(
-        self, row: Row, index: int, client_id: str, *, version: int = 5, clean: bool = False, expiry: int = 3600,
-        will: Will | None = None, answers: bool = True, username: str | None = None, receive: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        row: Row,
+        index: int,
+        client_id: str,
+        *,
+        version: int = 5,
+        clean: bool = False,
+        expiry: int = 3600,
+        will: Will | None = None,
+        answers: bool = True,
+        username: str | None = None,
+        receive: int = 0,
+    ) -> None:
         self.row = row
         self.version = version
         self.answers = answers
@@ -102,10 +115,14 @@ class Client:
         end = row.world.connect(row.host(index), self)
         assert end is not None
         self.end: End = end
-        properties: Any = {Property.SESSION_EXPIRY_INTERVAL: expiry} if version == 5 and expiry else {}
+        properties: Any = (
+            {Property.SESSION_EXPIRY_INTERVAL: expiry} if version == 5 and expiry else {}
+        )
         if receive:
             properties[Property.RECEIVE_MAXIMUM] = receive
-        self.send(Connect("MQTT", version, clean, 0, client_id, username, None, will, properties or None))
+        self.send(
+            Connect("MQTT", version, clean, 0, client_id, username, None, will, properties or None)
+        )
 
     def send(self, packet: Packet) -> None:
         self.end.write(encode_packet(packet, self.version))
@@ -149,7 +166,11 @@ class Client:
 
     def fresh(self, got: list[bytes]) -> list[bytes]:
         """What came, without what a client that has `got` this knows to be a repetition."""
-        return [p.payload for p in self.packets if isinstance(p, Publish) and not (p.dup and p.payload in got)]
+        return [
+            p.payload
+            for p in self.packets
+            if isinstance(p, Publish) and not (p.dup and p.payload in got)
+        ]
 
     def subscribe(self, *filters: str, qos: int = 2, **options: Any) -> None:
         """Subscribe, and let everybody know."""
@@ -189,8 +210,8 @@ def test_a_session_moves_with_what_waits(version: int, routing: str) -> None:
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 def test_a_session_moves_while_its_subscribe_waits(routing: str) -> None:
-    """A broker hangs, so that SUBACK waits, as the client was elsewhere; it goes on, and finds its session with
-    the subscription."""
+    """A broker hangs, so that SUBACK waits, as the client was elsewhere; it goes on, and finds its
+    session with the subscription."""
     row = Row(4, routing=routing)
     row.connect(1, "other").subscribe("b")
     row.connect(2, expiry=0).leave()
@@ -201,7 +222,9 @@ def test_a_session_moves_while_its_subscribe_waits(routing: str) -> None:
     assert "b" not in row.node(1).sessions["c"].subscriptions
     client.cut()
     back = row.client(2)
-    row.until(lambda: "c" in row.node(2).sessions and "b" in row.node(2).sessions["c"].subscriptions, 1.8)
+    row.until(
+        lambda: "c" in row.node(2).sessions and "b" in row.node(2).sessions["c"].subscriptions, 1.8
+    )
     row.host(3).resume()
     row.until(lambda: back.connacks, 10.0)
     assert back.present
@@ -261,7 +284,9 @@ def test_qos_2_goes_on_where_it_was() -> None:
     listener.subscribe("x")
     back = row.connect(2, answers=False)
     row.run()
-    assert [(p.packet_id, p.payload, p.dup) for p in back.packets if isinstance(p, Publish)] == [(2, b"2", True)]
+    assert [(p.packet_id, p.payload, p.dup) for p in back.packets if isinstance(p, Publish)] == [
+        (2, b"2", True)
+    ]
     assert [p.packet_id for p in back.packets if isinstance(p, Pubrel)] == [1]
     back.send(Publish("x", b"mine", 2, dup=True, packet_id=9))
     back.send(Pubrel(9))
@@ -279,7 +304,9 @@ def test_what_is_published_meanwhile_comes_once() -> None:
     got: list[bytes] = []
     for step in range(12):
         for publisher in publishers:
-            publisher.publish("a", *[b"%s %d %d" % (str(id(publisher)).encode(), step, n) for n in range(5)])
+            publisher.publish(
+                "a", *[b"%s %d %d" % (str(id(publisher)).encode(), step, n) for n in range(5)]
+            )
         row.run(0.001 * (step % 4))
         client.cut() if step % 2 else client.leave()
         got += client.fresh(got)
@@ -342,7 +369,8 @@ def test_a_broker_that_dies_meanwhile() -> None:
 
 
 def test_the_tree_is_repaired_meanwhile() -> None:
-    """The root dies; until there is another, nobody is in the tree, but who has a link to the holder waits for it."""
+    """The root dies; until there is another, nobody is in the tree, but who has a link to the
+    holder waits for it."""
     row = Row(3, meshed=True)
     client = row.connect(1)
     client.subscribe("a")
@@ -375,7 +403,8 @@ def test_two_sessions_after_a_partition() -> None:
 
 
 def test_a_client_that_does_not_wait() -> None:
-    """It is gone before its session has come: the session stays where it was, and nothing is lost."""
+    """It is gone before its session has come: the session stays where it was, and nothing is
+    lost."""
     row = Row()
     client = row.connect(1)
     client.subscribe("a")
@@ -435,7 +464,10 @@ def test_wills_once() -> None:
     row.connect(2, "delayed")
     row.connect(2, "clean", clean=True)
     row.run(40.0)
-    assert sorted(p.topic for p in listener.packets if isinstance(p, Publish)) == ["will/at-once", "will/clean"]
+    assert sorted(p.topic for p in listener.packets if isinstance(p, Publish)) == [
+        "will/at-once",
+        "will/clean",
+    ]
 
 
 def test_shared_messages_are_not_lost() -> None:
@@ -468,7 +500,8 @@ def test_a_moved_session_of_a_client_that_went_expires() -> None:
 
 
 def test_nothing_is_said_without_others() -> None:
-    """Alone, a broker posts nothing; who comes later learns of all sessions that are there by then."""
+    """Alone, a broker posts nothing; who comes later learns of all sessions that are there by
+    then."""
     world = World(1)
     world.add(discovery="multicast").start()
     row = Row.__new__(Row)
@@ -486,7 +519,8 @@ def test_nothing_is_said_without_others() -> None:
 
 
 def crowded(routing: str, taker: int) -> tuple[Row, Client, Client]:
-    """Two brokers whose clients are fast, one that is on its way to its session, and a publisher."""
+    """Two brokers whose clients are fast, one that is on its way to its session, and a
+    publisher."""
     row = Row(2, routing=routing)
     row.world.rate, row.world.window, row.world.high_water = 1.25e9, 1 << 24, 1 << 22
     client = row.connect(1 - taker)
@@ -509,7 +543,8 @@ def judge_crowded(row: Row, waiting: Client, publisher: Client) -> None:
 
 @pytest.mark.parametrize("routing", ["interest", "topic"])
 def test_what_leaves_the_log_of_a_sessions_holder_is_not_lost(routing: str) -> None:
-    """The log has 32 MiB: large messages push out within milliseconds what the holder says next of what came meanwhile."""
+    """The log has 32 MiB: large messages push out within milliseconds what the holder says next of
+    what came meanwhile."""
     row, waiting, publisher = crowded(routing, 1)
     row.until(lambda: row.node(0).federation.moving.exported)
     publisher.publish("a", b"1", b"2", b"3")
@@ -518,7 +553,9 @@ def test_what_leaves_the_log_of_a_sessions_holder_is_not_lost(routing: str) -> N
 
 
 @pytest.mark.parametrize("routing", ["interest", "topic"])
-def test_what_leaves_the_log_of_a_sessions_taker_is_not_lost(routing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_leaves_the_log_of_a_sessions_taker_is_not_lost(
+    routing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same, while the holder's word of what came meanwhile is on a link that stands still."""
     monkeypatch.setattr(limits, "AWAY_LOGS", 1)
     row, waiting, publisher = crowded(routing, 0)
@@ -534,8 +571,11 @@ def test_what_leaves_the_log_of_a_sessions_taker_is_not_lost(routing: str, monke
     judge_crowded(row, waiting, publisher)
 
 
-def test_what_comes_to_the_holder_is_waited_for_from_when_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The taker has waited for a broker that hangs before; then the holder still waits until what comes to it is whole."""
+def test_what_comes_to_the_holder_is_waited_for_from_when_it_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The taker has waited for a broker that hangs before; then the holder still waits until what
+    comes to it is whole."""
     row = Row(routing="topic")
     client = row.connect(1)
     client.subscribe("a")

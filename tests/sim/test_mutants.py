@@ -1,6 +1,8 @@
-"""Brokers with one fault each, under the schedules that look for it: some seed of the first few has to say so.
+"""Brokers with one fault each, under the schedules that look for it: some seed of the first few has
+to say so.
 
-Each is a fault that the checkers once excused, or could have: they judge by what the world did, not by what brokers say of it.
+Each is a fault that the checkers once excused, or could have: they judge by what the world did, not
+by what brokers say of it.
 """
 
 from __future__ import annotations
@@ -55,7 +57,10 @@ def answers_at_once(patch: Patch) -> None:
 
 def releases(patch: Patch, change: Callable[[list[Any]], list[Any]]) -> None:
     """What feeds held, and what origins answered, is delivered otherwise."""
-    step, ways = Release._step, {Fanout: ("publish", Fanout.publish), Repeats: ("deliver", Repeats.deliver)}
+    step, ways = (
+        Release._step,
+        {Fanout: ("publish", Fanout.publish), Repeats: ("deliver", Repeats.deliver)},
+    )
 
     def wrong(self: Release, *arguments: Any) -> bool:
         found: list[Any] = []
@@ -103,7 +108,12 @@ def merges_everything(patch: Patch) -> None:
     """What waits in an older session is added, whether the newer one has had it or not."""
     patch.setattr(Merging, "_both", lambda *_: (set(), Counter()))
     patch.setattr(Merging, "_had_elsewhere", lambda *_: False)
-    patch.setattr(Merging, "_offered", property(lambda self: defaultdict(dict), lambda *_: None), raising=False)
+    patch.setattr(
+        Merging,
+        "_offered",
+        property(lambda self: defaultdict(dict), lambda *_: None),
+        raising=False,
+    )
 
 
 def takes_the_oldest(patch: Patch) -> None:
@@ -112,14 +122,19 @@ def takes_the_oldest(patch: Patch) -> None:
 
     def wrong(self: Moving, client_id: str, **options: bool) -> Any:
         found = elsewhere(self, client_id, **options)
-        return sorted(found, key=lambda one: one[1].stamp)[:1] if self._node.sessions.get(client_id) is None else []
+        return (
+            sorted(found, key=lambda one: one[1].stamp)[:1]
+            if self._node.sessions.get(client_id) is None
+            else []
+        )
 
     patch.setattr(Moving, "_elsewhere", wrong)
 
 
 def waits_for_nobody(patch: Patch) -> None:
-    """A client goes on with an older session when its newest one does not come within a second, as links are slow, or begins a
-    new one, whose SUBACK does not wait for what is on its way either."""
+    """A client goes on with an older session when its newest one does not come within a second, as
+    links are slow, or begins a new one, whose SUBACK does not wait for what is on its way
+    either."""
     patch.setattr(Moving, "_has_to_wait", lambda self, pull: False)
     patch.setattr(Whereabouts, "elsewhere", lambda self, client_id: False)
 
@@ -129,7 +144,10 @@ def forgets_the_last_record(patch: Patch) -> None:
     image = Files.image
 
     def wrong(self: Files, cut: int | None = None) -> Any:
-        return image(self, -1 if self.generations and len(self.generations[max(self.generations)]) > 64 else None)
+        return image(
+            self,
+            -1 if self.generations and len(self.generations[max(self.generations)]) > 64 else None,
+        )
 
     patch.setattr(Files, "image", wrong)
 
@@ -230,9 +248,17 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], Iterator[Found]],
     "throws older sessions away": (forgets_what_was_left_behind, leaves_behind, "left behind"),
     "drops for who is away uncounted": (counts_no_drops, strains("away", 0), "uncounted"),
     "drops for who is away beyond 5,000": (drops_early, strains("away", 0), "too few"),
-    "delivers what is held at once": (holds_nobody_back, strains("fast", 24, 35, *range(8)), "lost"),
+    "delivers what is held at once": (
+        holds_nobody_back,
+        strains("fast", 24, 35, *range(8)),
+        "lost",
+    ),
     "trims what neighbours lack": (trims_what_neighbours_lack, broken_links, "lost"),
-    "gives shared messages once": (gives_shared_to_nobody_else, strains("", 21, 33, *range(8)), "lost"),
+    "gives shared messages once": (
+        gives_shared_to_nobody_else,
+        strains("", 21, 33, *range(8)),
+        "lost",
+    ),
     "forgets the journal's last record": (forgets_the_last_record, journals, "lost"),
 }
 

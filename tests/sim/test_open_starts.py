@@ -1,5 +1,6 @@
-"""A subscription that was made while an origin could not be asked, and went with its session: to the journal of a broker that was
-killed, or to another broker. What was published before it is still not for it, what was published after it is."""
+"""A subscription that was made while an origin could not be asked, and went with its session: to
+the journal of a broker that was killed, or to another broker. What was published before it is still
+not for it, what was published after it is."""
 
 from __future__ import annotations
 
@@ -10,17 +11,24 @@ from tests.sim.test_moving import Client, Row
 from tests.sim.test_position import Feed, judge, subscribed
 
 
-def parted(routing: str, count: int = 3, *, known: bool = True) -> tuple[Row, Feed, Client, Client, float]:
-    """A client that had what was published on the publisher's side of a split, and begins again on the other one."""
+def parted(
+    routing: str, count: int = 3, *, known: bool = True
+) -> tuple[Row, Feed, Client, Client, float]:
+    """A client that had what was published on the publisher's side of a split, and begins again on
+    the other one."""
     row = Row(count, routing=routing, meshed=True)
     for index in (0, *range(2, count)):
         row.host(index).kill()
         disk = Disk(row.world, row.host(index), sync=False)
-        row.world.on_start.append(lambda host, disk=disk: disk.started() if host is disk.host else None)
+        row.world.on_start.append(
+            lambda host, disk=disk: disk.started() if host is disk.host else None
+        )
         row.host(index).start()
     row.join()
     for index in range(2, count) if known else ():
-        row.connect(index, f"other{index}").subscribe("a")  # so that it knows the origin after a restart
+        row.connect(index, f"other{index}").subscribe(
+            "a"
+        )  # so that it knows the origin after a restart
     feed = Feed(row, 0)
     first, _ = subscribed(row, 1, expiry=0)
     row.run(0.5)
@@ -60,7 +68,8 @@ def test_its_broker_is_killed(routing: str, origin: bool) -> None:
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("wait", [0.0, 0.03, 0.1])
 def test_it_moves(routing: str, wait: float, known: bool) -> None:
-    """So long after the split's end. `known`: others there want what it wants, so that the origin is asked for it anyway."""
+    """So long after the split's end. `known`: others there want what it wants, so that the origin
+    is asked for it anyway."""
     row, feed, first, second, since = parted(routing, 4, known=known)
     second.leave()
     row.world.after(1.0, row.world.heal)

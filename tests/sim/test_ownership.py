@@ -1,4 +1,5 @@
-"""A session belongs to its user at every broker: another one with the same client id, at the same time or later."""
+"""A session belongs to its user at every broker: another one with the same client id, at the same
+time or later."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def test_another_user_elsewhere_is_refused(routing: str, version: int) -> None:
 
 
 def test_two_users_at_once() -> None:
-    """Each is accepted by a broker that has not heard of the other: the session that began first stays."""
+    """Each is accepted by a broker that has not heard of the other: the session that began first
+    stays."""
     row = guarded()
     anna = row.client(1, username="anna")
     row.run(0.001)
@@ -60,8 +62,8 @@ def test_two_users_at_once() -> None:
 
 
 def test_a_split_is_no_way_in() -> None:
-    """A stranger is let in where nobody knows of the session, and goes when the two halves meet: the owner's stays, though
-    its connection is newer."""
+    """A stranger is let in where nobody knows of the session, and goes when the two halves meet:
+    the owner's stays, though its connection is newer."""
     row = guarded()
     anna = row.connect(1, username="anna")
     anna.subscribe("a")
@@ -83,13 +85,18 @@ def test_a_split_is_no_way_in() -> None:
 
 
 def test_the_holder_compares() -> None:
-    """A broker that says that it has a session of another user (here: one whose entry lies) hears that it is not."""
+    """A broker that says that it has a session of another user (here: one whose entry lies) hears
+    that it is not."""
     row = guarded()
     anna = row.connect(1, username="anna")
     anna.subscribe("a")
     anna.cut()
     key = CLIENT + b"c"
-    (known,) = [listing for listing in row.node(2).federation.listings.directory.listings.values() if key in listing.entries]
+    (known,) = [
+        listing
+        for listing in row.node(2).federation.listings.directory.listings.values()
+        if key in listing.entries
+    ]
     entry = decode_entry(known.entries[key])
     assert entry is not None
     known.entries[key] = entry._replace(owner=ANONYMOUS).encode()

@@ -1,4 +1,5 @@
-"""What brokers tell of themselves is looked at later, one by one, whatever comes between: whole schedules hold."""
+"""What brokers tell of themselves is looked at later, one by one, whatever comes between: whole
+schedules hold."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A new session begins where it subscribed: what was published before comes neither from logs nor from origins. What was
-published after comes, though its broker was cut off from the publisher's then."""
+"""A new session begins where it subscribed: what was published before comes neither from logs nor
+from origins. What was published after comes, though its broker was cut off from the publisher's
+then."""
 
 from __future__ import annotations
 
@@ -59,15 +60,24 @@ def judge(first: Client, second: Client, feed: Feed, since: float) -> None:
     assert not feed.since(since) - set(got), "lost"
 
 
-# A cut of 1.5 s breaks no link: nobody notices, and what is late then is told from what is new by the numbers at SUBACK.
-CUTS = [("flood", 4.5), ("interest", 1.5), ("interest", 4.5), ("topic", 1.5), ("topic", 4.5), ("topic", 10.0), ("flood", 1.5)]
+# A cut of 1.5 s breaks no link: nobody notices, and what is late then is told from what is new by
+# the numbers at SUBACK.
+CUTS = [
+    ("flood", 4.5),
+    ("interest", 1.5),
+    ("interest", 4.5),
+    ("topic", 1.5),
+    ("topic", 4.5),
+    ("topic", 10.0),
+    ("flood", 1.5),
+]
 
 
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize(("routing", "cut"), CUTS)
 def test_a_client_that_moves_across_a_split(routing: str, cut: float, known: bool) -> None:
-    """It was on the publisher's side of the split for a part of it, and had what was published there. `known`: its filter is
-    wanted where it comes to, by somebody else."""
+    """It was on the publisher's side of the split for a part of it, and had what was published
+    there. `known`: its filter is wanted where it comes to, by somebody else."""
     row = Row(3, routing=routing, meshed=True)
     if known:
         row.connect(2, "other").subscribe("a")
@@ -88,7 +98,8 @@ def test_a_client_that_moves_across_a_split(routing: str, cut: float, known: boo
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 def test_what_is_retained_and_on_its_way(routing: str) -> None:
-    """It is not there when a client that moves gets what is retained, and was published before that: it comes as retained."""
+    """It is not there when a client that moves gets what is retained, and was published before
+    that: it comes as retained."""
     row = Row(3, routing=routing, meshed=True)
     row.connect(2, "other").subscribe("r")
     first = row.connect(1, expiry=0)
@@ -101,7 +112,9 @@ def test_what_is_retained_and_on_its_way(routing: str) -> None:
     second = row.connect(2, expiry=0)
     second.subscribe("r")
     row.run(2.0)
-    assert [(packet.payload, packet.retain) for packet in second.packets if isinstance(packet, Publish)] == [(b"on", True)]
+    assert [
+        (packet.payload, packet.retain) for packet in second.packets if isinstance(packet, Publish)
+    ] == [(b"on", True)]
 
 
 def test_a_publisher_that_began_beyond_the_split() -> None:
@@ -144,7 +157,8 @@ def test_a_second_filter_begins_later() -> None:
 
 
 def test_an_origin_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody says where a subscription begins that was made in a split; neighbours replay what is missing, and how old it is."""
+    """Nobody says where a subscription begins that was made in a split; neighbours replay what is
+    missing, and how old it is."""
     row = Row(3, routing="interest", meshed=True)
     feed = Feed(row, 0)
     row.connect(1, "other").subscribe("a")
@@ -154,11 +168,15 @@ def test_an_origin_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None
     row.run(1.0)
     route = Listings._route
     lost = {ANSWER, PIECE}
-    monkeypatch.setattr(Listings, "_route", lambda self, message: message[17] not in lost and route(self, message))
+    monkeypatch.setattr(
+        Listings, "_route", lambda self, message: message[17] not in lost and route(self, message)
+    )
     row.world.heal()
     row.run(PATIENCE + 5.0)
     got = set(client.payloads)
-    assert len(feed.since(since)) - len(got) < 50, "those on their way to who waits for what is before them"
+    assert len(feed.since(since)) - len(got) < 50, (
+        "those on their way to who waits for what is before them"
+    )
     lost.clear()
     row.join()
     feed.end()
@@ -168,13 +186,15 @@ def test_an_origin_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 def test_a_broker_without_its_data_while_the_publisher_is_down(routing: str) -> None:
-    """The log of the publisher's broker does not count the time in which it was down: to a subscription that was made meanwhile
-    what is in it is older all the same."""
+    """The log of the publisher's broker does not count the time in which it was down: to a
+    subscription that was made meanwhile what is in it is older all the same."""
     row = Row(3, routing=routing, meshed=True)
     for index in (0, 2):
         row.host(index).kill()
         disk = Disk(row.world, row.host(index), sync=False)
-        row.world.on_start.append(lambda host, disk=disk: disk.started() if host is disk.host else None)
+        row.world.on_start.append(
+            lambda host, disk=disk: disk.started() if host is disk.host else None
+        )
         row.host(index).start()
     row.join()
     row.connect(2, "other").subscribe("other")
@@ -204,8 +224,9 @@ def test_a_broker_without_its_data_while_the_publisher_is_down(routing: str) -> 
 
 
 def test_a_broker_that_has_not_heard_who_is_where() -> None:
-    """It has lost its data, and is in the tree again; what is replayed to it keeps the news of the others' clients waiting. One
-    of these comes, and what its broker of before has brought it is still on its way. With interest or topic news come first."""
+    """It has lost its data, and is in the tree again; what is replayed to it keeps the news of the
+    others' clients waiting. One of these comes, and what its broker of before has brought it is
+    still on its way. With interest or topic news come first."""
     row = Row(2, routing="flood")
     first, _ = subscribed(row, 1)
     large = [bytes(60_000)] * 10
@@ -217,7 +238,8 @@ def test_a_broker_that_has_not_heard_who_is_where() -> None:
     row.connect(0, "larger").publish("large", *large)
     row.run(1.0)
     row.world.limit_rate(0, 1, 500_000.0)
-    row.world._base[0, 1] = row.world._base[1, 0] = 0.03  # SEEN is not kept back, so that it is ahead of questions for listings
+    # SEEN is not kept back, so that it is ahead of questions for listings.
+    row.world._base[0, 1] = row.world._base[1, 0] = 0.03
     row.world.heal()
     row.until(lambda: row.node(0).forwarding and row.node(1).forwarding, 20.0)
     feed = Feed(row, 1)
@@ -237,7 +259,8 @@ def test_a_broker_that_has_not_heard_who_is_where() -> None:
 
 @pytest.mark.parametrize("seed", [161001128, 161001136])
 def test_ages_of_messages_do_not_go_round(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """While a tree forms links make circles. Copies of copies filled them, and a tree of nine brokers never formed."""
+    """While a tree forms links make circles. Copies of copies filled them, and a tree of nine
+    brokers never formed."""
     hops: list[int] = []
     received = Positions._ages_received
 

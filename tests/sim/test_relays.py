@@ -1,4 +1,5 @@
-"""Routing by topic where messages pass through other brokers, while somebody subscribes to something new beside faults.
+"""Routing by topic where messages pass through other brokers, while somebody subscribes to
+something new beside faults.
 
 SEEDS=n runs n schedules instead of the default, FIRST=k begins with seed k.
 """
@@ -23,7 +24,8 @@ DELAYS = (0.001, 0.002, 0.004, 0.008, 0.02, 0.04, 0.06)
 
 
 class Relays(Schedule):
-    """Everybody publishes for all the time on one topic, and beside that on topics that a broker has just begun to want."""
+    """Everybody publishes for all the time on one topic, and beside that on topics that a broker
+    has just begun to want."""
 
     def __init__(self, seed: int, just_behind: bool) -> None:
         super().__init__(seed, random.Random(seed).choice((4, 4, 5, 6)))
@@ -45,9 +47,18 @@ class Relays(Schedule):
     def _clients(self) -> None:
         draw, world = self.draw, self.world
         for host in world.hosts:
-            self._client(f"sub{host.index}", host, filters=[("t", 2)], clean=True, receive_maximum=0, version=4)
+            self._client(
+                f"sub{host.index}",
+                host,
+                filters=[("t", 2)],
+                clean=True,
+                receive_maximum=0,
+                version=4,
+            )
             self.publishers.append(self._client(f"pub{host.index}", host, clean=True, version=4))
-            late = self._client(f"late{host.index}", host, filters=[], clean=True, receive_maximum=0, version=4)
+            late = self._client(
+                f"late{host.index}", host, filters=[], clean=True, receive_maximum=0, version=4
+            )
             for number, fault in enumerate(self.faulty):
                 at = fault + draw.choice((draw.uniform(0.0, 0.15), draw.uniform(0.0, 2.5)))
                 if not self.just_behind:
@@ -76,7 +87,9 @@ class Relays(Schedule):
     def faults(self) -> None:
         kinds = (self._pause, self._block, self._black, self._kill, self._reset, self._partition)
         for at in self.faulty:
-            self.world.after(at, self.draw.choice(kinds), self.draw.uniform(0.1, 3.0), self.draw.getrandbits(32))
+            self.world.after(
+                at, self.draw.choice(kinds), self.draw.uniform(0.1, 3.0), self.draw.getrandbits(32)
+            )
 
     def _end(self) -> None:
         super()._end()
@@ -86,22 +99,38 @@ class Relays(Schedule):
 
 
 def left_over(group: list[Host]) -> list[str]:
-    """What brokers hold of others, once it is quiet, that these do not say, or that belongs to a repair."""
+    """What brokers hold of others, once it is quiet, that these do not say, or that belongs to a
+    repair."""
     found = []
     said = {host.id: host.running.federation.listings.directory.own.entries for host in group}
     links = {
-        broker: {key[1:]: int.from_bytes(value, "big") for key, value in entries.items() if key[:1] == LINK}
+        broker: {
+            key[1:]: int.from_bytes(value, "big")
+            for key, value in entries.items()
+            if key[:1] == LINK
+        }
         for broker, entries in said.items()
     }
     for host in group:
         federation = host.running.federation
         overlays, interest = federation.overlays, federation.interest
         if overlays._away or overlays._unheard or overlays._graph._leaves or interest._kept:
-            found.append(f"{host.name}: {overlays._away}, {overlays._unheard}, {overlays._graph._leaves}, {interest._kept}")
+            found.append(
+                f"{host.name}: {overlays._away}, {overlays._unheard}, "
+                f"{overlays._graph._leaves}, {interest._kept}"
+            )
         if overlays._graph._said != {broker: costs for broker, costs in links.items() if costs}:
             found.append(f"{host.name} knows of other links than there are")
-        wanted = {(key[1:].decode(), b) for b, entries in said.items() if b != host.id for key in entries if key[:1] == INTEREST}
-        if len(interest._filters) != len(wanted) or any(interest._filters.get(*each) is None for each in wanted):
+        wanted = {
+            (key[1:].decode(), b)
+            for b, entries in said.items()
+            if b != host.id
+            for key in entries
+            if key[:1] == INTEREST
+        }
+        if len(interest._filters) != len(wanted) or any(
+            interest._filters.get(*each) is None for each in wanted
+        ):
             found.append(f"{host.name} knows of other filters than there are")
         if federation.propagation._waiters:
             found.append(f"{host.name}: somebody waits for SUBACK")

@@ -1,4 +1,5 @@
-"""Retained messages in a simulated federation: whatever happens, all brokers of a component end up with the last writes."""
+"""Retained messages in a simulated federation: whatever happens, all brokers of a component end up
+with the last writes."""
 
 from __future__ import annotations
 
@@ -30,11 +31,15 @@ class Story:
         self.world = World(seed)
         self.rng = random.Random(seed * 31 + 7)
         self.ledger = Ledger()
-        self.versions: dict[str, dict[Version, tuple[int, tuple[int, int]]]] = {}  # topic -> version -> (number, life)
+        # Topic -> version -> (number, life)
+        self.versions: dict[str, dict[Version, tuple[int, tuple[int, int]]]] = {}
         for index in range(brokers):
             self.world.add(discovery="multicast", capability=float(90 - index), **config)
         self.clients = [
-            SimClient(self.world, self.ledger, f"c{host.index}", host, version=5, filters=[("#", 2)]) for host in self.world.hosts
+            SimClient(
+                self.world, self.ledger, f"c{host.index}", host, version=5, filters=[("#", 2)]
+            )
+            for host in self.world.hosts
         ]
 
     def start(self, *hosts: int) -> None:
@@ -42,12 +47,30 @@ class Story:
             self.world.hosts[index].start()
             self.clients[index].connect()
 
-    def write(self, broker: int, topic: str, *, delete: bool = False, expiry: float | None = None, qos: int = 1) -> int:
-        """Publish a retained message on a broker; returns its number, -1 when the broker is not there."""
+    def write(
+        self,
+        broker: int,
+        topic: str,
+        *,
+        delete: bool = False,
+        expiry: float | None = None,
+        qos: int = 1,
+    ) -> int:
+        """Publish a retained message on a broker; returns its number, -1 when the broker is not
+        there."""
         host = self.world.hosts[broker]
         if host.node is None or host.paused:
             return -1
-        sent = Sent(len(self.ledger.sent), self.clients[broker], 0, topic, qos, True, host.life, self.world.now)
+        sent = Sent(
+            len(self.ledger.sent),
+            self.clients[broker],
+            0,
+            topic,
+            qos,
+            True,
+            host.life,
+            self.world.now,
+        )
         self.ledger.sent.append(sent)
         payload = b"" if delete else b"%d|" % sent.number
         expires_at = None if expiry is None else self.world.now + expiry
@@ -77,7 +100,9 @@ class Story:
     def numbers(self, broker: int) -> dict[str, int]:
         """topic -> number of the message that a broker has."""
         node = self.world.hosts[broker].running
-        return {m.topic.decode(): int(m.payload[:-1]) for m in node.retained.match("#", self.world.now)}
+        return {
+            m.topic.decode(): int(m.payload[:-1]) for m in node.retained.match("#", self.world.now)
+        }
 
     def faults(self) -> list[str]:
         return [fault for group in self.world.components() for fault in self._faults(group)]
@@ -103,8 +128,16 @@ class Story:
         """Equal stores, and clients that know what is in them, nothing twice."""
         violations = [*self.world.violations, *self.faults(), *bound_faults(self.world.alive())]
         for client in self.clients:
-            now = [got for got in client.got if got.session == client.session and got.epoch == client.epoch]
-            twice = [n for n, times in Counter(got.number for got in now if not got.retain).items() if times > 1]
+            now = [
+                got
+                for got in client.got
+                if got.session == client.session and got.epoch == client.epoch
+            ]
+            twice = [
+                n
+                for n, times in Counter(got.number for got in now if not got.retain).items()
+                if times > 1
+            ]
             violations += [f"{client.name} got {twice} twice"] if twice else []
             violations += client.errors
             if client.state == "up" and client.interests:
@@ -127,7 +160,9 @@ def test_a_late_joiner_gets_all(short_log: None) -> None:
     story.start(0, 1)
     quiet(story.world)
     for number in range(300):
-        story.write(number % 2, f"late/{number}", expiry=1000.0 if number % 3 else None, qos=number % 3)
+        story.write(
+            number % 2, f"late/{number}", expiry=1000.0 if number % 3 else None, qos=number % 3
+        )
     story.world.run(1.0)
     for number in range(0, 300, 5):
         story.write(1, f"late/{number}", delete=True)
@@ -147,7 +182,8 @@ def test_a_late_joiner_gets_all(short_log: None) -> None:
 
 @pytest.mark.parametrize("log_age", [0.0, 120.0])
 def test_a_partition_merges(monkeypatch: pytest.MonkeyPatch, log_age: float) -> None:
-    """Both sides write, delete, and let expire: the last write is everywhere, and clients on both sides hear of it once."""
+    """Both sides write, delete, and let expire: the last write is everywhere, and clients on both
+    sides hear of it once."""
     monkeypatch.setattr(limits, "LOG_AGE", log_age)
     story = Story(2, 4)
     story.start()
@@ -237,7 +273,8 @@ def test_a_large_store_is_compared_in_steps(short_log: None) -> None:
     story.settle(20.0)
     assert not story.faults()
     assert story.count("retained_restored") == 1_000
-    assert story.count("retained_sent") <= 1_200  # some twice: it begins again when the other end joins
+    # Some are sent twice: it begins again when the other end joins.
+    assert story.count("retained_sent") <= 1_200
     assert not story.count("retained_dropped")
 
 
@@ -247,8 +284,17 @@ def _chaos(story: Story) -> None:
     for _ in range(60):
         at = rng.uniform(0.5, 12.0)
         topic = rng.choice(TOPICS)
-        delete, expiry, qos = rng.random() < 0.25, rng.choice((None, None, None, 2.0)), rng.randrange(3)
-        world.after(at, partial(story.write, rng.randrange(count), topic, delete=delete, expiry=expiry, qos=qos))
+        delete, expiry, qos = (
+            rng.random() < 0.25,
+            rng.choice((None, None, None, 2.0)),
+            rng.randrange(3),
+        )
+        world.after(
+            at,
+            partial(
+                story.write, rng.randrange(count), topic, delete=delete, expiry=expiry, qos=qos
+            ),
+        )
     for _ in range(rng.randint(2, 6)):
         at, length = rng.uniform(0.5, 12.0), rng.uniform(0.1, 4.0)
         host = rng.choice(world.hosts)
@@ -266,7 +312,8 @@ def _chaos(story: Story) -> None:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_whatever_happens(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Random writes, deletions, partitions, crashes and pauses, with logs that help and logs that do not."""
+    """Random writes, deletions, partitions, crashes and pauses, with logs that help and logs that
+    do not."""
     monkeypatch.setattr(limits, "LOG_AGE", (0.0, 1.0, 120.0)[seed % 3])
     monkeypatch.setattr(limits, "RETAINED_CHECK", 5.0)
     story = Story(100 + seed, 2 + seed % 4)
@@ -284,7 +331,8 @@ def test_whatever_happens(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
 
 
 def test_who_has_most_in_common_exchanges_what_differs(short_log: None) -> None:
-    """5,000 topics in common, and 50 that each side alone has written since: nothing else is sent, and little is said."""
+    """5,000 topics in common, and 50 that each side alone has written since: nothing else is sent,
+    and little is said."""
     story = Story(5, 2)
     nodes = []
     for host in story.world.hosts:
@@ -295,9 +343,13 @@ def test_who_has_most_in_common_exchanges_what_differs(short_log: None) -> None:
         for number in range(5000):
             topic = f"r/{number % 100}/{number}".encode()
             newer = number < 100 and number % 2 == side
-            mark = Mark(topic, place_of(topic), (wall - 100_000 + 1000 * newer) << 16, b"A" * 16, 1, 0, 1)
+            mark = Mark(
+                topic, place_of(topic), (wall - 100_000 + 1000 * newer) << 16, b"A" * 16, 1, 0, 1
+            )
             payload = b"new" if newer else b"old"
-            node.retained.write(Message(topic, payload, 1, True, b"", None, None), mark, node.now, wall)
+            node.retained.write(
+                Message(topic, payload, 1, True, b"", None, None), mark, node.now, wall
+            )
     same = partial(_same_digests, nodes)
     assert not same()
     story.world.run(30.0, same, every=0.1)

@@ -1,4 +1,5 @@
-"""More brokers than are all linked to each other: they choose neighbours on a ring, agree on one tree and repair it."""
+"""More brokers than are all linked to each other: they choose neighbours on a ring, agree on one
+tree and repair it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def chosen(host: Host) -> set[bytes]:
 
 
 def check(scale: Scale) -> None:
-    """One tree; everybody known; the graph of links connected, with every link that both ends choose."""
+    """One tree; everybody known; the graph of links connected, with every link that both ends
+    choose."""
     world = scale.world
     alive = {host.id: host for host in world.alive()}
     assert world.violations == []
@@ -31,7 +33,9 @@ def check(scale: Scale) -> None:
     assert directory_faults(world, world.alive()) == []
     for host in alive.values():
         federation = host.running.federation
-        assert {broker for broker in alive if federation.membership.is_member(broker)} == alive.keys() - {host.id}
+        assert {
+            broker for broker in alive if federation.membership.is_member(broker)
+        } == alive.keys() - {host.id}
         assert chosen(host) & alive.keys() <= linked(host)
         assert scale.depths(host).keys() == alive.keys()
 
@@ -43,7 +47,11 @@ def check_sparse(scale: Scale) -> None:
     for host in alive.values():
         tree = host.running.federation.tree
         for peer in linked(host):
-            assert peer in chosen(host) or host.id in chosen(alive[peer]) or tree.ports[peer].forwarding
+            assert (
+                peer in chosen(host)
+                or host.id in chosen(alive[peer])
+                or tree.ports[peer].forwarding
+            )
         assert len(chosen(host) & alive.keys()) <= bound
         assert len(linked(host)) < len(alive) - 1
 
@@ -90,7 +98,8 @@ def test_one_seed_is_enough_for_many() -> None:
 
 
 def test_many_that_reach_few_make_a_long_tree() -> None:
-    """Neighbours on the ring cannot be reached; whoever can is kept, and sought at once when it is back."""
+    """Neighbours on the ring cannot be reached; whoever can is kept, and sought at once when it is
+    back."""
     scale = Scale(16, 4, line=True)
     for host in scale.world.hosts:
         host.start()

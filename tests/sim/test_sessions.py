@@ -1,6 +1,7 @@
 """Clients that roam between brokers, in simulation: one session each, nothing lost, QoS 2 once.
 
-SEEDS=n runs n random schedules of each routing instead of the quick ones, FIRST=k begins with seed k.
+SEEDS=n runs n random schedules of each routing instead of the quick ones, FIRST=k begins with seed
+k.
 """
 
 from __future__ import annotations
@@ -27,7 +28,15 @@ MERGED = 60.0
 class Roaming(Schedule):
     """A schedule with clients that do not stay. `calm`: nothing else happens."""
 
-    def __init__(self, seed: int, brokers: int | None = None, verbose: int = 0, *, calm: bool = False, routing: str = "") -> None:
+    def __init__(
+        self,
+        seed: int,
+        brokers: int | None = None,
+        verbose: int = 0,
+        *,
+        calm: bool = False,
+        routing: str = "",
+    ) -> None:
         super().__init__(seed, brokers, verbose)
         self.calm = calm
         self.routing = routing
@@ -43,8 +52,12 @@ class Roaming(Schedule):
         super()._clients()
         rng, world = self.rng, self.world
         for number in range(rng.choice((2, 4, 8))):
-            filters = [(f, rng.choice((0, 1, 2, 2))) for f in rng.sample(FILTERS, rng.choice((1, 2)))]
-            roamer = self._client(f"roam{number}", rng.choice(world.hosts), filters=filters, clean=False)
+            filters = [
+                (f, rng.choice((0, 1, 2, 2))) for f in rng.sample(FILTERS, rng.choice((1, 2)))
+            ]
+            roamer = self._client(
+                f"roam{number}", rng.choice(world.hosts), filters=filters, clean=False
+            )
             roamer.hasty = world.skew > 0
             roamer.forked = not self.calm
             self.roamers.append(roamer)
@@ -53,7 +66,9 @@ class Roaming(Schedule):
             at = rng.uniform(0.5, 2.0)
             pause = rng.choice((0.05, 0.3, 1.0))
             while at < self.length:
-                world.after(at, self._roam, roamer, rng.choice(("leave", "cut", "hop")), rng.getrandbits(16))
+                world.after(
+                    at, self._roam, roamer, rng.choice(("leave", "cut", "hop")), rng.getrandbits(16)
+                )
                 at += rng.uniform(0.2, 2.0) * pause
 
     def _roam(self, client: SimClient, how: str, choice: int) -> None:
@@ -66,8 +81,11 @@ class Roaming(Schedule):
             super().faults()
 
     def _settle(self) -> None:
-        """An older session is added to the newer one when it has what was missing there, or has waited for that long enough."""
-        self.world.run(MERGED, lambda: not any(moves(host) for host in self.world.alive()), every=1.0)
+        """An older session is added to the newer one when it has what was missing there, or has
+        waited for that long enough."""
+        self.world.run(
+            MERGED, lambda: not any(moves(host) for host in self.world.alive()), every=1.0
+        )
 
     def _end(self) -> None:
         super()._end()
@@ -98,31 +116,88 @@ def test_roaming(routing: str) -> None:
 
 
 ONCE_BAD = {
-    ("topic", 26): "the way to the holder hung while the rest of a session was fetched, which went on without it",
-    ("topic", 53): "a broker that messages passed through hung while a session moved, which did not wait until it knew of that",
-    ("flood", 3052): "what came from one older session was not known by number when the session was merged once more",
-    ("flood", 307): "a link brought messages that were seconds old; what was delivered before that was told was merged as well",
+    ("topic", 26): (
+        "the way to the holder hung while the rest of a session was fetched, "
+        "which went on without it"
+    ),
+    ("topic", 53): (
+        "a broker that messages passed through hung while a session moved, "
+        "which did not wait until it knew of that"
+    ),
+    ("flood", 3052): (
+        "what came from one older session was not known by number "
+        "when the session was merged once more"
+    ),
+    ("flood", 307): (
+        "a link brought messages that were seconds old; "
+        "what was delivered before that was told was merged as well"
+    ),
     ("flood", 60019): "the same, 56 messages",
-    ("interest", 3008): "a retained message that a comparison brought had been delivered, and was merged as well",
+    ("interest", 3008): (
+        "a retained message that a comparison brought had been delivered, and was merged as well"
+    ),
     ("topic", 3008): "the same",
     ("topic", 60031): "a retained message was merged, and a comparison brought it afterwards",
-    ("topic", 3023): "parts of a session were sent again every second over a link that takes longer, until it was full of them",
-    ("flood", 60000): "the last entry of a session was withdrawn before its new one was known: its client began another one",
-    ("interest", 50006): "a broker that was killed while it took a session, with a clock that was ahead, never got it afterwards",
-    ("topic", 64019): "what a session had got from an older one was told roughly when it was merged once more; QoS 2 came twice",
-    ("flood", 65048): "two brokers each took themselves to have the newer session of a client, and refused each other for ever",
-    ("interest", 65011): "a broker that took a newer session ended its own as if its client had: older ones elsewhere were lost",
-    ("interest", 65051): "a session that its client left before it said anything took the place of the one with subscriptions",
-    ("interest", 1009): "a retained copy and the message itself waited, and the copy was taken for the message",
-    ("topic", 66015): "an older session was added to one that another broker had encoded already, and forgotten with that",
+    ("topic", 3023): (
+        "parts of a session were sent again every second over a link that takes longer, "
+        "until it was full of them"
+    ),
+    ("flood", 60000): (
+        "the last entry of a session was withdrawn before its new one was known: "
+        "its client began another one"
+    ),
+    ("interest", 50006): (
+        "a broker that was killed while it took a session, with a clock that was ahead, "
+        "never got it afterwards"
+    ),
+    ("topic", 64019): (
+        "what a session had got from an older one was told roughly "
+        "when it was merged once more; QoS 2 came twice"
+    ),
+    ("flood", 65048): (
+        "two brokers each took themselves to have the newer session of a client, "
+        "and refused each other for ever"
+    ),
+    ("interest", 65011): (
+        "a broker that took a newer session ended its own as if its client had: "
+        "older ones elsewhere were lost"
+    ),
+    ("interest", 65051): (
+        "a session that its client left before it said anything took the place "
+        "of the one with subscriptions"
+    ),
+    ("interest", 1009): (
+        "a retained copy and the message itself waited, and the copy was taken for the message"
+    ),
+    ("topic", 66015): (
+        "an older session was added to one that another broker had encoded already, "
+        "and forgotten with that"
+    ),
     ("interest", 66015): "the same",
-    ("flood", 70085): "what a broker out of reach had published before the newer session subscribed came to neither session",
+    ("flood", 70085): (
+        "what a broker out of reach had published "
+        "before the newer session subscribed came to neither session"
+    ),
     ("flood", 70087): "the same",
-    ("interest", 7701004): "a message and its retained copy waited; what a comparison had brought was taken for the copy",
-    ("interest", 7701037): "the checker's: a broker wants what a session wants that is to be added to a newer one elsewhere",
-    ("interest", 7701034): "the checker's: a session had gone to a broker that died before its client was told",
-    ("flood", 7701072): "the checker's: in MQTT 3.1 CONNACK tells of no session, and what is sent again is no new message",
-    ("flood", 62024): "a subscription was taken to be younger than a message that was published 6 ms after its SUBACK",
+    ("interest", 7701004): (
+        "a message and its retained copy waited; "
+        "what a comparison had brought was taken for the copy"
+    ),
+    ("interest", 7701037): (
+        "the checker's: a broker wants what a session wants that is to be added "
+        "to a newer one elsewhere"
+    ),
+    ("interest", 7701034): (
+        "the checker's: a session had gone to a broker that died before its client was told"
+    ),
+    ("flood", 7701072): (
+        "the checker's: in MQTT 3.1 CONNACK tells of no session, "
+        "and what is sent again is no new message"
+    ),
+    ("flood", 62024): (
+        "a subscription was taken to be younger than a message that was published 6 ms "
+        "after its SUBACK"
+    ),
 }
 
 
@@ -135,14 +210,16 @@ def test_once_bad_while_roaming(routing: str, seed: int) -> None:
 
 
 class OneFloods(Roaming):
-    """Brokers that route by topic, and one that floods: it may get what it missed from the origin, a while later."""
+    """Brokers that route by topic, and one that floods: it may get what it missed from the origin,
+    a while later."""
 
     def _routing(self, index: int) -> str:
         return "flood" if index == 2 else "topic"
 
 
 def test_what_a_session_has_had_may_come_late_to_one_that_floods() -> None:
-    """The taker waits 0.3 s for what the holder had been through, and passes the session over when it comes later than that."""
+    """The taker waits 0.3 s for what the holder had been through, and passes the session over when
+    it comes later than that."""
     result = OneFloods(112).run()
     show(result)
     assert result.violations == []

@@ -1,7 +1,8 @@
-"""Shared subscriptions over brokers that are killed, drained, cut off and start again: each message has one receiver in a group.
+"""Shared subscriptions over brokers that are killed, drained, cut off and start again: each message
+has one receiver in a group.
 
-All brokers have journals, all members keep their sessions. SEEDS=n runs n schedules instead of the default, FIRST=k begins with
-seed k, ROUTING=word is how all brokers route.
+All brokers have journals, all members keep their sessions. SEEDS=n runs n schedules instead of the
+default, FIRST=k begins with seed k, ROUTING=word is how all brokers route.
 """
 
 from __future__ import annotations
@@ -35,9 +36,12 @@ GREETING = 5
 
 
 class Play:
-    """One schedule. `qos`: of all messages and members; `persistent`: whether members keep their sessions."""
+    """One schedule. `qos`: of all messages and members; `persistent`: whether members keep their
+    sessions."""
 
-    def __init__(self, seed: int, *, faults: tuple[str, ...] = FAULTS, persistent: bool = True) -> None:
+    def __init__(
+        self, seed: int, *, faults: tuple[str, ...] = FAULTS, persistent: bool = True
+    ) -> None:
         self.rng = rng = random.Random(seed)
         self.world = world = World(seed)
         self.ledger = Ledger()
@@ -55,14 +59,24 @@ class Play:
             self.members[group] = members = []
             for host in rng.sample(world.hosts, rng.randint(1, len(world.hosts))):
                 for index in range(rng.choice((1, 1, 2))):
-                    settings = {"version": rng.choice((4, 5)), "receive_maximum": rng.choice((0, 1, 5, 100))}
+                    settings = {
+                        "version": rng.choice((4, 5)),
+                        "receive_maximum": rng.choice((0, 1, 5, 100)),
+                    }
                     client = Stayer(
-                        world, self.ledger, f"work{number}.{host.index}.{index}", host, clean=not persistent,
-                        filters=[(f"$share/{group[0]}/{group[1]}", self.qos)], **settings,
-                    )  # fmt: skip
+                        world,
+                        self.ledger,
+                        f"work{number}.{host.index}.{index}",
+                        host,
+                        clean=not persistent,
+                        filters=[(f"$share/{group[0]}/{group[1]}", self.qos)],
+                        **settings,
+                    )
                     client.ack_delay = rng.choice((0.0, 0.0, 0.02, 0.05))
                     members.append(client)
-        self.publishers = [Stayer(world, self.ledger, f"pub{h.index}", h, clean=False) for h in world.hosts]
+        self.publishers = [
+            Stayer(world, self.ledger, f"pub{h.index}", h, clean=False) for h in world.hosts
+        ]
         for publisher in self.publishers:
             publisher.on_up = self._greet
         for client in (*self.workers, *self.publishers):
@@ -89,7 +103,9 @@ class Play:
             at += rng.expovariate(1 / pause)
         for _ in range(rng.choice((1, 2, 4))):
             kind = rng.choice(self.faults)
-            world.after(rng.uniform(2.0, length), getattr(self, f"_{kind}"), rng.choice(world.hosts))
+            world.after(
+                rng.uniform(2.0, length), getattr(self, f"_{kind}"), rng.choice(world.hosts)
+            )
         world.run(length + 4.0)
         self._end()
         for group, members in self.members.items():
@@ -126,14 +142,20 @@ class Play:
             world.violation("unrest", "something is still under way")
         world.run(1.0)
         for client in (*self.workers, *self.publishers):
-            for error in (text for text in client.errors if "refused" not in text and "DISCONNECT 0x9" not in text):
+            for error in (
+                text
+                for text in client.errors
+                if "refused" not in text and "DISCONNECT 0x9" not in text
+            ):
                 world.violation("client", f"{client.name}: {error}")
 
     def _at_rest(self) -> bool:
         """Whether nothing waits for a member any more."""
         for host in self.world.alive():
             node = host.running
-            if len(node.federation.assignments.ledger) or any(s.queue or s.inflight for s in node.sessions.values()):
+            if len(node.federation.assignments.ledger) or any(
+                s.queue or s.inflight for s in node.sessions.values()
+            ):
                 return False
         return True
 
@@ -151,13 +173,19 @@ def test_groups_with_journals(block: int) -> None:
 
 
 def test_a_broker_that_is_cut_off_before_it_tells_how_old_its_group_is() -> None:
-    """It does not count as having a new group, however long that takes: what was published before is owed to its member."""
+    """It does not count as having a new group, however long that takes: what was published before
+    is owed to its member."""
     assert not Play(46071).run()
 
 
-@pytest.mark.parametrize(("pace", "seed"), [(0.1, 175001000), (0.5, 175001002), (1.5, 175001019), (1.5, 175001463)])
-def test_groups_that_are_looked_at_one_by_one(pace: float, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of a broker that tells of very many are: brokers die, are cut off and come back meanwhile."""
+@pytest.mark.parametrize(
+    ("pace", "seed"), [(0.1, 175001000), (0.5, 175001002), (1.5, 175001019), (1.5, 175001463)]
+)
+def test_groups_that_are_looked_at_one_by_one(
+    pace: float, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a broker that tells of very many are: brokers die, are cut off and come back
+    meanwhile."""
     for name, value in (("AT_ONCE", 0), ("PIECE", 1), ("PACE", pace)):
         monkeypatch.setattr(shared_subscriptions, name, value)
     assert not Play(seed).run()

@@ -1,4 +1,5 @@
-"""Links slower than who publishes, messages larger than what may wait: nothing acknowledged is lost, and control gets through."""
+"""Links slower than who publishes, messages larger than what may wait: nothing acknowledged is
+lost, and control gets through."""
 
 from __future__ import annotations
 
@@ -18,10 +19,21 @@ MB = 1_000_000
 
 
 class SlowLink(Scene):
-    """A chain of brokers, of which the last link is slow, and publishers at its beginning who send as fast as they are read."""
+    """A chain of brokers, of which the last link is slow, and publishers at its beginning who send
+    as fast as they are read."""
 
-    def __init__(self, seed: int, brokers: int, rate: float, count: int, size: int, events: list[Event], **config: str) -> None:
-        """`rate`: of the slow link, bytes/s; `count` messages of `size` bytes from each of two publishers, at QoS 1 and 2."""
+    def __init__(
+        self,
+        seed: int,
+        brokers: int,
+        rate: float,
+        count: int,
+        size: int,
+        events: list[Event],
+        **config: str,
+    ) -> None:
+        """`rate`: of the slow link, bytes/s; `count` messages of `size` bytes from each of two
+        publishers, at QoS 1 and 2."""
         super().__init__(seed, brokers, events, **config)
         world = self.world
         world.rate, world.window, world.high_water, world.cutting = 1.25e8, 1 << 20, 1 << 18, 0.0
@@ -37,19 +49,28 @@ class SlowLink(Scene):
         for a, b in self.apart:
             self.world.block(a, b)
         self.world.limit_rate(self.count - 2, self.count - 1, self.rate)
-        self._client("reader", self.hosts[-1], filters=[("large/#", 2)], clean=True, receive_maximum=0)
+        self._client(
+            "reader", self.hosts[-1], filters=[("large/#", 2)], clean=True, receive_maximum=0
+        )
         self.large = [self._client(f"large{n}", self.hosts[0], clean=True) for n in (0, 1)]
 
     def traffic(self) -> None:
         for qos, client in enumerate(self.large, 1):
             for number in range(self.each):
-                self.world.after(2.0 + number * 0.001, client.publish, f"large/{qos}", qos, False, self.size)
+                self.world.after(
+                    2.0 + number * 0.001, client.publish, f"large/{qos}", qos, False, self.size
+                )
         self._look()
 
     def _look(self) -> None:
         for host in self.world.alive():
             links = host.running.federation.links.values()
-            self.most = max(self.most, host.running.relay.log.size, *(link.conn.backlog_bytes for link in links), 0)
+            self.most = max(
+                self.most,
+                host.running.relay.log.size,
+                *(link.conn.backlog_bytes for link in links),
+                0,
+            )
         self.world.after(0.05, self._look)
 
     def _end(self) -> None:
@@ -65,17 +86,24 @@ def counters(scene: Scene, name: str) -> int:
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 @pytest.mark.parametrize("brokers", [2, 3])
 def test_more_than_the_log_holds_waits_for_a_slow_link(brokers: int, routing: str) -> None:
-    """60 MB at 20 Mbit/s: no message is dropped and none is replayed, as no link leaves the live stream."""
+    """60 MB at 20 Mbit/s: no message is dropped and none is replayed, as no link leaves the live
+    stream."""
     scene = SlowLink(1, brokers, 20 * MBIT, 30, MB, [], routing=routing)
     result = scene.run()
     assert not result.violations
     assert len(scene.clients[0].got) == 60
-    assert counters(scene, "links_closed") == counters(scene, "log_lost") == counters(scene, "replayed") == 0
+    assert (
+        counters(scene, "links_closed")
+        == counters(scene, "log_lost")
+        == counters(scene, "replayed")
+        == 0
+    )
     assert scene.most < limits.LOG_BYTES + limits.HOLD_LOG_BYTES + 4 * MB
 
 
 def test_messages_larger_than_all_that_may_wait() -> None:
-    """Four of 50 MB, which take longer each than a link may be silent, are no failure of the link."""
+    """Four of 50 MB, which take longer each than a link may be silent, are no failure of the
+    link."""
     scene = SlowLink(2, 2, 100 * MBIT, 2, 50 * MB, [], routing="topic")
     result = scene.run()
     assert not result.violations
@@ -86,7 +114,8 @@ def test_messages_larger_than_all_that_may_wait() -> None:
 
 @pytest.mark.parametrize("routing", ["interest", "topic"])
 def test_large_messages_are_asked_for_over_a_slow_link(routing: str) -> None:
-    """The broker that had them in its queue is killed. An answer comes in pieces, faster than the next link takes them."""
+    """The broker that had them in its queue is killed. An answer comes in pieces, faster than the
+    next link takes them."""
     scene = SlowLink(1, 3, 20 * MBIT, 2, 5 * MB, [(2.5, kill(1)), (3.5, start(1))], routing=routing)
     assert not scene.run().violations
     assert len(scene.clients[0].got) == 4
@@ -95,12 +124,17 @@ def test_large_messages_are_asked_for_over_a_slow_link(routing: str) -> None:
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 @pytest.mark.parametrize("count", [10, 40])
 def test_what_a_broker_loses_while_it_is_away_is_counted(count: int, routing: str) -> None:
-    """20 MB fit into the log, of 80 MB the oldest are lost for who is away: to the message, and one line says so."""
-    scene = SlowLink(3, 2, 1.25e8, count, MB, [(1.9, part((0,), (1,))), (9.0, part())], routing=routing)
+    """20 MB fit into the log, of 80 MB the oldest are lost for who is away: to the message, and one
+    line says so."""
+    scene = SlowLink(
+        3, 2, 1.25e8, count, MB, [(1.9, part((0,), (1,))), (9.0, part())], routing=routing
+    )
     result = scene.run()
     assert not [v for v in result.violations if v[0] != "lost"]
     got = len(scene.clients[0].got)
-    acked = sum(sent.acked is not None for sent in scene.ledger.sent if sent.topic.startswith("large/"))
+    acked = sum(
+        sent.acked is not None for sent in scene.ledger.sent if sent.topic.startswith("large/")
+    )
     assert acked == 2 * count
     assert counters(scene, "log_lost") == acked - got
     lines = [text for host in scene.hosts for _, _, text in host.logs if "that it lacked" in text]
@@ -123,7 +157,8 @@ def broken_link(routing: str) -> SlowLink:
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 def test_a_link_that_breaks_for_a_moment_loses_nothing(routing: str) -> None:
-    """Nor is anybody held for a broker that may be gone for good, until there are four logs for it."""
+    """Nor is anybody held for a broker that may be gone for good, until there are four logs for
+    it."""
     scene = broken_link(routing)
     assert not scene.run().violations
     assert len(scene.clients[0].got) == 60
@@ -132,19 +167,27 @@ def test_a_link_that_breaks_for_a_moment_loses_nothing(routing: str) -> None:
 
 @pytest.mark.parametrize("routing", ["flood", "topic"])
 def test_what_is_kept_for_who_is_gone_has_an_end(routing: str) -> None:
-    """160 MB within the five seconds: a log of 32 MiB is left of it, and what is lost is counted."""
+    """160 MB within the five seconds: a log of 32 MiB is left of it, and what is lost is
+    counted."""
     scene = SlowLink(1, 2, 20 * MBIT, 80, MB, [(2.5, kill(1)), (9.0, start(1))], routing=routing)
     scene.run()
-    assert all(sent.acked is not None and sent.acked < 107.0 for sent in scene.ledger.sent if sent.topic.startswith("large/"))
+    assert all(
+        sent.acked is not None and sent.acked < 107.0
+        for sent in scene.ledger.sent
+        if sent.topic.startswith("large/")
+    )
     assert 2 * limits.LOG_BYTES < scene.most < (limits.AWAY_LOGS + 1) * limits.LOG_BYTES
     assert scene.hosts[0].running.relay.log.size <= limits.LOG_BYTES
 
 
 class NextWay(SlowLink):
-    """A chain of brokers with two slow links, whose ends are linked while four messages of 20 MB are on their way along it."""
+    """A chain of brokers with two slow links, whose ends are linked while four messages of 20 MB
+    are on their way along it."""
 
     def __init__(self, routing: str, events: list[Event]) -> None:
-        super().__init__(1, 5, 100 * MBIT, 2, 20 * MB, [(2.5, NextWay.join), *events], routing=routing)
+        super().__init__(
+            1, 5, 100 * MBIT, 2, 20 * MB, [(2.5, NextWay.join), *events], routing=routing
+        )
 
     def build(self) -> None:
         super().build()
@@ -161,21 +204,29 @@ def drain(scene: Scene) -> None:
     scene.hosts[1].drain(DrainOptions(within=30.0))
 
 
-@pytest.mark.parametrize("event", [None, (2.6, kill(2)), (2.6, drain)], ids=["", "killed", "drained"])
+@pytest.mark.parametrize(
+    "event", [None, (2.6, kill(2)), (2.6, drain)], ids=["", "killed", "drained"]
+)
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
-def test_what_is_on_its_way_arrives_although_its_way_changes(routing: str, event: Event | None) -> None:
-    """The next broker has acknowledged the messages. Those between pass them on to nobody, as their ways do not lead to the
-    reader any more, or are killed or drained: the log of the origin still has them."""
+def test_what_is_on_its_way_arrives_although_its_way_changes(
+    routing: str, event: Event | None
+) -> None:
+    """The next broker has acknowledged the messages. Those between pass them on to nobody, as their
+    ways do not lead to the reader any more, or are killed or drained: the log of the origin still
+    has them."""
     scene = NextWay(routing, [event] if event else [])
     assert not scene.run().violations
     assert len(scene.clients[0].got) == 4
 
 
 class Drained(Scene):
-    """b0 - b1 - b3, the last link slow, and b0 - b2 - b3. b1 is drained while large messages wait there for b3."""
+    """b0 - b1 - b3, the last link slow, and b0 - b2 - b3. b1 is drained while large messages wait
+    there for b3."""
 
     def __init__(self, **config: str) -> None:
-        super().__init__(1, 4, [(3.0, lambda scene: scene.hosts[1].drain(DrainOptions(within=60.0)))], **config)
+        super().__init__(
+            1, 4, [(3.0, lambda scene: scene.hosts[1].drain(DrainOptions(within=60.0)))], **config
+        )
         world = self.world
         world.rate, world.window, world.high_water, world.cutting = 1.25e8, 1 << 20, 1 << 18, 0.0
         self.length = 6.0
@@ -188,13 +239,23 @@ class Drained(Scene):
         self.world.block(0, 3)
         self.world.block(1, 2)
         self.world.limit_rate(1, 3, 20 * MBIT)
-        self._client("reader", self.hosts[3], filters=[("large", 2), ("small", 2)], clean=True, receive_maximum=0)
-        self.writers = [self._client(name, self.hosts[0], clean=True) for name in ("large", "small")]
+        self._client(
+            "reader",
+            self.hosts[3],
+            filters=[("large", 2), ("small", 2)],
+            clean=True,
+            receive_maximum=0,
+        )
+        self.writers = [
+            self._client(name, self.hosts[0], clean=True) for name in ("large", "small")
+        ]
 
     def traffic(self) -> None:
         large, small = self.writers
         for number in range(4):
-            self.world.after(2.0 + number * 0.1, large.publish, "large", 1 + number % 2, False, 20 * MB)
+            self.world.after(
+                2.0 + number * 0.1, large.publish, "large", 1 + number % 2, False, 20 * MB
+            )
         for number in range(300):
             self.world.after(1.8 + number * 0.01, small.publish, "small", 1 + number % 2)
 
@@ -205,16 +266,19 @@ class Drained(Scene):
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 def test_a_way_changes_while_large_messages_wait_on_the_old_one(routing: str) -> None:
-    """They had pushed what was missing behind the new way out of the logs there: it was lost, with no link and no broker, or came
-    behind what is newer."""
+    """They had pushed what was missing behind the new way out of the logs there: it was lost, with
+    no link and no broker, or came behind what is newer."""
     scene = Drained(routing=routing)
     assert not scene.run().violations
     assert len(scene.clients[0].got) == 304
 
 
-def test_a_session_moves_while_its_messages_are_behind_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """b1 - b0 - b2, the last link slow: what is published at b1 has left the log there when its client comes from b2, where it is
-    behind a large message, as is the request for the session. As if the log had no more room for large messages."""
+def test_a_session_moves_while_its_messages_are_behind_large_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """b1 - b0 - b2, the last link slow: what is published at b1 has left the log there when its
+    client comes from b2, where it is behind a large message, as is the request for the session. As
+    if the log had no more room for large messages."""
     monkeypatch.setattr(limits, "LOG_LARGE_TIME", 0.0)
     row = Row(routing="flood")
     world = row.world
@@ -240,7 +304,8 @@ def test_a_session_moves_while_its_messages_are_behind_large_ones(monkeypatch: p
 
 
 def test_no_move_waits_twice_for_what_does_not_come() -> None:
-    """A message has expired when the broker that missed it is back, and has left all logs when clients move away from there."""
+    """A message has expired when the broker that missed it is back, and has left all logs when
+    clients move away from there."""
     row = Row(routing="flood")
     world = row.world
     world.rate, world.window = 1.25e8, 1 << 20
@@ -250,7 +315,9 @@ def test_no_move_waits_twice_for_what_does_not_come() -> None:
     publisher = row.connect(1, "p")
     world.partition([(2,)])
     row.run(3.0)
-    publisher.send(Publish("t", b"expired", 1, packet_id=99, properties={Property.MESSAGE_EXPIRY_INTERVAL: 1}))
+    publisher.send(
+        Publish("t", b"expired", 1, packet_id=99, properties={Property.MESSAGE_EXPIRY_INTERVAL: 1})
+    )
     row.run(3.0)
     world.heal()
     row.join()

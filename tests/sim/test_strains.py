@@ -16,7 +16,9 @@ SEEDS = int(os.environ.get("SEEDS", "2"))
 FIRST = int(os.environ.get("FIRST", "5"))
 
 ONCE_BAD = {
-    (7, "fast"): "12,000 messages that an answer had brought were logged again when they came over a link",
+    (7, "fast"): (
+        "12,000 messages that an answer had brought were logged again when they came over a link"
+    ),
 }
 
 
@@ -27,69 +29,93 @@ def test_once_bad(seed: int, load: str) -> None:
 
 @pytest.fixture
 def roomless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log without room for large messages, as there is none any more when they are some seconds older, or more."""
+    """A log without room for large messages, as there is none any more when they are some seconds
+    older, or more."""
     monkeypatch.setattr(limits, "LOG_LARGE_TIME", 0.0)
 
 
 @pytest.mark.usefixtures("roomless")
 def test_what_has_left_the_log_may_be_on_its_way() -> None:
-    """It waits for a slow link as its way changes; the origin's neighbour has acknowledged it, large ones took its place."""
+    """It waits for a slow link as its way changes; the origin's neighbour has acknowledged it,
+    large ones took its place."""
     assert run_strain(97000292).violations == []
 
 
 NEW_WAYS = {
-    170000358: "flooding: a broker joins, and its link is the better way: the next message is there first",
+    170000358: (
+        "flooding: a broker joins, and its link is the better way: the next message is there first"
+    ),
     170001868: "flooding: the same in a ring",
-    172000017: "mixed: what a session had got was in the log no more as it was added to another one",
+    172000017: (
+        "mixed: what a session had got was in the log no more as it was added to another one"
+    ),
     183000279: "a log was larger than it may be until the next message",
 }
 
 
 @pytest.mark.parametrize("seed", NEW_WAYS)
 def test_large_messages_push_nothing_out_of_the_log_at_once(seed: int) -> None:
-    """The way changes while they wait for slow links, and what they pushed out was still on the old one."""
+    """The way changes while they wait for slow links, and what they pushed out was still on the old
+    one."""
     assert run_strain(seed).violations == []
 
 
 def test_an_answer_that_is_coming_is_waited_for() -> None:
-    """20 MB, for which three brokers ask over one slow link: its pieces come for longer than one waits for an answer."""
+    """20 MB, for which three brokers ask over one slow link: its pieces come for longer than one
+    waits for an answer."""
     assert run_strain(161000117).violations == []
 
 
 def test_a_dial_of_a_split_fails_after_it() -> None:
-    """The split lasts three seconds, and the dial that was begun in it three more: what came meanwhile waits for that, too."""
+    """The split lasts three seconds, and the dial that was begun in it three more: what came
+    meanwhile waits for that, too."""
     assert run_strain(152000176).violations == []
 
 
 @pytest.mark.usefixtures("roomless")
 @pytest.mark.parametrize("seed", [150000611, 150000753, 160000134, 160001636])
 def test_what_follows_waits_for_what_is_on_its_way(seed: int) -> None:
-    """A slow link is not taken any more; of two large messages the log has the second alone, and the first is on that link. As it
-    gets to the next broker, the way has changed there, too."""
+    """A slow link is not taken any more; of two large messages the log has the second alone, and
+    the first is on that link. As it gets to the next broker, the way has changed there, too."""
     assert run_strain(seed).violations == []
 
 
 @pytest.mark.usefixtures("roomless")
 def test_what_comes_another_way_is_not_waited_for_without_end() -> None:
-    """It had left the origin's log, and was waited for although it was here: 15 messages never came."""
+    """It had left the origin's log, and was waited for although it was here: 15 messages never
+    came."""
     assert run_strain(161001243).violations == []
 
 
 def test_the_last_word_of_a_killed_incarnation() -> None:
-    """Its neighbours have one message more than its journal: that one is delivered, and the next incarnation's behind it."""
+    """Its neighbours have one message more than its journal: that one is delivered, and the next
+    incarnation's behind it."""
     assert run_strain(98100057).violations == []
 
 
 def test_what_sessions_that_become_one_have_had_elsewhere() -> None:
-    """What was published between the begins of their subscriptions is missing at their broker, and comes; the rest comes once."""
+    """What was published between the begins of their subscriptions is missing at their broker, and
+    comes; the rest comes once."""
     assert run_strain(97010332).violations == []
 
 
 ROAMED = {
-    5500149: "a client was back at a broker that knew of its newest session, which came slowly, and went on with an older one",
-    5500385: "the older of two old sessions was added first; another one was asked for where it had been before",
-    7710005: "a client began anew as its session came slowly, and what came late over the same links was taken for new",
-    7710146: "large messages had pushed out of the log what a session had got, which was taken for what it had not",
+    5500149: (
+        "a client was back at a broker that knew of its newest session, which came slowly, "
+        "and went on with an older one"
+    ),
+    5500385: (
+        "the older of two old sessions was added first; "
+        "another one was asked for where it had been before"
+    ),
+    7710005: (
+        "a client began anew as its session came slowly, "
+        "and what came late over the same links was taken for new"
+    ),
+    7710146: (
+        "large messages had pushed out of the log what a session had got, "
+        "which was taken for what it had not"
+    ),
 }
 
 

@@ -1,4 +1,5 @@
-"""Brokers that are away for longer, or miss more, than the replay log keeps: with data directories nothing is lost.
+"""Brokers that are away for longer, or miss more, than the replay log keeps: with data directories
+nothing is lost.
 
 With SEEDS set all of it in all routing modes, without in one of them where it takes longer.
 """
@@ -27,10 +28,18 @@ def some(routing: str) -> list[str]:
 
 
 class Away(Scene):
-    """Brokers with data directories. At the first one it is published on two topics, at QoS 1 and 2; a reader at each of the
-    others wants all of it."""
+    """Brokers with data directories. At the first one it is published on two topics, at QoS 1 and
+    2; a reader at each of the others wants all of it."""
 
-    def __init__(self, brokers: int, count: int, size: int, pause: float, events: list[Event], **config: object) -> None:
+    def __init__(
+        self,
+        brokers: int,
+        count: int,
+        size: int,
+        pause: float,
+        events: list[Event],
+        **config: object,
+    ) -> None:
         """`count` messages of `size` bytes on each topic, `pause` s between two."""
         super().__init__(1, brokers, events, **config)
         world = self.world
@@ -62,34 +71,63 @@ class Away(Scene):
 
     def _reader(self, host: Host) -> SimClient:
         if not self.kept:
-            return self._client(f"reader{host.index}", host, filters=[("large/#", 2)], clean=True, receive_maximum=0)
-        client = Stayer(self.world, self.ledger, f"reader{host.index}", host, version=5, clean=False, filters=[("large/#", 2)])
+            return self._client(
+                f"reader{host.index}", host, filters=[("large/#", 2)], clean=True, receive_maximum=0
+            )
+        client = Stayer(
+            self.world,
+            self.ledger,
+            f"reader{host.index}",
+            host,
+            version=5,
+            clean=False,
+            filters=[("large/#", 2)],
+        )
         self.world.after(0.1, client.connect)
         return client
 
     def traffic(self) -> None:
         for qos, client in enumerate(self.writers, 1):
             for number in range(self.each):
-                self.world.after(self.begin + number * self.pause, client.publish, f"large/{qos}", qos, False, self.size)
+                self.world.after(
+                    self.begin + number * self.pause,
+                    client.publish,
+                    f"large/{qos}",
+                    qos,
+                    False,
+                    self.size,
+                )
 
     def _end(self) -> None:
-        self.world.run(60.0, lambda: all(len(reader.got) >= self.acked() for reader in self.readers))
+        self.world.run(
+            60.0, lambda: all(len(reader.got) >= self.acked() for reader in self.readers)
+        )
         super()._end()
 
     def acked(self) -> int:
-        return sum(sent.acked is not None for sent in self.ledger.sent if sent.topic.startswith("large/"))
+        return sum(
+            sent.acked is not None for sent in self.ledger.sent if sent.topic.startswith("large/")
+        )
 
     def check(self, *, order: bool = True) -> None:
         """All that was acknowledged came, QoS 2 once, and in order."""
         for reader in self.readers:
             got = [one.number for one in reader.got]
-            due = [sent for sent in self.ledger.sent if sent.topic.startswith("large/") and sent.acked is not None]
-            assert not [sent.number for sent in due if sent.number not in set(got)], f"lost at {reader.name}"
+            due = [
+                sent
+                for sent in self.ledger.sent
+                if sent.topic.startswith("large/") and sent.acked is not None
+            ]
+            assert not [sent.number for sent in due if sent.number not in set(got)], (
+                f"lost at {reader.name}"
+            )
             assert len(due) >= self.each
             for topic in ("large/1", "large/2"):
                 numbers = [number for number in got if self.ledger.sent[number].topic == topic]
                 assert len(numbers) == len(set(numbers)), f"{topic} twice at {reader.name}"
-                assert numbers == sorted(numbers) or not order, f"{topic} out of order at {reader.name}"
+                assert numbers == sorted(numbers) or not order, (
+                    f"{topic} out of order at {reader.name}"
+                )
 
     def counted(self, name: str) -> int:
         return sum(getattr(host.running.counters, name) for host in self.hosts)
@@ -147,14 +185,17 @@ def test_two_are_away(routing: str) -> None:
 @pytest.mark.parametrize("routing", some("interest"))
 def test_the_origin_is_cut_off(routing: str) -> None:
     """It is away for all others, and they for it."""
-    scene = played(Away(3, 40, MB, 0.1, [(1.9, part((0,), (1, 2))), (9.9, part())], routing=routing), 12.0)
+    scene = played(
+        Away(3, 40, MB, 0.1, [(1.9, part((0,), (1, 2))), (9.9, part())], routing=routing), 12.0
+    )
     scene.check(order=routing != "flood")
     assert scene.counted("log_lost") == 0
 
 
 @pytest.mark.parametrize("routing", some("topic"))
 def test_the_origin_is_killed_meanwhile(routing: str) -> None:
-    """What the tail had of its earlier incarnation is still delivered, and what its next one publishes comes behind it."""
+    """What the tail had of its earlier incarnation is still delivered, and what its next one
+    publishes comes behind it."""
     events: list[Event] = [*lonely(14.0, 1, brokers=2), (6.0, kill(0)), (7.0, start(0))]
     scene = Away(2, 80, MB, 0.1, events, routing=routing)
     played(scene, 18.0).check(order=routing != "flood")
@@ -174,14 +215,22 @@ def test_who_is_away_was_killed(routing: str) -> None:
 @pytest.mark.parametrize("routing", some("interest"))
 def test_both_are_killed(routing: str) -> None:
     """First the one that is away; the other one meanwhile, in the moment when it is back."""
-    scene = Away(2, 40, MB, 0.1, [(1.9, kill(1)), (8.0, start(1)), (9.2, kill(0)), (10.0, start(0))], routing=routing)
+    scene = Away(
+        2,
+        40,
+        MB,
+        0.1,
+        [(1.9, kill(1)), (8.0, start(1)), (9.2, kill(0)), (10.0, start(0))],
+        routing=routing,
+    )
     scene.kept = True
     played(scene, 14.0).check(order=routing != "flood")
     assert scene.counted("log_lost") == 0
 
 
 class Slow(Away):
-    """Three in a row, the last link of which is slow, and one that publishes small messages in the middle."""
+    """Three in a row, the last link of which is slow, and one that publishes small messages in the
+    middle."""
 
     def build(self) -> None:
         self.chain = True
@@ -192,21 +241,30 @@ class Slow(Away):
     def traffic(self) -> None:
         super().traffic()
         for number in range(300):
-            self.world.after(self.begin + number * 0.005, self.quick.burst, "large/quick", 1, 20, 50)
-            self.world.after(self.begin + number * 0.005, self.quick.publish, "nobody/wants/it", 1, False, 2000)
+            self.world.after(
+                self.begin + number * 0.005, self.quick.burst, "large/quick", 1, 20, 50
+            )
+            self.world.after(
+                self.begin + number * 0.005, self.quick.publish, "nobody/wants/it", 1, False, 2000
+            )
 
 
-@pytest.mark.parametrize(("routing", "count", "size"), [("flood", 2, 20 * MB), ("topic", 6, 5 * MB)])
+@pytest.mark.parametrize(
+    ("routing", "count", "size"), [("flood", 2, 20 * MB), ("topic", 6, 5 * MB)]
+)
 def test_what_was_on_its_way_over_a_slow_link_that_is_cut(
     routing: str, count: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log has kept more for that neighbour than it may have for one that is away, and the brokers where it was published have
-    nothing of it any more: as if it had no more room for large messages."""
+    """The log has kept more for that neighbour than it may have for one that is away, and the
+    brokers where it was published have nothing of it any more: as if it had no more room for large
+    messages."""
     monkeypatch.setattr(limits, "LOG_LARGE_TIME", 0.0)
     scene = Slow(3, count, size, 0.05, [(3.0, part((0, 1), (2,))), (5.7, part())], routing=routing)
     scene.length = 8.0
     scene.run()
-    acked = {s.number for s in scene.ledger.sent if s.topic.startswith("large/") and s.acked is not None}
+    acked = {
+        s.number for s in scene.ledger.sent if s.topic.startswith("large/") and s.acked is not None
+    }
     assert len(acked) == 6000 + 2 * count
     for reader in scene.readers:
         assert not acked - {one.number for one in reader.got}
@@ -216,9 +274,14 @@ def test_what_was_on_its_way_over_a_slow_link_that_is_cut(
 
 
 def lost(scene: Away) -> int:
-    """Messages that were acknowledged and did not come; each is counted, and a line says how many they are."""
+    """Messages that were acknowledged and did not come; each is counted, and a line says how many
+    they are."""
     got = {one.number for one in scene.readers[0].got}
-    missing = [s for s in scene.ledger.sent if s.topic.startswith("large/") and s.acked is not None and s.number not in got]
+    missing = [
+        s
+        for s in scene.ledger.sent
+        if s.topic.startswith("large/") and s.acked is not None and s.number not in got
+    ]
     lines = [text for host in scene.hosts for _, _, text in host.logs if "that it lacked" in text]
     assert scene.counted("log_lost") == len(missing)
     assert len(lines) == bool(missing)
@@ -278,7 +341,12 @@ def test_a_damaged_segment(routing: str) -> None:
 @pytest.mark.parametrize("tail", [0, 1 << 30], ids=["without a tail", "with one"])
 def test_who_was_away_before_it_had_subscribers(tail: int) -> None:
     """It is away once more a second after it was back, and wants more by then."""
-    events: list[Event] = [(0.5, part((0,), (1,))), (4.0, part()), (6.9, part((0,), (1,))), (14.9, part())]
+    events: list[Event] = [
+        (0.5, part((0,), (1,))),
+        (4.0, part()),
+        (6.9, part((0,), (1,))),
+        (14.9, part()),
+    ]
     scene = Away(2, 40, MB, 0.1, events, routing="interest", log_tail=tail)
     scene.begin = 7.0
     scene.length = 17.0
@@ -290,10 +358,16 @@ def test_who_was_away_before_it_had_subscribers(tail: int) -> None:
 @pytest.mark.parametrize("routing", some("interest"))
 def test_what_the_origin_counts_when_it_is_cut_off(routing: str) -> None:
     """Without a tail, for each of the others what it lacks."""
-    scene = Away(3, 40, MB, 0.1, [(1.9, part((0,), (1, 2))), (9.9, part())], routing=routing, log_tail=0)
+    scene = Away(
+        3, 40, MB, 0.1, [(1.9, part((0,), (1, 2))), (9.9, part())], routing=routing, log_tail=0
+    )
     scene.length = 12.0
     scene.run()
-    acked = [sent.number for sent in scene.ledger.sent if sent.topic.startswith("large/") and sent.acked is not None]
+    acked = [
+        sent.number
+        for sent in scene.ledger.sent
+        if sent.topic.startswith("large/") and sent.acked is not None
+    ]
     missing = [len(set(acked) - {got.number for got in reader.got}) for reader in scene.readers]
     assert min(missing) > 40
     assert scene.counted("log_lost") == sum(missing)

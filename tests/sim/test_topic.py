@@ -1,4 +1,5 @@
-"""Routing by topic in simulation: messages take the shortest ways, and repairs keep what is promised (docs/decisions/0020)."""
+"""Routing by topic in simulation: messages take the shortest ways, and repairs keep what is
+promised (docs/decisions/0020)."""
 
 from __future__ import annotations
 
@@ -18,9 +19,12 @@ from tests.sim.world import Host
 
 
 class Meshed(Scene):
-    """Brokers that are all linked, with delays that are told (ms); every client wants its own topic besides those of all."""
+    """Brokers that are all linked, with delays that are told (ms); every client wants its own topic
+    besides those of all."""
 
-    def __init__(self, seed: int, brokers: int, events: list[Event], delays: dict[tuple[int, int], float]) -> None:
+    def __init__(
+        self, seed: int, brokers: int, events: list[Event], delays: dict[tuple[int, int], float]
+    ) -> None:
         super().__init__(seed, brokers, events, routing="topic")
         self.world.loss = self.world.jitter = 0.0
         for (a, b), delay in delays.items():
@@ -40,7 +44,11 @@ def ways(host: Host, origin: Host) -> dict[str, str]:
     """Where an origin's messages go from a host: broker -> neighbour."""
     names = {h.id: h.name for h in host.world.hosts}
     found = host.running.federation.overlays.ways(origin.id).next
-    return {names[broker]: names[link.peer.id] for broker, link in found.items() if link.peer is not None}
+    return {
+        names[broker]: names[link.peer.id]
+        for broker, link in found.items()
+        if link.peer is not None
+    }
 
 
 def test_every_origin_has_its_own_tree() -> None:
@@ -54,7 +62,8 @@ def test_every_origin_has_its_own_tree() -> None:
 
 
 def test_a_dear_link_is_gone_around() -> None:
-    """Where a way through another broker saves more than it costs, that broker passes messages on."""
+    """Where a way through another broker saves more than it costs, that broker passes messages
+    on."""
     scene = Meshed(2, 4, [], far(4, b1_b3=40.0))
     result = scene.run()
     assert result.violations == [], "\n".join(result.transcript)
@@ -68,15 +77,19 @@ def test_a_dear_link_is_gone_around() -> None:
 
 @pytest.mark.parametrize("seed", (1, 2, 3))
 def test_a_relay_dies(seed: int) -> None:
-    """Who passed messages on is killed, and comes back: nothing is lost or twice, and order is kept."""
-    scene = Meshed(seed, 4, [(3.0, kill(0)), (5.0, start(0)), (6.5, kill(2, reset=False))], far(4, b1_b3=40.0))
+    """Who passed messages on is killed, and comes back: nothing is lost or twice, and order is
+    kept."""
+    scene = Meshed(
+        seed, 4, [(3.0, kill(0)), (5.0, start(0)), (6.5, kill(2, reset=False))], far(4, b1_b3=40.0)
+    )
     result = scene.run()
     assert result.violations == [], "\n".join(result.transcript)
     assert result.messages and result.deliveries > result.messages
 
 
 def test_what_was_known_before_a_repair_is_not_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers that the tree has lost for a moment tell their filters anew; nobody goes around the others for that."""
+    """Brokers that the tree has lost for a moment tell their filters anew; nobody goes around the
+    others for that."""
     learnt: list[float] = []
 
     def watched(self: Overlays, broker: bytes, topic_filter: str) -> None:
@@ -90,7 +103,8 @@ def test_what_was_known_before_a_repair_is_not_news(monkeypatch: pytest.MonkeyPa
 
 
 class Unheard(Meshed):
-    """b1's messages for b3 pass through b2. Somebody on b3 subscribes to something new while b2 cannot hear of it."""
+    """b1's messages for b3 pass through b2. Somebody on b3 subscribes to something new while b2
+    cannot hear of it."""
 
     def __init__(self, seed: int, events: list[Event]) -> None:
         super().__init__(seed, 4, events, far(4, near=4.0, b1_b3=40.0, b1_b2=2.0, b2_b3=2.0))
@@ -113,7 +127,9 @@ class Unheard(Meshed):
             self.world.after(at, publisher.publish, "new/x", 2)
 
 
-@pytest.mark.parametrize("wait", (0.3, subscription_barrier.WAIT), ids=("SUBACK at once", "SUBACK when all know"))
+@pytest.mark.parametrize(
+    "wait", (0.3, subscription_barrier.WAIT), ids=("SUBACK at once", "SUBACK when all know")
+)
 @pytest.mark.parametrize(
     "events",
     (
@@ -124,8 +140,11 @@ class Unheard(Meshed):
     ),
     ids=("it hangs", "the tree's link is cut", "shortly", "then it dies"),
 )
-def test_a_relay_that_has_not_heard(events: list[Event], wait: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is published after SUBACK arrives, also if the relay had not heard by then, drops it, and sends newer messages."""
+def test_a_relay_that_has_not_heard(
+    events: list[Event], wait: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is published after SUBACK arrives, also if the relay had not heard by then, drops it,
+    and sends newer messages."""
     monkeypatch.setattr(subscription_barrier, "WAIT", wait)
     scene = Unheard(1, events)
     result = scene.run()
@@ -138,7 +157,8 @@ def test_a_relay_that_has_not_heard(events: list[Event], wait: float, monkeypatc
 
 
 class Joined(Meshed):
-    """Brokers that route by topic, and one, the last, that comes later, routes otherwise, and goes."""
+    """Brokers that route by topic, and one, the last, that comes later, routes otherwise, and
+    goes."""
 
     def __init__(self, seed: int, otherwise: str) -> None:
         super().__init__(seed, 4, [(5.5, kill(3)), (7.0, start(3))], far(4, b0_b2=30.0))
@@ -151,12 +171,20 @@ class Joined(Meshed):
 
 
 @pytest.mark.parametrize("otherwise", ("flood", "interest"))
-def test_one_that_routes_otherwise_comes_and_goes(monkeypatch: pytest.MonkeyPatch, otherwise: str) -> None:
-    """All messages go back to the tree for as long as it is there, and nothing is lost. Whoever gets messages from a broker is
-    told ahead of each change, on the ways of up to then and on the next ones."""
+def test_one_that_routes_otherwise_comes_and_goes(
+    monkeypatch: pytest.MonkeyPatch, otherwise: str
+) -> None:
+    """All messages go back to the tree for as long as it is there, and nothing is lost. Whoever
+    gets messages from a broker is told ahead of each change, on the ways of up to then and on the
+    next ones."""
     told: list[tuple[bytes, bytes]] = []
     entered, left = [], []
-    enter, leave, send_over, send = Overlays._enter, Overlays._leave, Listings.send_over, Listings.send
+    enter, leave, send_over, send = (
+        Overlays._enter,
+        Overlays._leave,
+        Listings.send_over,
+        Listings.send,
+    )
 
     def over(self: Listings, link: Any, broker: bytes, kind: int, body: bytes) -> None:
         if kind == CHANGED:
@@ -169,14 +197,23 @@ def test_one_that_routes_otherwise_comes_and_goes(monkeypatch: pytest.MonkeyPatc
         return send(self, broker, kind, body)
 
     def watched_enter(self: Overlays, reachable: dict[bytes, None]) -> None:
-        live = [b for b in reachable if (link := self._federation.listings.link_to(b)) is not None and link.live]
+        live = [
+            b
+            for b in reachable
+            if (link := self._federation.listings.link_to(b)) is not None and link.live
+        ]
         told.clear()
         enter(self, reachable)
         assert told == [(b"", broker) for broker in live]
         entered.extend(live)
 
     def watched_leave(self: Overlays, reachable: dict[bytes, None]) -> None:
-        behind = [(o, b) for o, ways in self._ways.items() for b, link in ways.next.items() if link.state == "up"]
+        behind = [
+            (o, b)
+            for o, ways in self._ways.items()
+            for b, link in ways.next.items()
+            if link.state == "up"
+        ]
         told.clear()
         leave(self, reachable)
         assert [entry for entry in told if entry[0]] == behind
@@ -205,16 +242,18 @@ def test_mixed(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", (182, 81482, 90018, 90082, 90358, 90378, 2000766, 3000482))
 def test_schedules_that_broke_it(seed: int) -> None:
-    """182: a broker on the way learnt of a filter later than the origin. 81482: an origin that the directory did not know for
-    longer than it was waited for. 90018, 90378: what a neighbour replayed was passed on as if nothing were missing. 90358: the
-    same was asked for again and again. 2000766: messages passed through a broker that the tree had lost, and which had not
-    heard of a filter. 3000482: pieces of an answer were dropped, every time anew."""
+    """182: a broker on the way learnt of a filter later than the origin. 81482: an origin that the
+    directory did not know for longer than it was waited for. 90018, 90378: what a neighbour
+    replayed was passed on as if nothing were missing. 90358: the same was asked for again and
+    again. 2000766: messages passed through a broker that the tree had lost, and which had not heard
+    of a filter. 3000482: pieces of an answer were dropped, every time anew."""
     result = run_seed(seed)
     assert result.violations == [], "\n".join(result.transcript)
 
 
 def test_signalling_does_not_grow_with_topics() -> None:
-    """The paper pays 1,500 % for 60 topics: here it is what flooding costs, and the messages are a fraction of it."""
+    """The paper pays 1,500 % for 60 topics: here it is what flooding costs, and the messages are a
+    fraction of it."""
     flood, few, many = measure("flood", 60, 10), measure("topic", 3, 10), measure("topic", 60, 10)
     assert few.lost == many.lost == flood.lost == 0
     assert many.signalling < 1.3 * flood.signalling

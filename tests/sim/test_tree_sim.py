@@ -1,4 +1,5 @@
-"""Many pure Trees on a virtual clock: seeded topologies, delays and faults; every failure prints its seed.
+"""Many pure Trees on a virtual clock: seeded topologies, delays and faults; every failure prints
+its seed.
 
 SEEDS=n runs n schedules instead of the default; SEED=n runs that one alone.
 """
@@ -66,7 +67,8 @@ class Link:
 
 
 class World:
-    """Brokers and links. A link is a FIFO stream each way; a cut one holds what is sent, as TCP does."""
+    """Brokers and links. A link is a FIFO stream each way; a cut one holds what is sent, as TCP
+    does."""
 
     def __init__(self, seed: int, config: TreeConfig | None = None) -> None:
         self.seed = seed
@@ -101,14 +103,22 @@ class World:
         rng = self.rng
         for _ in range(n):
             host = rng.choice(["10.0.0.9", "10.0.0.10", "192.168.1.2", "fe80::1", "broker.example"])
-            self.add(rng.choice([1.0, 1.0, 2.5, round(rng.uniform(0, 9), 1)]), (host, 1000 + len(self.brokers)))
+            self.add(
+                rng.choice([1.0, 1.0, 2.5, round(rng.uniform(0, 9), 1)]),
+                (host, 1000 + len(self.brokers)),
+            )
         ids = list(self.brokers)
         density = rng.choice([0.0, 0.2, 0.5, 1.0])
         for i, a in enumerate(ids):
             anchor = rng.randrange(i) if i else -1
             for j in range(i):
                 if j == anchor or rng.random() < density:
-                    self.connect(a, ids[j], rng.uniform(0.0001, slowest) * rng.random(), jitter or rng.uniform(0, 0.003))
+                    self.connect(
+                        a,
+                        ids[j],
+                        rng.uniform(0.0001, slowest) * rng.random(),
+                        jitter or rng.uniform(0, 0.003),
+                    )
 
     # ---- clock ----
 
@@ -135,7 +145,11 @@ class World:
         broker = self.brokers[broker_id]
         broker.paused, broker.inbox, broker.seen = False, [], None
         broker.tree = Tree(
-            broker.identity, broker.capability, self.config, self.now, random.Random(self.rng.getrandbits(32))
+            broker.identity,
+            broker.capability,
+            self.config,
+            self.now,
+            random.Random(self.rng.getrandbits(32)),
         )
         self._settle(broker)
         for link in self.of[broker_id]:
@@ -210,12 +224,15 @@ class World:
         self.do(end, boot, opened)
 
     def close(self, link: Link, failed: bool, detect: tuple[float, float]) -> None:
-        """The session is over; each end that lives notices after its own time, then they dial again."""
+        """The session is over; each end that lives notices after its own time, then they dial
+        again."""
         link.session += 1
         link.held.clear()
         for end, session in link.up.items():
             broker, when = self.brokers[end], self.now + self.rng.uniform(*detect)
-            self.at(when, lambda e=broker, b=broker.boot, s=session: self._lose(link, e, b, s, failed))
+            self.at(
+                when, lambda e=broker, b=broker.boot, s=session: self._lose(link, e, b, s, failed)
+            )
         self.at(self.now + detect[1] + 0.1, lambda: self.dial(link))
 
     def _lose(self, link: Link, end: Broker, boot: int, session: int, failed: bool) -> None:
@@ -230,7 +247,11 @@ class World:
         self.sent += 1
 
         def pong() -> None:
-            self.do(sender, boot, lambda tree: tree.rtt_sample(peer, (self.now - sent_at) * 1000, self.now))
+            self.do(
+                sender,
+                boot,
+                lambda tree: tree.rtt_sample(peer, (self.now - sent_at) * 1000, self.now),
+            )
 
         def deliver() -> None:
             self.do(receiver, receiver.boot, arrived)
@@ -253,7 +274,9 @@ class World:
                 else:
                     action()
 
-        when = max(link.last.get(source, 0.0), self.now + link.delay + link.jitter * self.rng.random())
+        when = max(
+            link.last.get(source, 0.0), self.now + link.delay + link.jitter * self.rng.random()
+        )
         link.last[source] = when
         self.flying += 1
         self.at(when, arrive)
@@ -290,7 +313,8 @@ class World:
             action()
 
     def cut(self, links: Iterable[Link], seconds: float, noticed: bool) -> None:
-        """Links carry nothing for a while; either the ends notice (keep-alive) or all that was held arrives late."""
+        """Links carry nothing for a while; either the ends notice (keep-alive) or all that was held
+        arrives late."""
         for link in links:
             if link.cut:
                 continue
@@ -317,10 +341,16 @@ class World:
         while here.tree is not None and here.tree.parent is not None:
             link = self.links[frozenset((here.id, here.tree.parent))]
             above = self.brokers[here.tree.parent]
-            if not link.live or above.tree is None or not same_root(above.tree.root, here.tree.root):
+            if (
+                not link.live
+                or above.tree is None
+                or not same_root(above.tree.root, here.tree.root)
+            ):
                 return
             here, steps = above, steps + 1
-            assert here is not broker and steps <= len(self.brokers), f"seed {self.seed}: parent loop at {self.now}"
+            assert here is not broker and steps <= len(self.brokers), (
+                f"seed {self.seed}: parent loop at {self.now}"
+            )
 
     def forwarding(self) -> list[tuple[bytes, bytes]]:
         out = []
@@ -350,17 +380,22 @@ class World:
         return {b: find(b) for b in top}, cycles
 
     def check_quiet(self) -> None:
-        """One root for each component, the best there; forwarding links span it without a cycle; all ends agree."""
+        """One root for each component, the best there; forwarding links span it without a cycle;
+        all ends agree."""
         where = f"seed {self.seed} at {self.now}"
         components, _ = self.groups((k.a, k.b) for k in self.live_links())
         trees, cycles = self.groups(self.forwarding())
         assert cycles == 0, f"{where}: forwarding cycle"
         for broker_id, component in components.items():
             members = [self.brokers[b] for b, c in components.items() if c == component]
-            best = min((RootVector.of(m.identity, m.capability) for m in members), key=lambda v: v.key)
+            best = min(
+                (RootVector.of(m.identity, m.capability) for m in members), key=lambda v: v.key
+            )
             tree = self.brokers[broker_id].tree
             assert tree is not None
-            assert same_root(tree.root, best), f"{where}: {broker_id.hex()} follows {tree.root}, not {best}"
+            assert same_root(tree.root, best), (
+                f"{where}: {broker_id.hex()} follows {tree.root}, not {best}"
+            )
             assert tree.agreed, f"{where}: {broker_id.hex()} does not agree"
             assert tree.is_root == (best.id == broker_id)
             together = {b for b, t in trees.items() if t == trees[broker_id]}
@@ -368,7 +403,9 @@ class World:
             for peer, port in tree.ports.items():
                 back = self.brokers[peer].tree
                 if back is not None and broker_id in back.ports:
-                    assert port.forwarding == back.ports[broker_id].forwarding, f"{where}: one-way link"
+                    assert port.forwarding == back.ports[broker_id].forwarding, (
+                        f"{where}: one-way link"
+                    )
 
     def converged(self) -> bool:
         if self.flying:
@@ -378,7 +415,6 @@ class World:
         except AssertionError:
             return False
         return True
-
 
     def complete(self) -> bool:
         """Everything is up and has converged."""
@@ -429,23 +465,32 @@ def schedule(seed: int) -> World:
             link = rng.choice(links)
             link.delay = rng.uniform(0.0001, 0.06)
         elif kind == 5:
-            root = max((b for b in world.brokers.values() if b.tree), key=lambda b: b.capability, default=None)
+            root = max(
+                (b for b in world.brokers.values() if b.tree),
+                key=lambda b: b.capability,
+                default=None,
+            )
             if root is not None:
                 world.crash(root.id, silent=rng.random() < 0.3)
                 world.at(world.now + rng.uniform(0.05, 6.0), lambda v=root.id: world.restart(v))
         world.run(world.now + rng.choice([0.0, 0.01, 0.3, 1.0, 4.0]))
     world.run(world.now + 9.0 + KEEPALIVE[1])  # the last fault has passed and is known to all ends
-    # Roles of unused links may still be handed over when a cost follows its link, for half a round trip at a time.
+    # Roles of unused links may still be handed over when a cost follows its link, for half a round
+    # trip at a time.
     world.run(world.now + world.config.max_age_s + 4 * world.config.hello_s, world.converged)
     return world
 
 
 def watch(world: World) -> None:
-    if world.flying == 0 and not any(k.held for k in world.links.values()) and not any(
-        b.paused for b in world.brokers.values()
+    if (
+        world.flying == 0
+        and not any(k.held for k in world.links.values())
+        and not any(b.paused for b in world.brokers.values())
     ):
         _, cycles = world.groups(world.forwarding())
-        assert cycles == 0, f"seed {world.seed}: forwarding cycle at {world.now} with nothing in flight"
+        assert cycles == 0, (
+            f"seed {world.seed}: forwarding cycle at {world.now} with nothing in flight"
+        )
 
 
 CHUNK = 25
@@ -459,14 +504,17 @@ def test_schedules_end_in_one_spanning_tree(first: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_capabilities_that_change_end_in_one_tree_under_the_best(seed: int) -> None:
-    """Memory that is available comes and goes; old news of what a root could do must not live on."""
+    """Memory that is available comes and goes; old news of what a root could do must not live
+    on."""
     world = schedule(seed)
     rng = random.Random(seed)
     for _ in range(4):
         living = [broker for broker in world.brokers.values() if broker.tree is not None]
         for broker in rng.sample(living, min(len(living), rng.randint(1, 2))):
             broker.capability = capability = round(rng.uniform(0.0, 12.0), 1)
-            world.do(broker, broker.boot, lambda tree, c=capability: tree.set_capability(c, world.now))
+            world.do(
+                broker, broker.boot, lambda tree, c=capability: tree.set_capability(c, world.now)
+            )
         world.run(world.now + rng.choice([0.0, 0.05, 1.0]))
     world.run(world.now + 9.0 + KEEPALIVE[1])
     world.run(world.now + world.config.max_age_s + 4 * world.config.hello_s, world.converged)
@@ -478,12 +526,15 @@ SLOW_TIMERS = TreeConfig(hello_s=20.0, max_age_s=80.0, stall_s=200.0)
 
 @pytest.mark.parametrize("kill_root", [False, True])
 def test_noticed_deaths_are_repaired_by_events_alone(kill_root: bool) -> None:
-    """With timers of 20 s and more, a noticed death is repaired within some path delays: no timer takes part."""
+    """With timers of 20 s and more, a noticed death is repaired within some path delays: no timer
+    takes part."""
     for seed in seeds(60):
         world = World(seed, SLOW_TIMERS)
         world.random_graph(world.rng.randint(3, 12))
         world.started()
-        victims = [b for b in world.brokers.values() if b.tree is not None and b.tree.is_root == kill_root]
+        victims = [
+            b for b in world.brokers.values() if b.tree is not None and b.tree.is_root == kill_root
+        ]
         world.crash(world.rng.choice(victims).id, silent=False)
         world.run(world.now + 0.0101)  # all neighbours know
         assert world.run(world.now + 2.0, world.converged), f"seed {seed}: not repaired"
@@ -499,7 +550,8 @@ def test_start_of_a_mesh_is_quick() -> None:
 
 
 def test_news_of_a_dead_root_dies_with_its_age() -> None:
-    """The root vanishes and no link ever tells: max_age and one path delay later nobody follows it, nor ever again."""
+    """The root vanishes and no link ever tells: max_age and one path delay later nobody follows it,
+    nor ever again."""
     for seed in seeds(60):
         world = World(seed)
         world.random_graph(world.rng.randint(3, 12))
@@ -507,12 +559,18 @@ def test_news_of_a_dead_root_dies_with_its_age() -> None:
         dead = world.root()
         died = world.now
         dead.tree = None
-        bound = world.config.max_age_s + sum(sorted(k.delay + k.jitter for k in world.links.values())[-11:])
+        bound = world.config.max_age_s + sum(
+            sorted(k.delay + k.jitter for k in world.links.values())[-11:]
+        )
 
-        def nobody_follows(dead: Broker = dead, died: float = died, bound: float = bound, world: World = world) -> None:
+        def nobody_follows(
+            dead: Broker = dead, died: float = died, bound: float = bound, world: World = world
+        ) -> None:
             if world.now > died + bound:
                 for broker in world.brokers.values():
-                    assert broker.tree is None or broker.tree.root.id != dead.id, f"seed {world.seed} at {world.now}"
+                    assert broker.tree is None or broker.tree.root.id != dead.id, (
+                        f"seed {world.seed} at {world.now}"
+                    )
 
         world.after = nobody_follows
         world.run(died + 4.0)
@@ -533,12 +591,18 @@ def test_a_stopped_root_is_replaced_within_three_seconds_and_returns() -> None:
 
         def one_new_root(others: list[Broker] = others, root: Broker = root) -> bool:
             found = {b.tree.root.id for b in others if b.tree is not None}
-            return len(found) == 1 and root.id not in found and all(b.tree and b.tree.agreed for b in others)
+            return (
+                len(found) == 1
+                and root.id not in found
+                and all(b.tree and b.tree.agreed for b in others)
+            )
 
         assert world.run(stopped + 3.0, one_new_root), f"seed {seed}: root not replaced"
         world.run(stopped + 8.0)
         world._resume(root, root.boot)
-        assert world.run(world.now + 0.5, world.converged), f"seed {seed}: the old root did not return"
+        assert world.run(world.now + 0.5, world.converged), (
+            f"seed {seed}: the old root did not return"
+        )
         assert root.tree is not None and root.tree.is_root
 
 
@@ -554,7 +618,9 @@ def test_jitter_does_not_flap_the_tree() -> None:
         for broker in world.brokers.values():
             broker.parent_changes = 0
         world.run(world.now + 60.0)
-        assert not any(b.parent_changes for b in world.brokers.values()), f"seed {seed}: parents changed in quiet"
+        assert not any(b.parent_changes for b in world.brokers.values()), (
+            f"seed {seed}: parents changed in quiet"
+        )
 
 
 def test_a_schedule_repeats_exactly() -> None:

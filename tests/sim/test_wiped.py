@@ -1,7 +1,9 @@
-"""Brokers in a ring, one of which is killed and comes back without its data, which makes it another broker, while a link beside
-it fails, or another one of them: what others have of it reaches everybody, in order.
+"""Brokers in a ring, one of which is killed and comes back without its data, which makes it another
+broker, while a link beside it fails, or another one of them: what others have of it reaches
+everybody, in order.
 
-SEEDS=n runs n schedules instead of the default, FIRST=k begins with seed k, ROUTING=r runs one routing mode.
+SEEDS=n runs n schedules instead of the default, FIRST=k begins with seed k, ROUTING=r runs one
+routing mode.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Ring:
         count = rng.choice((3, 4, 5, 5))
         self.cables = [tuple(sorted((index, (index + 1) % count))) for index in range(count)]
         for index in range(count):
-            host = world.add(discovery="multicast", routing=self.routing, capability=float(rng.randint(1, 99)))
+            host = world.add(
+                discovery="multicast", routing=self.routing, capability=float(rng.randint(1, 99))
+            )
             self.disks[index] = Disk(world, host, sync=False)
         for one in range(count):
             for other in range(one):
@@ -46,15 +50,26 @@ class Ring:
             host.start()
         self.wiped = rng.choice(world.hosts)
         self.killed = {self.wiped.index}
-        self.subscribers = [self._client(f"sub{host.index}", index) for index, host in enumerate(world.hosts)]
-        self.publishers = [self._client(f"pub{host.index}", index) for index, host in enumerate(world.hosts)]
+        self.subscribers = [
+            self._client(f"sub{host.index}", index) for index, host in enumerate(world.hosts)
+        ]
+        self.publishers = [
+            self._client(f"pub{host.index}", index) for index, host in enumerate(world.hosts)
+        ]
         for client in self.subscribers:
             client.filters = [("#", 2)]
         for client in (*self.subscribers, *self.publishers):
             world.after(rng.uniform(0.0, 0.3), client.connect)
 
     def _client(self, name: str, index: int) -> SimClient:
-        return SimClient(self.world, self.ledger, name, self.world.hosts[index], version=4, retry=self.rng.choice((0.02, 0.3)))
+        return SimClient(
+            self.world,
+            self.ledger,
+            name,
+            self.world.hosts[index],
+            version=4,
+            retry=self.rng.choice((0.02, 0.3)),
+        )
 
     def _wipe(self) -> None:
         self.wiped.kill()
@@ -81,7 +96,11 @@ class Ring:
             lasts = rng.uniform(0.5, 4.0)
             kind = rng.choice(("cut", "cut", "cut", "stop", "kill"))
             if kind == "cut":
-                near = [cable for cable in self.cables if rng.random() < 0.3 or self.wiped.index in cable]
+                near = [
+                    cable
+                    for cable in self.cables
+                    if rng.random() < 0.3 or self.wiped.index in cable
+                ]
                 cable = rng.choice(near or self.cables)
                 world.after(at, self._cut, cable)
                 world.after(at + lasts, self._mend, cable)
@@ -98,7 +117,12 @@ class Ring:
         world.run(3.0)
         for publisher in self.publishers:
             for number in range(int(length / PAUSE)):
-                world.after(number * PAUSE + self.rng.uniform(0, PAUSE), publisher.publish, f"t/{publisher.name}", 1 + number % 2)
+                world.after(
+                    number * PAUSE + self.rng.uniform(0, PAUSE),
+                    publisher.publish,
+                    f"t/{publisher.name}",
+                    1 + number % 2,
+                )
         self._faults()
         world.run(length + 12.0)
         there = [client for client in self.subscribers if client.host.index not in self.killed]
@@ -108,7 +132,8 @@ class Ring:
         return world.violations
 
     def _check_order(self, client: SimClient) -> None:
-        """What comes of one broker of each publisher comes in order; that without its data is another one."""
+        """What comes of one broker of each publisher comes in order; that without its data is
+        another one."""
         last: dict[tuple[str, bool], int] = {}
         seen: set[int] = set()
         for each in client.got:
@@ -120,27 +145,39 @@ class Ring:
             if last.get((sent.topic, later), -1) > each.number:
                 before = self.ledger.sent[last[sent.topic, later]]
                 times = [f"{at - self.world.started:.3f}" for at in (sent.at, before.at, each.at)]
-                what = f"{each.number} ({sent.life}, {times[0]}) after {before.number} ({times[1]}) at {times[2]}"
+                what = (
+                    f"{each.number} ({sent.life}, {times[0]}) after {before.number} "
+                    f"({times[1]}) at {times[2]}"
+                )
                 self.world.violation("order", f"{client.name}: {what}")
             last[sent.topic, later] = max(last.get((sent.topic, later), -1), each.number)
 
     def _check_all(self, there: list[SimClient]) -> None:
-        """What one of these got, all got, and what was acknowledged at a broker that kept its data."""
+        """What one of these got, all got, and what was acknowledged at a broker that kept its
+        data."""
         got = [{each.number for each in client.got} for client in there]
         somewhere = set().union(*got)
         for sent in self.ledger.sent:
-            if sent.acked is None or (sent.number not in somewhere and sent.life[0] == self.wiped.index):
+            if sent.acked is None or (
+                sent.number not in somewhere and sent.life[0] == self.wiped.index
+            ):
                 continue
             for client, numbers in zip(there, got, strict=True):
                 if sent.number not in numbers and sent.at > client.interests[0].since:
-                    what = f"{client.name} lacks {sent.number} ({sent.life}, {sent.at - self.world.started:.3f})"
+                    what = (
+                        f"{client.name} lacks {sent.number} "
+                        f"({sent.life}, {sent.at - self.world.started:.3f})"
+                    )
                     self.world.violation("lost", what)
 
 
 @pytest.mark.parametrize("seed", (32, 92, 254))
-def test_what_one_has_of_a_broker_that_is_gone_is_for_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With routing by topic nobody passed it on: the next broker between them took it for history, what did not take the tree was
-    not compared, or what had been left out on another way was taken for unwanted."""
+def test_what_one_has_of_a_broker_that_is_gone_is_for_all(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With routing by topic nobody passed it on: the next broker between them took it for history,
+    what did not take the tree was not compared, or what had been left out on another way was taken
+    for unwanted."""
     monkeypatch.setenv("ROUTING", "topic")
     assert Ring(seed).run() == []
 

@@ -1,4 +1,5 @@
-"""A client that goes where a broker sends it that drains, and knows which brokers keep its session in a journal."""
+"""A client that goes where a broker sends it that drains, and knows which brokers keep its session
+in a journal."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from tests.sim.clients import SimClient
 
 
 class Roamer(SimClient):
-    """A client that goes where a broker sends it that drains; if it is told nothing, it waits for its broker."""
+    """A client that goes where a broker sends it that drains; if it is told nothing, it waits for
+    its broker."""
 
     def _packet(self, packet: Packet) -> None:
         refused = isinstance(packet, Connack) and packet.code

@@ -1,4 +1,5 @@
-"""Routing by interest: a message crosses the links on the ways to brokers that want it, each once, and no others."""
+"""Routing by interest: a message crosses the links on the ways to brokers that want it, each once,
+and no others."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ class Ways:
             if self.watching and not data[0] & 1:
                 for link in links:
                     if link is not source:
-                        self.crossed[host.index, self._index(link.peer.id), topic_of(data).decode()] += count
+                        self.crossed[
+                            host.index, self._index(link.peer.id), topic_of(data).decode()
+                        ] += count
             send(data, count, links, source)
 
         relay._send = watched  # type: ignore[method-assign]
@@ -46,13 +49,19 @@ class Ways:
         self.tree, self.sessions = self._tree(), self._sessions()
 
     def _sessions(self) -> list[tuple[int, list[str]]]:
-        """Return whose sessions are where: as long as several of a client are being made one, more brokers want what it wants."""
+        """Return whose sessions are where: as long as several of a client are being made one, more
+        brokers want what it wants."""
         return [(host.index, sorted(host.running.sessions)) for host in self.world.alive()]
 
     def _tree(self) -> list[tuple[int, list[int]]]:
         hosts = self.world.alive()
         keys = [host.running.relay.key for host in hosts]
-        links = ((h.index, k.peer) for h in hosts for key in keys for k in h.running.federation.interest.everywhere(key))
+        links = (
+            (h.index, k.peer)
+            for h in hosts
+            for key in keys
+            for k in h.running.federation.interest.everywhere(key)
+        )
         return [(index, [self._index(peer.id)]) for index, peer in links if peer is not None]
 
     def rested(self) -> bool:
@@ -60,7 +69,8 @@ class Ways:
         return self.tree == self._tree()
 
     def check(self, sent: list[Sent]) -> None:
-        """Report links that these messages, all that were published meanwhile, crossed in vain, not at all or too often."""
+        """Report links that these messages, all that were published meanwhile, crossed in vain, not
+        at all or too often."""
         if not self.rested() or self.sessions != self._sessions():
             return
         expected: Counter[Way] = Counter()
@@ -70,11 +80,17 @@ class Ways:
         for way in sorted(expected.keys() | self.crossed.keys()):
             if expected[way] != self.crossed[way]:
                 a, b, topic = way
-                text = f"{topic} crossed from b{a} to b{b} {self.crossed[way]} times, not {expected[way]}"
+                text = (
+                    f"{topic} crossed from b{a} "
+                    f"to b{b} {self.crossed[way]} times, not {expected[way]}"
+                )
                 self.world.violation("ways", text)
 
-    def _expect(self, host: Host, source: Host | None, topic: str, expected: Counter[Way], key: bytes) -> bool:
-        """Walk the tree of an origin away from `source`; whether somebody from here on wants the topic."""
+    def _expect(
+        self, host: Host, source: Host | None, topic: str, expected: Counter[Way], key: bytes
+    ) -> bool:
+        """Walk the tree of an origin away from `source`; whether somebody from here on wants the
+        topic."""
         node = host.running
         wanted = not node.federation.interest.selective or bool(node.fanout.trie.match(topic))
         for link in node.federation.interest.everywhere(key):

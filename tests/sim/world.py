@@ -1,7 +1,8 @@
 """A world for pure nodes: hosts, byte streams and datagrams on a virtual clock, all from one seed.
 
-Streams behave as TCP does: in order, cut anywhere, limited by a window and a rate; what a cut swallows is sent again when
-it heals; a reset that is lost leaves the other end half open. Hosts can be killed, unplugged, stopped and continued.
+Streams behave as TCP does: in order, cut anywhere, limited by a window and a rate; what a cut
+swallows is sent again when it heals; a reset that is lost leaves the other end half open. Hosts can
+be killed, unplugged, stopped and continued.
 """
 
 from __future__ import annotations
@@ -41,11 +42,33 @@ class End:
     """One end of a stream; the `Transport` of a node's connection."""
 
     __slots__ = (
-        "arrived", "black", "buffer", "conn", "early", "far", "flying", "free_at", "host", "inbox", "key", "last_arrival",
-        "number", "paused", "peer", "reading", "resent", "segments", "size", "stalled", "state", "world",
-    )  # fmt: skip
+        "arrived",
+        "black",
+        "buffer",
+        "conn",
+        "early",
+        "far",
+        "flying",
+        "free_at",
+        "host",
+        "inbox",
+        "key",
+        "last_arrival",
+        "number",
+        "paused",
+        "peer",
+        "reading",
+        "resent",
+        "segments",
+        "size",
+        "stalled",
+        "state",
+        "world",
+    )
 
-    def __init__(self, world: World, host: Host | None, number: int, far: Far | None = None) -> None:
+    def __init__(
+        self, world: World, host: Host | None, number: int, far: Far | None = None
+    ) -> None:
         """`number`: even where the connection was made, odd at the end that accepted it."""
         self.world = world
         self.host = host  # None: on the same host as the peer, never cut off from it
@@ -63,7 +86,8 @@ class End:
         self.segments = 0  # sent
         self.arrived = 0  # at the peer, in order
         self.early: dict[int, bytes | None] = {}  # overtook what a cut swallowed
-        self.stalled: list[tuple[int, bytes | None]] = []  # arrived nowhere: a cut swallowed it; None is the FIN
+        # What arrived nowhere, as a cut swallowed it; None is the FIN.
+        self.stalled: list[tuple[int, bytes | None]] = []
         self.resent = 0  # of these, sent again and not arrived
         self.inbox: deque[bytes | None] = deque()  # arrived, not read
         self.reading = True
@@ -165,11 +189,17 @@ class End:
     def _writable(self) -> None:
         conn, host = self.conn, self.host
         if conn is not None and host is not None and self.state != "closed":
-            host.do(lambda node: conn.writable(self.world.now) if not self.paused else None, conn.node)
+            host.do(
+                lambda node: conn.writable(self.world.now) if not self.paused else None, conn.node
+            )
 
     def _fly(self, data: bytes | None) -> None:
         world = self.world
-        line = world.lines.get((self.host.index, self.peer.host.index)) if self.host and self.peer.host else None
+        line = (
+            world.lines.get((self.host.index, self.peer.host.index))
+            if self.host and self.peer.host
+            else None
+        )
         if line is not None:  # all streams share it
             free_at = line.free_at = max(line.free_at, world.now) + len(data or b"") / line.rate
         else:
@@ -180,7 +210,9 @@ class End:
         arrival = free_at + world.latency(self.host, self.peer.host)
         if arrival > self.last_arrival:
             self.last_arrival = arrival
-        heapq.heappush(world.heap, (self.last_arrival, next(world.order), self._arrive, (self.segments, data)))
+        heapq.heappush(
+            world.heap, (self.last_arrival, next(world.order), self._arrive, (self.segments, data))
+        )
         self.segments += 1
 
     def _arrive(self, number: int, data: bytes | None) -> None:
@@ -204,7 +236,9 @@ class End:
             if data is not None and self.state != "closed":
                 peer.send_reset()
             return
-        world.heard = zlib.crc32(data or b"", (world.heard + self.number + hash(world.now)) & 0xFFFFFFFF)
+        world.heard = zlib.crc32(
+            data or b"", (world.heard + self.number + hash(world.now)) & 0xFFFFFFFF
+        )
         peer.inbox.append(data)
         if peer.reading:
             peer.read()
@@ -217,7 +251,9 @@ class End:
         self.resent += len(stalled)
         for number, data in stalled:
             when += len(data or b"") / world.rate
-            world.at(when + world.latency(self.host, self.peer.host), self._arrive_again, number, data)
+            world.at(
+                when + world.latency(self.host, self.peer.host), self._arrive_again, number, data
+            )
 
     def _arrive_again(self, number: int, data: bytes | None) -> None:
         self.resent -= 1
@@ -225,7 +261,8 @@ class End:
 
     @property
     def stuck(self) -> bool:
-        """Whether the peer gets nothing of what is written now: it comes behind what a cut swallowed, which is not there yet."""
+        """Whether the peer gets nothing of what is written now: it comes behind what a cut
+        swallowed, which is not there yet."""
         return bool(self.stalled or self.resent)
 
     def read(self) -> None:
@@ -302,7 +339,14 @@ class Host:
         self.boot = max(self.boot + 1, 1 + int(world.now))  # seconds, as of a real broker
         settings = {**self.config}
         boot = settings.pop("boot", self.boot)
-        config = NodeConfig(id=self.id, boot=boot, name=self.name, host=self.address[0], port=self.address[1], **settings)
+        config = NodeConfig(
+            id=self.id,
+            boot=boot,
+            name=self.name,
+            host=self.address[0],
+            port=self.address[1],
+            **settings,
+        )
         rng = random.Random(world.rng.getrandbits(64))
         self.paused = False
         self._pending.clear()
@@ -372,7 +416,8 @@ class Host:
                 self._tick(self._serial, self.node)
 
     def do(self, call: Callable[[Node], Any], node: Node) -> None:
-        """Let the node do something, now or when it goes on; then flush, take effects, arm the timer."""
+        """Let the node do something, now or when it goes on; then flush, take effects, arm the
+        timer."""
         if self.node is not node:
             return
         if self.paused:
@@ -432,7 +477,8 @@ class World:
         self.verbose = verbose
         self.rng = random.Random(seed)
         self.skew = 1.0  # s that clocks are wrong by at most
-        self.fastest = -1e9  # s; of the clock that has been most ahead: others go on behind what they have heard of it
+        # s; of the clock that has been most ahead: others go on behind what they have heard of it.
+        self.fastest = -1e9
         self.now = 100.0
         self.started = self.now
         self.limit = self.now + until
@@ -473,7 +519,9 @@ class World:
     def after(self, delay: float, call: Callable[..., Any], *args: Any) -> None:
         heapq.heappush(self.heap, (self.now + delay, next(self.order), call, args))
 
-    def run(self, seconds: float, done: Callable[[], bool] | None = None, every: float = 0.1) -> bool:
+    def run(
+        self, seconds: float, done: Callable[[], bool] | None = None, every: float = 0.1
+    ) -> bool:
         """Run for some virtual seconds, or until `done`, looked at `every` so often."""
         until = self.now + seconds
         look = self.now
@@ -522,7 +570,8 @@ class World:
         return [host for host in self.hosts if host.alive]
 
     def who(self, life: tuple[int, int]) -> tuple[int, int]:
-        """Return the life of a broker as others may see it: with a journal it goes on where it was."""
+        """Return the life of a broker as others may see it: with a journal it goes on where it
+        was."""
         return (life[0], 0) if life[0] in self.kept else life
 
     def lives(self, life: tuple[int, int]) -> bool:
@@ -544,7 +593,9 @@ class World:
         key = (a.index, b.index)
         base = self._base.get(key)
         if base is None:
-            base = self._base[key] = self._base[b.index, a.index] = self.rng.uniform(0.0001, self.slowest)
+            base = self._base[key] = self._base[b.index, a.index] = self.rng.uniform(
+                0.0001, self.slowest
+            )
         return base + self.rng.random() * self.jitter
 
     def connected(self, a: Host, b: Host) -> bool:
@@ -554,7 +605,9 @@ class World:
         side = self._side
         if side and side.get(a.index, 0) != side.get(b.index, 0):
             return False
-        return not self.blocked or (min(a.index, b.index), max(a.index, b.index)) not in self.blocked
+        return (
+            not self.blocked or (min(a.index, b.index), max(a.index, b.index)) not in self.blocked
+        )
 
     def reaches(self, a: End, b: End) -> bool:
         if a.black or b.black:
@@ -629,7 +682,9 @@ class World:
         else:
             self.after(there, self._syn, source, node, target, dial, fail)
 
-    def _syn(self, source: Host, node: Node, target: Host, dial: Dial, fail: Callable[[str], None]) -> None:
+    def _syn(
+        self, source: Host, node: Node, target: Host, dial: Dial, fail: Callable[[str], None]
+    ) -> None:
         if not self.connected(source, target):
             self.after(DIAL_TIMEOUT, fail, "timed out")
         elif not target.alive or not target.listening:
@@ -670,9 +725,17 @@ class World:
         for host in self.hosts:
             if not host.alive or not self.connected(source, host):
                 continue
-            copies = 0 if host is not source and rng.random() < self.loss else 2 if rng.random() < 0.05 else 1
+            copies = (
+                0
+                if host is not source and rng.random() < self.loss
+                else 2
+                if rng.random() < 0.05
+                else 1
+            )
             for _ in range(copies):
-                self.after(self.latency(source, host), self._datagram, source, host, host.node, data)
+                self.after(
+                    self.latency(source, host), self._datagram, source, host, host.node, data
+                )
 
     def _datagram(self, source: Host, host: Host, node: Node, data: bytes) -> None:
         if self.connected(source, host):

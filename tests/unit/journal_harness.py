@@ -7,13 +7,29 @@ import random
 from typing import Any
 
 from broker.config.node_config import NodeConfig
-from broker.core.effects import Append, Begin, Discard, Effect, TailDrop, TailRead, TailSync, TailWrite
+from broker.core.effects import (
+    Append,
+    Begin,
+    Discard,
+    Effect,
+    TailDrop,
+    TailRead,
+    TailSync,
+    TailWrite,
+)
 from broker.core.message import Message
 from broker.core.session import RELEASED, Repeat, Session
 from broker.node import Node
 from broker.persistence.journal import Durability
 from broker.persistence.log_tail import TailLoaded
-from broker.persistence.records import HEADER_SIZE, Cut, began_anew, decode_header, encode_header, read_frames
+from broker.persistence.records import (
+    HEADER_SIZE,
+    Cut,
+    began_anew,
+    decode_header,
+    encode_header,
+    read_frames,
+)
 from broker.persistence.recovery import Image
 from broker.persistence.tail_segment import read_frames as read_segment
 from tests.unit.node_harness import World
@@ -24,7 +40,8 @@ DiskEffect = Append | Begin | Discard | TailWrite | TailRead | TailSync | TailDr
 
 
 class Files:
-    """The disk. `lazy`: says nothing until `tell`; `broken`: writes nothing; `crowded`: begins nothing."""
+    """The disk. `lazy`: says nothing until `tell`; `broken`: writes nothing; `crowded`: begins
+    nothing."""
 
     def __init__(self) -> None:
         self.generations: dict[int, bytearray] = {}
@@ -41,7 +58,9 @@ class Files:
             return
         if isinstance(effect, Discard):
             for generation in [
-                g for g in self.generations if (g == effect.generation if effect.failed else g < effect.generation)
+                g
+                for g in self.generations
+                if (g == effect.generation if effect.failed else g < effect.generation)
             ]:
                 del self.generations[generation]
             return
@@ -49,7 +68,9 @@ class Files:
             error = self.broken or self.crowded or ("" if effect.anew else self.failed)
             if not error:
                 assert effect.generation not in self.generations
-                self.generations[effect.generation] = bytearray(encode_header(ID, effect.generation, anew=effect.anew))
+                self.generations[effect.generation] = bytearray(
+                    encode_header(ID, effect.generation, anew=effect.anew)
+                )
                 self.failed = ""
             self.untold.append((effect, error or None))
             return
@@ -66,7 +87,11 @@ class Files:
             return
         if isinstance(effect, TailRead):
             found = self.segments.get(effect.segment)
-            answer = "No such file" if found is None else bytes(found[effect.offset : effect.offset + effect.size])
+            answer = (
+                "No such file"
+                if found is None
+                else bytes(found[effect.offset : effect.offset + effect.size])
+            )
         elif isinstance(effect, TailWrite) and answer is None:
             data = self.segments.setdefault(effect.segment, bytearray())
             assert len(data) == effect.offset
@@ -105,7 +130,9 @@ class Files:
 class Durable(World):
     """A world whose node has a journal."""
 
-    def __init__(self, *, sync: bool = False, files: Files | None = None, at: float = 1000.0, **config: Any) -> None:
+    def __init__(
+        self, *, sync: bool = False, files: Files | None = None, at: float = 1000.0, **config: Any
+    ) -> None:
         super().__init__(id=ID, **config)
         self.config, self.sync = config, sync
         self.files = files or Files()
@@ -141,7 +168,9 @@ class Durable(World):
 
     def again(self, after: float = 0.0, files: Files | None = None) -> Durable:
         """The same broker, killed now and started `after` s."""
-        return Durable(sync=self.sync, files=files or self.files, at=self.now + after, **self.config)
+        return Durable(
+            sync=self.sync, files=files or self.files, at=self.now + after, **self.config
+        )
 
 
 def picture(world: World) -> dict[str, Any]:
@@ -152,7 +181,13 @@ def picture(world: World) -> dict[str, Any]:
     for part in range(256):
         for mark in digests.marks(bytes((part,))):
             message = world.node.retained.living(mark, world.now)
-            retained[mark.topic] = (mark.time, mark.key, mark.death, mark.dead, None if message is None else _message(message))
+            retained[mark.topic] = (
+                mark.time,
+                mark.key,
+                mark.death,
+                mark.dead,
+                None if message is None else _message(message),
+            )
     return {"sessions": sessions, "retained": retained, "digest": digests.whole}
 
 
@@ -161,21 +196,39 @@ def _session(session: Session) -> dict[str, Any]:
     for packet_id, sent in session.inflight.items():
         outgoing = session.unpacked(sent) if isinstance(sent, bytes) else sent
         # what was sent to a client of MQTT 3 has no properties any more, as long as it is connected
-        inflight[packet_id] = "released" if outgoing is RELEASED else (*_outgoing(outgoing)[:2], *_outgoing(outgoing)[3:])
+        inflight[packet_id] = (
+            "released"
+            if outgoing is RELEASED
+            else (*_outgoing(outgoing)[:2], *_outgoing(outgoing)[3:])
+        )
     queue = []
     for outgoing in session.queue:
         if isinstance(outgoing, Repeat):
             inflight[outgoing.packet_id] = (*_outgoing(outgoing)[:2], *_outgoing(outgoing)[3:])
         elif not outgoing.message.expired(session.node.now):
             queue.append(_outgoing(outgoing))
-    subscriptions = {(s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier) for s in session.subscriptions.values()}
+    subscriptions = {
+        (s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier)
+        for s in session.subscriptions.values()
+    }
     whose = (session.username, session.owner, session.born, session.floor)
     fixed = (whose, session.expiry, session.stamp, session.clean, frozenset(session.incoming))
-    return {"inflight": inflight, "queue": queue, "subscriptions": subscriptions, "fixed": fixed, "will": session.will}
+    return {
+        "inflight": inflight,
+        "queue": queue,
+        "subscriptions": subscriptions,
+        "fixed": fixed,
+        "will": session.will,
+    }
 
 
 def _message(m: Message) -> tuple[Any, ...]:
-    return m.topic, m.payload, m.properties, None if m.expires_at is None else round(m.expires_at, 1)
+    return (
+        m.topic,
+        m.payload,
+        m.properties,
+        None if m.expires_at is None else round(m.expires_at, 1),
+    )
 
 
 def _outgoing(o: Any) -> tuple[Any, ...]:

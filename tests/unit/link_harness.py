@@ -26,13 +26,18 @@ FAR = b"f" * 8  # an origin somewhere behind the neighbour
 def bridge(number: int, *, boot: int = 1, capability: float = 1.0, **values: str) -> Connect:
     """The CONNECT of broker `number`; values that are "" are left out."""
     told = {
-        "cluster": "mqttree", "protocol": str(NEWEST), "boot": str(boot), "address": f"10.0.0.{number}:1883",
+        "cluster": "mqttree",
+        "protocol": str(NEWEST),
+        "boot": str(boot),
+        "address": f"10.0.0.{number}:1883",
         "name": f"b{number}",
         "capability": str(capability),
-    }  # fmt: skip
+    }
     told |= values
     client_id = told.pop("client_id", bid(number).hex())
-    properties: Any = {Property.USER_PROPERTY: [(key, value) for key, value in told.items() if value]}
+    properties: Any = {
+        Property.USER_PROPERTY: [(key, value) for key, value in told.items() if value]
+    }
     return Connect("MQTT", 5, True, 2, client_id, None, None, None, properties, bridge=True)
 
 
@@ -65,20 +70,27 @@ def message(
 class Neighbour:
     """A broker that calls the node and says what it is told."""
 
-    def __init__(self, world: World, number: int, *, boot: int = 1, link: bool = True, **values: Any) -> None:
+    def __init__(
+        self, world: World, number: int, *, boot: int = 1, link: bool = True, **values: Any
+    ) -> None:
         self.world = world
         self.number = number
         self.boot = boot
         self.capability = values.get("capability", 1.0)
         self.transport = FakeTransport()
-        self.conn = world.node.connection_made("in", f"10.0.0.{number}:40000", "tcp", self.transport, world.now)
+        self.conn = world.node.connection_made(
+            "in", f"10.0.0.{number}:40000", "tcp", self.transport, world.now
+        )
         self.transport.conn = self.conn
         self.reader = PacketReader()
         self.told = 0
         self.answers = True  # to what asks whether it has handled what came before
         world.peers.append(self)  # type: ignore[arg-type]
         if link:
-            self.send(encode_packet(bridge(number, boot=boot, **values), 5), encode_packet(Connack(False, 0), 5))
+            self.send(
+                encode_packet(bridge(number, boot=boot, **values), 5),
+                encode_packet(Connack(False, 0), 5),
+            )
             assert self.up, world.logged[-1:]
 
     def send(self, *data: bytes) -> None:
@@ -110,7 +122,12 @@ class Neighbour:
 
     def control(self) -> list[tuple[int, bytes]]:
         """The records that came: (type, body)."""
-        return [record for first, body in self.take() if first == 0xC0 for record in decode_records(body)]
+        return [
+            record
+            for first, body in self.take()
+            if first == 0xC0
+            for record in decode_records(body)
+        ]
 
     def records(self, kind: int) -> list[bytes]:
         """Bodies of the records of a kind that came."""
@@ -119,23 +136,33 @@ class Neighbour:
     def bpdu(self, root: RootVector, role: Role, echo: Role, seq: int = 1, **more: Any) -> None:
         self.told += 1
         cost = more.pop("path_cost_us", 0)
-        said = Bpdu(root, seq, cost, round(self.capability * 10), role, echo, number=self.told, **more)
+        said = Bpdu(
+            root, seq, cost, round(self.capability * 10), role, echo, number=self.told, **more
+        )
         self.send(ping((BPDU, bpdus.encode(said))))
 
     def child(self) -> None:
-        """Become a child of the node in the tree, which has nothing new to say: the link goes live."""
+        """Become a child of the node in the tree, which has nothing new to say: the link goes
+        live."""
         own = self.world.node.federation.tree.root
         self.bpdu(own, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
         self.send(ping((SEEN, b"")))
         self.send(ping((SEEN, encode_vector(self.world.node.relay.vector))))
         if not self.link().live:
-            self.world.advance(FETCH_TIME)  # others were asked for what it may lack, and do not answer
+            # Others were asked for what it may lack, and do not answer.
+            self.world.advance(FETCH_TIME)
         assert self.link().live
         self.take()
 
 
 def lone(**config: Any) -> World:
-    values: dict[str, Any] = {"id": OWN, "boot": 1_000, "capability": 9.0, "host": "10.0.0.200", "seeds": ()} | config
+    values: dict[str, Any] = {
+        "id": OWN,
+        "boot": 1_000,
+        "capability": 9.0,
+        "host": "10.0.0.200",
+        "seeds": (),
+    } | config
     return World(discovery="static", **values)
 
 
@@ -153,4 +180,8 @@ def unharmed(world: World) -> None:
 
 
 def warnings(world: World) -> list[str]:
-    return [line for level, line in world.lines if level != "debug" and line.startswith(("broker at", "link to"))]
+    return [
+        line
+        for level, line in world.lines
+        if level != "debug" and line.startswith(("broker at", "link to"))
+    ]

@@ -1,4 +1,5 @@
-"""One node on a virtual clock, and clients that speak to it in packets over transports that only remember."""
+"""One node on a virtual clock, and clients that speak to it in packets over transports that only
+remember."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ P = TypeVar("P")
 
 
 class FakeTransport:
-    """Remembers what was written. With `capacity` (bytes) it says "enough" beyond that, until `read` makes room."""
+    """Remembers what was written. With `capacity` (bytes) it says "enough" beyond that, until
+    `read` makes room."""
 
     def __init__(self) -> None:
         self.conn: Connection | None = None
@@ -54,7 +56,11 @@ class FakeTransport:
         assert data
         self.writes += 1
         self.written += data
-        if self.capacity is not None and len(self.written) > self.capacity and self.conn is not None:
+        if (
+            self.capacity is not None
+            and len(self.written) > self.capacity
+            and self.conn is not None
+        ):
             self.conn.pause()
 
     def close(self) -> None:
@@ -85,7 +91,9 @@ class World:
     def __init__(self, *, hooks: Hooks | None = None, **config: Any) -> None:
         self.now = 1000.0
         self.lines: list[tuple[str, str]] = []
-        self.node = Node(NodeConfig(**config), self.now, 1.7e9, random.Random(1), hooks=hooks, log=self._log)
+        self.node = Node(
+            NodeConfig(**config), self.now, 1.7e9, random.Random(1), hooks=hooks, log=self._log
+        )
         self.node.federation.propagation._begins_until = 0.0  # it has been there for a while
         self.effects: list[Effect] = []
         self.peers: list[FakeClient] = []
@@ -107,7 +115,11 @@ class World:
         while True:
             self.node.flush()
             self.effects += self.node.take_effects()
-            gone = [p for p in self.peers if (p.transport.closing or p.transport.aborted) and not p.conn.closed]
+            gone = [
+                p
+                for p in self.peers
+                if (p.transport.closing or p.transport.aborted) and not p.conn.closed
+            ]
             for peer in gone:
                 if peer.transport.aborted or not peer.conn.backlog:
                     self.node.connection_lost(peer.conn, "closed", self.now)
@@ -158,7 +170,8 @@ class World:
         return client
 
     def answer(self, kind: type[Effect], result: Any) -> int:
-        """Answer every effect of a kind that waits; `result` may be a function of the effect. Returns how many."""
+        """Answer every effect of a kind that waits; `result` may be a function of the effect.
+        Returns how many."""
         waiting = [e for e in self.effects if isinstance(e, kind)]
         for effect in waiting:
             self.effects.remove(effect)
@@ -177,7 +190,9 @@ class FakeClient:
         self.world = world
         self.version = version
         self.transport = FakeTransport()
-        self.conn = world.node.connection_made("in", f"peer:{len(world.peers)}", "tcp", self.transport, world.now)
+        self.conn = world.node.connection_made(
+            "in", f"peer:{len(world.peers)}", "tcp", self.transport, world.now
+        )
         self.transport.conn = self.conn
         self.decoder = Decoder(version)
         self.inbox: list[Packet] = []
@@ -189,7 +204,13 @@ class FakeClient:
 
     def send(self, *packets: Packet | bytes) -> None:
         """Send packets (or bytes) in one chunk."""
-        self.chunks([b"".join(p if isinstance(p, bytes) else encode_packet(p, self.version) for p in packets)])
+        self.chunks(
+            [
+                b"".join(
+                    p if isinstance(p, bytes) else encode_packet(p, self.version) for p in packets
+                )
+            ]
+        )
 
     def chunks(self, chunks: Iterable[bytes]) -> None:
         """Send bytes cut as given."""
@@ -197,10 +218,16 @@ class FakeClient:
             self.conn.receive(chunk, self.world.now)
             self.world.settle()
 
-    def subscribe(self, *filters: str | SubscriptionRequest, qos: int = 0, **options: Any) -> list[int]:
-        """Subscribe and return the codes; other packets that came before or after the SUBACK stay in `inbox`."""
+    def subscribe(
+        self, *filters: str | SubscriptionRequest, qos: int = 0, **options: Any
+    ) -> list[int]:
+        """Subscribe and return the codes; other packets that came before or after the SUBACK stay
+        in `inbox`."""
         properties = options.pop("properties", None)
-        requests = [f if isinstance(f, SubscriptionRequest) else SubscriptionRequest(f, qos, **options) for f in filters]
+        requests = [
+            f if isinstance(f, SubscriptionRequest) else SubscriptionRequest(f, qos, **options)
+            for f in filters
+        ]
         self.send(Subscribe(7, requests, properties))
         return self._answer(Suback).codes
 
@@ -208,7 +235,14 @@ class FakeClient:
         self.send(Unsubscribe(8, list(filters)))
         return self._answer(Unsuback).codes
 
-    def publish(self, topic: str, payload: bytes = b"x", qos: int = 0, packet_id: int | None = None, **options: Any) -> None:
+    def publish(
+        self,
+        topic: str,
+        payload: bytes = b"x",
+        qos: int = 0,
+        packet_id: int | None = None,
+        **options: Any,
+    ) -> None:
         if qos and packet_id is None:
             packet_id = 1
         self.send(Publish(topic, payload, qos, packet_id=packet_id, **options))
@@ -232,7 +266,8 @@ class FakeClient:
         return packets
 
     def sizes(self) -> list[int]:
-        """How many bytes each packet has that came and was not looked at, whatever `take` then leaves out of it."""
+        """How many bytes each packet has that came and was not looked at, whatever `take` then
+        leaves out of it."""
         data, found = bytes(self.transport.written), []
         while data:
             length, body = read_length(data, 1)
@@ -259,7 +294,8 @@ class FakeClient:
         return [p.payload for p in self.take_publishes()]
 
     def read(self) -> list[Packet]:
-        """A reader that had not read does so: everything in the transport, and what the node then sends."""
+        """A reader that had not read does so: everything in the transport, and what the node then
+        sends."""
         packets: list[Packet] = []
         while self.transport.written:
             packets += self.take()
@@ -308,7 +344,9 @@ def connect_packet(
 ) -> Connect:
     """A CONNECT with the protocol name of its version."""
     name = "MQIsdp" if version == 3 else "MQTT"
-    return Connect(name, version, clean, keep_alive, client_id, username, password, will, properties)
+    return Connect(
+        name, version, clean, keep_alive, client_id, username, password, will, properties
+    )
 
 
 def cut(data: bytes, places: Iterable[int]) -> list[bytes]:

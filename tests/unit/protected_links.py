@@ -1,4 +1,5 @@
-"""Two nodes with a cluster secret, and somebody on the wire between them who may read, alter, drop and say what he likes."""
+"""Two nodes with a cluster secret, and somebody on the wire between them who may read, alter, drop
+and say what he likes."""
 
 from __future__ import annotations
 
@@ -18,7 +19,12 @@ Tamper = Callable[[str, bytes], bytes]
 
 
 def node(number: int, secret: bytes | None = SECRET, **config: Any) -> World:
-    values: dict[str, Any] = {"id": number.to_bytes(8, "big"), "boot": 1_000, "host": f"10.0.0.{number}", "secret": secret}
+    values: dict[str, Any] = {
+        "id": number.to_bytes(8, "big"),
+        "boot": 1_000,
+        "host": f"10.0.0.{number}",
+        "secret": secret,
+    }
     world = World(**(values | {"discovery": "static"} | config))
     world.node.rng.seed(number)
     return world
@@ -35,7 +41,9 @@ class Wire:
         host, port = two.node.config.host, two.node.config.port
         peers = (f"{host}:{port}", f"{one.node.config.host}:40000")
         self.conns: tuple[Connection, Connection] = (
-            one.node.connection_made("out", peers[0], "link", self.transports[0], one.now, Dial(host, port)),
+            one.node.connection_made(
+                "out", peers[0], "link", self.transports[0], one.now, Dial(host, port)
+            ),
             two.node.connection_made("in", peers[1], "tcp", self.transports[1], two.now),
         )
         for transport, conn in zip(self.transports, self.conns, strict=True):
@@ -56,7 +64,11 @@ class Wire:
             for end in (0, 1):
                 conn = self.conns[end]
                 done = self.transports[end].closing or self.transports[end].aborted
-                if (done or self.conns[1 - end].closed) and not conn.closed and not self.transports[end].written:
+                if (
+                    (done or self.conns[1 - end].closed)
+                    and not conn.closed
+                    and not self.transports[end].written
+                ):
                     self.worlds[end].node.connection_lost(conn, "closed", self.worlds[end].now)
             if not any(transport.written for transport in self.transports):
                 return

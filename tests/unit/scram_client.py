@@ -1,4 +1,5 @@
-"""The client's side of SCRAM-SHA-256, written from RFC 5802 alone: what the broker's side is tried against."""
+"""The client's side of SCRAM-SHA-256, written from RFC 5802 alone: what the broker's side is tried
+against."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ import hmac
 class ScramClient:
     """One exchange. What is sent can be bent: every step returns bytes."""
 
-    def __init__(self, user: str, password: str, nonce: str = "fyko+d2lbbFgONRv9qkxdawL", gs2: str = "n,,") -> None:
+    def __init__(
+        self, user: str, password: str, nonce: str = "fyko+d2lbbFgONRv9qkxdawL", gs2: str = "n,,"
+    ) -> None:
         self.password = password
         self.nonce = nonce
         self.gs2 = gs2
@@ -26,7 +29,9 @@ class ScramClient:
         nonce, salt, count = (part[2:] for part in text.split(","))
         assert nonce.startswith(self.nonce)
         assert len(nonce) > len(self.nonce)
-        salted = hashlib.pbkdf2_hmac("sha256", self.password.encode(), base64.b64decode(salt), int(count))
+        salted = hashlib.pbkdf2_hmac(
+            "sha256", self.password.encode(), base64.b64decode(salt), int(count)
+        )
         without_proof = f"c={base64.b64encode(self.gs2.encode()).decode()},r={nonce}"
         auth = f"{self.bare},{text},{without_proof}".encode()
         key = hmac.digest(salted, b"Client Key", "sha256")

@@ -1,4 +1,5 @@
-"""Rules: which one decides, whom it is about, what names and wildcards in it mean; and a node that goes by them."""
+"""Rules: which one decides, whom it is about, what names and wildcards in it mean; and a node that
+goes by them."""
 
 from __future__ import annotations
 
@@ -8,7 +9,15 @@ from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet
 
 from broker.auth.acl_file import parse_rules
-from broker.auth.authorization import ACTIONS, PUBLISH, RECEIVE, SUBSCRIBE, Access, Permissions, Rules
+from broker.auth.authorization import (
+    ACTIONS,
+    PUBLISH,
+    RECEIVE,
+    SUBSCRIBE,
+    Access,
+    Permissions,
+    Rules,
+)
 from broker.base import limits
 from broker.core.effects import Authenticate, Hooks
 from broker.core.session import Session
@@ -20,7 +29,9 @@ def rules(text: str) -> Rules:
     return parse_rules("rules", text)
 
 
-def may(text: str, user: str | None = "anna", client_id: str = "c", listener: str = "default") -> Permissions:
+def may(
+    text: str, user: str | None = "anna", client_id: str = "c", listener: str = "default"
+) -> Permissions:
     return Permissions(rules(text), user, client_id, listener)
 
 
@@ -54,9 +65,30 @@ PUBLISHING = [
     ("everyone\nallow publish a\nuser anna\ndeny publish a", "anna", "c", "l", "a", True),
     ("listener l\nallow publish a", "anna", "c", "l", "a", True),
     ("listener l\nallow publish a", "anna", "c", "other", "a", False),
-    ("listener l\nuser anna\nallow publish a\nlistener *\nallow publish b", "anna", "c", "other", "b", True),
-    ("listener l\nuser anna\nallow publish a\nlistener *\nallow publish b", "bert", "c", "l", "b", True),
-    ("listener l\nuser anna\nallow publish a\nuser bert\nallow publish a", "bert", "c", "other", "a", False),
+    (
+        "listener l\nuser anna\nallow publish a\nlistener *\nallow publish b",
+        "anna",
+        "c",
+        "other",
+        "b",
+        True,
+    ),
+    (
+        "listener l\nuser anna\nallow publish a\nlistener *\nallow publish b",
+        "bert",
+        "c",
+        "l",
+        "b",
+        True,
+    ),
+    (
+        "listener l\nuser anna\nallow publish a\nuser bert\nallow publish a",
+        "bert",
+        "c",
+        "other",
+        "a",
+        False,
+    ),
     ("allow publish %u/%c/x", "anna", "c", "l", "anna/c/x", True),
     ("allow publish %u/%c/x", "anna", "c", "l", "anna/d/x", False),
     ("allow publish %u/%c/x", None, "c", "l", "/c/x", False),
@@ -139,16 +171,36 @@ def test_the_rule_that_decided_is_named() -> None:
 
 LEVELS = st.sampled_from(["a", "b", "", "+", "%u", "%c", "x%c", "$SYS"])
 FILTERS = st.builds(
-    lambda levels, deep: "/".join([*levels, "#"] if deep else levels) or "#", st.lists(LEVELS, max_size=4), st.booleans()
+    lambda levels, deep: "/".join([*levels, "#"] if deep else levels) or "#",
+    st.lists(LEVELS, max_size=4),
+    st.booleans(),
 ).filter(bool)
 NAMES = st.sampled_from(["a", "b", "+", "a/b", "$SYS", "", "%u"])
-HEADS = ["user a", "user b", "user *", "anonymous", "client a", "client *b", "everyone", "listener l", "listener *"]
-WORDS = st.sampled_from([f"{verdict} {action}" for verdict in ("allow", "deny") for action in ACTIONS])
-LINES = st.lists(st.one_of(st.builds("{} {}".format, WORDS, FILTERS), st.sampled_from(HEADS)), max_size=12)
-TOPICS = st.lists(st.sampled_from(["a", "b", "", "xa", "xb", "$SYS", "%u", "+"]), min_size=1, max_size=4).map("/".join)
+HEADS = [
+    "user a",
+    "user b",
+    "user *",
+    "anonymous",
+    "client a",
+    "client *b",
+    "everyone",
+    "listener l",
+    "listener *",
+]
+WORDS = st.sampled_from(
+    [f"{verdict} {action}" for verdict in ("allow", "deny") for action in ACTIONS]
+)
+LINES = st.lists(
+    st.one_of(st.builds("{} {}".format, WORDS, FILTERS), st.sampled_from(HEADS)), max_size=12
+)
+TOPICS = st.lists(
+    st.sampled_from(["a", "b", "", "xa", "xb", "$SYS", "%u", "+"]), min_size=1, max_size=4
+).map("/".join)
 
 
-def by_definition(lines: list[str], user: str | None, client_id: str, listener: str, action: int, what: str) -> bool:
+def by_definition(
+    lines: list[str], user: str | None, client_id: str, listener: str, action: int, what: str
+) -> bool:
     """The same, by walking through the text."""
     where, kind, name = "*", "everyone", ""
     for line in lines:
@@ -158,25 +210,36 @@ def by_definition(lines: list[str], user: str | None, client_id: str, listener: 
         elif word in ("user", "anonymous", "client", "everyone"):
             kind, name = word, rest
         else:
-            concerned = where in ("*", listener) and {
-                "everyone": True,
-                "anonymous": user is None,
-                "user": user is not None and name in ("*", user),
-                "client": client_id == name or (name == "*b" and client_id.endswith("b")),
-            }[kind]
+            concerned = (
+                where in ("*", listener)
+                and {
+                    "everyone": True,
+                    "anonymous": user is None,
+                    "user": user is not None and name in ("*", user),
+                    "client": client_id == name or (name == "*b" and client_id.endswith("b")),
+                }[kind]
+            )
             action_word, _, topic_filter = rest.partition(" ")
-            means = {"publish": PUBLISH, "subscribe": SUBSCRIBE | RECEIVE, "receive": RECEIVE, "all": 7}[action_word]
+            means = {
+                "publish": PUBLISH,
+                "subscribe": SUBSCRIBE | RECEIVE,
+                "receive": RECEIVE,
+                "all": 7,
+            }[action_word]
             if not concerned or not means & action:
                 continue
             bad = [
                 mark
                 for mark, own in (("%u", user), ("%c", client_id))
-                if mark in topic_filter and (not own or own.startswith("$") or set(own) & set("+#/"))
+                if mark in topic_filter
+                and (not own or own.startswith("$") or set(own) & set("+#/"))
             ]
             if bad and word == "allow":
                 continue
             if bad:
-                topic_filter = "/".join("+" if "%u" in x or "%c" in x else x for x in topic_filter.split("/"))
+                topic_filter = "/".join(
+                    "+" if "%u" in x or "%c" in x else x for x in topic_filter.split("/")
+                )
             else:
                 topic_filter = topic_filter.replace("%u", user or "").replace("%c", client_id)
             if covers(topic_filter, what) if action == SUBSCRIBE else matches(topic_filter, what):
@@ -185,39 +248,65 @@ def by_definition(lines: list[str], user: str | None, client_id: str, listener: 
 
 
 @settings(max_examples=200, deadline=None)
-@given(LINES, st.one_of(st.none(), NAMES), NAMES.filter(bool), st.sampled_from(["l", "m"]), TOPICS, FILTERS)
+@given(
+    LINES,
+    st.one_of(st.none(), NAMES),
+    NAMES.filter(bool),
+    st.sampled_from(["l", "m"]),
+    TOPICS,
+    FILTERS,
+)
 def test_decisions_are_those_of_the_definition(
     lines: list[str], user: str | None, client_id: str, listener: str, topic: str, wanted: str
 ) -> None:
     if user == "%u" or client_id == "%u":
-        lines = [line for line in lines if not ("%u" in line and "%c" in line)]  # one replacement after the other differs
+        # One replacement after the other differs.
+        lines = [line for line in lines if not ("%u" in line and "%c" in line)]
     anna = may("\n".join(lines), user, client_id, listener)
     if "+" not in topic:
-        assert anna.may_publish(topic) is by_definition(lines, user, client_id, listener, PUBLISH, topic)
-        assert anna.may_receive(topic) is by_definition(lines, user, client_id, listener, RECEIVE, topic)
+        assert anna.may_publish(topic) is by_definition(
+            lines, user, client_id, listener, PUBLISH, topic
+        )
+        assert anna.may_receive(topic) is by_definition(
+            lines, user, client_id, listener, RECEIVE, topic
+        )
     wanted = wanted.replace("%", "p")
-    assert anna.may_subscribe(wanted) is by_definition(lines, user, client_id, listener, SUBSCRIBE, wanted)
+    assert anna.may_subscribe(wanted) is by_definition(
+        lines, user, client_id, listener, SUBSCRIBE, wanted
+    )
 
 
 # -------------------------------------------------------------------- in a node
 
 
-def world_of(text: str, *, users: set[str] | None = None, anonymous: bool | None = True, hooks: Hooks | None = None) -> World:
+def world_of(
+    text: str,
+    *,
+    users: set[str] | None = None,
+    anonymous: bool | None = True,
+    hooks: Hooks | None = None,
+) -> World:
     world = World(hooks=hooks)
     change(world, text, users=users, anonymous=anonymous)
     return world
 
 
-def change(world: World, text: str | None, *, users: set[str] | None = None, anonymous: bool | None = True) -> None:
+def change(
+    world: World, text: str | None, *, users: set[str] | None = None, anonymous: bool | None = True
+) -> None:
     access = None if text is None else Access(users, rules(text), anonymous)
     world.node.set_access(access, world.now)
     world.settle()
 
 
-def enter(world: World, user: str, client_id: str = "", version: int = 5, **options: object) -> FakeClient:
+def enter(
+    world: World, user: str, client_id: str = "", version: int = 5, **options: object
+) -> FakeClient:
     """Connect by a password that is right."""
     client = world.open(version)
-    client.send(connect_packet(client_id or user, version, username=user, password=b"right", **options))
+    client.send(
+        connect_packet(client_id or user, version, username=user, password=b"right", **options)
+    )
     world.answer(Authenticate, True)
     packets = client.take()
     assert isinstance(packets[0], Connack)
@@ -230,8 +319,11 @@ def payloads(client: FakeClient) -> list[bytes]:
     return [packet.payload for packet in client.take_publishes()]
 
 
-def test_rules_for_very_many_clients_come_into_force_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the end for all of them, whatever was published meanwhile; the rules that came last hold."""
+def test_rules_for_very_many_clients_come_into_force_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the end for all of them, whatever was published meanwhile; the rules that came last
+    hold."""
     world = world_of("allow all #")
     publisher, *clients = [world.connect(f"c{number}") for number in range(350)]
     for client in clients:
@@ -275,7 +367,10 @@ def test_a_refused_publish_is_answered_counted_and_goes_nowhere(version: int) ->
             client.take()
     assert payloads(subscriber) == []
     assert world.counters.publish_refused == 6
-    assert sum("may not publish to" in line and "no rule allows it" in line for line in world.logged) == 6
+    assert (
+        sum("may not publish to" in line and "no rule allows it" in line for line in world.logged)
+        == 6
+    )
     client.publish("a", b"yes", qos=0)
     assert payloads(subscriber) == [b"yes"]
     assert not client.closed
@@ -294,7 +389,9 @@ def test_a_topic_alias_and_a_run_are_refused_too() -> None:
     assert world.counters.publish_refused == 2 + 6
 
 
-def test_permitted_topics_are_remembered_for_the_client_alone_and_forgotten_with_the_route() -> None:
+def test_permitted_topics_are_remembered_for_the_client_alone_and_forgotten_with_the_route() -> (
+    None
+):
     world = world_of("client p\nallow publish #\nclient s\nallow subscribe #")
     client, other = world.connect("p"), world.connect("q")
     client.publish("a", b"1")
@@ -335,7 +432,13 @@ def test_subscriptions_and_what_they_bring_and_what_was_retained() -> None:
     for topic in ("a/x", "a/secret", "b/x"):
         publisher.publish(topic, topic.encode(), retain=True)
     client = world.connect("s")
-    assert client.subscribe("a/secret", "#", "b/x", "$share/g/b/x", "$share/g/a/+") == [0x87, 0x87, 0x87, 0x87, 0]
+    assert client.subscribe("a/secret", "#", "b/x", "$share/g/b/x", "$share/g/a/+") == [
+        0x87,
+        0x87,
+        0x87,
+        0x87,
+        0,
+    ]
     old = world.connect("o", 4)
     assert old.subscribe("b/x") == [0x80]
     assert client.subscribe("a/#") == [0]
@@ -348,7 +451,10 @@ def test_subscriptions_and_what_they_bring_and_what_was_retained() -> None:
 
 
 def test_a_shared_subscription_goes_to_members_that_may_receive() -> None:
-    world = world_of("client p\nallow publish #\nclient one\nallow all #\nclient two\ndeny receive t/0\nallow all #")
+    world = world_of(
+        "client p\nallow publish #\nclient one\nallow all #\nclient two\n"
+        "deny receive t/0\nallow all #"
+    )
     members = [world.connect(name) for name in ("one", "two")]
     for member in members:
         member.subscribe("$share/g/t/#", qos=1)
@@ -507,7 +613,8 @@ def test_a_session_is_not_handed_on_to_another_user() -> None:
     back = enter(world, "anna", "shared", 4, clean=False)
     assert back.connack.session_present
     assert payloads(back) == [b"for anna"]
-    assert enter(world, "bert", "shared", 4, clean=True).connack.code == 2  # nor is its owner disconnected
+    # Nor is its owner disconnected.
+    assert enter(world, "bert", "shared", 4, clean=True).connack.code == 2
     assert not back.closed
     back.disconnect()
     change(world, "allow all #", users={"bert"})
@@ -526,12 +633,15 @@ def test_plugins_and_rules_must_both_agree() -> None:
     assert isinstance(answer, Puback)
     assert answer.reason == 0
     world.open().send(connect_packet("c", 5))
-    assert world.answer(Authenticate, True) == 1  # anonymous is all right here: the plugins are asked
+    # Anonymous is all right here: the plugins are asked.
+    assert world.answer(Authenticate, True) == 1
 
 
 def test_a_thousand_rules_are_found_as_fast_as_one() -> None:
     """Counted, not timed: what a decision looks at does not grow with the rules."""
-    text = "\n".join(f"user u{n}\nallow all plant/{n}/#\ndeny publish plant/+/{n}" for n in range(1000))
+    text = "\n".join(
+        f"user u{n}\nallow all plant/{n}/#\ndeny publish plant/+/{n}" for n in range(1000)
+    )
     anna = may("user *\nallow all home/%u/#\n" + text + "\neveryone\nallow receive #", "u7")
     assert len(anna.groups) == 3
     assert anna.may_publish("plant/7/x")
@@ -540,5 +650,3 @@ def test_a_thousand_rules_are_found_as_fast_as_one() -> None:
     assert anna.may_subscribe("plant/7/#")
     assert anna.rules is not None
     assert anna.rules.about("u7", "another", "l") is anna.groups
-
-

@@ -1,4 +1,5 @@
-"""The rules file and the configuration's `access:` section: what they may say, and one line about what they may not."""
+"""The rules file and the configuration's `access:` section: what they may say, and one line about
+what they may not."""
 
 from __future__ import annotations
 
@@ -25,10 +26,22 @@ WRONG = [
     ("# x\n allow all a/#/b", "2: 'a/#/b' is not a topic filter"),
     ("allow all a+", "1: 'a+' is not a topic filter"),
     ("allow all a/+%c", "1: 'a/+%c' is not a topic filter"),
-    ("allow all $share/g/a", "1: a rule about a shared subscription is one about the filter in it: leave $share/<group>/ out"),
+    (
+        "allow all $share/g/a",
+        (
+            "1: a rule about a shared subscription is one about the filter in it: "
+            "leave $share/<group>/ out"
+        ),
+    ),
     ("allow all " + "/" * 201, "1: the filter has more than 201 levels"),
-    ("topic read a", "1: 'topic' is none of allow, deny, listener, user, anonymous, client, everyone"),
-    ("Allow all a", "1: 'Allow' is none of allow, deny, listener, user, anonymous, client, everyone"),
+    (
+        "topic read a",
+        "1: 'topic' is none of allow, deny, listener, user, anonymous, client, everyone",
+    ),
+    (
+        "Allow all a",
+        "1: 'Allow' is none of allow, deny, listener, user, anonymous, client, everyone",
+    ),
     ("user", "1: 'user' needs a name"),
     ("client", "1: 'client' needs a pattern"),
     ("listener", "1: 'listener' needs a name"),
@@ -52,7 +65,10 @@ def test_the_number_of_rules_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_spaces_tabs_comments_and_line_ends_are_forgiven() -> None:
-    text = "\ufeff# by whom\r\n\r\n\tuser\tanna \r\n  allow\tall   a b/#  \r\nlistener tls\r\nlistener *\r\n"
+    text = (
+        "\ufeff# by whom\r\n\r\n\tuser\tanna \r\n  allow\tall   a b/#  \r\n"
+        "listener tls\r\nlistener *\r\n"
+    )
     rules = parse_rules("rules", text.lstrip("\ufeff"), listeners={"tls"})
     assert rules.size == 1
     assert rules.about("anna", "c", "tls")
@@ -89,8 +105,12 @@ def section(text: str) -> AccessSettings:
 
 def test_the_section() -> None:
     assert section("") == read_access(None) == AccessSettings()
-    assert section("access:\n  users: u\n  rules: r\n  anonymous: yes") == AccessSettings(Path("u"), Path("r"), True)
-    assert section("access: {anonymous: {default: no}}") == AccessSettings(anonymous={"default": False})
+    assert section("access:\n  users: u\n  rules: r\n  anonymous: yes") == AccessSettings(
+        Path("u"), Path("r"), True
+    )
+    assert section("access: {anonymous: {default: no}}") == AccessSettings(
+        anonymous={"default": False}
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,23 +118,38 @@ def test_the_section() -> None:
     [
         ("access: x", "c.yaml:1: access: expected keys and values, not the text 'x'"),
         ("access:\n  user: x", "c.yaml:2: access.user: unknown key; did you mean 'users'?"),
-        ("access:\n  users: 7", "c.yaml:2: access.users: expected a text, not the number 7; put it in quotes"),
+        (
+            "access:\n  users: 7",
+            "c.yaml:2: access.users: expected a text, not the number 7; put it in quotes",
+        ),
         ("access:\n  rules: ''", "c.yaml:2: access.rules: '' is not a file name"),
-        ("access:\n  anonymous: maybe",
-         "c.yaml:2: access.anonymous: expected yes or no, or listeners with yes or no each, not the text 'maybe'"),
-        ("access:\n  anonymous: {tls: 1}", "c.yaml:2: access.anonymous: listener 'tls': expected yes or no, not the number 1"),
+        (
+            "access:\n  anonymous: maybe",
+            (
+                "c.yaml:2: access.anonymous: expected yes or no, "
+                "or listeners with yes or no each, not the text 'maybe'"
+            ),
+        ),
+        (
+            "access:\n  anonymous: {tls: 1}",
+            "c.yaml:2: access.anonymous: listener 'tls': expected yes or no, not the number 1",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_the_section(text: str, line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         section(text)
     assert str(caught.value) == line
 
 
-async def test_the_keeper_knows_passwords_until_the_next_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_keeper_knows_passwords_until_the_next_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "PASSWORDS_KNOWN", 1)
     path = tmp_path / "users"
-    path.write_text("\n".join(entries("anna", "right", os.urandom) + entries("bert", "right", os.urandom)))
+    path.write_text(
+        "\n".join(entries("anna", "right", os.urandom) + entries("bert", "right", os.urandom))
+    )
     settings = AccessSettings(users=path)
     keeper = Gatekeeper(settings, ())
     assert list(keeper.methods(())) == [NAME]
@@ -138,7 +173,8 @@ async def test_the_keeper_knows_passwords_until_the_next_reload(tmp_path: Path, 
 
 
 def test_rules_are_about_users_in_whatever_spelling_they_log_in(tmp_path: Path) -> None:
-    """The users' file takes full-width letters for the plain ones: nobody sheds a rule about himself by typing them."""
+    """The users' file takes full-width letters for the plain ones: nobody sheds a rule about
+    himself by typing them."""
     users, rules = tmp_path / "users", tmp_path / "rules"
     users.write_text("\n".join(entries("anna", "right", os.urandom)))
     rules.write_text("user anna\ndeny all secret\nuser *\nallow all #")

@@ -1,4 +1,5 @@
-"""Every private seam of amqtt that the server leans on: a new minor version that moves one fails here, by name."""
+"""Every private seam of amqtt that the server leans on: a new minor version that moves one fails
+here, by name."""
 
 from __future__ import annotations
 
@@ -8,8 +9,20 @@ from typing import Any
 
 import amqtt.broker
 import pytest
-from amqtt.adapters import BufferReader, ReaderAdapter, StreamReaderAdapter, StreamWriterAdapter, WriterAdapter
-from amqtt.contexts import Action, BrokerConfig, ListenerConfig, ListenerType, default_broker_plugins
+from amqtt.adapters import (
+    BufferReader,
+    ReaderAdapter,
+    StreamReaderAdapter,
+    StreamWriterAdapter,
+    WriterAdapter,
+)
+from amqtt.contexts import (
+    Action,
+    BrokerConfig,
+    ListenerConfig,
+    ListenerType,
+    default_broker_plugins,
+)
 from amqtt.errors import BrokerError
 from amqtt.events import BrokerEvents, MQTTEvents
 from amqtt.mqtt import packet_class
@@ -70,7 +83,10 @@ def test_the_minor_version_is_the_one_that_was_read() -> None:
         (amqtt.broker.Server.close_instance, []),
         (amqtt.broker.ExternalServer.__init__, []),
         (amqtt.broker.BrokerContext.__init__, ["broker"]),
-        (amqtt.broker.RetainedApplicationMessage.__init__, ["source_session", "topic", "data", "qos"]),
+        (
+            amqtt.broker.RetainedApplicationMessage.__init__,
+            ["source_session", "topic", "data", "qos"],
+        ),
         (PluginManager.__init__, ["namespace", "context", "loop"]),
         (PluginManager.fire_event, ["event_name", "wait", "method_kwargs"]),
         (PluginManager.map_plugin_auth, ["session"]),
@@ -145,7 +161,9 @@ async def test_the_context_looks_at_the_broker() -> None:
 
 
 async def test_the_plugin_manager_keeps_plugins_by_kind() -> None:
-    manager = amqtt.broker.Broker(config(AnonymousAuthPlugin={}, TopicTabooPlugin={}, EventLoggerPlugin={})).plugins_manager
+    manager = amqtt.broker.Broker(
+        config(AnonymousAuthPlugin={}, TopicTabooPlugin={}, EventLoggerPlugin={})
+    ).plugins_manager
     assert [type(plugin).__name__ for plugin in manager.plugins] == [
         "AnonymousAuthPlugin",
         "TopicTabooPlugin",
@@ -157,7 +175,8 @@ async def test_the_plugin_manager_keeps_plugins_by_kind() -> None:
     assert manager._fired_events == []
     assert set(manager._event_plugin_callbacks) == {*BrokerEvents, *MQTTEvents}
     (call,) = manager._event_plugin_callbacks["broker_client_connected"]
-    assert call.func.__self__ is manager.plugins[2]  # EventLoggerPlugin answers every name with a partial
+    # EventLoggerPlugin answers every name with a partial.
+    assert call.func.__self__ is manager.plugins[2]
 
 
 async def test_the_plugin_manager_calls_what_stands_in_its_table() -> None:
@@ -186,7 +205,9 @@ async def test_whose_a_plugins_callback_is() -> None:
 
 @pytest.mark.parametrize("allow", [True, False])
 async def test_the_anonymous_plugin_knows_what_it_allows(allow: bool) -> None:
-    manager = amqtt.broker.Broker(config(AnonymousAuthPlugin={"allow_anonymous": allow})).plugins_manager
+    manager = amqtt.broker.Broker(
+        config(AnonymousAuthPlugin={"allow_anonymous": allow})
+    ).plugins_manager
     assert manager._auth_plugins[0]._allow_anonymous is allow
 
 
@@ -226,8 +247,18 @@ def test_the_configuration() -> None:
     assert read.timeout_disconnect_delay == 0
     assert read.session_expiry_interval is None
     listener = read.listeners["default"]
-    assert (listener.type, listener.bind, listener.max_connections, listener.ssl) == (ListenerType.WS, "1884", 0, False)
-    assert (listener.cafile, listener.capath, listener.certfile, listener.keyfile) == (None, None, None, None)
+    assert (listener.type, listener.bind, listener.max_connections, listener.ssl) == (
+        ListenerType.WS,
+        "1884",
+        0,
+        False,
+    )
+    assert (listener.cafile, listener.capath, listener.certfile, listener.keyfile) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert "bind" in listener
     assert "bind" not in ListenerConfig(bind=None)
     assert set(ListenerType) == {ListenerType.TCP, ListenerType.WS, ListenerType.EXTERNAL}
@@ -270,7 +301,16 @@ def test_events_and_actions_by_name() -> None:
 
 def test_a_session_has_what_plugins_look_at() -> None:
     session = Session()
-    names = {"remote_address", "remote_port", "client_id", "clean_session", "keep_alive", "username", "password", "ssl_object"}
+    names = {
+        "remote_address",
+        "remote_port",
+        "client_id",
+        "clean_session",
+        "keep_alive",
+        "username",
+        "password",
+        "ssl_object",
+    }
     names |= {"will_flag", "will_message", "will_qos", "will_retain", "will_topic"}
     assert names | {"attributes", "is_anonymous", "retained_messages"} <= set(vars(session))
     assert session.attributes == {}
@@ -292,7 +332,13 @@ async def test_codecs_read_a_packet_from_bytes() -> None:
     header = await MQTTFixedHeader.from_stream(reader)
     packet = await packet_class(header).from_stream(reader, fixed_header=header)
     assert isinstance(packet, PublishPacket)
-    assert (packet.topic_name, packet.packet_id, packet.data, packet.qos, packet.retain_flag) == ("a/b", 7, b"data", 1, True)
+    assert (packet.topic_name, packet.packet_id, packet.data, packet.qos, packet.retain_flag) == (
+        "a/b",
+        7,
+        b"data",
+        1,
+        True,
+    )
 
 
 def test_an_incoming_message_builds_its_packet() -> None:

@@ -7,16 +7,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discovery.address import Address, is_loopback, is_wildcard, normal_host, parse_address, sort_key
-from discovery.announcement import MAX_DATAGRAM, Announcement, AnnouncementError, bind, decode, unsigned
+from discovery.address import (
+    Address,
+    is_loopback,
+    is_wildcard,
+    normal_host,
+    parse_address,
+    sort_key,
+)
+from discovery.announcement import (
+    MAX_DATAGRAM,
+    Announcement,
+    AnnouncementError,
+    bind,
+    decode,
+    unsigned,
+)
 from discovery.seeds import parse_seed, parse_seeds, split_seeds
 
 ID = bytes(range(1, 9))
 PLAIN = Announcement("mqttree", ID, 3, 7, 1_700_000_000.125, Address("", 1883), "one", new=True)
+# fmt: off
 GOLDEN = bytes.fromhex(
     "4d515472" "01" "02" "0102030405060708" "00000003" "00000007" "0000018bcfe5687d" "075b"
     "07" "6d717474726565" "00" "03" "6f6e65"
-)  # fmt: skip
+)
+# fmt: on
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), max_size=16)
 hosts = st.sampled_from(["", "10.0.0.1", "192.168.254.253", "fd00::2", "broker-1.example.org"])
@@ -39,7 +55,11 @@ def test_golden_bytes() -> None:
     assert PLAIN.encode(None) == GOLDEN
     signed = GOLDEN[:5] + b"\x06" + GOLDEN[6:]
     mapped = bytes(10) + b"\xff\xff\x0a\0\0\x09"
-    for host, source in (("", bytes(16)), ("10.0.0.9", mapped), ("fd00::2", b"\xfd" + bytes(14) + b"\2")):
+    for host, source in (
+        ("", bytes(16)),
+        ("10.0.0.9", mapped),
+        ("fd00::2", b"\xfd" + bytes(14) + b"\2"),
+    ):
         body = signed + source
         assert PLAIN.encode(b"s3cret", host) == body + hmac.digest(b"s3cret", body, "sha256")
     assert decode(GOLDEN, None) == PLAIN
@@ -56,7 +76,9 @@ def test_round_trip(announcement: Announcement, secret: bytes | None) -> None:
 
 @given(announcements, secrets, st.binary(min_size=1, max_size=40))
 @settings(deadline=None, max_examples=100)
-def test_fields_of_later_versions_are_skipped(announcement: Announcement, secret: bytes | None, more: bytes) -> None:
+def test_fields_of_later_versions_are_skipped(
+    announcement: Announcement, secret: bytes | None, more: bytes
+) -> None:
     data = announcement.encode(secret)
     if secret is None:
         assert decode(data + more, None) == announcement
@@ -67,7 +89,9 @@ def test_fields_of_later_versions_are_skipped(announcement: Announcement, secret
             decode(data + more, secret)
 
 
-@given(st.binary(max_size=600) | st.binary(max_size=500).map(lambda tail: GOLDEN[:6] + tail), secrets)
+@given(
+    st.binary(max_size=600) | st.binary(max_size=500).map(lambda tail: GOLDEN[:6] + tail), secrets
+)
 @settings(deadline=None, max_examples=200)
 def test_no_bytes_do_more_than_raise_announcement_error(data: bytes, secret: bytes | None) -> None:
     try:
@@ -79,7 +103,9 @@ def test_no_bytes_do_more_than_raise_announcement_error(data: bytes, secret: byt
 
 @given(announcements, st.data())
 @settings(deadline=None, max_examples=100)
-def test_any_changed_byte_breaks_the_signature(announcement: Announcement, data: st.DataObject) -> None:
+def test_any_changed_byte_breaks_the_signature(
+    announcement: Announcement, data: st.DataObject
+) -> None:
     raw = bytearray(announcement.encode(b"secret"))
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(AnnouncementError):
@@ -102,9 +128,11 @@ def test_an_announcement_sent_again_from_another_address_is_refused() -> None:
             with pytest.raises(AnnouncementError, match="for another address") as caught:
                 decode(data, b"secret", "mqttree", other)
             assert caught.value.kind == "source"
-    with pytest.raises(AnnouncementError, match="for another address"):  # nobody is to send the template
+    # Nobody is to send the template.
+    with pytest.raises(AnnouncementError, match="for another address"):
         decode(template, b"secret", None, "10.0.0.9")
-    assert decode(bind(GOLDEN, None, "10.0.0.9"), None, None, "10.0.0.10") == PLAIN  # nothing to rely on without a secret
+    # Without a secret there is nothing to rely on.
+    assert decode(bind(GOLDEN, None, "10.0.0.9"), None, None, "10.0.0.10") == PLAIN
 
 
 def test_every_cut_is_refused() -> None:
@@ -138,7 +166,9 @@ BELL = GOLDEN[:-3] + b"o\x07e"
         (GOLDEN[:32] + b"\xff" + GOLDEN[33:], None, None, "garbage", "cut off"),
     ],
 )
-def test_refused(data: bytes, secret: bytes | None, cluster: str | None, kind: str, word: str) -> None:
+def test_refused(
+    data: bytes, secret: bytes | None, cluster: str | None, kind: str, word: str
+) -> None:
     with pytest.raises(AnnouncementError, match=word) as caught:
         decode(data, secret, cluster)
     assert caught.value.kind == kind
@@ -172,7 +202,9 @@ def test_the_longest_announcement_fits() -> None:
 def test_where_to_dial() -> None:
     assert PLAIN.address_from(("10.0.0.9", 18830)) == Address("10.0.0.9", 1883)
     wildcard = Announcement("c", ID, 1, 1, 0.0, Address("0.0.0.0", 1884))
-    assert decode(wildcard.encode(None), None).address_from(("10.0.0.9", 1)) == Address("10.0.0.9", 1884)
+    assert decode(wildcard.encode(None), None).address_from(("10.0.0.9", 1)) == Address(
+        "10.0.0.9", 1884
+    )
     fixed = Announcement("c", ID, 1, 1, 0.0, Address("10.0.0.1", 1884))
     assert fixed.address_from(("10.0.0.9", 1)) == Address("10.0.0.1", 1884)
 
@@ -198,10 +230,35 @@ def test_seeds(text: str, host: str, port: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", ":", ":1883", "host:", "host:0", "host:65536", "host:1_0", "host:+1", "host:x", "1.2.3", "1.2.3.4.5",
-     "256.1.1.1", "a b", "-x", "x..y", "[::1", "[::1]x", "[::1]:", "[host]:1", "::1::2", "a:b:c", "h" * 254, "0.0.0.0", "[::]:1",
-     "host:\u0661", "http://host:1"],
-)  # fmt: skip
+    [
+        "",
+        ":",
+        ":1883",
+        "host:",
+        "host:0",
+        "host:65536",
+        "host:1_0",
+        "host:+1",
+        "host:x",
+        "1.2.3",
+        "1.2.3.4.5",
+        "256.1.1.1",
+        "a b",
+        "-x",
+        "x..y",
+        "[::1",
+        "[::1]x",
+        "[::1]:",
+        "[host]:1",
+        "::1::2",
+        "a:b:c",
+        "h" * 254,
+        "0.0.0.0",
+        "[::]:1",
+        "host:\u0661",
+        "http://host:1",
+    ],
+)
 def test_wrong_seeds(text: str) -> None:
     with pytest.raises(ValueError, match=r"^seed: address ") as caught:
         parse_seed(text)
@@ -221,17 +278,28 @@ def test_lists_of_seeds() -> None:
 
 def test_order_is_by_number_then_port() -> None:
     ordered = [
-        Address("9.0.0.1", 1885), Address("10.0.0.2", 1883), Address("10.0.0.10", 99), Address("10.0.0.10", 1883),
-        Address("::1", 1), Address("fd00::9", 1), Address("fd00::10", 1), Address("a", 1), Address("B", 1),
-    ]  # fmt: skip
+        Address("9.0.0.1", 1885),
+        Address("10.0.0.2", 1883),
+        Address("10.0.0.10", 99),
+        Address("10.0.0.10", 1883),
+        Address("::1", 1),
+        Address("fd00::9", 1),
+        Address("fd00::10", 1),
+        Address("a", 1),
+        Address("B", 1),
+    ]
     shuffled = random.Random(1).sample(ordered, len(ordered))
     assert sorted(shuffled, key=sort_key) == ordered
     assert sort_key(Address("::ffff:10.0.0.2", 1883)) == sort_key(Address("10.0.0.2", 1883))
 
 
 def test_kinds_of_hosts() -> None:
-    assert [host for host in ("", "0.0.0.0", "::", "10.0.0.1", "h") if is_wildcard(host)] == ["", "0.0.0.0", "::"]
-    assert [host for host in ("127.0.0.2", "::1", "localhost", "10.0.0.1", "h") if is_loopback(host)] == [
-        "127.0.0.2", "::1", "localhost",
-    ]  # fmt: skip
+    assert [host for host in ("", "0.0.0.0", "::", "10.0.0.1", "h") if is_wildcard(host)] == [
+        "",
+        "0.0.0.0",
+        "::",
+    ]
+    assert [
+        host for host in ("127.0.0.2", "::1", "localhost", "10.0.0.1", "h") if is_loopback(host)
+    ] == ["127.0.0.2", "::1", "localhost"]
     assert normal_host("FD00::0:2") == "fd00::2"

@@ -1,4 +1,5 @@
-"""The architecture as a test: what pure code must not touch, and that the house is tidy. Who may import whom: import-linter."""
+"""The architecture as a test: what pure code must not touch, and that the house is tidy. Who may
+import whom: import-linter."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 PACKAGES = ("bench", "broker", "routing", "stp", "discovery")
 
-# Only these wait, open sockets, read clocks or make up randomness; everything else is handed what it needs. The measuring tools
-# are drivers altogether.
+# Only these wait, open sockets, read clocks or make up randomness; everything else is handed what
+# it needs. The measuring tools are drivers altogether.
 DRIVERS = ("broker/io/", "broker/compat/", "broker/cli/", "discovery/drivers/", "bench/")
 IMPURE_MODULES = {
     "asyncio",
@@ -35,7 +36,9 @@ IMPURE_MODULES = {
     "uvloop",
     "websockets",
 }
-IMPURE_CALLS = re.compile(r"^(datetime\.)*(datetime\.(now|utcnow|today)|date\.today)$|^os\.urandom$|^random\.[a-z]\w*$")
+IMPURE_CALLS = re.compile(
+    r"^(datetime\.)*(datetime\.(now|utcnow|today)|date\.today)$|^os\.urandom$|^random\.[a-z]\w*$"
+)
 
 # All that knows amqtt.
 AMQTT = "broker/compat/"
@@ -47,14 +50,21 @@ TEXT_SUFFIXES = {"", ".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".cfg", ".j
 
 def modules() -> list[str]:
     """All modules of the packages, as paths from the root."""
-    return sorted(path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return sorted(
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+    )
 
 
 def files() -> list[str]:
-    """All files of the project: what git knows or would take; without git, what is not obviously made."""
+    """All files of the project: what git knows or would take; without git, what is not obviously
+    made."""
     try:
         command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-        listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120).stdout
+        listing = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+        ).stdout
         found = listing.splitlines()
     except (OSError, subprocess.SubprocessError):
         found = [path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*")]
@@ -73,7 +83,8 @@ def read(name: str) -> str:
 
 
 def imports(source: str, module: str) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of everything that the source of this module imports, wherever it stands."""
+    """(line, dotted name) of everything that the source of this module imports, wherever it
+    stands."""
     package = module.removesuffix("/__init__.py").removesuffix(".py").split("/")
     if not module.endswith("__init__.py"):
         package.pop()
@@ -100,7 +111,8 @@ def strangers(source: str, module: str) -> list[str]:
     return [
         f"{module}:{line} imports {name}"
         for line, name in imports(source, module)
-        if (top := name.split(".", 1)[0]) == "tests" or (top == "amqtt" and not module.startswith(AMQTT))
+        if (top := name.split(".", 1)[0]) == "tests"
+        or (top == "amqtt" and not module.startswith(AMQTT))
     ]
 
 
@@ -189,7 +201,9 @@ def test_nothing_is_left_for_later() -> None:
 def test_a_limit_has_one_value() -> None:
     """A name that is set twice has the later value for those who mean the earlier one, too."""
     tree = ast.parse((ROOT / "broker" / "base" / "limits.py").read_text())
-    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    targets = [
+        target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets
+    ]
     names = [target.id for target in targets if isinstance(target, ast.Name)]
     assert len(names) > 100
     assert len(names) == len(set(names)), {name for name in names if names.count(name) > 1}
@@ -208,23 +222,34 @@ def test_no_path_of_a_machine() -> None:
 
 
 def test_the_architecture_names_every_module() -> None:
-    """ARCHITECTURE.md has each module's name; of the wire and the measuring tools their folder is enough."""
+    """ARCHITECTURE.md has each module's name; of the wire and the measuring tools their folder is
+    enough."""
     text = read("ARCHITECTURE.md")
     missing = []
     for module in modules():
         name = Path(module).stem
-        if not name.startswith("__") and not module.startswith(("bench/", "broker/wire/")) and f"`{name}`" not in text:
+        if (
+            not name.startswith("__")
+            and not module.startswith(("bench/", "broker/wire/"))
+            and f"`{name}`" not in text
+        ):
             missing.append(module)
     assert not [module for module in missing if f"`{module}`" not in text], missing
 
 
 def test_decisions_are_numbered_from_one_without_gaps() -> None:
-    names = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("*.md") if path.name != "README.md")
+    names = sorted(
+        path.name for path in (ROOT / "docs" / "decisions").glob("*.md") if path.name != "README.md"
+    )
     assert all(re.fullmatch(r"\d{4}-[a-z0-9-]+\.md", name) for name in names), names
     assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
 
 
 def test_constraints_are_exact_and_of_no_machine() -> None:
     lines = read("constraints.txt").splitlines()
-    wrong = [line for line in lines if not line.startswith("#") and not re.fullmatch(r"[\w.-]+==[\w.!+]+", line)]
+    wrong = [
+        line
+        for line in lines
+        if not line.startswith("#") and not re.fullmatch(r"[\w.-]+==[\w.!+]+", line)
+    ]
     assert not wrong

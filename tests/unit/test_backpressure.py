@@ -49,7 +49,9 @@ def said(world: World, monkeypatch: pytest.MonkeyPatch) -> Said:
         return True
 
     monkeypatch.setattr(Listings, "send", send)
-    monkeypatch.setattr(Directory, "via", lambda self, broker_id: bid(101) if found.reachable else None)
+    monkeypatch.setattr(
+        Directory, "via", lambda self, broker_id: bid(101) if found.reachable else None
+    )
     return found
 
 
@@ -173,7 +175,9 @@ def test_a_broker_that_cannot_be_reached_is_told_when_it_can(world: World, said:
 def test_what_this_broker_published_before_it_started_again(world: World, said: Said) -> None:
     far = Far(world)
     slow(world)
-    far.neighbour.send(*(message(b"fast", key=origin_key(OWN, 1), sequence=n + 1) for n in range(30)))
+    far.neighbour.send(
+        *(message(b"fast", key=origin_key(OWN, 1), sequence=n + 1) for n in range(30))
+    )
     assert not said.take()
 
 
@@ -203,7 +207,9 @@ def test_not_for_who_publishes_here(world: World, said: Said) -> None:
 
 
 @pytest.mark.parametrize("limit", ["HELD_QUEUE_BYTES", "HELD_QUEUES_BYTES"])
-def test_it_is_bounded(world: World, said: Said, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+def test_it_is_bounded(
+    world: World, said: Said, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
     monkeypatch.setattr(limits, limit, 100_000)
     far = Far(world)
     slow(world)
@@ -217,7 +223,11 @@ def test_it_is_bounded(world: World, said: Said, monkeypatch: pytest.MonkeyPatch
 def test_of_an_absent_client_not_more_waits(world: World, said: Said) -> None:
     """What waited when it went is kept; it comes back to it all."""
     far = Far(world)
-    client = world.connect("slow", clean=False, properties={Property.RECEIVE_MAXIMUM: 1, Property.SESSION_EXPIRY_INTERVAL: 100})
+    client = world.connect(
+        "slow",
+        clean=False,
+        properties={Property.RECEIVE_MAXIMUM: 1, Property.SESSION_EXPIRY_INTERVAL: 100},
+    )
     client.subscribe("fast", qos=1)
     far.publish(*[b"fast"] * 50)
     client.vanish()
@@ -225,14 +235,20 @@ def test_of_an_absent_client_not_more_waits(world: World, said: Said) -> None:
     assert world.counters.dropped_queue_full == 50
     world.advance(1.0)
     assert world.node.federation.backpressure.over
-    client = world.connect("slow", clean=False, properties={Property.RECEIVE_MAXIMUM: 1, Property.SESSION_EXPIRY_INTERVAL: 100})
+    client = world.connect(
+        "slow",
+        clean=False,
+        properties={Property.RECEIVE_MAXIMUM: 1, Property.SESSION_EXPIRY_INTERVAL: 100},
+    )
     client.inbox = [p for p in client.inbox if isinstance(p, Publish)]
     assert len(read(client, 50)) == 50
     world.advance(1.0)
     assert world.node.federation.backpressure.over == 0
 
 
-def test_large_messages_fill_a_queue_too(world: World, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_messages_fill_a_queue_too(
+    world: World, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "HOLD_QUEUED_BYTES", 10_000)
     monkeypatch.setattr(limits, "MAX_QUEUED_BYTES", 20_000)
     far, client = Far(world), slow(world)
@@ -250,11 +266,19 @@ def test_large_messages_fill_a_queue_too(world: World, said: Said, monkeypatch: 
 
 def asking_plugins() -> World:
     return World(
-        hooks=Hooks(topics=True), discovery="static", seeds=(), id=OWN, boot=1000, capability=9.0, host="10.0.0.200"
+        hooks=Hooks(topics=True),
+        discovery="static",
+        seeds=(),
+        id=OWN,
+        boot=1000,
+        capability=9.0,
+        host="10.0.0.200",
     )
 
 
-def test_a_slow_plugin_holds_publishers_elsewhere(monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+def test_a_slow_plugin_holds_publishers_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
     monkeypatch.setattr(limits, "HOLD_QUEUED", 10)
     world = asking_plugins()
     said.world = world
@@ -290,7 +314,9 @@ def test_a_slow_subscriber_behind_a_plugin(monkeypatch: pytest.MonkeyPatch, said
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_slow_link_holds_who_publishes_what_is_kept_for_it(world: World, monkeypatch: pytest.MonkeyPatch, qos: int) -> None:
+def test_a_slow_link_holds_who_publishes_what_is_kept_for_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, qos: int
+) -> None:
     monkeypatch.setattr(limits, "HOLD_LINK_BYTES", 10_000)
     neighbour = Neighbour(world, 101)
     neighbour.child()
@@ -311,7 +337,9 @@ def test_a_slow_link_holds_who_publishes_what_is_kept_for_it(world: World, monke
 
 
 def asks(world: World, *filters: bytes, sender: bytes = ASKING, life: float = 0.5) -> None:
-    world.node.federation.backpressure.received(sender, encode_hold(life, dict.fromkeys(filters, 1)), world.now)
+    world.node.federation.backpressure.received(
+        sender, encode_hold(life, dict.fromkeys(filters, 1)), world.now
+    )
     world.settle()
 
 
@@ -364,7 +392,9 @@ def test_it_stops_in_the_midst_of_what_it_sent(world: World, publisher: FakeClie
 
 
 @pytest.mark.parametrize("how", ["time", "cut off"])
-def test_nobody_is_held_by_a_broker_that_is_gone(world: World, publisher: FakeClient, how: str) -> None:
+def test_nobody_is_held_by_a_broker_that_is_gone(
+    world: World, publisher: FakeClient, how: str
+) -> None:
     asks(world, b"a", life=0.5)
     publisher.publish("a", qos=1)
     world.advance(0.3)
@@ -390,7 +420,9 @@ def test_two_brokers_ask(world: World, publisher: FakeClient) -> None:
     assert not publisher.conn.held
 
 
-def test_who_publishes_what_is_not_held_any_more_goes_on(world: World, publisher: FakeClient) -> None:
+def test_who_publishes_what_is_not_held_any_more_goes_on(
+    world: World, publisher: FakeClient
+) -> None:
     asks(world, b"a", b"b")
     publisher.publish("a", qos=1)
     asks(world, b"b")
@@ -399,7 +431,9 @@ def test_who_publishes_what_is_not_held_any_more_goes_on(world: World, publisher
     assert publisher.conn.held
 
 
-def test_a_broker_that_never_pauses_is_ignored(world: World, publisher: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_never_pauses_is_ignored(
+    world: World, publisher: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "HOLD_LONGEST", 5.0)
     for _ in range(60):
         asks(world, EVERYTHING)
@@ -436,7 +470,10 @@ def test_a_will_holds_nobody(world: World, publisher: FakeClient) -> None:
     [
         ([], []),
         ([b"a", b"b/#"], [b"a", b"b/#"]),
-        ([b"%d" % n for n in range(limits.HOLD_TOPICS)], [b"%d" % n for n in range(limits.HOLD_TOPICS)]),
+        (
+            [b"%d" % n for n in range(limits.HOLD_TOPICS)],
+            [b"%d" % n for n in range(limits.HOLD_TOPICS)],
+        ),
         ([b"%d" % n for n in range(limits.HOLD_TOPICS + 1)], [EVERYTHING]),
         ([bytes(9_000), bytes(9_001)], [EVERYTHING]),
     ],

@@ -1,4 +1,5 @@
-"""Runs of QoS 1 and 2 packets, on links and in the log, are the same as their packets one by one (decisions 4 and 5)."""
+"""Runs of QoS 1 and 2 packets, on links and in the log, are the same as their packets one by one
+(decisions 4 and 5)."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ Told = list[tuple[bytes, int, bytes, int, bytes, bytes]]
 """(origin, sequence, topic, QoS, properties, payload) of messages on a link."""
 
 
-def batch_of(version: int, qos: int, properties: bytes, payloads: list[bytes], topic: bytes = b"t") -> Batch:
+def batch_of(
+    version: int, qos: int, properties: bytes, payloads: list[bytes], topic: bytes = b"t"
+) -> Batch:
     """A run as a publisher sends it."""
     section = properties if version == 5 else b""
     halves = [encode_halves(topic, payload, version, qos, False, section) for payload in payloads]
@@ -58,7 +61,8 @@ def batch_of(version: int, qos: int, properties: bytes, payloads: list[bytes], t
 
 
 def told(data: bytes, before: tuple[bytes, int] = (b"", 0)) -> Told:
-    """Read what goes over a link as its rules say: what names no origin continues its predecessor."""
+    """Read what goes over a link as its rules say: what names no origin continues its
+    predecessor."""
     found: Told = []
     key, sequence = before
     for first, body in PacketReader().feed(data):
@@ -91,15 +95,22 @@ def test_forms(version: int, qos: int, properties: bytes) -> None:
         for lower in range(qos + 1):
             form = batch.form(wanted, lower)
             data = form.numbered(300) if lower else form.data
-            halves = [encode_halves(b"t", payload, wanted, lower, False, section if wanted == 5 else b"") for payload in payloads]
+            halves = [
+                encode_halves(b"t", payload, wanted, lower, False, section if wanted == 5 else b"")
+                for payload in payloads
+            ]
             numbers = [n.to_bytes(2, "big") if lower else b"" for n in range(300, 309)]
-            assert data == b"".join(number.join(parts) for number, parts in zip(numbers, halves, strict=True))
+            assert data == b"".join(
+                number.join(parts) for number, parts in zip(numbers, halves, strict=True)
+            )
             assert form.count == 9
     assert [m.payload for m in batch.messages()] == payloads
     assert [m.payload for m in batch.part(2, 5).messages()] == payloads[2:5]
     one = batch.messages()[3]
     assert one.packet(version, qos, False, 8) == batch.data[3 * batch.size : 4 * batch.size]
-    assert one.packet(9 - version, qos, False, 8) == batch.form(9 - version, qos).part(3, 4).numbered(8)
+    assert one.packet(9 - version, qos, False, 8) == batch.form(9 - version, qos).part(
+        3, 4
+    ).numbered(8)
     assert told(batch.form(5, qos).for_links(KEY, 70)) == [
         (KEY, 70 + n, b"t", qos, section, payload) for n, payload in enumerate(payloads)
     ]
@@ -122,7 +133,9 @@ GAPS = st.lists(st.integers(1, 80), max_size=10, unique=True)
 
 @settings(max_examples=300, deadline=None)
 @given(RUNS, st.integers(0, 80), GAPS)
-def test_a_log_of_runs_gives_what_is_missed(runs: list[tuple[int, int]], top: int, lacks: list[int]) -> None:
+def test_a_log_of_runs_gives_what_is_missed(
+    runs: list[tuple[int, int]], top: int, lacks: list[int]
+) -> None:
     log = MessageLog(Counters())
     sequence = 1
     kept: dict[int, bytes] = {}
@@ -150,7 +163,7 @@ def test_a_log_of_runs_gives_what_is_missed(runs: list[tuple[int, int]], top: in
     assert missed(log, {origin_key(b"another.", 1): window}) == []
 
 
-# ------------------------------------------------------------------ what a publisher sends goes over a link
+# ---------------------------------------------------------- what a publisher sends goes over a link
 
 MESSAGES = st.lists(
     st.tuples(
@@ -191,12 +204,19 @@ def forwarded(fast: bool, version: int, chosen: list[Any], cuts: list[int]) -> t
     stream = bytes(neighbour.transport.written)
     log = world.node.relay.log
     kept = [entry.data(world.now) for entry in log._entries]
-    return told(stream), told(b"".join(kept)), publisher.take(), sorted(world.session("publisher").incoming)
+    return (
+        told(stream),
+        told(b"".join(kept)),
+        publisher.take(),
+        sorted(world.session("publisher").incoming),
+    )
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from((4, 5)), MESSAGES, st.lists(st.integers(0, 5000), max_size=3))
-def test_what_is_published_goes_over_a_link_as_one_by_one(version: int, chosen: list[Any], cuts: list[int]) -> None:
+def test_what_is_published_goes_over_a_link_as_one_by_one(
+    version: int, chosen: list[Any], cuts: list[int]
+) -> None:
     assert forwarded(True, version, chosen, cuts) == forwarded(False, version, chosen, [])
 
 
@@ -237,8 +257,15 @@ class Receiver:
         self.source, self.other = Neighbour(world, 1), Neighbour(world, 2)
         self.source.child()
         self.other.child()
-        self.subscribers = [world.connect("four", version=4), world.connect("five", version=5), world.connect("zero", version=4)]
-        self.subscribers += [world.connect("local", version=5), world.connect("slow", version=5, properties={0x21: 5})]
+        self.subscribers = [
+            world.connect("four", version=4),
+            world.connect("five", version=5),
+            world.connect("zero", version=4),
+        ]
+        self.subscribers += [
+            world.connect("local", version=5),
+            world.connect("slow", version=5, properties={0x21: 5}),
+        ]
         for subscriber, qos in zip(self.subscribers, (2, 1, 0, 2, 2), strict=True):
             subscriber.subscribe("a" if subscriber is self.subscribers[3] else "#", qos=qos)
         self.other.take()
@@ -250,27 +277,42 @@ class Receiver:
         got: list[list[Packet]] = [settle_exchanges(subscriber) for subscriber in self.subscribers]
         window = self.world.node.relay.vector.get(KEY)
         counters = self.world.counters
-        counted = (counters.duplicates, counters.received_link, counters.delivered, counters.forwarded)
+        counted = (
+            counters.duplicates,
+            counters.received_link,
+            counters.delivered,
+            counters.forwarded,
+        )
         return passed, kept, got, counted, window and (window.top, window.gaps)
 
 
 @settings(max_examples=200, deadline=None)
 @given(STEPS, st.lists(st.integers(0, 5000), max_size=4))
-def test_any_mixture_of_runs_and_duplicates_is_as_one_by_one(steps: list[Any], cuts: list[int]) -> None:
+def test_any_mixture_of_runs_and_duplicates_is_as_one_by_one(
+    steps: list[Any], cuts: list[int]
+) -> None:
     singles: list[bytes] = []
     pieces: list[bytes] = []
     sequence = 1
     for topic, qos, properties, payload, count, back, explicitly in steps:
         sequence = max(1, sequence + back)
         one = [
-            message(topic, payload + b"%04d" % n, qos=qos, key=KEY, sequence=n, properties=properties)
+            message(
+                topic, payload + b"%04d" % n, qos=qos, key=KEY, sequence=n, properties=properties
+            )
             for n in range(sequence, sequence + count)
         ]
         singles += one
         if explicitly or not qos or properties == LIKE_AN_ORIGIN:
             pieces += one
         else:
-            batch = batch_of(5, qos, properties, [payload + b"%04d" % n for n in range(sequence, sequence + count)], topic)
+            batch = batch_of(
+                5,
+                qos,
+                properties,
+                [payload + b"%04d" % n for n in range(sequence, sequence + count)],
+                topic,
+            )
             pieces.append(batch.for_links(KEY, sequence))
         sequence += count
     reference, receiver = Receiver(), Receiver()
@@ -291,9 +333,11 @@ BAD = {
     "RETAIN": message(key=KEY) + b"\x33" + CONTINUED.data[1:],
     "DUP": message(key=KEY) + b"\x3a" + CONTINUED.data[1:],
     "QoS 3": message(key=KEY) + b"\x36" + CONTINUED.data[1:],
-    "QoS 0 with properties": message(key=KEY) + encode_packet(Publish("t", b"", 0, False, False, None, {0x26: [("a", "b")]}), 5),
+    "QoS 0 with properties": message(key=KEY)
+    + encode_packet(Publish("t", b"", 0, False, False, None, {0x26: [("a", "b")]}), 5),
     "an expiry": message(key=KEY) + encode_packet(Publish("t", b"", 1, False, False, 1, {2: 5}), 5),
-    "an alias": message(key=KEY) + encode_packet(Publish("t", b"", 1, False, False, 1, {0x23: 5}), 5),
+    "an alias": message(key=KEY)
+    + encode_packet(Publish("t", b"", 1, False, False, 1, {0x23: 5}), 5),
     "a subscription identifier": message(key=KEY) + batch_of(5, 1, b"\x0b\x01", [b"0", b"1"]).data,
     "half an origin": message(key=KEY) + batch_of(5, 1, MARK, [b"0", b"1"]).data,
     "a wildcard": message(key=KEY) + batch_of(5, 1, b"", [b"0", b"1"], b"a/#").data,
@@ -313,7 +357,10 @@ def test_bad_runs_cost_the_link(name: str) -> None:
     liar.send(BAD[name])
     assert not liar.up
     assert world.counters.duplicates == 0
-    assert all(topic == b"t" and 0 < sequence < LAST for _, sequence, topic, *_ in told(bytes(honest.transport.written)))
+    assert all(
+        topic == b"t" and 0 < sequence < LAST
+        for _, sequence, topic, *_ in told(bytes(honest.transport.written))
+    )
     unharmed(world)
 
 
@@ -392,9 +439,19 @@ def test_what_is_asked_of_ourselves_is_found_from_the_oldest_on(
         if count > 1:
             payloads = [b"%03d" % number for number in range(sequence, sequence + count)]
             batch = batch_of(5, 1, b"", payloads)
-            kept.append(Entry.run(key, sequence, count, batch.for_links(key, sequence), batch.size, 10.0))
+            kept.append(
+                Entry.run(key, sequence, count, batch.for_links(key, sequence), batch.size, 10.0)
+            )
         else:
-            kept.append(Entry(key, sequence, b"", Message(b"t", b"%d" % sequence, 1, False, b"", None, None), 10.0))
+            kept.append(
+                Entry(
+                    key,
+                    sequence,
+                    b"",
+                    Message(b"t", b"%d" % sequence, 1, False, b"", None, None),
+                    10.0,
+                )
+            )
         own, other = (own + count, other) if ours else (own, other + count)
     for _ in range(min(gone, len(kept))):
         kept._gone += 1
@@ -402,9 +459,16 @@ def test_what_is_asked_of_ourselves_is_found_from_the_oldest_on(
     numbers = merge([(low, low + more) for low, more in asked])
     expected = kept.those({KEYS[0]: numbers}, 0.0)
     found = list(kept.own(KEYS[0], numbers, 0.0))
-    assert [(e.sequence, e.count, e.data(0.0)) for e in found] == [(e.sequence, e.count, e.data(0.0)) for e in expected]
+    assert [(e.sequence, e.count, e.data(0.0)) for e in found] == [
+        (e.sequence, e.count, e.data(0.0)) for e in expected
+    ]
     first = kept.first_of(KEYS[0], 0.0)
-    here = [n for e in kept.latest() if e.key == KEYS[0] for n in range(e.sequence, e.sequence + e.count)]
+    here = [
+        n
+        for e in kept.latest()
+        if e.key == KEYS[0]
+        for n in range(e.sequence, e.sequence + e.count)
+    ]
     assert first == min(here, default=NEVER)
     assert list(kept.own(KEYS[0], numbers, 11.0)) == []
     assert kept.first_of(KEYS[0], 11.0) == NEVER

@@ -1,4 +1,5 @@
-"""What is booked of a run: losses, duplicates, order, interruptions; agreement of views; the printed table."""
+"""What is booked of a run: losses, duplicates, order, interruptions; agreement of views; the
+printed table."""
 
 from __future__ import annotations
 
@@ -33,8 +34,15 @@ def test_what_was_accepted_and_did_not_come_is_lost() -> None:
         assert kept.deliver(kept.receiver(one), 0, sequence, 100)
     assert kept.deliver(kept.receiver(other), 0, 0, 100)
     figures = kept.summary(2.0)[""]
-    assert (figures["published"], figures["accepted"], figures["unaccepted"], figures["delivered"]) == (4, 3, 1, 4)
-    assert (figures["lost"], figures["expected"], figures["unsure"]) == (1 + 2, 4 + 3, 0), "3 was not accepted, but came to one"
+    assert (
+        figures["published"],
+        figures["accepted"],
+        figures["unaccepted"],
+        figures["delivered"],
+    ) == (4, 3, 1, 4)
+    assert (figures["lost"], figures["expected"], figures["unsure"]) == (1 + 2, 4 + 3, 0), (
+        "3 was not accepted, but came to one"
+    )
     assert kept.outstanding == 4 and figures["published_per_s"] == 2.0
 
 
@@ -43,7 +51,11 @@ def test_own_lateness_is_no_delay() -> None:
     kept.publish(0, 1_000_000, 4_000_000)
     kept.deliver(kept.receiver(one), 0, 0, 6_000_000)
     figures = kept.summary(1.0)[""]
-    assert figures["delay_mean_ms"] == 2.0 and figures["delay_p50_ms"] == 2.0 and figures["lag_p99_ms"] == 3.0
+    assert (
+        figures["delay_mean_ms"] == 2.0
+        and figures["delay_p50_ms"] == 2.0
+        and figures["lag_p99_ms"] == 3.0
+    )
 
 
 def test_qos_0_is_expected_when_published() -> None:
@@ -60,7 +72,9 @@ def test_twice_and_out_of_order() -> None:
     for sequence in (0, 2, 1, 1, 0):
         kept.deliver(kept.receiver(one), 0, sequence, 10)
     assert (kept.flows[""].duplicates, kept.flows[""].disordered) == (2, 1)
-    assert not kept.deliver(kept.receiver(one), 0, 3, 10) and not kept.deliver(kept.receiver(one), 7, 0, 10)
+    assert not kept.deliver(kept.receiver(one), 0, 3, 10) and not kept.deliver(
+        kept.receiver(one), 7, 0, 10
+    )
 
 
 def test_a_shared_subscription_is_one_receiver() -> None:
@@ -81,14 +95,19 @@ def test_around_an_interruption_nothing_is_sure() -> None:
     assert kept.missing("") == (2, 2, 3 + 5)
 
 
-def view(name: str, root: str, parent: str | None, links: dict[str, str], state: str = "runtime") -> dict[str, Any]:
+def view(
+    name: str, root: str, parent: str | None, links: dict[str, str], state: str = "runtime"
+) -> dict[str, Any]:
     return {
-        "id": name, "root": root, "parent": parent, "state": state,
+        "id": name,
+        "root": root,
+        "parent": parent,
+        "state": state,
         "links": [
             {"peer": peer, "name": peer, "up": True, "forwarding": role != "blocked", "role": role}
             for peer, role in links.items()
         ],
-    }  # fmt: skip
+    }
 
 
 def test_one_tree() -> None:
@@ -110,9 +129,13 @@ def test_one_tree() -> None:
 def record(number: int, delay: float | None, status: str = "complete") -> dict[str, Any]:
     flows = {} if delay is None else {"": {"delay_mean_ms": delay, "lost": 0, "delivered": 5}}
     return {
-        "cell": {"topics": 3}, "repetition": number, "summary": {"flows": flows}, "status": status, "scenario": "s",
+        "cell": {"topics": 3},
+        "repetition": number,
+        "summary": {"flows": flows},
+        "status": status,
+        "scenario": "s",
         "failures": [] if status == "complete" else ["b1 ended with code 1"],
-    }  # fmt: skip
+    }
 
 
 def test_ratios_of_a_mix() -> None:
@@ -120,12 +143,15 @@ def test_ratios_of_a_mix() -> None:
         flows = {name: {"delivered_per_s": rate} for name, rate in rates.items()}
         return {"cell": {"cpu": 0.5, "mix": mix}, "status": "complete", "summary": {"flows": flows}}
 
-    (table,) = runtable.ratios([run("a", a=10.0), run("b", b=4.0), run("a+b", a=5.0, b=3.0), run("a+c", a=5.0, c=1.0)])
+    (table,) = runtable.ratios(
+        [run("a", a=10.0), run("b", b=4.0), run("a+b", a=5.0, b=3.0), run("a+c", a=5.0, c=1.0)]
+    )
     lines = [[word.strip() for word in line.split("|")[1:-1]] for line in table.splitlines()[5:]]
     assert lines == [
-        ["cpu=0.5", "a+b", "a", "10.0", "5.0", "0.50"], ["cpu=0.5", "a+b", "b", "4.0", "3.0", "0.75"],
+        ["cpu=0.5", "a+b", "a", "10.0", "5.0", "0.50"],
+        ["cpu=0.5", "a+b", "b", "4.0", "3.0", "0.75"],
         ["cpu=0.5", "a+c", "a", "10.0", "5.0", "0.50"],
-    ]  # fmt: skip
+    ]
     assert runtable.ratios([record(1, 2.0)]) == []
 
 
@@ -140,29 +166,55 @@ def test_the_table_shows_every_run_as_what_it_is() -> None:
 
 def test_a_run_that_failed_is_in_no_average() -> None:
     failed = record(2, 90.0, "failed")
-    failed["summary"] |= {"phases": [dict.fromkeys(("seconds", "control_bytes", "data_bytes", "bytes"), 90) | {"name": "idle"}]}
+    failed["summary"] |= {
+        "phases": [
+            dict.fromkeys(("seconds", "control_bytes", "data_bytes", "bytes"), 90)
+            | {"name": "idle"}
+        ]
+    }
     good = record(1, 10.0)
-    good["summary"] |= {"phases": [dict.fromkeys(("seconds", "control_bytes", "data_bytes", "bytes"), 10) | {"name": "idle"}]}
+    good["summary"] |= {
+        "phases": [
+            dict.fromkeys(("seconds", "control_bytes", "data_bytes", "bytes"), 10)
+            | {"name": "idle"}
+        ]
+    }
     _, lines = runtable.rows([good, failed], ["delay_mean_ms"])
     assert lines == [["3", "10.00 (1/2)", "2", "1 failed, 1 ok"]]
     assert runtable.rows([failed], ["delay_mean_ms"])[1] == [["3", "-", "1", "failed"]]
     (table,) = runtable.phases([good, failed])
-    assert table.splitlines()[-1].split("|")[1:3] == [" idle (1/2) ", " 10.0    "] and "90" not in table
+    assert (
+        table.splitlines()[-1].split("|")[1:3] == [" idle (1/2) ", " 10.0    "]
+        and "90" not in table
+    )
 
     def run(mix: str, status: str, **rates: float) -> dict[str, Any]:
         flows = {name: {"delivered_per_s": rate} for name, rate in rates.items()}
         return {"cell": {"mix": mix}, "status": status, "summary": {"flows": flows}}
 
-    runs = [run("a", "complete", a=10.0), run("a", "failed", a=900.0), run("a+b", "failed", a=1.0), run("a+b", "complete", a=5.0)]
+    runs = [
+        run("a", "complete", a=10.0),
+        run("a", "failed", a=900.0),
+        run("a+b", "failed", a=1.0),
+        run("a+b", "complete", a=5.0),
+    ]
     (table,) = runtable.ratios(runs)
-    assert [word.strip() for word in table.splitlines()[-1].split("|")[4:-1]] == ["10.0 (1/2)", "5.0 (1/2)", "0.50"]
+    assert [word.strip() for word in table.splitlines()[-1].split("|")[4:-1]] == [
+        "10.0 (1/2)",
+        "5.0 (1/2)",
+        "0.50",
+    ]
 
 
 def test_what_a_complete_run_lacks_is_remarked() -> None:
     run = record(1, 2.0)
-    run["summary"] |= {"skipped": 3, "interruptions": 2, "missing": {"repair_s": "1 of 2 faults not repaired"}}
+    run["summary"] |= {
+        "skipped": 3,
+        "interruptions": 2,
+        "missing": {"repair_s": "1 of 2 faults not repaired"},
+    }
     assert runtable.remarks([run, record(2, 1.0), record(3, None, "failed")], ["repair_s"]) == [
-        "s topics=3 r1: no repair s: 1 of 2 faults not repaired; 3 messages were not published, as their publishers were not "
-        "connected; 2 connections of clients were lost"
+        "s topics=3 r1: no repair s: 1 of 2 faults not repaired; 3 messages were not published, "
+        "as their publishers were not connected; 2 connections of clients were lost"
     ]
     assert "repair" not in runtable.remarks([run], ["lost"])[0], "nobody asked for it"

@@ -1,4 +1,5 @@
-"""`mqttree bench run` without a run: which runs are meant and which finished, what is said of them, and a network's orders."""
+"""`mqttree bench run` without a run: which runs are meant and which finished, what is said of them,
+and a network's orders."""
 
 from __future__ import annotations
 
@@ -33,7 +34,10 @@ from bench.trace import Writer
 from bench.workload import ClientSpec
 
 S = 1_000_000_000
-SCENARIO = "topology: {brokers: 2}\nfactors: {rate: [10, 20], share: [false, true]}\nparameters: {version: 5}\nrepetitions: 2\n"
+SCENARIO = (
+    "topology: {brokers: 2}\nfactors: {rate: [10, 20], share: [false, true]}\n"
+    "parameters: {version: 5}\nrepetitions: 2\n"
+)
 
 
 def arguments(*words: str) -> argparse.Namespace:
@@ -49,26 +53,44 @@ def file(tmp_path: Path) -> str:
 
 def finished(job: run.Job, asked: argparse.Namespace, **changes: Any) -> None:
     record = {
-        "status": rundir.COMPLETE, "fingerprint": job.cell.fingerprint(), "seed": job.seed(asked), "lab": "relays",
-        "findings": [], "schema": rundir.SCHEMA, "commit": rundir.commit()[0],
-    }  # fmt: skip
+        "status": rundir.COMPLETE,
+        "fingerprint": job.cell.fingerprint(),
+        "seed": job.seed(asked),
+        "lab": "relays",
+        "findings": [],
+        "schema": rundir.SCHEMA,
+        "commit": rundir.commit()[0],
+    }
     rundir.write(job.folder, record | changes)
 
 
 def test_the_mean_over_repairs_and_none_without_one() -> None:
-    struck = [(1 * S, "kill", "b0"), (4 * S, "restart", "b0"), (6 * S, "partition", "partition"), (9 * S, "heal", "partition")]
+    struck = [
+        (1 * S, "kill", "b0"),
+        (4 * S, "restart", "b0"),
+        (6 * S, "partition", "partition"),
+        (9 * S, "heal", "partition"),
+    ]
     found = repairs(struck, [0, 2 * S, 5 * S, 9 * S + 1])
-    assert [(each["kind"], each["seconds"]) for each in found] == [("kill", 1.0), ("partition", None)]  # it was healed
+    # The partition was healed.
+    assert [(each["kind"], each["seconds"]) for each in found] == [
+        ("kill", 1.0),
+        ("partition", None),
+    ]
     assert repair(found) == (None, "1 of 2 faults not repaired")
     assert repair(repairs(struck, [4 * S - 1, 8 * S])) == ((3 - 1e-9 + 2) / 2, "")
     slowed = [(1 * S, "cut", "b0-b1"), (2 * S, "slow", "all")]
-    assert repairs(slowed, [2 * S])[0]["seconds"] is None and repairs(slowed, [1 * S])[0]["seconds"] == 0
+    assert (
+        repairs(slowed, [2 * S])[0]["seconds"] is None
+        and repairs(slowed, [1 * S])[0]["seconds"] == 0
+    )
     assert repair(repairs([(1 * S, "slow", "all")], [2 * S])) == (None, "no faults")
 
 
 def test_what_brokers_use_is_the_mean_over_them() -> None:
     one, other, unseen = Use(), Use(), Use()
-    for at, cpu, rss in ((0, 1.0, 100), (1, 1.5, 300), (2, 0.1, 200), (3, 0.6, 200)):  # started anew before the third
+    # The broker is started anew before the third.
+    for at, cpu, rss in ((0, 1.0, 100), (1, 1.5, 300), (2, 0.1, 200), (3, 0.6, 200)):
         one.add(at * S, cpu, rss)
     other.add(0, 5.0, 400)
     other.add(2 * S, 5.2, 400)
@@ -76,7 +98,8 @@ def test_what_brokers_use_is_the_mean_over_them() -> None:
     assert found["broker_cpu"] is not None and math.isclose(found["broker_cpu"], (0.5 + 0.1) / 2)
     assert found["broker_cpu_max"] == 0.5 and found["broker_rss"] == 300
     anew = Use()
-    for at, cpu, starts in ((0, 0.1, 1), (1, 0.1, 1), (4, 0.4, 2), (5, 0.5, 2)):  # has used more than the one before it
+    # The new process has used more than the one before it.
+    for at, cpu, starts in ((0, 0.1, 1), (1, 0.1, 1), (4, 0.4, 2), (5, 0.5, 2)):
         anew.add(at * S, cpu, 100, starts)
     cores = mean_use([anew])["broker_cpu"]
     assert cores is not None and math.isclose(cores, 0.1 / 2)
@@ -84,7 +107,12 @@ def test_what_brokers_use_is_the_mean_over_them() -> None:
 
 
 def test_only_takes_what_is_shown(file: str) -> None:
-    for words, count in ((["rate=10"], 4), (["rate=10.0", "share=false"], 2), (["share=True", "share=false"], 8), (["qos=0"], 8)):
+    for words, count in (
+        (["rate=10"], 4),
+        (["rate=10.0", "share=false"], 2),
+        (["share=True", "share=false"], 8),
+        (["qos=0"], 8),
+    ):
         asked = arguments(file, *(word for each in words for word in ("--only", each)))
         assert len(run.plan(asked)) == count, words
     for word, line in (
@@ -101,19 +129,31 @@ def test_two_files_of_one_name(file: str, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = tmp_path / "other" / "s.yaml"
     other.write_text(SCENARIO)
-    with pytest.raises(ValueError, match=r"^\S+s\.yaml and \S+s\.yaml are both called 's', and so would be their folders$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^\S+s\.yaml and \S+s\.yaml are both called 's', and so would be their folders$",
+    ):
         run.chosen([file, str(other)], False)
     (tmp_path / "hetero.yaml").write_text(SCENARIO)
     with pytest.raises(ValueError, match="are both called 'hetero'"):
         run.chosen(["Hetero", str(tmp_path / "hetero.yaml")], False)
-    assert [each.name for each in run.chosen([file, file, "hetero", "Hetero"], True)] == ["s", "hetero"]
+    assert [each.name for each in run.chosen([file, file, "hetero", "Hetero"], True)] == [
+        "s",
+        "hetero",
+    ]
 
 
 def test_a_run_is_finished_if_all_that_was_asked_is_the_same(file: str, tmp_path: Path) -> None:
     asked = arguments(file, "--out", str(tmp_path / "out"), "--resume", "--lab", "relays")
     changes: list[dict[str, Any]] = [
-        {}, {"seed": 7001}, {"lab": "namespaces"}, {"fingerprint": "x"}, {"status": rundir.FAILED}, {"schema": 1}, {"commit": "x"}
-    ]  # fmt: skip
+        {},
+        {"seed": 7001},
+        {"lab": "namespaces"},
+        {"fingerprint": "x"},
+        {"status": rundir.FAILED},
+        {"schema": 1},
+        {"commit": "x"},
+    ]
     jobs = run.plan(asked)
     for job, change in zip(jobs, changes, strict=False):
         finished(job, asked, **change)
@@ -163,19 +203,34 @@ def test_where_nothing_can_be_written_it_ends_with_one_line(
     monkeypatch.setattr(rundir, "fresh", full)
     assert cli.main(["run", file, "--out", str(tmp_path / "out"), "--lab", "relays"]) == 1
     said = capsys.readouterr()
-    assert "s rate=10.0,share=False r1: failed: cannot write /full/run.json: No space left on device\n" in said.out
-    assert "7 of 8 runs were not made (s rate=10,share=False r2 to s rate=20,share=True r2): the same with" in said.out
+    assert (
+        "s rate=10.0,share=False r1: failed: cannot write /full/run.json: No space left on device\n"
+        in said.out
+    )
+    assert (
+        "7 of 8 runs were not made "
+        "(s rate=10,share=False r2 to s rate=20,share=True r2): the same with"
+    ) in said.out
     assert f"--out {tmp_path / 'out'} --resume makes them" in said.out
 
 
-def test_what_was_interrupted_is_named(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = arguments(file, "--out", str(tmp_path / "out"), "--only", "rate=10", "--only", "share=false")
+def test_what_was_interrupted_is_named(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = arguments(
+        file, "--out", str(tmp_path / "out"), "--only", "rate=10", "--only", "share=false"
+    )
     jobs = run.plan(asked)
     for job, status in zip(jobs, (rundir.COMPLETE, rundir.INTERRUPTED), strict=True):
         job.record = {
-            "cell": job.cell.factors, "status": status, "summary": {"skipped": 2}, "scenario": "s", "repetition": job.repetition,
-            "failures": ["interrupted"] if status == rundir.INTERRUPTED else [], "findings": [],
-        }  # fmt: skip
+            "cell": job.cell.factors,
+            "status": status,
+            "summary": {"skipped": 2},
+            "scenario": "s",
+            "repetition": job.repetition,
+            "failures": ["interrupted"] if status == rundir.INTERRUPTED else [],
+            "findings": [],
+        }
     run.report(jobs)
     said = capsys.readouterr().out
     assert "1 of 2 runs were not made (s rate=10,share=False r2): the same with --out " in said
@@ -188,7 +243,10 @@ def test_run_json_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         rundir.write(tmp_path / "r1", {})
     assert rundir.unwritable(caught.value).startswith(f"cannot write {tmp_path}/r1/run.json: ")
     rundir.write(tmp_path / "r2", {"a": 1})
-    assert json.loads((tmp_path / "r2" / "run.json").read_text()) == {"a": 1} and len(list((tmp_path / "r2").iterdir())) == 1
+    assert (
+        json.loads((tmp_path / "r2" / "run.json").read_text()) == {"a": 1}
+        and len(list((tmp_path / "r2").iterdir())) == 1
+    )
 
 
 def test_an_order_about_a_link_that_is_not_there() -> None:
@@ -206,8 +264,12 @@ def test_an_order_about_a_link_that_is_not_there() -> None:
 
 
 def striker(seed: int = 1, **brokers: Any) -> Striker:
-    lab: Any = SimpleNamespace(topology=Topology("two", ("a", "b")), brokers=brokers or {"a": None, "b": None})
-    observer: Any = SimpleNamespace(root=lambda: "a", leaf=lambda: "b", struck=lambda _: None, cut=set())
+    lab: Any = SimpleNamespace(
+        topology=Topology("two", ("a", "b")), brokers=brokers or {"a": None, "b": None}
+    )
+    observer: Any = SimpleNamespace(
+        root=lambda: "a", leaf=lambda: "b", struck=lambda _: None, cut=set()
+    )
     return Striker(cast(Lab, lab), cast(Observer, observer), cast(Writer, None), seed)
 
 
@@ -246,8 +308,16 @@ class Turns:
         self.now, self.sent = 100.0, []
         flow = Parameters(subscribers=0, publishers=len(starts), **load)
         cell = Cell("s", {}, {"": flow}, Topology("one", ("b0",)), (), ())
-        specs = [ClientSpec(f"p{n}", "", "b0", "b0", ("t",), n, start) for n, start in enumerate(starts)]
-        self.crowd = crowd.Crowd(cast(Any, None), cell, specs, cast(Any, None), cast(Any, SimpleNamespace(poll=lambda _: False)))
+        specs = [
+            ClientSpec(f"p{n}", "", "b0", "b0", ("t",), n, start) for n, start in enumerate(starts)
+        ]
+        self.crowd = crowd.Crowd(
+            cast(Any, None),
+            cell,
+            specs,
+            cast(Any, None),
+            cast(Any, SimpleNamespace(poll=lambda _: False)),
+        )
         monkeypatch.setattr(crowd, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(self.crowd, "step", self.step)
         for publisher in self.crowd.publishers:
@@ -280,7 +350,11 @@ class Turns:
     ],
 )
 def test_a_load_takes_as_long_as_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, starts: list[float], load: dict[str, Any], count: int | None, seconds: float
+    monkeypatch: pytest.MonkeyPatch,
+    starts: list[float],
+    load: dict[str, Any],
+    count: int | None,
+    seconds: float,
 ) -> None:
     turns = Turns(monkeypatch, starts, **load)
     assert math.isclose(turns.seconds(), seconds, abs_tol=1e-3)
@@ -295,7 +369,9 @@ def test_each_member_of_a_shared_subscription_is_away_for_itself() -> None:
     kept = Book([*specs, ClientSpec("p", "", "b", "b", ("t",), 0)], {"": 1})
     receiver = kept.receiver(specs[0])
     notes: Any = SimpleNamespace(subscribed=lambda *_: None, unsubscribed=lambda *_: None)
-    around: Any = SimpleNamespace(trace=notes, came=lambda _: None, went=lambda *_: None, unregister=lambda _: None)
+    around: Any = SimpleNamespace(
+        trace=notes, came=lambda _: None, went=lambda *_: None, unregister=lambda _: None
+    )
     members = [clients.Subscriber(around, spec, Parameters(), receiver) for spec in specs]
     for member in members:
         member.come(1)
@@ -309,17 +385,32 @@ def test_each_member_of_a_shared_subscription_is_away_for_itself() -> None:
 
 def test_what_parameters_ask_for_a_run_is_given(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
-    path.write_text("topology: local\nparameters: {settle: 300, drain: 600, connections: 5000, seconds: 5}\n")
+    path.write_text(
+        "topology: local\nparameters: {settle: 300, drain: 600, connections: 5000, seconds: 5}\n"
+    )
     (cell,) = scenario.load(str(path)).cells
     assert cell.besides() >= 300 + 600 + 5000 / 50 and cell.drain == 600
 
 
 def test_a_file_whose_name_no_trace_takes(tmp_path: Path) -> None:
-    for name, fine in (("a.b-1,c+_d", True), ("my scenario (1)", False), ("-a", False), ("ö", False), ("aö", True)):
+    for name, fine in (
+        ("a.b-1,c+_d", True),
+        ("my scenario (1)", False),
+        ("-a", False),
+        ("ö", False),
+        ("aö", True),
+    ):
         path = tmp_path / f"{name}.yaml"
         path.write_text("topology: local\n")
-        for take in (lambda path=path: scenario.load(str(path)), lambda name=name: writer(tmp_path, name)):
-            with contextlib.nullcontext() if fine else pytest.raises(ValueError, match=r"can(not)? be (called|named) "):
+        for take in (
+            lambda path=path: scenario.load(str(path)),
+            lambda name=name: writer(tmp_path, name),
+        ):
+            with (
+                contextlib.nullcontext()
+                if fine
+                else pytest.raises(ValueError, match=r"can(not)? be (called|named) ")
+            ):
                 take()
 
 
@@ -330,7 +421,11 @@ def writer(folder: Path, scenario: str) -> None:
 def test_small_shares_of_a_core() -> None:
     for share in (0.001, 0.01, 0.02, 0.05, 0.5, 1.0, 2.0):
         used, period = quota(share)
-        assert math.isclose(used / period, share, rel_tol=0.01) and used >= 1000 and 20_000 <= period <= 1_000_000
+        assert (
+            math.isclose(used / period, share, rel_tol=0.01)
+            and used >= 1000
+            and 20_000 <= period <= 1_000_000
+        )
     assert quota(1e-9) == quota(0.001)
 
 
@@ -360,13 +455,19 @@ class Struck:
         self.said: list[str] = []
         self.limits: list[tuple[str, float, bool]] = []
         self.brokers = {"a": Process(), "b": Process()}
-        lab: Any = SimpleNamespace(topology=Topology("two", ("a", "b")), brokers=self.brokers, limit_cpu=self.limit)
+        lab: Any = SimpleNamespace(
+            topology=Topology("two", ("a", "b")), brokers=self.brokers, limit_cpu=self.limit
+        )
         observer: Any = SimpleNamespace(root=lambda: "a", struck=lambda _: None, allowed_dead=set())
-        trace: Any = SimpleNamespace(fault=lambda _at, kind, target, _detail: self.said.append(f"{kind} {target}"))
+        trace: Any = SimpleNamespace(
+            fault=lambda _at, kind, target, _detail: self.said.append(f"{kind} {target}")
+        )
         self.striker = Striker(lab, observer, trace, 1, cpu)
 
     def limit(self, name: str, share: float) -> None:
-        self.limits.append((name, share, self.brokers[name].running and not self.brokers[name].paused))
+        self.limits.append(
+            (name, share, self.brokers[name].running and not self.brokers[name].paused)
+        )
 
     def strike(self, deed: str, number: int = 0, undoing: bool = False) -> None:
         self.striker.strike(Fault(0.0, deed, broker="a"), number, undoing)
@@ -374,9 +475,14 @@ class Struck:
 
 def test_what_changes_nothing_about_a_broker_is_refused() -> None:
     for before, deed, how in (
-        (["kill"], "kill", "does not run"), (["kill"], "pause", "does not run"), (["kill"], "resume", "does not run"),
-        (["pause"], "pause", "is stopped"), (["pause"], "restart", "is stopped"), ([], "restart", "runs"), ([], "resume", "runs"),
-    ):  # fmt: skip
+        (["kill"], "kill", "does not run"),
+        (["kill"], "pause", "does not run"),
+        (["kill"], "resume", "does not run"),
+        (["pause"], "pause", "is stopped"),
+        (["pause"], "restart", "is stopped"),
+        ([], "restart", "runs"),
+        ([], "resume", "runs"),
+    ):
         struck = Struck()
         for each in before:
             struck.strike(each)
@@ -387,7 +493,12 @@ def test_what_changes_nothing_about_a_broker_is_refused() -> None:
 
 def test_a_fault_of_a_broker_that_is_over_ends_no_other() -> None:
     struck = Struck()
-    for deed, number, undoing in (("kill", 1, False), ("restart", 2, False), ("kill", 3, False), ("restart", 1, True)):
+    for deed, number, undoing in (
+        ("kill", 1, False),
+        ("restart", 2, False),
+        ("kill", 3, False),
+        ("restart", 1, True),
+    ):
         struck.strike(deed, number, undoing)
     assert not struck.brokers["a"].running and struck.said == ["kill a", "restart a", "kill a"]
     struck.strike("restart", 3, True)

@@ -1,4 +1,5 @@
-"""The load generator proves what arrived: against the reference forwarder, Mosquitto, and peers that misbehave."""
+"""The load generator proves what arrived: against the reference forwarder, Mosquitto, and peers
+that misbehave."""
 
 from __future__ import annotations
 
@@ -18,7 +19,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import cli, compare, targets
-from bench.load import Histogram, LoadError, LoadSpec, Tally, packets, run_connections, run_latency, run_throughput
+from bench.load import (
+    Histogram,
+    LoadError,
+    LoadSpec,
+    Tally,
+    packets,
+    run_connections,
+    run_latency,
+    run_throughput,
+)
 from bench.load.histogram import bucket, upper
 from bench.load.peers import Publisher, Subscriber, topics
 
@@ -30,7 +40,14 @@ QUICK = LoadSpec(publishers=3, subscribers=3, warmup=0.02, seconds=0.1, drain=60
 
 @pytest.mark.parametrize(
     ("value", "encoded"),
-    [(0, "00"), (127, "7f"), (128, "8001"), (16_383, "ff7f"), (16_384, "808001"), (268_435_455, "ffffff7f")],
+    [
+        (0, "00"),
+        (127, "7f"),
+        (128, "8001"),
+        (16_383, "ff7f"),
+        (16_384, "808001"),
+        (268_435_455, "ffffff7f"),
+    ],
 )
 def test_varint(value: int, encoded: str) -> None:
     assert packets.varint(value).hex() == encoded
@@ -62,10 +79,17 @@ def test_golden_bytes(made: bytes, expected: str) -> None:
     assert made.hex() == expected.replace(" ", "")
 
 
-@given(st.integers(0, 2), st.sampled_from([4, 5]), st.integers(0, 40), st.binary(min_size=8, max_size=300))
+@given(
+    st.integers(0, 2),
+    st.sampled_from([4, 5]),
+    st.integers(0, 40),
+    st.binary(min_size=8, max_size=300),
+)
 @settings(max_examples=100, deadline=None)
 def test_publish_offsets(qos: int, version: int, user_properties: int, payload: bytes) -> None:
-    packet, id_offset, payload_offset = packets.publish("load/00001", payload, qos, version, user_properties)
+    packet, id_offset, payload_offset = packets.publish(
+        "load/00001", payload, qos, version, user_properties
+    )
     head = packets.header(packet, 0, len(packet))
     assert head is not None
     assert head[1] == len(packet)
@@ -112,7 +136,10 @@ def test_bucket_bounds(value: int) -> None:
     assert bucket(top + 1) == bucket(value) + 1
 
 
-@given(st.lists(st.integers(0, 10**10), min_size=1, max_size=200), st.sampled_from([50.0, 90.0, 99.0, 99.9, 100.0]))
+@given(
+    st.lists(st.integers(0, 10**10), min_size=1, max_size=200),
+    st.sampled_from([50.0, 90.0, 99.0, 99.9, 100.0]),
+)
 @settings(max_examples=100, deadline=None)
 def test_percentile(values: list[int], percent: float) -> None:
     parts = [Histogram(), Histogram()]
@@ -147,7 +174,9 @@ class Wire:
         self.publishers: list[tuple[Publisher, socket.socket]] = []
         for index in range(spec.publishers):
             mine, end = socket.socketpair()
-            self.publishers.append((Publisher(mine, self.epoll, spec, index, receive_maximum=65_535), end))
+            self.publishers.append(
+                (Publisher(mine, self.epoll, spec, index, receive_maximum=65_535), end)
+            )
 
     def packets(self, index: int = 0) -> list[bytes]:
         """The next windowful of packets of a publisher, which regards all before as received."""
@@ -155,7 +184,11 @@ class Wire:
         publisher.acked = publisher.sent
         publisher.pump(publisher.sent)
         data = end.recv(1 << 22)
-        size = len(packets.publish(topics(self.spec, 0)[0], bytes(self.spec.payload), self.spec.qos, self.spec.version)[0])
+        size = len(
+            packets.publish(
+                topics(self.spec, 0)[0], bytes(self.spec.payload), self.spec.qos, self.spec.version
+            )[0]
+        )
         assert not len(data) % size
         return [data[at : at + size] for at in range(0, len(data), size)]
 
@@ -191,7 +224,9 @@ def test_numbers_are_consecutive(qos: int, version: int) -> None:
         for number in range(700):
             window = line.packets()
             assert len({packet[:at] + packet[at + 2 : -64] for packet in window}) == 1
-            identifiers += [int.from_bytes(packet[at : at + 2], "big") for packet in window] if qos else []
+            identifiers += (
+                [int.from_bytes(packet[at : at + 2], "big") for packet in window] if qos else []
+            )
             line.deliver(b"".join(window))
             line.broker.recv(1 << 20) if qos else None
             assert line.subscriber.tally.received == line.publishers[0][0].sent, number
@@ -217,7 +252,9 @@ def test_numbers_are_consecutive(qos: int, version: int) -> None:
     ],
 )
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_every_fault_is_seen(rearrange: Callable[[list[bytes]], list[bytes]], tally: Tally, qos: int) -> None:
+def test_every_fault_is_seen(
+    rearrange: Callable[[list[bytes]], list[bytes]], tally: Tally, qos: int
+) -> None:
     with wire(qos=qos) as line:
         line.deliver(b"".join(rearrange(line.packets())))
         assert line.subscriber.tally == tally
@@ -269,7 +306,11 @@ def test_publisher_completes_qos_2() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
-    [(b"\x40\x03\0\1\x97", "refused with reason 0x97"), (b"\xe0\x01\x8e", "disconnected"), (b"\x20\x02\0\0", "type 2")],
+    [
+        (b"\x40\x03\0\1\x97", "refused with reason 0x97"),
+        (b"\xe0\x01\x8e", "disconnected"),
+        (b"\x20\x02\0\0", "type 2"),
+    ],
 )
 def test_publisher_reports_refusals(answer: bytes, reason: str) -> None:
     with wire(qos=1, version=5) as line:
@@ -334,7 +375,9 @@ def test_everything_arrives(forwarder: targets.Running, changes: dict[str, Any])
     assert result.broker_cpu is not None
 
 
-@pytest.mark.parametrize("changes", [{}, {"qos": 1}, {"qos": 2, "version": 5}, {"pattern": "mesh"}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"qos": 1}, {"qos": 2, "version": 5}, {"pattern": "mesh"}], ids=str
+)
 def test_mosquitto(changes: dict[str, Any]) -> None:
     with targets.running(targets.TARGETS["mosquitto"]) as broker:
         result = run_throughput(dataclasses.replace(QUICK, port=broker.port, **changes))
@@ -342,7 +385,9 @@ def test_mosquitto(changes: dict[str, Any]) -> None:
     assert result.broker_cpu is None
 
 
-@pytest.mark.parametrize("changes", [{}, {"qos": 1, "version": 5}, {"processes": 2}, {"warmup": 0.0}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"qos": 1, "version": 5}, {"processes": 2}, {"warmup": 0.0}], ids=str
+)
 def test_latency(forwarder: targets.Running, changes: dict[str, Any]) -> None:
     result = run_latency(dataclasses.replace(QUICK, port=forwarder.port, rate=500.0, **changes))
     assert result.complete, result.proof()
@@ -393,8 +438,11 @@ def test_nonsense_is_refused(changes: dict[str, Any], reason: str) -> None:
 
 
 @contextmanager
-def broker_that(connack: bytes = b"\x20\x02\0\0", suback: bytes = b"\x90\x03\0\1\0", hang_up: bool = False) -> Iterator[int]:
-    """Serve clients that are never sent a message; hang_up: the first PUBLISH ends its connection."""
+def broker_that(
+    connack: bytes = b"\x20\x02\0\0", suback: bytes = b"\x90\x03\0\1\0", hang_up: bool = False
+) -> Iterator[int]:
+    """Serve clients that are never sent a message; hang_up: the first PUBLISH ends its
+    connection."""
     server = socket.create_server(("127.0.0.1", 0))
     threads: list[threading.Thread] = []
 
@@ -485,7 +533,9 @@ def test_a_target_that_does_not_start(command: str, reason: str) -> None:
 def test_compare_measures_in_turn() -> None:
     chosen = [targets.TARGETS["sketch"], targets.target("other={python} -m bench.sketch {port}")]
     works = [compare.WORKS[name] for name in ("qos0", "latency", "connections")]
-    works = [dataclasses.replace(work, spec=dataclasses.replace(work.spec, drain=60.0)) for work in works]
+    works = [
+        dataclasses.replace(work, spec=dataclasses.replace(work.spec, drain=60.0)) for work in works
+    ]
     works[2] = dataclasses.replace(works[2], title="conn")
     said: list[str] = []
     table = compare.compare(works, chosen, 2, 0.1, said.append)
@@ -501,7 +551,8 @@ def test_compare_measures_in_turn() -> None:
     lines = out.getvalue().splitlines()
     assert len(lines) == 5
     assert "sketch/other" in lines[0]
-    assert all(line.endswith(("x", "-")) for line in lines[2:])  # "-": a busy machine had no time for it
+    # A line ends with "-" if a busy machine had no time for it.
+    assert all(line.endswith(("x", "-")) for line in lines[2:])
 
 
 def test_ratio_of_medians() -> None:
@@ -532,7 +583,9 @@ def test_ratio_of_medians() -> None:
         ("lab mesh5 --broker abacus", 2, "unknown broker"),
     ],
 )
-def test_command_line_errors(line: str, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_errors(
+    line: str, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(line.split()) == code
     error = capsys.readouterr().err
     assert said in error
@@ -541,7 +594,10 @@ def test_command_line_errors(line: str, code: int, said: str, capsys: pytest.Cap
 
 @pytest.mark.parametrize("mode", ["throughput", "latency", "connections"])
 def test_command_line_load(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
-    line = f"load --target sketch --mode {mode} --seconds 0.1 --warmup 0 --connections 20 --publishers 2 --subscribers 2"
+    line = (
+        f"load --target sketch --mode {mode} --seconds 0.1 --warmup 0 --connections 20 "
+        "--publishers 2 --subscribers 2"
+    )
     assert cli.main(line.split()) == 0
     out = capsys.readouterr().out
     assert ("bytes each" if mode == "connections" else " lost 0 ") in out

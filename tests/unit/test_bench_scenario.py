@@ -1,4 +1,5 @@
-"""Scenario files: what they may say, one clear line for what they may not, and who publishes what where."""
+"""Scenario files: what they may say, one clear line for what they may not, and who publishes what
+where."""
 
 from __future__ import annotations
 
@@ -39,7 +40,12 @@ def test_shipped_scenarios_are_valid(name: str, short: bool) -> None:
 
 def test_every_experiment_is_there() -> None:
     papers = Counter(scenario.load(name).paper for name in scenario.shipped())
-    assert papers["MQTT-ST"] == 3 and papers["Overlays"] == 5 and papers["Hetero"] == 1 and papers["EMQ"] == 4
+    assert (
+        papers["MQTT-ST"] == 3
+        and papers["Overlays"] == 5
+        and papers["Hetero"] == 1
+        and papers["EMQ"] == 4
+    )
 
 
 def test_factors_flows_and_the_short_form() -> None:
@@ -53,8 +59,10 @@ def test_factors_flows_and_the_short_form() -> None:
     """
     full, short = read(text), read(text, short=True)
     assert [cell.name for cell in full.cells] == [
-        "delay_ms=3,mix=small,qos=0", "delay_ms=3,mix=small+large,qos=0", "delay_ms=3,mix=small+large,qos=1"
-    ]  # fmt: skip
+        "delay_ms=3,mix=small,qos=0",
+        "delay_ms=3,mix=small+large,qos=0",
+        "delay_ms=3,mix=small+large,qos=1",
+    ]
     assert list(full.cells[0].flows) == ["small"] and full.cells[0].topology.default is not None
     assert full.cells[0].topology.default.delay_ms == 3
     assert [cell.flows["large"].payload for cell in full.cells[1:]] == [1000, 1000]
@@ -68,12 +76,22 @@ def test_plans_of_faults() -> None:
     loaded = read("""
         topology: mesh5
         factors: {fault: [none, crash]}
-        faults: {none: [], crash: [{at: 1, do: kill, broker: root, for: 9}, {at: 2, do: slow, link: [b0, all], delay_ms: 9}]}
+        faults:
+          none: []
+          crash:
+          - {at: 1, do: kill, broker: root, for: 9}
+          - {at: 2, do: slow, link: [b0, all], delay_ms: 9}
     """)
     none, crash = loaded.cells
     assert not none.faults and none.duration() == 5
     kill, slow = crash.faults
-    assert (kill.do, kill.broker, kill.links, slow.do, slow.links) == ("kill", "root", (), "slow", (("b0", "all"),))
+    assert (kill.do, kill.broker, kill.links, slow.do, slow.links) == (
+        "kill",
+        "root",
+        (),
+        "slow",
+        (("b0", "all"),),
+    )
     assert crash.duration() == 12
 
 
@@ -81,72 +99,237 @@ def test_plans_of_faults() -> None:
     ("text", "line"),
     [
         ("title: x", "s.yaml: topology: is missing: one of "),
-        ("topology: mesh5\nfactors: {rate: [10, 10.0]}", "s.yaml:2: factors.rate: 10 and 10.0 would have the same "),
-        ("topology: mesh5\nfactors: {rate: [1.0000001, 1.0000002]}", "s.yaml:2: factors.rate: 1.0000001 and 1.0000002 would "),
-        ("topology: mesh5\nfactors: {loss: [0.1, 1.0e-1]}", "s.yaml:2: factors.loss: 0.1 and 0.1 would have the same folder, "),
-        (f"topology: mesh5\nfactors: {{fault: [{'x' * 300}]}}\nfaults: {{{'x' * 300}: []}}", "s.yaml:2: factors: a run's "),
-        ("topology: mesh5\nfactors: {fault: [{a: 1}]}\nfaults: {a: []}", "s.yaml:2: factors.fault: must be names of plans"),
-        (f"topology: mesh5\nparameters: {{rate: 1{'0' * 400}}}", "s.yaml:2: parameters.rate: is too large"),
-        (f"topology: mesh5\nparameters: {{share: 0x{'f' * 5000}}}", "s.yaml:2: parameters.share: must be true or false, "),
-        ("topology: mesh5\nfaults: [{at: 1, do: partition, groups: [1, 2]}]", "s.yaml:2: faults: partition takes groups, "),
-        ("topology: mesh5\nfaults: [{at: 1, do: partition, groups: [[b0, b1], [b1]]}]", "s.yaml:2: faults: b1 is in two "),
-        ("topology: mesh5\nfaults: [{at: 1, do: partition, groups: [[b0], []]}]", "s.yaml:2: faults: a group is empty"),
-        ("topology: mesh5\nfaults: [{at: 1, do: cut, link: [b0, b0]}]", "s.yaml:2: faults: there is no link from b0 to itself"),
-        ("topology: mesh5\nfaults: [{at: 1, do: cut, link: [root, root]}]", "s.yaml:2: faults: there is no link from root"),
-        ("topology: {brokers: 1}\nfaults: [{at: 1, do: cut}]", "s.yaml:2: faults: there is only one host, and no link"),
-        ("topology: mesh5\nshow: [lost, luck]", "s.yaml:2: show: unknown figure 'luck': one of delay_mean_ms, "),
-        ("topology: mesh5\nasked: [resources]", "s.yaml:2: asked: unknown measure 'resources': one of published_per_s, "),
+        (
+            "topology: mesh5\nfactors: {rate: [10, 10.0]}",
+            "s.yaml:2: factors.rate: 10 and 10.0 would have the same ",
+        ),
+        (
+            "topology: mesh5\nfactors: {rate: [1.0000001, 1.0000002]}",
+            "s.yaml:2: factors.rate: 1.0000001 and 1.0000002 would ",
+        ),
+        (
+            "topology: mesh5\nfactors: {loss: [0.1, 1.0e-1]}",
+            "s.yaml:2: factors.loss: 0.1 and 0.1 would have the same folder, ",
+        ),
+        (
+            f"topology: mesh5\nfactors: {{fault: [{'x' * 300}]}}\nfaults: {{{'x' * 300}: []}}",
+            "s.yaml:2: factors: a run's ",
+        ),
+        (
+            "topology: mesh5\nfactors: {fault: [{a: 1}]}\nfaults: {a: []}",
+            "s.yaml:2: factors.fault: must be names of plans",
+        ),
+        (
+            f"topology: mesh5\nparameters: {{rate: 1{'0' * 400}}}",
+            "s.yaml:2: parameters.rate: is too large",
+        ),
+        (
+            f"topology: mesh5\nparameters: {{share: 0x{'f' * 5000}}}",
+            "s.yaml:2: parameters.share: must be true or false, ",
+        ),
+        (
+            "topology: mesh5\nfaults: [{at: 1, do: partition, groups: [1, 2]}]",
+            "s.yaml:2: faults: partition takes groups, ",
+        ),
+        (
+            "topology: mesh5\nfaults: [{at: 1, do: partition, groups: [[b0, b1], [b1]]}]",
+            "s.yaml:2: faults: b1 is in two ",
+        ),
+        (
+            "topology: mesh5\nfaults: [{at: 1, do: partition, groups: [[b0], []]}]",
+            "s.yaml:2: faults: a group is empty",
+        ),
+        (
+            "topology: mesh5\nfaults: [{at: 1, do: cut, link: [b0, b0]}]",
+            "s.yaml:2: faults: there is no link from b0 to itself",
+        ),
+        (
+            "topology: mesh5\nfaults: [{at: 1, do: cut, link: [root, root]}]",
+            "s.yaml:2: faults: there is no link from root",
+        ),
+        (
+            "topology: {brokers: 1}\nfaults: [{at: 1, do: cut}]",
+            "s.yaml:2: faults: there is only one host, and no link",
+        ),
+        (
+            "topology: mesh5\nshow: [lost, luck]",
+            "s.yaml:2: show: unknown figure 'luck': one of delay_mean_ms, ",
+        ),
+        (
+            "topology: mesh5\nasked: [resources]",
+            "s.yaml:2: asked: unknown measure 'resources': one of published_per_s, ",
+        ),
         ("topology: moon", "s.yaml:1: topology: unknown topology 'moon': one of "),
         ("topology: {brokers: 0}", "s.yaml:1: topology.brokers: must be 1 to 50"),
         ("topology: mesh5\nfaktors: {}", "s.yaml:2: faktors: unknown key; known are title, "),
-        ("topology: mesh5\npaper: Times", "s.yaml:2: paper: must be one of MQTT-ST, Overlays, Hetero, EMQ"),
-        ("topology: mesh5\nparameters: {rat: 1}", "s.yaml:2: parameters.rat: unknown parameter; known are broker, "),
-        ("topology: mesh5\nparameters: {rate: much}", "s.yaml:2: parameters.rate: must be a number, not 'much'"),
-        ("topology: mesh5\nparameters: {qos: 3}", "s.yaml:2: parameters: qos must be 0 to 2, not 3"),
-        ("topology: mesh5\nparameters: {topics: 1.5}", "s.yaml:2: parameters.topics: must be a whole number, not 1.5"),
-        ("topology: mesh5\nparameters: {share: true}", "s.yaml:2: parameters: share needs version 5"),
-        ("topology: mesh5\nparameters: {broker: hive}", "s.yaml:2: parameters: broker must be one of mqttree-flood, "),
+        (
+            "topology: mesh5\npaper: Times",
+            "s.yaml:2: paper: must be one of MQTT-ST, Overlays, Hetero, EMQ",
+        ),
+        (
+            "topology: mesh5\nparameters: {rat: 1}",
+            "s.yaml:2: parameters.rat: unknown parameter; known are broker, ",
+        ),
+        (
+            "topology: mesh5\nparameters: {rate: much}",
+            "s.yaml:2: parameters.rate: must be a number, not 'much'",
+        ),
+        (
+            "topology: mesh5\nparameters: {qos: 3}",
+            "s.yaml:2: parameters: qos must be 0 to 2, not 3",
+        ),
+        (
+            "topology: mesh5\nparameters: {topics: 1.5}",
+            "s.yaml:2: parameters.topics: must be a whole number, not 1.5",
+        ),
+        (
+            "topology: mesh5\nparameters: {share: true}",
+            "s.yaml:2: parameters: share needs version 5",
+        ),
+        (
+            "topology: mesh5\nparameters: {broker: hive}",
+            "s.yaml:2: parameters: broker must be one of mqttree-flood, ",
+        ),
         ("topology: mesh5\nfactors: {qos: 1}", "s.yaml:2: factors.qos: must be a list"),
         ("topology: mesh5\nfactors: {qos: []}", "s.yaml:2: factors.qos: is empty"),
-        ("topology: mesh5\nfactors: {locality: [30]}", "s.yaml:2: factors: locality must be one of even, 0, 50, 100, not '30'"),
-        ("topology: mesh5\nfactors: {mix: [a]}", "s.yaml:2: factors.mix: unknown flow 'a': one of "),
-        ("topology: mesh5\nparameters: {at: b9}", "s.yaml:2: parameters.at: unknown host 'b9': one of b0, "),
+        (
+            "topology: mesh5\nfactors: {locality: [30]}",
+            "s.yaml:2: factors: locality must be one of even, 0, 50, 100, not '30'",
+        ),
+        (
+            "topology: mesh5\nfactors: {mix: [a]}",
+            "s.yaml:2: factors.mix: unknown flow 'a': one of ",
+        ),
+        (
+            "topology: mesh5\nparameters: {at: b9}",
+            "s.yaml:2: parameters.at: unknown host 'b9': one of b0, ",
+        ),
         ("topology: mesh5\nrepetitions: 0", "s.yaml:2: repetitions: must be 1 to 1000"),
-        ("topology: mesh5\nfaults: [{do: kill}]", "s.yaml:2: faults: at must be 0 to 86,400 seconds, not None"),
-        ("topology: mesh5\nfaults: [{at: 1, do: bomb}]", "s.yaml:2: faults: do must be one of kill, "),
-        ("topology: mesh5\nfaults: [{at: 1, do: kill}]", "s.yaml:2: faults: broker must be root, leaf, random, same or "),
-        ("topology: mesh5\nfaults: [{at: 1, do: kill, broker: b1, loss: 1}]", "s.yaml:2: faults: kill takes no loss"),
-        ("topology: mesh5\nfaults: [{at: 1, do: slow}]", "s.yaml:2: faults: slow needs any of delay_ms, "),
-        ("topology: mesh5\nfaults: [{at: 1, do: cut, loss: 0.1}]", "s.yaml:2: faults: cut takes no loss"),
-        ("topology: mesh5\nfaults: [{at: 1, do: cut, link: b1}]", "s.yaml:2: faults: link must be all or two of b0, "),
-        ("topology: mesh5\nfaults: [{at: 1, do: partition, groups: [[b0]]}]", "s.yaml:2: faults: partition takes groups, "),
-        ("topology: mesh5\nfaults: [{at: 1, do: partition, groups: [[b0], [x]]}]", "s.yaml:2: faults: unknown host 'x': one of "),
-        ("topology: mesh5\nfaults: {a: []}", "s.yaml:2: faults: named plans of faults need the factor fault"),
-        ("topology: local\nfaults: [{at: 1, do: cut}]", "s.yaml:2: faults: without a network (topology) no link can be cut"),
-        ("topology: mesh5\nphases: [{until: x, name: y}]", "s.yaml:2: phases: until must be 0 to 86,400 seconds, not 'x'"),
-        ("topology: mesh5\nphases: [{until: 1, name: y}, {until: 2, name: y}]", "s.yaml:2: phases: 'y' is there twice"),
-        ("topology: mesh5\nphases: [{until: 1, name: boot}]", "s.yaml:2: phases: boot is what comes before all of them"),
-        ("topology: local\nfaults: [{at: 1, do: [x]}]", "s.yaml:2: faults: without a network (topology) no link can be cut"),
-        (f"topology: mesh5\nfactors: {{delay_ms: [0x{'f' * 5000}]}}", "s.yaml:2: factors.delay_ms: is too large"),
-        ("topology: mesh5\nphases: [{until: 1}]", "s.yaml:2: phases: expected {name: TEXT, until: SECONDS}"),
-        ("topology: mesh5\nphases: [{until: .inf, name: y}]", "s.yaml:2: phases: until must be 0 to 86,400 seconds, not inf"),
-        ("topology: mesh5\nphases: [{until: .nan, name: y}]", "s.yaml:2: phases: until must be 0 to 86,400 seconds, not nan"),
-        ("topology: mesh5\nphases: [{until: -1, name: y}]", "s.yaml:2: phases: until must be 0 to 86,400 seconds, not -1"),
-        ("topology: mesh5\nfaults: [{at: 1, for: .nan, do: cut}]", "s.yaml:2: faults: for must be 0 to 86,400 seconds, not nan"),
+        (
+            "topology: mesh5\nfaults: [{do: kill}]",
+            "s.yaml:2: faults: at must be 0 to 86,400 seconds, not None",
+        ),
+        (
+            "topology: mesh5\nfaults: [{at: 1, do: bomb}]",
+            "s.yaml:2: faults: do must be one of kill, ",
+        ),
+        (
+            "topology: mesh5\nfaults: [{at: 1, do: kill}]",
+            "s.yaml:2: faults: broker must be root, leaf, random, same or ",
+        ),
+        (
+            "topology: mesh5\nfaults: [{at: 1, do: kill, broker: b1, loss: 1}]",
+            "s.yaml:2: faults: kill takes no loss",
+        ),
+        (
+            "topology: mesh5\nfaults: [{at: 1, do: slow}]",
+            "s.yaml:2: faults: slow needs any of delay_ms, ",
+        ),
+        (
+            "topology: mesh5\nfaults: [{at: 1, do: cut, loss: 0.1}]",
+            "s.yaml:2: faults: cut takes no loss",
+        ),
+        (
+            "topology: mesh5\nfaults: [{at: 1, do: cut, link: b1}]",
+            "s.yaml:2: faults: link must be all or two of b0, ",
+        ),
+        (
+            "topology: mesh5\nfaults: [{at: 1, do: partition, groups: [[b0]]}]",
+            "s.yaml:2: faults: partition takes groups, ",
+        ),
+        (
+            "topology: mesh5\nfaults: [{at: 1, do: partition, groups: [[b0], [x]]}]",
+            "s.yaml:2: faults: unknown host 'x': one of ",
+        ),
+        (
+            "topology: mesh5\nfaults: {a: []}",
+            "s.yaml:2: faults: named plans of faults need the factor fault",
+        ),
+        (
+            "topology: local\nfaults: [{at: 1, do: cut}]",
+            "s.yaml:2: faults: without a network (topology) no link can be cut",
+        ),
+        (
+            "topology: mesh5\nphases: [{until: x, name: y}]",
+            "s.yaml:2: phases: until must be 0 to 86,400 seconds, not 'x'",
+        ),
+        (
+            "topology: mesh5\nphases: [{until: 1, name: y}, {until: 2, name: y}]",
+            "s.yaml:2: phases: 'y' is there twice",
+        ),
+        (
+            "topology: mesh5\nphases: [{until: 1, name: boot}]",
+            "s.yaml:2: phases: boot is what comes before all of them",
+        ),
+        (
+            "topology: local\nfaults: [{at: 1, do: [x]}]",
+            "s.yaml:2: faults: without a network (topology) no link can be cut",
+        ),
+        (
+            f"topology: mesh5\nfactors: {{delay_ms: [0x{'f' * 5000}]}}",
+            "s.yaml:2: factors.delay_ms: is too large",
+        ),
+        (
+            "topology: mesh5\nphases: [{until: 1}]",
+            "s.yaml:2: phases: expected {name: TEXT, until: SECONDS}",
+        ),
+        (
+            "topology: mesh5\nphases: [{until: .inf, name: y}]",
+            "s.yaml:2: phases: until must be 0 to 86,400 seconds, not inf",
+        ),
+        (
+            "topology: mesh5\nphases: [{until: .nan, name: y}]",
+            "s.yaml:2: phases: until must be 0 to 86,400 seconds, not nan",
+        ),
+        (
+            "topology: mesh5\nphases: [{until: -1, name: y}]",
+            "s.yaml:2: phases: until must be 0 to 86,400 seconds, not -1",
+        ),
+        (
+            "topology: mesh5\nfaults: [{at: 1, for: .nan, do: cut}]",
+            "s.yaml:2: faults: for must be 0 to 86,400 seconds, not nan",
+        ),
         ("topology: mesh5\nshort: {title: x}", "s.yaml:2: short.title: cannot be shortened; "),
         ("topology: mesh5\nshort: 3", "s.yaml:2: short: must be keys and values"),
-        ("topology: mesh5\nshort: {flows: {a: 1}}", "s.yaml:2: short.flows.a: unknown flow 'a': one of none, "),
+        (
+            "topology: mesh5\nshort: {flows: {a: 1}}",
+            "s.yaml:2: short.flows.a: unknown flow 'a': one of none, ",
+        ),
         ("topology: mesh5\nshort: {flows: 3}", "s.yaml:2: short.flows: must be keys and values"),
-        ("topology: mesh5\nflows: {a: {}}\nshort: {flows: {b: {}}}", "s.yaml:3: short.flows.b: unknown flow 'b': one of a"),
-        ("topology: mesh5\nflows: {a: {}}\nshort: {flows: {a: 1}}", "s.yaml:3: short.flows.a: must be keys and values"),
-        ("topology: mesh5\nflows: [a]\nshort: {flows: {a: {}}}", "s.yaml:2: flows: must be keys and values"),
-        ("topology: mesh5\nparameters: 3\nshort: {parameters: {rate: 1}}", "s.yaml:2: parameters: must be keys and values"),
-        ("topology: mesh5\nparameters: {rate: 1}\nshort: {parameters: {rat: 1}}", "s.yaml:3: short.parameters.rat: unknown "),
-        ("topology: mesh5\nshort: {factors: {qos: 1}}", "s.yaml:2: short.factors.qos: must be a list"),
-        ("topology: mesh5\nshort: {repetitions: 0}", "s.yaml:2: short.repetitions: must be 1 to 1000"),
-        ("topology: mesh5\nfactors: {qos: [0]}\nskip: [{qos: 0}]", "s.yaml:2: factors: no combination is left"),
+        (
+            "topology: mesh5\nflows: {a: {}}\nshort: {flows: {b: {}}}",
+            "s.yaml:3: short.flows.b: unknown flow 'b': one of a",
+        ),
+        (
+            "topology: mesh5\nflows: {a: {}}\nshort: {flows: {a: 1}}",
+            "s.yaml:3: short.flows.a: must be keys and values",
+        ),
+        (
+            "topology: mesh5\nflows: [a]\nshort: {flows: {a: {}}}",
+            "s.yaml:2: flows: must be keys and values",
+        ),
+        (
+            "topology: mesh5\nparameters: 3\nshort: {parameters: {rate: 1}}",
+            "s.yaml:2: parameters: must be keys and values",
+        ),
+        (
+            "topology: mesh5\nparameters: {rate: 1}\nshort: {parameters: {rat: 1}}",
+            "s.yaml:3: short.parameters.rat: unknown ",
+        ),
+        (
+            "topology: mesh5\nshort: {factors: {qos: 1}}",
+            "s.yaml:2: short.factors.qos: must be a list",
+        ),
+        (
+            "topology: mesh5\nshort: {repetitions: 0}",
+            "s.yaml:2: short.repetitions: must be 1 to 1000",
+        ),
+        (
+            "topology: mesh5\nfactors: {qos: [0]}\nskip: [{qos: 0}]",
+            "s.yaml:2: factors: no combination is left",
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("short", [False, True])
 def test_one_clear_line(text: str, line: str, short: bool) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -155,32 +338,62 @@ def test_one_clear_line(text: str, line: str, short: bool) -> None:
 
 
 WHOLE: dict[str, Any] = {
-    "title": "t", "paper": "EMQ", "parameters": {"rate": 1, "locality": 50}, "flows": {"a": {"qos": 1}, "b": {}},
+    "title": "t",
+    "paper": "EMQ",
+    "parameters": {"rate": 1, "locality": 50},
+    "flows": {"a": {"qos": 1}, "b": {}},
     "repetitions": 2,
     "topology": {
-        "brokers": ["x", "y"], "sites": ["w"], "network": True, "default": {"delay_ms": 3}, "tree": [["y", "x"]],
+        "brokers": ["x", "y"],
+        "sites": ["w"],
+        "network": True,
+        "default": {"delay_ms": 3},
+        "tree": [["y", "x"]],
         "links": [{"between": ["x", "y"], "loss": 0.1}],
     },
-    "factors": {"mix": ["a", "a+b"], "fault": ["f", "g"], "delay_ms": [1, 2.5]}, "skip": [{"mix": "a", "fault": "g"}],
+    "factors": {"mix": ["a", "a+b"], "fault": ["f", "g"], "delay_ms": [1, 2.5]},
+    "skip": [{"mix": "a", "fault": "g"}],
     "faults": {
-        "f": [{"at": 1, "do": "cut", "link": ["x", "y"], "for": 1}, {"at": 2, "do": "kill", "broker": "root"}],
-        "g": [{"at": 1, "do": "partition", "groups": [["x"], ["y"]]}, {"at": 3, "do": "slow", "link": "all", "delay_ms": 3}],
+        "f": [
+            {"at": 1, "do": "cut", "link": ["x", "y"], "for": 1},
+            {"at": 2, "do": "kill", "broker": "root"},
+        ],
+        "g": [
+            {"at": 1, "do": "partition", "groups": [["x"], ["y"]]},
+            {"at": 3, "do": "slow", "link": "all", "delay_ms": 3},
+        ],
     },
-    "phases": [{"name": "p", "until": 3}], "figure": {"id": "i"}, "asked": ["lost"], "show": ["lost"],
+    "phases": [{"name": "p", "until": 3}],
+    "figure": {"id": "i"},
+    "asked": ["lost"],
+    "show": ["lost"],
     "short": {
-        "parameters": {"rate": 2}, "flows": {"a": {"qos": 0}}, "factors": {"delay_ms": [1]}, "repetitions": 1, "phases": [],
+        "parameters": {"rate": 2},
+        "flows": {"a": {"qos": 0}},
+        "factors": {"delay_ms": [1]},
+        "repetitions": 1,
+        "phases": [],
     },
-}  # fmt: skip
+}
 NUMBERS = st.sampled_from([-1, 0, 1, 2.5, 10**15, 10**400, math.inf, math.nan, -math.inf, True])
 JUNK = st.recursive(
     st.none() | NUMBERS | st.sampled_from(["", "x", "all", "root", "fault", "f"]),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "x", "do", "at", 3]), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["a", "x", "do", "at", 3]), inner, max_size=2)
+    ),
 )
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Every place of nested mappings and lists."""
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, inner in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         yield (*path, key)
         yield from places(inner, (*path, key))
 
@@ -223,16 +436,25 @@ def hosts(specs: list[ClientSpec], publishing: bool) -> Counter[str]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_localities_of_overlays(seed: int) -> None:
-    text = "topology: mesh5\nparameters: {{publishers: 20, subscribers: 5, topics: 60, choice: random, locality: '{}'}}"
+    text = (
+        "topology: mesh5\n"
+        "parameters: {{publishers: 20, subscribers: 5, topics: 60, choice: random, locality: '{}'}}"
+    )
     brokers = ("b0", "b1", "b2", "b3", "b4")
     together = clients(cell(text.format(100)), brokers, (), seed)
     assert len({spec.broker for spec in together}) == 1
     apart = clients(cell(text.format(0)), brokers, (), seed)
-    assert len(hosts(apart, True)) == len(hosts(apart, False)) == 1 and hosts(apart, True) != hosts(apart, False)
+    assert len(hosts(apart, True)) == len(hosts(apart, False)) == 1 and hosts(apart, True) != hosts(
+        apart, False
+    )
     anywhere = clients(cell(text.format(50)), brokers, ("b4",), seed)
-    assert len(hosts(anywhere, True)) >= 3 and "b4" not in hosts(anywhere, True) | hosts(anywhere, False)
+    assert len(hosts(anywhere, True)) >= 3 and "b4" not in hosts(anywhere, True) | hosts(
+        anywhere, False
+    )
     used = {spec.topics[0] for spec in anywhere if spec.number >= 0}
-    assert all(spec.topics[0] in used for spec in anywhere if spec.number < 0), "one of the publishing topics"
+    assert all(spec.topics[0] in used for spec in anywhere if spec.number < 0), (
+        "one of the publishing topics"
+    )
     assert clients(cell(text.format(50)), brokers, ("b4",), seed) == anywhere
 
 
@@ -242,23 +464,37 @@ def test_sites_connect_to_the_nearest_broker() -> None:
         specs = clients(cell(text.format(locality)), ("oregon", "virginia", "ireland"), (), 1)
         for host, numbers in (("california", west), ("germany", east)):
             assert (hosts(specs, True)[host], hosts(specs, False)[host]) == numbers
-        assert {(spec.host, spec.broker) for spec in specs} <= {("california", "oregon"), ("germany", "ireland")}
+        assert {(spec.host, spec.broker) for spec in specs} <= {
+            ("california", "oregon"),
+            ("germany", "ireland"),
+        }
     alone = clients(cell(text.format(50)), ("virginia",), (), 1)
     assert {spec.broker for spec in alone} == {"virginia"}
 
 
 def test_shared_and_all() -> None:
-    text = "topology: local\nparameters: {publishers: 3, subscribers: 2, topics: 3, choice: all, share: true, version: 5}"
+    text = (
+        "topology: local\nparameters: {publishers: 3, subscribers: 2, topics: 3, choice: all, "
+        "share: true, version: 5}"
+    )
     specs = clients(cell(text), ("b0",), (), 1)
     subscribers = [spec for spec in specs if spec.number < 0]
     assert {spec.topics[0] for spec in subscribers} == {"$share/group/topic-tree/#"}
-    assert all(matches(subscribers[0].topics[0], spec.topics[0]) for spec in specs if spec.number >= 0)
+    assert all(
+        matches(subscribers[0].topics[0], spec.topics[0]) for spec in specs if spec.number >= 0
+    )
     assert [spec.number for spec in specs] == [-1, -1, 0, 1, 2]
 
 
 @pytest.mark.parametrize(
     ("topic_filter", "topic", "fits"),
-    [("a/b", "a/b", True), ("a/b", "a/bc", False), ("a/#", "a/b/c", True), ("$share/g/a/#", "a/b", True), ("a/#", "b/a", False)],
+    [
+        ("a/b", "a/b", True),
+        ("a/b", "a/bc", False),
+        ("a/#", "a/b/c", True),
+        ("$share/g/a/#", "a/b", True),
+        ("a/#", "b/a", False),
+    ],
 )
 def test_matches(topic_filter: str, topic: str, fits: bool) -> None:
     assert matches(topic_filter, topic) is fits

@@ -21,7 +21,10 @@ MESH = topology.load("mesh3")
         ("resume b1", Fault(0.0, "resume", broker="b1")),
         ("cut b0 b1", Fault(0.0, "cut", links=(("b0", "b1"),))),
         ("heal", Fault(0.0, "heal", links=(("b0", "b1"), ("b0", "b2"), ("b1", "b2")))),
-        ("slow b0 all delay_ms=30 loss=0.1", Fault(0.0, "slow", links=(("b0", "all"),), wire={"delay_ms": 30.0, "loss": 0.1})),
+        (
+            "slow b0 all delay_ms=30 loss=0.1",
+            Fault(0.0, "slow", links=(("b0", "all"),), wire={"delay_ms": 30.0, "loss": 0.1}),
+        ),
         ("partition b0 b1,b2", Fault(0.0, "partition", groups=(("b0",), ("b1", "b2")))),
         ("tree", "tree"),
         ("quit", "quit"),
@@ -76,10 +79,28 @@ def test_input_of_any_kind_is_read_to_its_last_line(tmp_path: Path) -> None:
 
 def test_what_is_shown() -> None:
     views = {
-        "b0": {"id": "1", "root": "1", "state": "runtime", "links": [{"name": "b1", "role": "designated", "up": True}]},
+        "b0": {
+            "id": "1",
+            "root": "1",
+            "state": "runtime",
+            "links": [{"name": "b1", "role": "designated", "up": True}],
+        },
         "b1": {"id": "2", "root": "1", "state": "runtime", "links": []},
     }
-    assert tree_lines(views, ["b1"]) == ["b0: runtime, root b0, b1:designated", "b1: dead or stopped"]
-    counts = {"packets": 3, "control_bytes": 1200, "data_bytes": 0, "loss": 1, "queue": 0, "shut": 2}
+    assert tree_lines(views, ["b1"]) == [
+        "b0: runtime, root b0, b1:designated",
+        "b1: dead or stopped",
+    ]
+    counts = {
+        "packets": 3,
+        "control_bytes": 1200,
+        "data_bytes": 0,
+        "loss": 1,
+        "queue": 0,
+        "shut": 2,
+    }
     lines = link_lines({"links": {"b0>b1": counts}, "late_ms": {"p99": 0.1}})
-    assert lines[0] == "b0 -> b1: 3 packets, 1,200 B signalling, 0 B data; dropped 1 lost, 0 by the queue, 2 cut off"
+    assert lines[0] == (
+        "b0 -> b1: 3 packets, 1,200 B signalling, 0 B data; "
+        "dropped 1 lost, 0 by the queue, 2 cut off"
+    )

@@ -11,22 +11,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stp.bpdu import MAX_CHANGES, Bpdu, BpduError, ChangeNumber, Role, SeqRequest, decode, encode
-from stp.priority_vector import MAX_COST_US, RootVector, address_key, better_root, seq_newer, to_tenths
+from stp.priority_vector import (
+    MAX_COST_US,
+    RootVector,
+    address_key,
+    better_root,
+    seq_newer,
+    to_tenths,
+)
 
 ROOT = RootVector(b"ABCDEFGH", 3, 125, ("10.0.0.1", 1883))
 PLAIN = Bpdu(ROOT, 7, 1500, 20, Role.DESIGNATED, Role.ROOT, 2, 40, 9)
+# fmt: off
 PLAIN_HEX = (
     "01" "00" "02" "01" "02" "00" "00000009"
     "4142434445464748" "00000003" "0000007d" "00000007" "000005dc"
     "00000028" "00000014" "075b" "08" "31302e302e302e31"
-)  # fmt: skip
-FULL = replace(
-    PLAIN, request=SeqRequest(b"rootroot", 1, 0xFFFFFFFF), changes=(ChangeNumber(b"originXX", 2, 5),), role=Role.BLOCKED
 )
+# fmt: on
+FULL = replace(
+    PLAIN,
+    request=SeqRequest(b"rootroot", 1, 0xFFFFFFFF),
+    changes=(ChangeNumber(b"originXX", 2, 5),),
+    role=Role.BLOCKED,
+)
+# fmt: off
 FULL_HEX = (
     "01" "01" "03" "01" "02" "01" + PLAIN_HEX[12:] + "726f6f74726f6f74" "00000001" "ffffffff"
     "6f726967696e5858" "00000002" "00000005"
-)  # fmt: skip
+)
+# fmt: on
 
 
 @pytest.mark.parametrize(("bpdu", "golden"), [(PLAIN, PLAIN_HEX), (FULL, FULL_HEX)])
@@ -144,7 +158,9 @@ def test_addresses_compare_as_numbers() -> None:
 
 
 def test_root_priority() -> None:
-    def vector(tenths: int, host: str = "10.0.0.1", port: int = 1883, name: bytes = b"A" * 8, boot: int = 1) -> RootVector:
+    def vector(
+        tenths: int, host: str = "10.0.0.1", port: int = 1883, name: bytes = b"A" * 8, boot: int = 1
+    ) -> RootVector:
         return RootVector(name, boot, tenths, (host, port))
 
     best_first = [
@@ -157,11 +173,14 @@ def test_root_priority() -> None:
     for i, a in enumerate(best_first):
         for j, b in enumerate(best_first):
             assert better_root(a, b) == (i < j)
-    assert better_root(vector(10, boot=2), vector(20, boot=1)), "a later life of one broker outdates the earlier"
+    assert better_root(vector(10, boot=2), vector(20, boot=1)), (
+        "a later life of one broker outdates the earlier"
+    )
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "newer"), [(2, 1, True), (1, 2, False), (5, 5, False), (0, 0xFFFFFFFF, True), (0xFFFFFFFF, 0, False)]
+    ("a", "b", "newer"),
+    [(2, 1, True), (1, 2, False), (5, 5, False), (0, 0xFFFFFFFF, True), (0xFFFFFFFF, 0, False)],
 )
 def test_sequence_numbers_wrap(a: int, b: int, newer: bool) -> None:
     assert seq_newer(a, b) is newer

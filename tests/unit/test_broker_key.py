@@ -37,12 +37,16 @@ def test_golden_ids() -> None:
 
 @given(st.binary(min_size=32, max_size=32), st.booleans(), st.integers(0, 511))
 @settings(deadline=None, max_examples=30)
-def test_signatures_are_of_one_key_one_transcript_and_one_role(transcript: bytes, dialler: bool, bit: int) -> None:
+def test_signatures_are_of_one_key_one_transcript_and_one_role(
+    transcript: bytes, dialler: bool, bit: int
+) -> None:
     signature = ONE.sign(transcript, dialler=dialler)
     assert signed(ONE.public, signature, transcript, dialler=dialler)
     assert not signed(ONE.public, signature, transcript, dialler=not dialler)
     assert not signed(TWO.public, signature, transcript, dialler=dialler)
-    assert not signed(ONE.public, signature, transcript[:-1] + bytes((transcript[-1] ^ 1,)), dialler=dialler)
+    assert not signed(
+        ONE.public, signature, transcript[:-1] + bytes((transcript[-1] ^ 1,)), dialler=dialler
+    )
     bent = bytearray(signature)
     bent[bit // 8] ^= 1 << bit % 8
     assert not signed(ONE.public, bytes(bent), transcript, dialler=dialler)
@@ -66,7 +70,11 @@ def test_brokers_with_keys_link(secret: bytes | None) -> None:
 @pytest.mark.parametrize("liar", [0, 1], ids=["who dials", "who is called"])
 @pytest.mark.parametrize("how", ["the id alone", "the id and its public key", "no key"])
 def test_nobody_comes_in_under_the_id_of_another(secret: bytes | None, liar: int, how: str) -> None:
-    key = {"the id alone": OTHER, "the id and its public key": BrokerKey(OTHER.seed, ONE.public), "no key": None}[how]
+    key = {
+        "the id alone": OTHER,
+        "the id and its public key": BrokerKey(OTHER.seed, ONE.public),
+        "no key": None,
+    }[how]
     false = node(1, secret, id=ONE.id, key=key, boot=999_999_999)
     true = keyed(2, TWO, secret)
     worlds = [true, true]
@@ -126,7 +134,8 @@ def test_no_byte_of_a_handshake_without_a_secret_can_be_altered(direction: str) 
 
 
 def test_a_proof_is_for_one_handshake() -> None:
-    """A stranger who has the words of a broker from another connection, or has them said to him now, is not that broker."""
+    """A stranger who has the words of a broker from another connection, or has them said to him
+    now, is not that broker."""
     said: list[bytes] = []
 
     def watch(way: str, data: bytes) -> bytes:
@@ -149,7 +158,10 @@ def test_who_has_no_key_says_so_in_words() -> None:
     wire = Wire(node(1, None), world)
     assert wire.up == (False, False)
     assert any("does not prove its id" in line for line in world.logged)
-    assert any("wants a proof of the id" in line for line in [*wire.worlds[0].logged, "wants a proof of the id"])
+    assert any(
+        "wants a proof of the id" in line
+        for line in [*wire.worlds[0].logged, "wants a proof of the id"]
+    )
 
 
 @pytest.mark.parametrize("size", [0, 31, 32, 63, 65, 96])
@@ -159,7 +171,10 @@ def test_proofs_of_a_wrong_size_are_refused(size: int) -> None:
     connect = bridge(1, client_id=ONE.id.hex())
     assert connect.properties is not None
     data = (bytes(32) + ONE.public)[:size] + bytes(max(0, size - 64))
-    connect.properties |= {Property.AUTHENTICATION_METHOD: IDENTITY, Property.AUTHENTICATION_DATA: data}
+    connect.properties |= {
+        Property.AUTHENTICATION_METHOD: IDENTITY,
+        Property.AUTHENTICATION_DATA: data,
+    }
     wire.inject(1, encode_packet(connect, 5))
     assert wire.conns[1].closed or wire.transports[1].closing
     assert not world.node.federation.links
@@ -172,10 +187,15 @@ def test_a_called_broker_says_nothing_that_helps_to_be_it() -> None:
     wire = Wire(keyed(1, ONE), world, lambda way, data: b"")
     connect = bridge(1, client_id=ONE.id.hex())
     assert connect.properties is not None
-    connect.properties |= {Property.AUTHENTICATION_METHOD: IDENTITY, Property.AUTHENTICATION_DATA: bytes(32) + ONE.public}
+    connect.properties |= {
+        Property.AUTHENTICATION_METHOD: IDENTITY,
+        Property.AUTHENTICATION_DATA: bytes(32) + ONE.public,
+    }
     wire.inject(1, encode_packet(connect, 5))
     wire.pump()
-    packets = [decode_packet(first, body, 5) for first, body in PacketReader().feed(bytes(wire.seen["<"]))]
+    packets = [
+        decode_packet(first, body, 5) for first, body in PacketReader().feed(bytes(wire.seen["<"]))
+    ]
     assert [type(packet) for packet in packets] == [Connect, Auth]
     wire.inject(1, bytes(wire.seen["<"])[-len(encode_packet(packets[1], 5)) :])  # reflected
     wire.inject(1, encode_packet(Connack(False, 0), 5))

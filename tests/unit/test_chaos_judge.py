@@ -1,4 +1,5 @@
-"""The judge of tests.chaos sees what is lost, late and twice, and what may be missing; its world says who was apart."""
+"""The judge of tests.chaos sees what is lost, late and twice, and what may be missing; its world
+says who was apart."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ def judge() -> Judge:
     return Judge({0: (0, 2), 1: (0, 1)})
 
 
-def ear(judge: Judge, *indexes: int, publisher: int = 0, life: int = 0, ordered: bool = True) -> Ear:
+def ear(
+    judge: Judge, *indexes: int, publisher: int = 0, life: int = 0, ordered: bool = True
+) -> Ear:
     """Somebody to whom these came, and to whom all had to come."""
     ear = Ear("ear", 1, {publisher: Receipt(since=0)}, ordered)
     come(judge, ear, *indexes, publisher=publisher, life=life)
@@ -48,7 +51,9 @@ def test_what_is_whole_is_whole(judge: Judge) -> None:
 def test_a_loss_is_seen(judge: Judge, came: tuple[int, ...], what: str) -> None:
     lacks = judge.lacks([ear(judge, *came)], {0: 10}, {})
     assert len(lacks) == 1
-    assert f"acknowledged and missing: publisher 0 (b0, QoS 2) to ear (b1): {what}, of 10" in lacks[0]
+    assert (
+        f"acknowledged and missing: publisher 0 (b0, QoS 2) to ear (b1): {what}, of 10" in lacks[0]
+    )
 
 
 def test_what_is_not_owed_is_not_missed(judge: Judge) -> None:
@@ -67,7 +72,9 @@ def test_excuses_are_for_what_they_say_alone(judge: Judge) -> None:
     assert "2, 2 to 9" in judge.lacks([some], {0: 10}, {0: [(6, 9), (3, 5)]})[0]
 
 
-@pytest.mark.parametrize(("came", "what"), [((0, 1, 1), 1), ((0, 2, 1, 1), 1), ((3, 2, 2), 1), ((0, 1), 0)])
+@pytest.mark.parametrize(
+    ("came", "what"), [((0, 1, 1), 1), ((0, 2, 1, 1), 1), ((3, 2, 2), 1), ((0, 1), 0)]
+)
 def test_duplicates_are_seen_at_once(judge: Judge, came: tuple[int, ...], what: int) -> None:
     ear(judge, *came)
     assert [line.startswith("twice at QoS 2") for line in judge.broken] == [True] * what
@@ -83,7 +90,9 @@ def test_order_is_looked_at_in_all_lives(judge: Judge, came: tuple[int, ...], li
     some = ear(judge, *came[:-1], life=life)
     assert not judge.disorder
     come(judge, some, came[-1])
-    assert [(each.origin, each.broker, each.times) for each in judge.disorder.values()] == [(0, 1, 1)]
+    assert [(each.origin, each.broker, each.times) for each in judge.disorder.values()] == [
+        (0, 1, 1)
+    ]
     assert not judge.broken
 
 
@@ -108,7 +117,11 @@ def test_what_was_acknowledged_is_a_number() -> None:
     assert sent.mark() == 2
     sent.reborn(lost=False, wiped=False)
     sent.sends(1)
-    assert (sent.mark(), HEAD.unpack(sent.head(4, 9))[1], HEAD.unpack(sent.head(5, 9))[1]) == (2, 0, 1)
+    assert (sent.mark(), HEAD.unpack(sent.head(4, 9))[1], HEAD.unpack(sent.head(5, 9))[1]) == (
+        2,
+        0,
+        1,
+    )
     sent.reborn(lost=True, wiped=True)
     assert (sent.mark(), sent.voids, sent.doubts) == (6, [(2, 3), (4, 6)], [(5, 6)])
 
@@ -139,12 +152,15 @@ def test_a_line_and_a_ring_and_how_long_they_are_apart() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_any_run_can_be_planned(seed: int) -> None:
-    """Members and sessions that roam stay where data stays, and a broker that may lose it has publishers."""
+    """Members and sessions that roam stay where data stays, and a broker that may lose it has
+    publishers."""
     import random
 
     like: Draw = draw(random.Random(seed), 40, 20_000)
     found: Plan = plan(like, list(range(like.brokers)), 8, 12)
-    assert sum(speaker.rate for speaker in found.speakers if not speaker.large) == pytest.approx(like.rate, rel=0.01)
+    assert sum(speaker.rate for speaker in found.speakers if not speaker.large) == pytest.approx(
+        like.rate, rel=0.01
+    )
     assert {s.broker for s in found.speakers[:8]} == set(range(like.brokers))
     for listener in found.listeners:
         assert listener.kind == "plain" or listener.broker in found.homes
@@ -153,7 +169,8 @@ def test_any_run_can_be_planned(seed: int) -> None:
 
 
 def test_a_broker_without_its_data_is_another_one(judge: Judge) -> None:
-    """Order is for what is of one of them: that of the first may come behind what is of the next, in its own order."""
+    """Order is for what is of one of them: that of the first may come behind what is of the next,
+    in its own order."""
     sent = Sent(0, 0, 2)
     sent.sends(6)
     sent.reborn(lost=False, wiped=False)

@@ -37,5 +37,7 @@ def test_flags_and_variables() -> None:
 def test_the_other_sections() -> None:
     assert rows("`access:`").keys() == ACCESS.keys()
     assert set(re.findall(r"`([a-z_]+)`", section("`mqtt:`"))) == set(mqtt_options.OPTIONS)
-    assert set(re.findall(r"`([a-z_]+)`", section("Of a listener"))) == set(listener_options.OPTIONS)
+    assert set(re.findall(r"`([a-z_]+)`", section("Of a listener"))) == set(
+        listener_options.OPTIONS
+    )
     assert all(f"`{name}`" in PAGE for name in TlsSettings.__dataclass_fields__)

@@ -1,4 +1,5 @@
-"""CONNECT, CONNACK, DISCONNECT, wills, sessions (MQTT-3.1, MQTT-3.2, MQTT-3.14, MQTT-4.1, MQTT-4.13): see docs/conformance.md."""
+"""CONNECT, CONNACK, DISCONNECT, wills, sessions (MQTT-3.1, MQTT-3.2, MQTT-3.14, MQTT-4.1,
+MQTT-4.13): see docs/conformance.md."""
 
 from __future__ import annotations
 
@@ -34,9 +35,12 @@ def frame(body: bytes) -> bytes:
 # ---------------------------------------------------------------- CONNECT
 
 
-@pytest.mark.parametrize("name", [b"", b"MQT", b"mqtt", b"MQTTT", b"MQIsdp", b"\xef\xbb\xbfMQTT", b"AMQP"])
+@pytest.mark.parametrize(
+    "name", [b"", b"MQT", b"mqtt", b"MQTTT", b"MQIsdp", b"\xef\xbb\xbfMQTT", b"AMQP"]
+)
 def test_other_protocol_names(name: bytes) -> None:
-    """MQTT-3.1.2-1: refused and closed; no session comes of it. MQIsdp belongs to version 3 only."""
+    """MQTT-3.1.2-1: refused and closed; no session comes of it. MQIsdp belongs to version 3
+    only."""
     world = World()
     client = world.open(4)
     client.send(frame(len(name).to_bytes(2, "big") + name + b"\x04\x02\x00\x00\x00\x01c"))
@@ -69,7 +73,8 @@ def test_clients_without_an_identifier_are_different_ones() -> None:
     assert not any(client.closed for client in clients)
 
 
-# What the flags promise and the payload does not keep, and the other way round; behind the Keep Alive of CONNECT.
+# What the flags promise and the payload does not keep, and the other way round; behind the Keep
+# Alive of CONNECT.
 # (flags, payload of 3.1.1, payload of 5)
 BROKEN_PAYLOADS = {
     "user name flag, no user name": (0x82, b"\0\1c", b"\0\0\1c"),
@@ -89,15 +94,21 @@ BROKEN_PAYLOADS = {
 
 @pytest.mark.parametrize("what", BROKEN_PAYLOADS)
 def test_flags_and_payload_of_connect_agree(what: str) -> None:
-    """MQTT-3.1.2-3, -9, -11 to -13, -16 to -19, MQTT-3.1.3-1, -3, MQTT-3.1.4-1; before MQTT 5 without a CONNACK."""
+    """MQTT-3.1.2-3, -9, -11 to -13, -16 to -19, MQTT-3.1.3-1, -3, MQTT-3.1.4-1; before MQTT 5
+    without a CONNACK."""
     flags, old, new = BROKEN_PAYLOADS[what]
-    for version, data in ((4, V4 + bytes((flags,)) + b"\0\0" + old), (5, V5 + bytes((flags,)) + b"\0\0" + new)):
+    for version, data in (
+        (4, V4 + bytes((flags,)) + b"\0\0" + old),
+        (5, V5 + bytes((flags,)) + b"\0\0" + new),
+    ):
         world = World()
         client = world.open(version)
         client.send(frame(data))
         assert client.closed
         packets = client.take()
-        assert [(type(p), p.code) for p in packets] == ([] if version == 4 else [(Connack, ReasonCode.MALFORMED_PACKET)])
+        assert [(type(p), p.code) for p in packets] == (
+            [] if version == 4 else [(Connack, ReasonCode.MALFORMED_PACKET)]
+        )
         assert not world.node.sessions
 
 
@@ -112,7 +123,8 @@ def test_flags_and_payload_of_connect_agree(what: str) -> None:
     ],
 )
 def test_a_bad_connect_of_mqtt_5_hears_why(data: bytes, reason: int) -> None:
-    """MQTT-3.1.4-1, MQTT-3.2.2-6 to -8, MQTT-4.13.2-1: CONNACK, never DISCONNECT (MQTT-3.14.0-1), then the end."""
+    """MQTT-3.1.4-1, MQTT-3.2.2-6 to -8, MQTT-4.13.2-1: CONNACK, never DISCONNECT (MQTT-3.14.0-1),
+    then the end."""
     world = World()
     client = world.open()
     client.send(frame(data))
@@ -125,12 +137,16 @@ def test_a_bad_connect_of_mqtt_5_hears_why(data: bytes, reason: int) -> None:
 @ALL
 @pytest.mark.parametrize("refused", ["anonymous", "will above the Maximum QoS", "bad will topic"])
 def test_nothing_behind_a_refused_connect_is_processed(version: int, refused: str) -> None:
-    """MQTT-3.1.4-6; MQTT-3.1.4-5 of 3.1.1. One CONNACK at most, and the connection is closed (MQTT-3.1.4-2)."""
+    """MQTT-3.1.4-6; MQTT-3.1.4-5 of 3.1.1. One CONNACK at most, and the connection is closed
+    (MQTT-3.1.4-2)."""
     world = World(allow_anonymous=True, max_qos=1)
     watcher = world.connect("w")
     watcher.subscribe("#", qos=1)
     world.node.config.allow_anonymous = refused != "anonymous"
-    will = {"will above the Maximum QoS": Will("t", b"w", 2), "bad will topic": Will("t/#", b"w")}.get(refused)
+    will = {
+        "will above the Maximum QoS": Will("t", b"w", 2),
+        "bad will topic": Will("t/#", b"w"),
+    }.get(refused)
     client = world.open(version)
     client.send(
         connect_packet("c", version, will=will),
@@ -162,7 +178,9 @@ def test_connack_comes_first_and_once(version: int) -> None:
         assert bytes(client.transport.written[:1]) == b"\x20"
         assert client.transport.written[2] == int(present)
         assert client.transport.written[3] == 0
-        client.send(Pingreq(), Subscribe(1, [SubscriptionRequest("u", 0)]), Unsubscribe(2, ["u"]), Pingreq())
+        client.send(
+            Pingreq(), Subscribe(1, [SubscriptionRequest("u", 0)]), Unsubscribe(2, ["u"]), Pingreq()
+        )
         names = [type(p).__name__ for p in client.take()]
         assert names.count("Connack") == 1
         assert names[0] == "Connack"
@@ -195,14 +213,19 @@ def test_without_a_keep_alive_of_the_server_the_clients_counts() -> None:
 
 
 def test_no_packet_exceeds_the_maximum_packet_size_of_the_client() -> None:
-    """MQTT-3.1.2-24: whatever the client does; what cannot be answered ends the connection with 0x95 or without a word."""
+    """MQTT-3.1.2-24: whatever the client does; what cannot be answered ends the connection with
+    0x95 or without a word."""
     for maximum in range(1, 60):
         world = World()
         client = world.open()
         client.send(connect_packet("", properties={P.MAXIMUM_PACKET_SIZE: maximum}))
         filters = [SubscriptionRequest(f"f/{n}", 1) for n in range(40)]
         client.send(Subscribe(1, filters[:3]), Publish("f/1", b"x" * 20, 1, packet_id=1), Pingreq())
-        client.send(Publish("f/1", b"y", 2, packet_id=1), Unsubscribe(2, ["f/1", "g"]), Subscribe(3, filters))
+        client.send(
+            Publish("f/1", b"y", 2, packet_id=1),
+            Unsubscribe(2, ["f/1", "g"]),
+            Subscribe(3, filters),
+        )
         client.send(b"\x00\x00")
         assert client.closed
         sizes = client.sizes()
@@ -215,10 +238,13 @@ def test_no_packet_exceeds_the_maximum_packet_size_of_the_client() -> None:
 
 @ALL
 def test_no_session_ends_while_its_client_is_connected(version: int) -> None:
-    """MQTT-4.1.0-1; MQTT-4.1.0-2 of 3.1.1: also one that is to end with its connection (Session Expiry Interval 0 or small)."""
+    """MQTT-4.1.0-1; MQTT-4.1.0-2 of 3.1.1: also one that is to end with its connection (Session
+    Expiry Interval 0 or small)."""
     world = World()
     for expiry in (0, 5):
-        client = world.connect("c", version, properties={P.SESSION_EXPIRY_INTERVAL: expiry} if version == 5 else None)
+        client = world.connect(
+            "c", version, properties={P.SESSION_EXPIRY_INTERVAL: expiry} if version == 5 else None
+        )
         client.subscribe("t", qos=1)
         world.advance(1000)
         client.publish("t", b"x", 1)
@@ -257,7 +283,9 @@ def test_a_will_is_published_once(version: int, retain: bool) -> None:
     watcher = world.connect("w")
     watcher.subscribe("will", qos=2, retain_as_published=True)
     properties = {P.SESSION_EXPIRY_INTERVAL: 100} if version == 5 else None
-    client = world.connect("c", version, clean=False, will=Will("will", b"x", 1, retain), properties=properties)
+    client = world.connect(
+        "c", version, clean=False, will=Will("will", b"x", 1, retain), properties=properties
+    )
     assert watcher.take() == []
     client.vanish()
     (packet,) = watcher.take_publishes()
@@ -285,9 +313,12 @@ def test_no_will_without_the_will_flag(version: int) -> None:
 # ---------------------------------------------------------------- DISCONNECT
 
 
-@pytest.mark.parametrize("end", ["garbage", "second CONNECT", "take-over", "keep-alive", "QoS", "alias"])
+@pytest.mark.parametrize(
+    "end", ["garbage", "second CONNECT", "take-over", "keep-alive", "QoS", "alias"]
+)
 def test_a_disconnect_of_the_broker_is_the_last_packet(end: str) -> None:
-    """MQTT-3.14.2-1, -2, MQTT-3.14.4-1, -2, MQTT-4.13.1-1, MQTT-4.13.2-1: a code of the table, no Session Expiry Interval."""
+    """MQTT-3.14.2-1, -2, MQTT-3.14.4-1, -2, MQTT-4.13.1-1, MQTT-4.13.2-1: a code of the table, no
+    Session Expiry Interval."""
     world = World(max_qos=1)
     keep = {P.SESSION_EXPIRY_INTERVAL: 50}
     client = world.connect("c", keep_alive=10, properties=keep)
@@ -315,7 +346,8 @@ def test_a_disconnect_of_the_broker_is_the_last_packet(end: str) -> None:
 
 @ALL
 def test_disconnect_of_the_client_closes_the_connection(version: int) -> None:
-    """MQTT-3.14.4-1, -2 are the client's; the broker closes from its side and looks at nothing behind it."""
+    """MQTT-3.14.4-1, -2 are the client's; the broker closes from its side and looks at nothing
+    behind it."""
     world = World()
     client, other = world.connect("c", version), world.connect("o", version)
     other.subscribe("#")
@@ -330,16 +362,26 @@ def test_disconnect_of_the_client_closes_the_connection(version: int) -> None:
 
 
 def test_what_only_3_1_does() -> None:
-    """MQTT V3.1, 3.1 and 3.2: its name, no Session Present, DUP on packets that are sent again, fields that may be missing."""
+    """MQTT V3.1, 3.1 and 3.2: its name, no Session Present, DUP on packets that are sent again,
+    fields that may be missing."""
     world = World()
     client = world.open(3)
     client.send(b"\x10\x11\x00\x06MQIsdp\x03\xc0\x00\x0a\x00\x03old")
     assert bytes(client.transport.written) == b"\x20\x02\x00\x00"
     client.transport.written.clear()
     client.send(
-        b"\x8a\x06\x00\x01\x00\x01t\x02", b"\x34\x06\x00\x01t\x00\x05x", b"\x6a\x02\x00\x05", b"\xaa\x05\x00\x02\x00\x01t"
+        b"\x8a\x06\x00\x01\x00\x01t\x02",
+        b"\x34\x06\x00\x01t\x00\x05x",
+        b"\x6a\x02\x00\x05",
+        b"\xaa\x05\x00\x02\x00\x01t",
     )
-    assert sorted(type(p).__name__ for p in client.take()) == ["Pubcomp", "Publish", "Pubrec", "Suback", "Unsuback"]
+    assert sorted(type(p).__name__ for p in client.take()) == [
+        "Pubcomp",
+        "Publish",
+        "Pubrec",
+        "Suback",
+        "Unsuback",
+    ]
     client.vanish()
     client = world.connect("old", 3, clean=False)
     assert not client.connack.session_present

@@ -1,4 +1,5 @@
-"""Strings, fixed headers and packet identifiers as a client meets them (MQTT-1.5, MQTT-2, MQTT-4.7.3): docs/conformance.md."""
+"""Strings, fixed headers and packet identifiers as a client meets them (MQTT-1.5, MQTT-2,
+MQTT-4.7.3): docs/conformance.md."""
 
 from __future__ import annotations
 
@@ -38,16 +39,34 @@ def publish(version: int, topic: bytes, *parts: bytes) -> bytes:
 # Where a string stands -> a packet with `raw` there, and the versions that have it.
 STRINGS: dict[str, tuple[tuple[int, ...], Callable[[int, bytes], bytes]]] = {
     "client identifier": ((3, 4, 5), lambda v, raw: connect(v, 0x02, string(raw))),
-    "will topic": ((3, 4, 5), lambda v, raw: connect(v, 0x06, string(b"c"), properties(v), string(raw), string(b"w"))),
+    "will topic": (
+        (3, 4, 5),
+        lambda v, raw: connect(v, 0x06, string(b"c"), properties(v), string(raw), string(b"w")),
+    ),
     "user name": ((3, 4, 5), lambda v, raw: connect(v, 0x82, string(b"c"), string(raw))),
     "topic name": ((3, 4, 5), lambda v, raw: publish(v, b"t" + raw)),
-    "topic filter to subscribe": ((3, 4, 5), lambda v, raw: frame(0x82, b"\0\1", properties(v), string(b"t" + raw), b"\0")),
-    "topic filter to unsubscribe": ((3, 4, 5), lambda v, raw: frame(0xA2, b"\0\1", properties(v), string(b"t" + raw))),
+    "topic filter to subscribe": (
+        (3, 4, 5),
+        lambda v, raw: frame(0x82, b"\0\1", properties(v), string(b"t" + raw), b"\0"),
+    ),
+    "topic filter to unsubscribe": (
+        (3, 4, 5),
+        lambda v, raw: frame(0xA2, b"\0\1", properties(v), string(b"t" + raw)),
+    ),
     "response topic": ((5,), lambda v, raw: publish(v, b"t", b"\x08" + string(b"r" + raw))),
     "content type": ((5,), lambda v, raw: publish(v, b"t", b"\x03" + string(raw))),
-    "user property name": ((5,), lambda v, raw: publish(v, b"t", b"\x26" + string(raw) + string(b"v"))),
-    "user property value": ((5,), lambda v, raw: publish(v, b"t", b"\x26" + string(b"n") + string(raw))),
-    "reason string": ((5,), lambda v, raw: frame(0xE0, b"\0", properties(v, b"\x1f" + string(raw)))),
+    "user property name": (
+        (5,),
+        lambda v, raw: publish(v, b"t", b"\x26" + string(raw) + string(b"v")),
+    ),
+    "user property value": (
+        (5,),
+        lambda v, raw: publish(v, b"t", b"\x26" + string(b"n") + string(raw)),
+    ),
+    "reason string": (
+        (5,),
+        lambda v, raw: frame(0xE0, b"\0", properties(v, b"\x1f" + string(raw))),
+    ),
 }
 ILL_FORMED = {
     "U+0000": b"a\0b",
@@ -80,7 +99,8 @@ def test_ill_formed_strings_close_the_connection(where: str, text: bytes) -> Non
 
 @pytest.mark.parametrize("where", STRINGS)
 def test_any_well_formed_string_is_taken(where: str) -> None:
-    """The same packets with letters of every length, noncharacters and control characters, which are discouraged only."""
+    """The same packets with letters of every length, noncharacters and control characters, which
+    are discouraged only."""
     versions, packet = STRINGS[where]
     for version in versions:
         world = World()
@@ -95,7 +115,9 @@ def test_any_well_formed_string_is_taken(where: str) -> None:
 def test_a_byte_order_mark_is_a_letter(version: int) -> None:
     """MQTT-1.5.4-3; MQTT-1.5.3-3 of 3.1.1."""
     world = World()
-    publisher, with_mark, without = (world.connect(name, version) for name in ("p", "with", "without"))
+    publisher, with_mark, without = (
+        world.connect(name, version) for name in ("p", "with", "without")
+    )
     with_mark.subscribe("\ufeffa", qos=1)
     without.subscribe("a", qos=1)
     for qos in (0, 1):
@@ -141,7 +163,10 @@ def test_the_longest_topic_name(version: int, qos: int) -> None:
     subscriber.subscribe(topic, qos=2)
     publisher.publish(topic, b"x", qos)
     publisher.publish(topic, b"y", qos, packet_id=2)
-    assert [(p.topic, p.payload) for p in subscriber.take_publishes()] == [(topic, b"x"), (topic, b"y")]
+    assert [(p.topic, p.payload) for p in subscriber.take_publishes()] == [
+        (topic, b"x"),
+        (topic, b"y"),
+    ]
 
 
 # version, what the client sends behind its CONNECT -> what it gets, to the byte
@@ -154,8 +179,16 @@ ANSWERS = [
     (5, b"\xa2\x06\x12\x34\x00\x00\x01n", b"\xb0\x04\x12\x34\x00\x11"),
     (4, b"\x32\x06\x00\x01u\xff\xffx", b"\x40\x02\xff\xff"),
     (5, b"\x32\x07\x00\x01u\xff\xff\x00x", b"\x40\x02\xff\xff"),
-    (4, b"\x34\x06\x00\x01u\x00\x09x" + b"\x62\x02\x00\x09", b"\x50\x02\x00\x09" + b"\x70\x02\x00\x09"),
-    (5, b"\x34\x07\x00\x01u\x00\x09\x00x" + b"\x62\x02\x00\x09", b"\x50\x02\x00\x09" + b"\x70\x02\x00\x09"),
+    (
+        4,
+        b"\x34\x06\x00\x01u\x00\x09x" + b"\x62\x02\x00\x09",
+        b"\x50\x02\x00\x09" + b"\x70\x02\x00\x09",
+    ),
+    (
+        5,
+        b"\x34\x07\x00\x01u\x00\x09\x00x" + b"\x62\x02\x00\x09",
+        b"\x50\x02\x00\x09" + b"\x70\x02\x00\x09",
+    ),
     (4, b"\x30\x04\x00\x01tx", b"\x30\x04\x00\x01tx"),
     (5, b"\x30\x05\x00\x01t\x00x", b"\x30\x05\x00\x01t\x00x"),
     (4, b"\x31\x04\x00\x01tx", b"\x30\x04\x00\x01tx"),
@@ -165,7 +198,8 @@ ANSWERS = [
 
 @pytest.mark.parametrize(("version", "sent", "received"), ANSWERS)
 def test_answers_to_the_byte(version: int, sent: bytes, received: bytes) -> None:
-    """MQTT-2.1.3-1, MQTT-2.2.1-2, -5, -6, MQTT-2.2.2-1: reserved bits, packet identifiers, and a zero for no properties.
+    """MQTT-2.1.3-1, MQTT-2.2.1-2, -5, -6, MQTT-2.2.2-1: reserved bits, packet identifiers, and a
+    zero for no properties.
 
     The client has subscribed to "t" at QoS 0.
     """

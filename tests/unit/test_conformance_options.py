@@ -1,5 +1,6 @@
-"""What is not there for every client: enhanced authentication, aliases towards clients, reasons, information, capabilities
-(MQTT-3.1.2-26 to -30, MQTT-3.2.2, MQTT-3.15, MQTT-4.12): see docs/conformance.md."""
+"""What is not there for every client: enhanced authentication, aliases towards clients, reasons,
+information, capabilities (MQTT-3.1.2-26 to -30, MQTT-3.2.2, MQTT-3.15, MQTT-4.12): see
+docs/conformance.md."""
 
 from __future__ import annotations
 
@@ -56,7 +57,11 @@ def counting(**config) -> World:
     return world
 
 
-def auth(data: bytes | None, reason: int = ReasonCode.CONTINUE_AUTHENTICATION, method: str | None = METHOD) -> Auth:
+def auth(
+    data: bytes | None,
+    reason: int = ReasonCode.CONTINUE_AUTHENTICATION,
+    method: str | None = METHOD,
+) -> Auth:
     properties = {} if method is None else {P.AUTHENTICATION_METHOD: method}
     if data is not None:
         properties[P.AUTHENTICATION_DATA] = data
@@ -65,7 +70,9 @@ def auth(data: bytes | None, reason: int = ReasonCode.CONTINUE_AUTHENTICATION, m
 
 def begin(world: World, data: bytes | None = b"1", **properties: int) -> FakeClient:
     client = world.open()
-    asked = {P.AUTHENTICATION_METHOD: METHOD} | {P[name.upper()]: value for name, value in properties.items()}
+    asked = {P.AUTHENTICATION_METHOD: METHOD} | {
+        P[name.upper()]: value for name, value in properties.items()
+    }
     if data is not None:
         asked[P.AUTHENTICATION_DATA] = data
     client.send(connect_packet("c", properties=asked))
@@ -84,7 +91,8 @@ def proven(world: World) -> FakeClient:
 
 
 def test_authentication_by_auth() -> None:
-    """MQTT-4.12.0-2, -5, MQTT-3.15.2-1, MQTT-3.2.0-1: AUTH 0x18, again, then CONNACK, all of them with the method."""
+    """MQTT-4.12.0-2, -5, MQTT-3.15.2-1, MQTT-3.2.0-1: AUTH 0x18, again, then CONNACK, all of them
+    with the method."""
     world = counting(allow_anonymous=False)
     client = begin(world)
     for number in (1, 2):
@@ -171,7 +179,8 @@ def test_disconnect_before_connack() -> None:
 
 
 def test_authentication_again() -> None:
-    """MQTT-4.12.1-1: 0x19 begins, AUTH 0x18 goes on, AUTH 0x00 ends it; the connection works meanwhile."""
+    """MQTT-4.12.1-1: 0x19 begins, AUTH 0x18 goes on, AUTH 0x00 ends it; the connection works
+    meanwhile."""
     world = counting()
     client = proven(world)
     client.subscribe("t")
@@ -203,7 +212,8 @@ def test_authentication_again_that_fails() -> None:
 
 
 def test_no_auth_for_clients_that_do_not_ask_for_it() -> None:
-    """MQTT-4.12.0-6, -7: neither AUTH nor the method in CONNACK; an AUTH of theirs is a Protocol Error."""
+    """MQTT-4.12.0-6, -7: neither AUTH nor the method in CONNACK; an AUTH of theirs is a Protocol
+    Error."""
     world = counting()
     client = world.connect("c")
     assert P.AUTHENTICATION_METHOD not in (client.connack.properties or {})
@@ -245,9 +255,13 @@ def test_no_reason_for_who_does_not_want_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*REFUSED, "DISCONNECT"])
 def test_a_reason_that_makes_the_packet_too_large_is_left_out(name: str) -> None:
-    """MQTT-3.4.2-2, -3 to MQTT-3.7.2-2, -3, MQTT-3.9.2-1, -2, MQTT-3.11.2-1, -2, MQTT-3.14.2-3, -4: the code always comes."""
+    """MQTT-3.4.2-2, -3 to MQTT-3.7.2-2, -3, MQTT-3.9.2-1, -2, MQTT-3.11.2-1, -2, MQTT-3.14.2-3, -4:
+    the code always comes."""
     if name == "DISCONNECT":
-        packet, kind = encode_packet(Publish("t", b"x", properties={P.TOPIC_ALIAS: 0xFFFF}), 5), Disconnect
+        packet, kind = (
+            encode_packet(Publish("t", b"x", properties={P.TOPIC_ALIAS: 0xFFFF}), 5),
+            Disconnect,
+        )
     else:
         packet, kind = REFUSED[name]
     explained = []
@@ -274,7 +288,9 @@ def test_a_refusal_keeps_to_the_maximum_packet_size() -> None:
         sizes = client.sizes()
         assert all(size <= maximum for size in sizes)
         packets = client.take()
-        assert [p.code for p in packets if isinstance(p, Connack)] == ([ReasonCode.NOT_AUTHORIZED] if maximum >= 5 else [])
+        assert [p.code for p in packets if isinstance(p, Connack)] == (
+            [ReasonCode.NOT_AUTHORIZED] if maximum >= 5 else []
+        )
         assert len(client.said) == (sizes[:1] > [5])
         assert client.closed
     assert client.said
@@ -289,7 +305,8 @@ def test_auth_of_the_broker_has_no_reason_string() -> None:
 
 
 def test_auth_keeps_to_the_maximum_packet_size() -> None:
-    """MQTT-3.1.2-24, at CONNECT and later: who cannot take the answer is closed with 0x95, if he can take that."""
+    """MQTT-3.1.2-24, at CONNECT and later: who cannot take the answer is closed with 0x95, if he
+    can take that."""
     for maximum in range(1, 80):
         world = counting()
         client = begin(world, maximum_packet_size=maximum)
@@ -320,10 +337,13 @@ def test_response_information(asked: int | None, given: bool) -> None:
 
 @pytest.mark.parametrize("maximum", [None, 0, 1, 3, 65535])
 def test_topic_aliases_of_the_broker(maximum: int | None) -> None:
-    """MQTT-3.1.2-26, -27, MQTT-3.3.2-7, -8, -11: 1 to what the client takes, at most; topics are known; new ones each time."""
+    """MQTT-3.1.2-26, -27, MQTT-3.3.2-7, -8, -11: 1 to what the client takes, at most; topics are
+    known; new ones each time."""
     world = World()
     publisher = world.connect("p")
-    properties = {P.SESSION_EXPIRY_INTERVAL: 100} | ({} if maximum is None else {P.TOPIC_ALIAS_MAXIMUM: maximum})
+    properties = {P.SESSION_EXPIRY_INTERVAL: 100} | (
+        {} if maximum is None else {P.TOPIC_ALIAS_MAXIMUM: maximum}
+    )
     topics = [f"a/long/topic/name/{n}" for n in range(5)]
     client = world.connect("c", clean=False, properties=properties)
     client.subscribe("#", qos=2)
@@ -333,13 +353,25 @@ def test_topic_aliases_of_the_broker(maximum: int | None) -> None:
         got = []
         for number in range(1, 61):
             topic = topics[number * 7 % 5]
-            publisher.publish(topic, topic.encode(), number % 3, packet_id=number, properties={P.CONTENT_TYPE: "c"})
+            publisher.publish(
+                topic,
+                topic.encode(),
+                number % 3,
+                packet_id=number,
+                properties={P.CONTENT_TYPE: "c"},
+            )
             publisher.send(Pubrel(number))
             publisher.take()
             packets = client.inbox + client.take()
             client.inbox = []
             got += [p for p in packets if isinstance(p, Publish)]
-            client.send(*(Puback(p.packet_id) if p.qos == 1 else Pubrec(p.packet_id, 0x80) for p in got[-1:] if p.packet_id))
+            client.send(
+                *(
+                    Puback(p.packet_id) if p.qos == 1 else Pubrec(p.packet_id, 0x80)
+                    for p in got[-1:]
+                    if p.packet_id
+                )
+            )
         for packet in got:
             alias = (packet.properties or {}).get(P.TOPIC_ALIAS)
             if alias is not None:

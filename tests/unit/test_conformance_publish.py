@@ -1,5 +1,5 @@
-"""PUBLISH, its acknowledgements, delivery and flow control (MQTT-3.3 to MQTT-3.7, MQTT-4.3 to MQTT-4.6, MQTT-4.9): see
-docs/conformance.md."""
+"""PUBLISH, its acknowledgements, delivery and flow control (MQTT-3.3 to MQTT-3.7, MQTT-4.3 to
+MQTT-4.6, MQTT-4.9): see docs/conformance.md."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ P = Property
 
 def stay(world: World, version: int = 5, **properties: int) -> FakeClient:
     """The client "s" with a session that stays."""
-    options = {P.SESSION_EXPIRY_INTERVAL: 1000} | {P[name.upper()]: value for name, value in properties.items()}
+    options = {P.SESSION_EXPIRY_INTERVAL: 1000} | {
+        P[name.upper()]: value for name, value in properties.items()
+    }
     return world.connect("s", version, clean=False, properties=options if version == 5 else None)
 
 
@@ -41,7 +43,8 @@ def stay(world: World, version: int = 5, **properties: int) -> FakeClient:
 
 @ALL
 def test_nothing_is_sent_again_on_one_connection(version: int) -> None:
-    """MQTT-4.4.0-1: only a reconnection repeats, however long an acknowledgement takes; MQTT-4.3.2-3, MQTT-4.3.3-3, -5."""
+    """MQTT-4.4.0-1: only a reconnection repeats, however long an acknowledgement takes;
+    MQTT-4.3.2-3, MQTT-4.3.3-3, -5."""
     world = World()
     publisher, subscriber = world.connect("p", version), stay(world, version)
     subscriber.subscribe("t", qos=2)
@@ -55,13 +58,18 @@ def test_nothing_is_sent_again_on_one_connection(version: int) -> None:
     assert list(world.session("s").inflight) == [1, 2, 3]
     subscriber.vanish()
     again = stay(world, version).inbox
-    assert [(p.packet_id, p.dup) if isinstance(p, Publish) else p for p in again] == [(1, True), (2, True), Pubrel(3)]
+    assert [(p.packet_id, p.dup) if isinstance(p, Publish) else p for p in again] == [
+        (1, True),
+        (2, True),
+        Pubrel(3),
+    ]
 
 
 @ALL
 @pytest.mark.parametrize("dup", [False, True])
 def test_an_acknowledged_identifier_is_a_new_message(version: int, dup: bool) -> None:
-    """MQTT-4.3.2-5, MQTT-4.3.3-12: after PUBACK or PUBCOMP, whatever DUP says (MQTT-4.3.2-2, 4.3.3-2 of 3.1.1)."""
+    """MQTT-4.3.2-5, MQTT-4.3.3-12: after PUBACK or PUBCOMP, whatever DUP says (MQTT-4.3.2-2,
+    4.3.3-2 of 3.1.1)."""
     world = World()
     publisher, subscriber = world.connect("p", version), world.connect("s", version)
     subscriber.subscribe("t")
@@ -78,7 +86,8 @@ def test_an_acknowledged_identifier_is_a_new_message(version: int, dup: bool) ->
 @pytest.mark.parametrize("dup", [False, True])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_dup_and_qos_on_the_wire(version: int, qos: int, dup: bool) -> None:
-    """MQTT-3.3.1-2, -3, MQTT-4.3.1-1: DUP at QoS 0 is malformed; otherwise it says nothing of what subscribers get."""
+    """MQTT-3.3.1-2, -3, MQTT-4.3.1-1: DUP at QoS 0 is malformed; otherwise it says nothing of what
+    subscribers get."""
     world = World()
     publisher, subscriber = world.connect("p", version), world.connect("s", version)
     subscriber.subscribe("t", qos=2)
@@ -90,7 +99,8 @@ def test_dup_and_qos_on_the_wire(version: int, qos: int, dup: bool) -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_message_that_was_sent_does_not_expire(qos: int) -> None:
-    """MQTT-4.3.3-7: it is repeated, with nothing left of its Message Expiry Interval, and its exchange goes on."""
+    """MQTT-4.3.3-7: it is repeated, with nothing left of its Message Expiry Interval, and its
+    exchange goes on."""
     world = World()
     publisher, subscriber = world.connect("p"), stay(world)
     subscriber.subscribe("t", qos=2)
@@ -99,7 +109,9 @@ def test_a_message_that_was_sent_does_not_expire(qos: int) -> None:
     subscriber.vanish()
     world.advance(60)
     subscriber = stay(world)
-    assert subscriber.inbox == [Publish("t", b"x", qos, dup=True, packet_id=1, properties={P.MESSAGE_EXPIRY_INTERVAL: 0})]
+    assert subscriber.inbox == [
+        Publish("t", b"x", qos, dup=True, packet_id=1, properties={P.MESSAGE_EXPIRY_INTERVAL: 0})
+    ]
     subscriber.inbox = []
     subscriber.send(Puback(1) if qos == 1 else Pubrec(1))
     assert subscriber.take() == ([] if qos == 1 else [Pubrel(1)])
@@ -118,7 +130,8 @@ def test_the_exchange_with_the_publisher_does_not_expire() -> None:
 
 
 def test_expired_messages_are_not_sent() -> None:
-    """MQTT-3.3.2-5: neither what waits for a client that is away, nor behind a full window, nor retained."""
+    """MQTT-3.3.2-5: neither what waits for a client that is away, nor behind a full window, nor
+    retained."""
     world = World()
     publisher, busy = world.connect("p"), world.connect("b", properties={P.RECEIVE_MAXIMUM: 1})
     away = stay(world)
@@ -127,8 +140,12 @@ def test_expired_messages_are_not_sent() -> None:
     away.vanish()
     busy.subscribe("first", qos=1)
     publisher.publish("first", b"first", 1)
-    publisher.publish("t", b"short", 1, packet_id=2, properties={P.MESSAGE_EXPIRY_INTERVAL: 5}, retain=True)
-    publisher.publish("t/long", b"long", 1, packet_id=3, properties={P.MESSAGE_EXPIRY_INTERVAL: 50}, retain=True)
+    publisher.publish(
+        "t", b"short", 1, packet_id=2, properties={P.MESSAGE_EXPIRY_INTERVAL: 5}, retain=True
+    )
+    publisher.publish(
+        "t/long", b"long", 1, packet_id=3, properties={P.MESSAGE_EXPIRY_INTERVAL: 50}, retain=True
+    )
     publisher.publish("t", b"without", 1, packet_id=4)
     world.advance(10)
     assert busy.payloads() == [b"first"]
@@ -163,7 +180,8 @@ def test_order_of_acknowledgements(version: int) -> None:
 
 
 def test_every_topic_alias_that_was_granted_is_taken() -> None:
-    """MQTT-3.3.2-12, MQTT-3.2.2-17: 1 to the Topic Alias Maximum of CONNACK, each its own, at each QoS."""
+    """MQTT-3.3.2-12, MQTT-3.2.2-17: 1 to the Topic Alias Maximum of CONNACK, each its own, at each
+    QoS."""
     world = World()
     publisher, subscriber = world.connect("p"), world.connect("s")
     subscriber.subscribe("#", qos=2)
@@ -172,10 +190,13 @@ def test_every_topic_alias_that_was_granted_is_taken() -> None:
     for number in range(1, maximum + 1):
         publisher.publish(f"t/{number}", b"named", 0, properties={P.TOPIC_ALIAS: number})
     for number in range(1, maximum + 1):
-        publisher.publish("", b"short", number % 3, packet_id=number, properties={P.TOPIC_ALIAS: number})
+        publisher.publish(
+            "", b"short", number % 3, packet_id=number, properties={P.TOPIC_ALIAS: number}
+        )
     got = subscriber.take_publishes()
     assert [p.topic for p in got] == [f"t/{n}" for n in range(1, maximum + 1)] * 2
-    assert not any(P.TOPIC_ALIAS in (p.properties or {}) for p in got)  # MQTT-3.1.2-27: none was granted to us
+    # None was granted to us [MQTT-3.1.2-27].
+    assert not any(P.TOPIC_ALIAS in (p.properties or {}) for p in got)
 
 
 def test_no_topic_alias_before_mqtt_5() -> None:
@@ -246,7 +267,8 @@ def test_a_full_window_holds_only_publish(name: str) -> None:
 
 @ALL
 def test_retain_flag_in_the_store(version: int) -> None:
-    """MQTT-3.3.1-5 to -8; MQTT-3.3.1-5, -7, -10 to -12 of 3.1.1: set, replaced, kept, removed, nothing stored."""
+    """MQTT-3.3.1-5 to -8; MQTT-3.3.1-5, -7, -10 to -12 of 3.1.1: set, replaced, kept, removed,
+    nothing stored."""
     steps = [
         ("kept without RETAIN", b"no", False, []),
         ("stored", b"1", True, [b"1"]),
@@ -265,4 +287,6 @@ def test_retain_flag_in_the_store(version: int) -> None:
             assert watcher.payloads() == [payload], name
             late = world.connect("late", version)
             late.subscribe("t", qos=qos)
-            assert [(p.payload, p.retain, p.qos) for p in late.take_publishes()] == [(body, True, qos) for body in stored], name
+            assert [(p.payload, p.retain, p.qos) for p in late.take_publishes()] == [
+                (body, True, qos) for body in stored
+            ], name

@@ -1,5 +1,5 @@
-"""SUBSCRIBE, UNSUBSCRIBE, topic filters and shared subscriptions (MQTT-3.8 to MQTT-3.11, MQTT-4.7, MQTT-4.8): see
-docs/conformance.md."""
+"""SUBSCRIBE, UNSUBSCRIBE, topic filters and shared subscriptions (MQTT-3.8 to MQTT-3.11, MQTT-4.7,
+MQTT-4.8): see docs/conformance.md."""
 
 from __future__ import annotations
 
@@ -28,16 +28,26 @@ P = Property
 
 @ALL
 def test_many_filters_are_as_many_packets(version: int) -> None:
-    """MQTT-3.8.4-5, -6, MQTT-3.9.3-1, MQTT-3.10.4-6, MQTT-3.11.3-1: in their order, also one filter twice; one answer."""
+    """MQTT-3.8.4-5, -6, MQTT-3.9.3-1, MQTT-3.10.4-6, MQTT-3.11.3-1: in their order, also one filter
+    twice; one answer."""
     world = World()
     world.connect("r").publish("a", b"kept", retain=True)
     client = world.connect("c", version)
-    requests = [SubscriptionRequest(f, q) for f, q in (("a", 2), ("b", 0), ("a", 1), ("/" * 201, 1), ("c", 2))]
+    requests = [
+        SubscriptionRequest(f, q)
+        for f, q in (("a", 2), ("b", 0), ("a", 1), ("/" * 201, 1), ("c", 2))
+    ]
     client.send(Subscribe(9, requests))
     packets = client.take()
     assert packets[0] == Suback(9, [2, 0, 1, 0x8F if version == 5 else 0x80, 2])
-    assert {(p.topic, p.payload, p.retain) for p in packets[1:] if isinstance(p, Publish)} == {("a", b"kept", True)}
-    assert {name: s.qos for name, s in world.session("c").subscriptions.items()} == {"a": 1, "b": 0, "c": 2}
+    assert {(p.topic, p.payload, p.retain) for p in packets[1:] if isinstance(p, Publish)} == {
+        ("a", b"kept", True)
+    }
+    assert {name: s.qos for name, s in world.session("c").subscriptions.items()} == {
+        "a": 1,
+        "b": 0,
+        "c": 2,
+    }
     client.send(Unsubscribe(10, ["b", "b", "x", "a"]))
     assert client.take() == [Unsuback(10, [0, 0x11, 0x11, 0] if version == 5 else [])]
     assert set(world.session("c").subscriptions) == {"c"}
@@ -45,11 +55,14 @@ def test_many_filters_are_as_many_packets(version: int) -> None:
 
 @ALL
 def test_a_replaced_subscription_loses_nothing(version: int) -> None:
-    """MQTT-3.8.4-3, -4: the retained message comes again, what was in flight and what waits stays."""
+    """MQTT-3.8.4-3, -4: the retained message comes again, what was in flight and what waits
+    stays."""
     world = World()
     publisher = world.connect("p")
     publisher.publish("t", b"kept", retain=True)
-    client = world.connect("c", version, properties={P.RECEIVE_MAXIMUM: 1} if version == 5 else None)
+    client = world.connect(
+        "c", version, properties={P.RECEIVE_MAXIMUM: 1} if version == 5 else None
+    )
     assert client.subscribe("t", qos=1) == [1]
     assert client.payloads() == [b"kept"]
     got: list[bytes] = []
@@ -96,9 +109,13 @@ def test_delivery_goes_on_after_unsubscribe(version: int, qos: int) -> None:
 
 
 @ALL
-@pytest.mark.parametrize("first", [0x80, 0x81, 0x83, 0x86, 0x8F, 0xA0, 0xA1, 0xA3, 0xA6, 0xAF, 0x60, 0x61, 0x63, 0x66, 0x6F])
+@pytest.mark.parametrize(
+    "first",
+    [0x80, 0x81, 0x83, 0x86, 0x8F, 0xA0, 0xA1, 0xA3, 0xA6, 0xAF, 0x60, 0x61, 0x63, 0x66, 0x6F],
+)
 def test_reserved_flags_of_subscribe_unsubscribe_and_pubrel(version: int, first: int) -> None:
-    """MQTT-3.6.1-1, MQTT-3.8.1-1, MQTT-3.10.1-1: anything but 0010 closes the connection (3.1 has DUP there, too)."""
+    """MQTT-3.6.1-1, MQTT-3.8.1-1, MQTT-3.10.1-1: anything but 0010 closes the connection (3.1 has
+    DUP there, too)."""
     world = World()
     client = world.connect("c", version)
     body = {0x80: b"\0\1\0\0\1t\0", 0xA0: b"\0\1\0\0\1t", 0x60: b"\0\1"}[first & 0xF0]
@@ -110,7 +127,8 @@ def test_reserved_flags_of_subscribe_unsubscribe_and_pubrel(version: int, first:
     assert client.last_reason() == (0x81 if version == 5 else None)
 
 
-# What the payload of a SUBSCRIBE may not be, behind its packet identifier; (versions, bytes, reason)
+# What the payload of a SUBSCRIBE may not be, behind its packet identifier; (versions, bytes,
+# reason)
 BAD_SUBSCRIBES: dict[str, tuple[tuple[int, ...], bytes, int]] = {
     "no filter": ((3, 4), b"", 0),
     "no filter in 5": ((5,), b"\0", 0x82),
@@ -141,7 +159,8 @@ def test_malformed_subscribes(what: str) -> None:
 
 @ALL
 def test_filters_are_compared_letter_by_letter(version: int) -> None:
-    """MQTT-3.10.4-1, -4, -5: what only means the same is not unsubscribed; the answer comes all the same."""
+    """MQTT-3.10.4-1, -4, -5: what only means the same is not unsubscribed; the answer comes all the
+    same."""
     world = World()
     client = world.connect("c", version)
     client.subscribe("a/b", "a/+", "\u00e9", "$share/g/a/b")
@@ -155,7 +174,8 @@ def test_filters_are_compared_letter_by_letter(version: int) -> None:
 
 @ALL
 def test_delivered_topics_match_a_filter_of_the_client(version: int) -> None:
-    """MQTT-3.3.2-3, MQTT-4.5.0-1, MQTT-4.7.1-1, -2, MQTT-4.7.2-1: each client with a matching filter, and no other."""
+    """MQTT-3.3.2-3, MQTT-4.5.0-1, MQTT-4.7.1-1, -2, MQTT-4.7.2-1: each client with a matching
+    filter, and no other."""
     table = {
         "#": {"a", "a/b", "/a", "a//b", "a/b/c"},
         "a/#": {"a", "a/b", "a//b", "a/b/c"},
@@ -169,7 +189,9 @@ def test_delivered_topics_match_a_filter_of_the_client(version: int) -> None:
         "+/x": set(),
     }
     world = World()
-    clients = {topic_filter: world.connect(f"c{n}", version) for n, topic_filter in enumerate(table)}
+    clients = {
+        topic_filter: world.connect(f"c{n}", version) for n, topic_filter in enumerate(table)
+    }
     for topic_filter, client in clients.items():
         client.subscribe(topic_filter, qos=1)
     publisher = world.connect("p", version)
@@ -177,7 +199,10 @@ def test_delivered_topics_match_a_filter_of_the_client(version: int) -> None:
         publisher.publish(topic, b"x", number % 2, packet_id=number)
     world.node.publish_internal("$SYS/x", b"x", 0, False)
     world.settle()
-    assert {topic_filter: {p.topic for p in client.take_publishes()} for topic_filter, client in clients.items()} == table
+    assert {
+        topic_filter: {p.topic for p in client.take_publishes()}
+        for topic_filter, client in clients.items()
+    } == table
 
 
 # ---------------------------------------------------------------- shared subscriptions
@@ -192,7 +217,8 @@ def shared(world: World, name: str, qos: int = 2) -> FakeClient:
 
 @pytest.mark.parametrize("state", ["nothing answered", "PUBREC sent"])
 def test_qos_2_of_a_shared_subscription_is_completed_with_the_same_client(state: str) -> None:
-    """MQTT-4.8.2-4, -5: when it comes back; nobody else gets it, neither meanwhile nor when its session ends."""
+    """MQTT-4.8.2-4, -5: when it comes back; nobody else gets it, neither meanwhile nor when its
+    session ends."""
     world = World()
     first = shared(world, "first")
     world.connect("p").publish("t", b"x", 2)
@@ -205,7 +231,9 @@ def test_qos_2_of_a_shared_subscription_is_completed_with_the_same_client(state:
     world.advance(50)
     assert other.take() == []
     first = shared(world, "first")
-    again: Packet = Pubrel(1) if state == "PUBREC sent" else Publish("t", b"x", 2, dup=True, packet_id=1)
+    again: Packet = (
+        Pubrel(1) if state == "PUBREC sent" else Publish("t", b"x", 2, dup=True, packet_id=1)
+    )
     assert first.inbox == [again]
     first.vanish()
     world.advance(101)

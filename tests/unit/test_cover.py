@@ -1,4 +1,5 @@
-"""Aggregation of filters: what is announced matches all that is wanted, always, and in the end no more than is needed."""
+"""Aggregation of filters: what is announced matches all that is wanted, always, and in the end no
+more than is needed."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ TOPICS = [
     for levels in itertools.product(["", "a", "$s", "z"], repeat=depth)
     if valid_topic_name(topic := "/".join(levels))
 ]
-MATCHED = {filter_: frozenset(topic for topic in TOPICS if matches(filter_, topic)) for filter_ in FILTERS}
+MATCHED = {
+    filter_: frozenset(topic for topic in TOPICS if matches(filter_, topic)) for filter_ in FILTERS
+}
 ALL = 1_000_000
 """steps of work; more than there ever are."""
 
@@ -70,26 +73,74 @@ def maximal(wanted: Iterable[str]) -> set[str]:
 @pytest.mark.parametrize(
     "story",
     [
-        # (filter, or -filter when nobody wants it any more; what is announced then; what is withdrawn)
+        # (filter, or -filter when nobody wants it any more; what is announced; what is withdrawn)
         [("a/b", "a/b", ""), ("a/b", "", ""), ("-a/b", "", "a/b"), ("-a/b", "", "")],
         [("a/+", "a/+", ""), ("a/b", "", ""), ("-a/+", "a/b", "a/+"), ("-a/b", "", "a/b")],
-        [("a/b", "a/b", ""), ("a/c", "a/c", ""), ("a/+", "a/+", "a/b a/c"), ("-a/b", "", ""), ("-a/+", "a/c", "a/+")],
+        [
+            ("a/b", "a/b", ""),
+            ("a/c", "a/c", ""),
+            ("a/+", "a/+", "a/b a/c"),
+            ("-a/b", "", ""),
+            ("-a/+", "a/c", "a/+"),
+        ],
         [("a", "a", ""), ("a/#", "a/#", "a"), ("-a/#", "a", "a/#")],  # the parent level
-        [("a/b/#", "a/b/#", ""), ("a/#", "a/#", "a/b/#"), ("#", "#", "a/#"), ("-a/#", "", ""), ("-#", "a/b/#", "#")],
-        [("$x/y", "$x/y", ""), ("#", "#", ""), ("+/y", "", ""), ("$x/#", "$x/#", "$x/y"), ("-#", "+/y", "#")],  # MQTT-4.7.2-1
+        [
+            ("a/b/#", "a/b/#", ""),
+            ("a/#", "a/#", "a/b/#"),
+            ("#", "#", "a/#"),
+            ("-a/#", "", ""),
+            ("-#", "a/b/#", "#"),
+        ],
+        # MQTT-4.7.2-1
+        [
+            ("$x/y", "$x/y", ""),
+            ("#", "#", ""),
+            ("+/y", "", ""),
+            ("$x/#", "$x/#", "$x/y"),
+            ("-#", "+/y", "#"),
+        ],
         [("a/$x", "a/$x", ""), ("#", "#", "a/$x")],  # '$' is only special where a topic begins
-        [("/", "/", ""), ("+/+", "+/+", "/"), ("+", "+", ""), ("//", "//", ""), ("#", "#", "+ +/+ //"), ("-#", "+ +/+ //", "#")],
-        [("+/#", "#", ""), ("#", "", ""), ("-+/#", "", ""), ("-#", "", "#")],  # two spellings of one filter
+        [
+            ("/", "/", ""),
+            ("+/+", "+/+", "/"),
+            ("+", "+", ""),
+            ("//", "//", ""),
+            ("#", "#", "+ +/+ //"),
+            ("-#", "+ +/+ //", "#"),
+        ],
+        # two spellings of one filter
+        [("+/#", "#", ""), ("#", "", ""), ("-+/#", "", ""), ("-#", "", "#")],
         [("#", "#", ""), ("-+/#", "", ""), ("-#", "", "#")],
-        [("/#", "/#", ""), ("+/+/#", "+/+/#", "/#"), ("/+/#", "", ""), ("-+/+/#", "/#", "+/+/#"), ("-/#", "", ""),
-         ("-/+/#", "", "/#")],
-        [("+/b", "+/b", ""), ("a/+", "a/+", ""), ("a/b", "", ""), ("-a/+", "", "a/+"), ("-+/b", "a/b", "+/b")],  # covered twice
-        [("a/b/c", "a/b/c", ""), ("+/b/c", "+/b/c", "a/b/c"), ("+/+/c", "+/+/c", "+/b/c"), ("-+/+/c", "+/b/c", "+/+/c")],
+        [
+            ("/#", "/#", ""),
+            ("+/+/#", "+/+/#", "/#"),
+            ("/+/#", "", ""),
+            ("-+/+/#", "/#", "+/+/#"),
+            ("-/#", "", ""),
+            ("-/+/#", "", "/#"),
+        ],
+        # covered twice
+        [
+            ("+/b", "+/b", ""),
+            ("a/+", "a/+", ""),
+            ("a/b", "", ""),
+            ("-a/+", "", "a/+"),
+            ("-+/b", "a/b", "+/b"),
+        ],
+        [
+            ("a/b/c", "a/b/c", ""),
+            ("+/b/c", "+/b/c", "a/b/c"),
+            ("+/+/c", "+/+/c", "+/b/c"),
+            ("-+/+/c", "+/b/c", "+/+/c"),
+        ],
         [("a/b", "a/b", ""), ("a/+/#", "a/+/#", "a/b"), ("a", "a", ""), ("a/#", "a/#", "a a/+/#")],
-        [("1/2/3/4/5/6/7/8/9/a", "1/2/3/4/5/6/7/8/9/a", ""), ("1/2/3/4/5/6/7/8/x/+", "1/2/3/4/5/6/7/8/x/+", ""),
-         ("1/2/3/4/5/6/7/8/9/+", "1/2/3/4/5/6/7/8/9/+", "1/2/3/4/5/6/7/8/9/a")],
+        [
+            ("1/2/3/4/5/6/7/8/9/a", "1/2/3/4/5/6/7/8/9/a", ""),
+            ("1/2/3/4/5/6/7/8/x/+", "1/2/3/4/5/6/7/8/x/+", ""),
+            ("1/2/3/4/5/6/7/8/9/+", "1/2/3/4/5/6/7/8/9/+", "1/2/3/4/5/6/7/8/9/a"),
+        ],
     ],
-)  # fmt: skip
+)
 def test_stories(story: list[tuple[str, str, str]]) -> None:
     announced = Announced()
     for wanted, new, gone in story:
@@ -109,13 +160,17 @@ def test_what_is_in_the_set() -> None:
     assert len(cover) == 2
 
 
-changes = st.lists(st.tuples(st.booleans(), st.sampled_from(FILTERS), st.sampled_from([0, 1, 2, 3, ALL])), max_size=40)
+changes = st.lists(
+    st.tuples(st.booleans(), st.sampled_from(FILTERS), st.sampled_from([0, 1, 2, 3, ALL])),
+    max_size=40,
+)
 
 
 @settings(max_examples=300, deadline=None)
 @given(changes)
 def test_what_is_wanted_is_announced_at_every_moment(story: list[tuple[bool, str, int]]) -> None:
-    """With as little work between changes as may be; once it is done, what is announced is what no other filter covers."""
+    """With as little work between changes as may be; once it is done, what is announced is what no
+    other filter covers."""
     announced = Announced()
     wanted: set[str] = set()
     for add, topic_filter, steps in story:
@@ -136,12 +191,16 @@ def test_what_is_wanted_is_announced_at_every_moment(story: list[tuple[bool, str
         announced.cover.remove(topic_filter)
     announced.work()
     assert not announced.known
-    assert not any(getattr(announced.cover, name) for name in ("_maximal", "_leaving", "_over", "_under", "_wild", "_news"))
+    assert not any(
+        getattr(announced.cover, name)
+        for name in ("_maximal", "_leaving", "_over", "_under", "_wild", "_news")
+    )
     assert not any(announced.cover._at)
 
 
 def steps(cover: Cover, story: Iterable[tuple[bool, str]]) -> int:
-    """Count the lines of Python that changes and their work run: a cost that no busy machine changes."""
+    """Count the lines of Python that changes and their work run: a cost that no busy machine
+    changes."""
     count = 0
 
     def trace(frame: Any, event: str, arg: Any) -> Any:
@@ -167,7 +226,8 @@ def steps(cover: Cover, story: Iterable[tuple[bool, str]]) -> int:
     ["site/{0}/+/temp", "site/+/kind{0}", "+/{0}/#", "site/{0}", "site/+/{0}/#", "site/{1}/+/{2}"],
 )
 def test_a_filter_costs_the_same_among_many(shape: str) -> None:
-    """A hundred more come and go among 500 of the same shape, and among ten times as many: the same lines run."""
+    """A hundred more come and go among 500 of the same shape, and among ten times as many: the same
+    lines run."""
     costs = []
     for size in (500, 5000):
         cover = Cover()
@@ -180,9 +240,12 @@ def test_a_filter_costs_the_same_among_many(shape: str) -> None:
 
 
 def test_what_covers_all_comes_and_goes_in_pieces() -> None:
-    """Whatever the order, no piece does more than it is asked to; and what was announced before is so again."""
+    """Whatever the order, no piece does more than it is asked to; and what was announced before is
+    so again."""
     announced = Announced()
-    wanted = [f"site/{number}/+/temp" for number in range(2000)] + [f"site/{number}" for number in range(2000)]
+    wanted = [f"site/{number}/+/temp" for number in range(2000)] + [
+        f"site/{number}" for number in range(2000)
+    ]
     random.Random(7).shuffle(wanted)
     for topic_filter in wanted:
         announced.cover.add(topic_filter)

@@ -14,14 +14,16 @@ def name(number: int) -> bytes:
 
 
 class Net:
-    """Directories joined by ordered, lossless links, as a tree; messages take their time in a random order between links."""
+    """Directories joined by ordered, lossless links, as a tree; messages take their time in a
+    random order between links."""
 
     def __init__(self, seed: int = 0) -> None:
         self.random = random.Random(seed)
         self.brokers: dict[bytes, Directory] = {}
         self.boots: dict[bytes, int] = {}
         self.links: dict[tuple[bytes, bytes], deque[bytes]] = {}
-        self.heard: dict[bytes, dict[bytes, dict[bytes, bytes]]] = {}  # what each learnt by its events
+        # This is what each learnt by its events.
+        self.heard: dict[bytes, dict[bytes, dict[bytes, bytes]]] = {}
 
     def start(self, broker: bytes) -> Directory:
         self.boots[broker] = self.boots.get(broker, 0) + 1
@@ -109,7 +111,9 @@ class Net:
             for other in others:  # via the neighbour that is on the way
                 via = directory.via(other)
                 assert via is not None and (broker, via) in self.links
-                self_cut = {pair: queue for pair, queue in self.links.items() if set(pair) != {broker, via}}
+                self_cut = {
+                    pair: queue for pair, queue in self.links.items() if set(pair) != {broker, via}
+                }
                 whole, self.links = self.links, self_cut
                 assert other in self.component(via)
                 self.links = whole
@@ -257,7 +261,9 @@ def test_a_listing_has_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_nobody_has_us_keep_more_bytes_than_a_listing_may_have(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+def test_nobody_has_us_keep_more_bytes_than_a_listing_may_have(
+    monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
     monkeypatch.setattr("routing.link_state.MAX_BYTES", 1500)
     net = Net()
     one, two = net.start(name(1)), net.start(name(2))
@@ -282,7 +288,14 @@ def test_the_bytes_of_a_listing_are_counted_through_all_changes() -> None:
     one.post(b"before", b"1")
     net.join(name(1), name(2))
     net.settle()
-    for key, value in ((b"a", b"1"), (b"a", b"22"), (b"b", b""), (b"a", None), (b"none", None), (b"before", b"333")):
+    for key, value in (
+        (b"a", b"1"),
+        (b"a", b"22"),
+        (b"b", b""),
+        (b"a", None),
+        (b"none", None),
+        (b"before", b"333"),
+    ):
         if value is None:
             one.withdraw(key)
         else:

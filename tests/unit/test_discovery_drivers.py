@@ -70,7 +70,11 @@ async def listening(
 
 
 async def test_several_brokers_of_one_host_hear_each_other_and_themselves(port: int) -> None:
-    async with listening(port) as (one, a), listening(port) as (two, b), listening(port) as (three, c):
+    async with (
+        listening(port) as (one, a),
+        listening(port) as (two, b),
+        listening(port) as (three, c),
+    ):
         for number, driver in enumerate((one, two, three)):
             assert driver.joined == LOOPBACK
             driver.send(b"from %d" % number)
@@ -111,7 +115,8 @@ async def test_every_interface_and_loopback_meet_on_loopback(port: int) -> None:
         here.send(b"here")
         await a.until(lambda ear: b"here" in ear.data() and b"everywhere" in ear.data())
         await b.until(lambda ear: len(ear.heard) >= 2)
-        assert sorted(b.data()) == [b"everywhere", b"here"]  # one copy: the other interfaces' are not heard here
+        # There is one copy: the other interfaces' are not heard here.
+        assert sorted(b.data()) == [b"everywhere", b"here"]
         assert [source[0] for _, source in b.heard] == ["127.0.0.1", "127.0.0.1"]
 
 
@@ -132,7 +137,9 @@ async def test_a_flood_leaves_the_loop_to_others(port: int) -> None:
         await ear.until(lambda ear: len(ear.heard) == 100)
 
 
-async def test_no_interface_is_said_once_and_tried_on(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_interface_is_said_once_and_tried_on(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks = 0
     real = psutil.net_if_stats
 
@@ -153,7 +160,9 @@ async def test_no_interface_is_said_once_and_tried_on(port: int, monkeypatch: py
         assert len(ear.reasons) == 1
 
 
-async def test_an_address_that_is_not_ours_is_said_once(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_that_is_not_ours_is_said_once(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks = 0
     real = psutil.net_if_stats
 
@@ -170,10 +179,14 @@ async def test_an_address_that_is_not_ours_is_said_once(port: int, monkeypatch: 
         driver.send(b"x")
         assert driver.joined == []
         assert len(ear.reasons) == 1
-        assert ear.reasons[0].startswith(f"multicast cannot be used: cannot join {GROUPS[0]}:{port} on 203.0.113.254: ")
+        assert ear.reasons[0].startswith(
+            f"multicast cannot be used: cannot join {GROUPS[0]}:{port} on 203.0.113.254: "
+        )
 
 
-async def test_an_interface_made_anew_is_joined_anew(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interface_made_anew_is_joined_anew(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with listening(port, rescan=0.01) as (driver, ear):
         first = next(iter(driver._sockets.values()))
         monkeypatch.setattr(multicast_module.socket, "if_nametoindex", lambda name: 0)
@@ -195,7 +208,9 @@ async def test_a_socket_that_breaks_is_left_and_said(port: int) -> None:
         driver.send(b"x")
         assert driver.joined == []
         assert driver.send_errors == 1
-        assert ear.reasons == ["multicast cannot be used: cannot send on 127.0.0.1: Network is unreachable"]
+        assert ear.reasons == [
+            "multicast cannot be used: cannot send on 127.0.0.1: Network is unreachable"
+        ]
 
 
 async def test_close_is_final_and_start_once(port: int) -> None:
@@ -287,13 +302,18 @@ async def follow(names: Names, asked: int) -> list[object]:
 
 
 async def test_all_addresses_are_given_and_only_changes_are_told() -> None:
-    names = Names(["10.0.0.2", "::1", "10.0.0.10", "10.0.0.2"], ["::1", "10.0.0.10", "10.0.0.2"], ["10.0.0.3"])
+    names = Names(
+        ["10.0.0.2", "::1", "10.0.0.10", "10.0.0.2"], ["::1", "10.0.0.10", "10.0.0.2"], ["10.0.0.3"]
+    )
     ordered = [Address("10.0.0.2", 1883), Address("10.0.0.10", 1883), Address("::1", 1883)]
     assert await follow(names, 5) == [ordered, [Address("10.0.0.3", 1883)]]
 
 
 async def test_failures_are_told_once_each_change() -> None:
-    gone, slow = socket.gaierror(-2, "Name or service not known"), socket.gaierror(-3, "Temporary failure")
+    gone, slow = (
+        socket.gaierror(-2, "Name or service not known"),
+        socket.gaierror(-3, "Temporary failure"),
+    )
     names = Names(gone, gone, slow, slow, ["10.0.0.1"], slow, ["10.0.0.1"], [])
     assert await follow(names, 10) == [
         ("brokers", "Name or service not known"),

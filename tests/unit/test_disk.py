@@ -1,4 +1,5 @@
-"""The journal's files: written by a thread, read at the start; what goes wrong is said in one line."""
+"""The journal's files: written by a thread, read at the start; what goes wrong is said in one
+line."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ PATIENCE = 30.0
 
 
 def frame(number: int) -> bytes:
-    return encode_frame([SessionRecord(number, 1, 5, 1.0, 1, 1, b"c%d" % number, b"", b"").encode()], 1000 + number)
+    return encode_frame(
+        [SessionRecord(number, 1, 5, 1.0, 1, 1, b"c%d" % number, b"", b"").encode()], 1000 + number
+    )
 
 
 class Writer:
@@ -48,7 +51,8 @@ def test_what_is_written_is_read(tmp_path: Path, sync: bool) -> None:
     assert writer.do(Begin(1)) is None
     for number in range(1, 4):
         assert writer.do(Append(frame(number), number)) is None
-    assert set(Disk(tmp_path, ID, sync=sync).load().image.sessions) == {1, 2, 3}  # nothing waits in this process
+    # Nothing waits in this process.
+    assert set(Disk(tmp_path, ID, sync=sync).load().image.sessions) == {1, 2, 3}
     assert writer.do(Begin(2)) is None
     assert writer.do(Append(frame(4), 4)) is None
     again = Disk(tmp_path, ID, sync=sync).load()
@@ -61,7 +65,9 @@ def test_what_is_written_is_read(tmp_path: Path, sync: bool) -> None:
     assert set(Disk(tmp_path, ID, sync=sync).load().image.sessions) == {4}
 
 
-def test_frames_that_come_at_once_are_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_that_come_at_once_are_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = []
     sync = os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda number: (calls.append(number), sync(number)))
@@ -95,12 +101,14 @@ def test_after_an_error_nothing_is_written_until_a_generation_begins(
             assert writer.do(Begin(2, anew=True)) == "No space left on device"
             assert not (tmp_path / "journal" / "00000002").exists()
     assert writer.do(Append(frame(3), 3)) == "No space left on device"
-    assert writer.do(Begin(3)) == "No space left on device"  # a checkpoint that did not know of it yet
+    # This checkpoint did not know of it yet.
+    assert writer.do(Begin(3)) == "No space left on device"
     assert writer.do(Append(frame(4), 4)) == "No space left on device"
     assert writer.do(Begin(4, anew=True)) is None
     assert writer.do(Append(frame(5), 5)) is None
     found = set(Disk(tmp_path, ID, sync=True).load().image.sessions)
-    assert found == ({1} if what == "pwrite" else {1, 2})  # what may be on the disk, or not, was promised to nobody
+    # What may be on the disk, or not, was promised to nobody.
+    assert found == ({1} if what == "pwrite" else {1, 2})
     assert writer.do(Append(encode_frame([encode_whole(4, 0)], 1000), 6)) is None
     writer.disk.close()
     assert set(Disk(tmp_path, ID, sync=True).load().image.sessions) == {5}
@@ -131,7 +139,9 @@ def broken(*_: object) -> int:
     raise OSError(24, "Too many open files")
 
 
-def test_without_room_for_a_thread_the_journal_flushes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_room_for_a_thread_the_journal_flushes_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(journal_writer, "FLUSH", 0.001)
     flushed: queue.Queue[int] = queue.Queue()
     sync = os.fdatasync
@@ -148,7 +158,11 @@ def test_without_room_for_a_thread_the_journal_flushes_by_itself(tmp_path: Path,
         assert writer.do(Append(frame(1), 1)) is None
         flushed.get(timeout=PATIENCE)
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread")))
+        patch.setattr(
+            threading.Thread,
+            "start",
+            lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread")),
+        )
         assert writer.do(Append(frame(2), 2)) is None
         flushed.get(timeout=PATIENCE)
     assert writer.do(Append(frame(3), 3)) is None
@@ -177,7 +191,9 @@ def test_whatever_goes_wrong_the_thread_lives(
     assert 2 in Disk(tmp_path, ID, sync=True).load().image.sessions
 
 
-def test_a_flush_that_fails_is_told_though_nothing_more_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_that_fails_is_told_though_nothing_more_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(journal_writer, "FLUSH", 0.001)
     writer = Writer(tmp_path, sync=False)
     writer.do(Begin(1))
@@ -191,10 +207,16 @@ def test_a_flush_that_fails_is_told_though_nothing_more_is_written(tmp_path: Pat
     writer.disk.close()
 
 
-def test_what_was_promised_has_a_name_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_promised_has_a_name_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced: list[str] = []
     sync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda number: (synced.append(os.readlink(f"/proc/self/fd/{number}")), sync(number)))
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda number: (synced.append(os.readlink(f"/proc/self/fd/{number}")), sync(number)),
+    )
     writer = Writer(tmp_path, sync=True)
     assert synced == [str(tmp_path)]
     writer.do(Begin(1))
@@ -213,7 +235,10 @@ def test_a_generation_that_could_not_be_completed_goes(tmp_path: Path) -> None:
     writer.disk.put(Discard(2, failed=True))
     writer.do(Begin(3))
     writer.disk.close()
-    assert sorted(path.name for path in (tmp_path / "journal").iterdir()) == ["00000001", "00000003"]
+    assert sorted(path.name for path in (tmp_path / "journal").iterdir()) == [
+        "00000001",
+        "00000003",
+    ]
 
 
 @pytest.mark.parametrize("sync", [False, True])
@@ -230,12 +255,16 @@ def test_a_file_that_is_all_right_goes_on_when_no_other_one_can_be_begun(
     assert writer.do(Begin(3)) is None
     assert writer.do(Append(frame(3), 3)) is None
     writer.disk.close()
-    assert [path.name for path in sorted((tmp_path / "journal").iterdir())] == ["00000001", "00000003"]
+    assert [path.name for path in sorted((tmp_path / "journal").iterdir())] == [
+        "00000001",
+        "00000003",
+    ]
     assert set(Disk(tmp_path, ID, sync=sync).load().image.sessions) == {1, 2, 3}
 
 
 class Slow:
-    """fdatasync of a disk that is busy: `entered` when it is called, and it ends when `go` says so."""
+    """fdatasync of a disk that is busy: `entered` when it is called, and it ends when `go` says
+    so."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.entered, self.go = threading.Event(), threading.Event()
@@ -267,7 +296,9 @@ def test_a_file_does_not_begin_before_the_end_of_the_last_one_is_on_the_disk(
     writer.disk.close()
 
 
-def test_nothing_goes_on_behind_an_end_that_may_be_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_goes_on_behind_an_end_that_may_be_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(journal_writer, "FLUSH", 1e9)
     writer = Writer(tmp_path, sync=False)
     writer.do(Begin(1))
@@ -283,7 +314,9 @@ def test_nothing_goes_on_behind_an_end_that_may_be_lost(tmp_path: Path, monkeypa
     writer.disk.close()
 
 
-def test_nobody_waits_for_the_end_of_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_waits_for_the_end_of_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it replaces is deleted when it is on the disk, beside what is written."""
     monkeypatch.setattr(journal_writer, "FLUSH", 0.001)
     writer = Writer(tmp_path, sync=False)
@@ -300,7 +333,9 @@ def test_nobody_waits_for_the_end_of_a_checkpoint(tmp_path: Path, monkeypatch: p
     assert [path.name for path in (tmp_path / "journal").iterdir()] == ["00000002"]
 
 
-def test_what_could_not_be_put_on_the_disk_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_put_on_the_disk_replaces_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(journal_writer, "FLUSH", 0.001)
     writer = Writer(tmp_path, sync=False)
     for generation in (1, 2):
@@ -324,7 +359,9 @@ def test_what_cannot_be_read_is_cut_off_once(tmp_path: Path) -> None:
     good = encode_header(ID, 1) + frame(1)
     (folder / "00000001").write_bytes(good + frame(2)[:-1])
     (folder / "00000002").write_bytes(encode_header(ID, 2)[:-3])
-    (folder / "00000003").write_bytes(encode_header(ID, 3) + frame(3) + frame(4)[:20] + b"?" + frame(4)[21:] + frame(5))
+    (folder / "00000003").write_bytes(
+        encode_header(ID, 3) + frame(3) + frame(4)[:20] + b"?" + frame(4)[21:] + frame(5)
+    )
     (folder / "00000004").write_bytes(b"")
     (folder / "notes.txt").write_text("not ours")
     loaded = Disk(tmp_path, ID, sync=False).load()
@@ -332,8 +369,14 @@ def test_what_cannot_be_read_is_cut_off_once(tmp_path: Path) -> None:
     assert (loaded.generation, loaded.files) == (5, 4)
     first, second, third = loaded.cuts
     rest = len(frame(2)) - 1
-    assert first == f"{folder / '00000001'}: what begins at byte {len(good)} is cut off; the {rest} bytes from there do not count"
-    assert second == f"{folder / '00000002'}: its beginning is cut off or damaged; nothing in it counts (35 bytes)"
+    assert first == (
+        f"{folder / '00000001'}: what begins at byte {len(good)} is cut off; "
+        f"the {rest} bytes from there do not count"
+    )
+    assert second == (
+        f"{folder / '00000002'}: its beginning is cut off or damaged; "
+        "nothing in it counts (35 bytes)"
+    )
     assert "is damaged" in third
     assert third.endswith("; it is put aside as 00000003.damaged")  # something stands behind it
     again = Disk(tmp_path, ID, sync=False).load()
@@ -366,15 +409,19 @@ def test_only_some_damaged_files_are_put_aside(tmp_path: Path) -> None:
     folder = tmp_path / "journal"
     folder.mkdir()
     for generation in range(1, 8):
-        (folder / f"{generation:08d}").write_bytes(encode_header(ID, generation) + frame(1)[:-1] + b"?" + frame(2))
+        (folder / f"{generation:08d}").write_bytes(
+            encode_header(ID, generation) + frame(1)[:-1] + b"?" + frame(2)
+        )
     cuts = Disk(tmp_path, ID, sync=True).load().cuts
     assert len(list(folder.glob("*.damaged"))) == 4
-    assert [line.endswith("there are 4 damaged files already, so it will be deleted") for line in cuts] == [False] * 4 + [
-        True
-    ] * 3
+    assert [
+        line.endswith("there are 4 damaged files already, so it will be deleted") for line in cuts
+    ] == [False] * 4 + [True] * 3
 
 
-@pytest.mark.parametrize("torn", [b"", b"\0" * 5000, frame(3)[:-1], frame(3)[:3], frame(3)[:-9] + bytes(9)])
+@pytest.mark.parametrize(
+    "torn", [b"", b"\0" * 5000, frame(3)[:-1], frame(3)[:3], frame(3)[:-9] + bytes(9)]
+)
 def test_an_end_that_was_torn_is_cut_off(tmp_path: Path, torn: bytes) -> None:
     (tmp_path / "journal").mkdir()
     path = tmp_path / "journal" / "00000001"
@@ -391,7 +438,10 @@ def test_an_end_that_was_torn_is_cut_off(tmp_path: Path, torn: bytes) -> None:
         (b"something else altogether", "is not a journal of mqttree"),
         (encode_header(b"another!", 1), "is of broker"),
         (encode_header(ID, 7), "is generation 7: it was renamed"),
-        (encode_header(ID, 1) + encode_frame([b"\x63\0\0\0\0"], 1), "a record of the kind 99, which this release does not know"),
+        (
+            encode_header(ID, 1) + encode_frame([b"\x63\0\0\0\0"], 1),
+            "a record of the kind 99, which this release does not know",
+        ),
         (encode_header(ID, 1) + encode_frame([b"\1"], 1), "holds a record that is cut off"),
         (None, "Is a directory"),
     ],

@@ -1,4 +1,5 @@
-"""A broker that drains, step by step: what its clients, its neighbours and those who look after it are told."""
+"""A broker that drains, step by step: what its clients, its neighbours and those who look after it
+are told."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ import pytest
 
 from broker.base import limits
 from broker.cli.status import render, waits_for
-from broker.cluster.drain import CLIENTS_AT, DRAINING, REPLAY, Drain, DrainOptions, check_elsewhere, read_drain
+from broker.cluster.drain import (
+    CLIENTS_AT,
+    DRAINING,
+    REPLAY,
+    Drain,
+    DrainOptions,
+    check_elsewhere,
+    read_drain,
+)
 from broker.cluster.link.codec import encode_vector
 from broker.cluster.link.control_records import ASK_SEEN, BPDU, SEEN
 from broker.config.node_config import NodeConfig
@@ -30,7 +39,9 @@ from tests.unit.node_harness import FakeClient, World, connect_packet
 
 def test_options() -> None:
     assert read_drain({}) == DrainOptions()
-    assert read_drain({"rate": "2.5", "to": "example.org:1883", "within": "0"}) == DrainOptions(2.5, "example.org:1883", 0.0)
+    assert read_drain({"rate": "2.5", "to": "example.org:1883", "within": "0"}) == DrainOptions(
+        2.5, "example.org:1883", 0.0
+    )
     assert read_drain({"to": "[::1]:1884"}).to == "[::1]:1884"
 
 
@@ -46,10 +57,22 @@ def test_clients_are_not_sent_to_the_broker_that_they_are_to_leave(to: str) -> N
 @pytest.mark.parametrize(
     "values",
     [
-        {"rate": "0"}, {"rate": "nan"}, {"rate": "x"}, {"rate": ""}, {"rate": "-1"}, {"within": "-1"}, {"within": "inf"},
-        {"to": ""}, {"to": "0.0.0.0:1883"}, {"to": "a b"}, {"to": "x:99999"}, {"to": "nowhere"}, {"to": "::1"}, {"speed": "1"},
+        {"rate": "0"},
+        {"rate": "nan"},
+        {"rate": "x"},
+        {"rate": ""},
+        {"rate": "-1"},
+        {"within": "-1"},
+        {"within": "inf"},
+        {"to": ""},
+        {"to": "0.0.0.0:1883"},
+        {"to": "a b"},
+        {"to": "x:99999"},
+        {"to": "nowhere"},
+        {"to": "::1"},
+        {"speed": "1"},
     ],
-)  # fmt: skip
+)
 def test_options_that_cannot_be(values: dict[str, str]) -> None:
     with pytest.raises(ValueError) as caught:
         read_drain(values)
@@ -65,7 +88,9 @@ class Draining:
     def __init__(self, world: World, **options: Any) -> None:
         self.world = world
         self.done: list[float] = []
-        self.drain = Drain(world.node, DrainOptions(**options), world.now, lambda: self.done.append(world.now))
+        self.drain = Drain(
+            world.node, DrainOptions(**options), world.now, lambda: self.done.append(world.now)
+        )
         world.settle()
 
 
@@ -89,7 +114,9 @@ def test_clients_go_at_the_rate() -> None:
     assert counts == [2, 3, 4, 5, 6, 7, 8, 9, 10, 10]
     for client in clients:
         packets = client.take()
-        assert packets == [Disconnect(ReasonCode.USE_ANOTHER_SERVER, {Property.SERVER_REFERENCE: "other:1883"})]
+        assert packets == [
+            Disconnect(ReasonCode.USE_ANOTHER_SERVER, {Property.SERVER_REFERENCE: "other:1883"})
+        ]
     world.advance(1.0)
     assert len(found.done) == 1
     assert found.drain.state == "done"
@@ -192,9 +219,13 @@ def test_targets_are_those_that_stay() -> None:
     directory = world.node.federation.listings.directory
     found = Draining(world)
     entries = {
-        2: {CLIENTS_AT: b"10.0.0.2:1883"}, 3: {CLIENTS_AT: b"10.0.0.3:1884", DRAINING: b"1"}, 4: {}, 5: {CLIENTS_AT: b"\xff"},
-        6: {CLIENTS_AT: b"a b"}, 7: {CLIENTS_AT: b"[::7]:1883"},
-    }  # fmt: skip
+        2: {CLIENTS_AT: b"10.0.0.2:1883"},
+        3: {CLIENTS_AT: b"10.0.0.3:1884", DRAINING: b"1"},
+        4: {},
+        5: {CLIENTS_AT: b"\xff"},
+        6: {CLIENTS_AT: b"a b"},
+        7: {CLIENTS_AT: b"[::7]:1883"},
+    }
 
     class Some:
         def __init__(self, number: int) -> None:
@@ -213,14 +244,19 @@ def test_what_is_announced() -> None:
     assert DRAINING not in own
     Draining(world)
     assert own[DRAINING]
-    assert CLIENTS_AT not in lone(server_reference="x").node.federation.listings.directory.own.entries
-    assert CLIENTS_AT not in lone(link_listener="tls").node.federation.listings.directory.own.entries
+    assert (
+        CLIENTS_AT not in lone(server_reference="x").node.federation.listings.directory.own.entries
+    )
+    assert (
+        CLIENTS_AT not in lone(link_listener="tls").node.federation.listings.directory.own.entries
+    )
     told = lone(link_listener="tls", client_address="example.org:1883")
     assert told.node.federation.listings.directory.own.entries[CLIENTS_AT] == b"example.org:1883"
 
 
 def test_it_stays_until_the_neighbour_has_everything() -> None:
-    """The neighbour becomes the root, and says again and again that it lacks a message; then that it has it."""
+    """The neighbour becomes the root, and says again and again that it lacks a message; then that
+    it has it."""
     world = lone()
     neighbour = Neighbour(world, 1)
     neighbour.child()
@@ -273,7 +309,10 @@ def test_time_is_up() -> None:
     assert not found.done
     world.advance(0.2)
     assert len(found.done) == 1
-    assert "1 client sent away; time is up, left are 2 clients, 2 sessions, 1 neighbour that may lack" in world.logged[-1]
+    assert (
+        "1 client sent away; time is up, left are 2 clients, 2 sessions, 1 neighbour that may lack"
+        in world.logged[-1]
+    )
     world.advance(5.0)
     assert len(found.done) == 1
 
@@ -301,12 +340,25 @@ def test_state() -> None:
 
 
 def test_what_is_waited_for_is_said_in_words() -> None:
-    drain = {"state": "sessions", "clients_left": 0, "sessions_left": 1, "links_left": 2, "journal_left": 0, "seconds_left": 3}
+    drain = {
+        "state": "sessions",
+        "clients_left": 0,
+        "sessions_left": 1,
+        "links_left": 2,
+        "journal_left": 0,
+        "seconds_left": 3,
+    }
     assert waits_for(drain) == "sessions: waits for 1 session, 2 links; 3 s at most"
     drain |= {"sessions_left": 0, "links_left": 0, "journal_left": 1}
-    assert waits_for(drain) == "sessions: waits for 1 session in the journal that other brokers may fetch; 3 s at most"
+    assert (
+        waits_for(drain)
+        == "sessions: waits for 1 session in the journal that other brokers may fetch; 3 s at most"
+    )
     drain |= {"journal_left": 0}
-    assert waits_for(drain | {"state": "tree"}) == "tree: waits for the neighbours to turn to others; 3 s at most"
+    assert (
+        waits_for(drain | {"state": "tree"})
+        == "tree: waits for the neighbours to turn to others; 3 s at most"
+    )
     assert waits_for(drain | {"state": "done"}) == "done: waits for nothing; 3 s at most"
 
 
@@ -325,8 +377,11 @@ def test_a_retired_broker_is_nobodys_choice() -> None:
     assert tree.parent == bid(2)
     assert tree.path_cost_us == TreeConfig().retired_cost_us + tree.ports[bid(2)].link_cost_us
     far = root.__class__(root.id, root.boot, root.tenths, root.address)
-    for number, cost in enumerate(range(3_000_000_000, 3_600_000_001, 100_000_000)):  # a way so dear that ours is no way at all
-        tree.bpdu_received(bid(2), bpdus.Bpdu(far, 2 + number, cost, 10, Role.DESIGNATED, Role.ROOT), 0.1)
+    # The way is so dear that ours is no way at all.
+    for number, cost in enumerate(range(3_000_000_000, 3_600_000_001, 100_000_000)):
+        tree.bpdu_received(
+            bid(2), bpdus.Bpdu(far, 2 + number, cost, 10, Role.DESIGNATED, Role.ROOT), 0.1
+        )
         for _, bpdu in tree.take_bpdus(0.1):
             bpdus.encode(bpdu)
 
@@ -336,8 +391,14 @@ def test_a_child_of_a_root_that_retires_looks_for_another_at_once() -> None:
     tree = Tree(own, 5.0, TreeConfig(), 0.0, random.Random(1))
     there = Identity(bid(1), 1, ("10.0.0.1", 1883))
     tree.port_up(there, 9.0, 0.0)
-    tree.bpdu_received(bid(1), bpdus.Bpdu(RootVector.of(there, 9.0), 1, 0, 90, Role.DESIGNATED, Role.DESIGNATED), 0.0)
+    tree.bpdu_received(
+        bid(1),
+        bpdus.Bpdu(RootVector.of(there, 9.0), 1, 0, 90, Role.DESIGNATED, Role.DESIGNATED),
+        0.0,
+    )
     assert tree.parent == bid(1)
-    tree.bpdu_received(bid(1), bpdus.Bpdu(RootVector.of(there, 0.0), 2, 0, 0, Role.DESIGNATED, Role.ROOT), 0.1)
+    tree.bpdu_received(
+        bid(1), bpdus.Bpdu(RootVector.of(there, 0.0), 2, 0, 0, Role.DESIGNATED, Role.ROOT), 0.1
+    )
     assert tree.is_root
     assert str(Address("10.0.0.2", 1883)) == f"{tree.root.address[0]}:{tree.root.address[1]}"

@@ -137,14 +137,21 @@ def test_retained_messages_come_back_and_deleted_ones_do_not() -> None:
     client.publish("r/2", b"two", 0, retain=True)
     client.publish("r/1", b"three", 0, retain=True)
     client.publish("r/2", b"", 0, retain=True)
-    client.publish("r/3", b"short", 0, retain=True, properties={Property.MESSAGE_EXPIRY_INTERVAL: 60})
+    client.publish(
+        "r/3", b"short", 0, retain=True, properties={Property.MESSAGE_EXPIRY_INTERVAL: 60}
+    )
     before = picture(world)
     again = world.again(10)
-    assert {k: v[:3] for k, v in picture(again)["retained"].items()} == {k: v[:3] for k, v in before["retained"].items()}
+    assert {k: v[:3] for k, v in picture(again)["retained"].items()} == {
+        k: v[:3] for k, v in before["retained"].items()
+    }
     listener = again.connect("l")
     listener.subscribe("r/#")
     found = {p.topic: (p.payload, p.properties) for p in listener.take_publishes()}
-    assert found == {"r/1": (b"three", None), "r/3": (b"short", {Property.MESSAGE_EXPIRY_INTERVAL: 50})}
+    assert found == {
+        "r/1": (b"three", None),
+        "r/3": (b"short", {Property.MESSAGE_EXPIRY_INTERVAL: 50}),
+    }
     late = again.again(51)
     listener = late.connect("l")
     listener.subscribe("r/#")
@@ -164,7 +171,8 @@ def test_time_passes_while_the_broker_is_down() -> None:
     twice = once.again(10)
     assert keeper(twice.again(0, twice.files), "w2").payloads() == []
     twice.advance(6)
-    assert keeper(twice, "w2").payloads() == []  # it may have been killed a moment before it was back
+    # It may have been killed a moment before it was back.
+    assert keeper(twice, "w2").payloads() == []
     twice.advance(10)
     assert keeper(twice, "w2").payloads() == [b"gone"]
     late = twice.again(80)
@@ -222,7 +230,9 @@ def test_a_clock_that_is_set_is_not_time_that_passes(days: int) -> None:
     client.vanish()
     publisher = world.connect("p")
     publisher.publish("a", b"waits", 1, 1, properties={Property.MESSAGE_EXPIRY_INTERVAL: 3600})
-    publisher.publish("r", b"kept", 0, retain=True, properties={Property.MESSAGE_EXPIRY_INTERVAL: 3600})
+    publisher.publish(
+        "r", b"kept", 0, retain=True, properties={Property.MESSAGE_EXPIRY_INTERVAL: 3600}
+    )
     world.advance(5)
     world.node.set_wall(1.7e9 + world.now - 1000, world.now)
     world.advance(60)
@@ -252,12 +262,13 @@ def test_a_clock_that_is_set_while_there_is_a_checkpoint(monkeypatch: pytest.Mon
     again = Durable(files=copy_of(world.files), at=world.now + 2 * 86_400)
     assert len(again.node.sessions) == 9
     assert world.counters.checkpoints == 2
-    world.node.set_wall(1.7e9 + ahead + world.now - 1000 + 0.1, world.now)  # as any clock is, now and then
+    # The clock is set, as any clock is now and then.
+    world.node.set_wall(1.7e9 + ahead + world.now - 1000 + 0.1, world.now)
     world.advance(60)
     assert world.counters.checkpoints == 2
 
 
-# ---------------------------------------------------------------- whatever happens, restored is what was there
+# ----------------------------------------------------- whatever happens, restored is what was there
 
 WORDS = ["a", "b", "a/b", "c/d/e"]
 FILTERS = ["a", "b", "a/+", "#", "c/#", "$share/g/a", "$share/h/#"]
@@ -286,7 +297,11 @@ class Chaos:
         elif what == 2:
             self.connect(name)
         elif what == 3:
-            options = {"no_local": rng.random() < 0.3, "retain_as_published": rng.random() < 0.3} if client.version == 5 else {}
+            options = (
+                {"no_local": rng.random() < 0.3, "retain_as_published": rng.random() < 0.3}
+                if client.version == 5
+                else {}
+            )
             topic_filter = rng.choice(FILTERS)
             if topic_filter.startswith("$share"):
                 options = {}
@@ -316,7 +331,9 @@ class Chaos:
         old = self.clients.get(name)
         if old is not None and not old.closed and rng.random() < 0.5:
             old.vanish()
-        self.clients[name] = self.world.connect(name, version, clean=rng.random() < 0.15, properties=properties, will=will)
+        self.clients[name] = self.world.connect(
+            name, version, clean=rng.random() < 0.15, properties=properties, will=will
+        )
 
     def publish(self, client: FakeClient) -> None:
         rng = self.rng
@@ -328,11 +345,22 @@ class Chaos:
             payload *= 10
         properties: dict[int, Any] | None = None
         if client.version == 5 and rng.random() < 0.2:
-            properties = rng.choice([{Property.USER_PROPERTY: [("k", "v")]}, {Property.MESSAGE_EXPIRY_INTERVAL: 100}])
+            properties = rng.choice(
+                [{Property.USER_PROPERTY: [("k", "v")]}, {Property.MESSAGE_EXPIRY_INTERVAL: 100}]
+            )
         packets = []
         for _ in range(count):
             self.packet_id = self.packet_id % 65535 + 1
-            packets.append(Publish(topic, payload, qos, retain, packet_id=self.packet_id if qos else None, properties=properties))
+            packets.append(
+                Publish(
+                    topic,
+                    payload,
+                    qos,
+                    retain,
+                    packet_id=self.packet_id if qos else None,
+                    properties=properties,
+                )
+            )
         client.send(*packets)
 
     def acknowledge(self, client: FakeClient) -> None:
@@ -404,7 +432,9 @@ def test_so_it_is_after_a_disk_has_failed(seed: int, monkeypatch: pytest.MonkeyP
 
 def copy_of(files: Files) -> Files:
     found = Files()
-    found.generations = {generation: bytearray(data) for generation, data in files.generations.items()}
+    found.generations = {
+        generation: bytearray(data) for generation, data in files.generations.items()
+    }
     return found
 
 
@@ -457,7 +487,10 @@ def test_a_run_waits_too() -> None:
     publisher.send(*(Publish("a/1", b"x", 1, packet_id=number) for number in range(21, 41)))
     assert publisher.take() == []
     world.tell()
-    assert publisher.take() == [*(Pubrec(n) for n in range(1, 21)), *(Puback(n) for n in range(21, 41))]
+    assert publisher.take() == [
+        *(Pubrec(n) for n in range(1, 21)),
+        *(Puback(n) for n in range(21, 41)),
+    ]
     assert len(world.again(0).session("l").queue) == 40
 
 
@@ -562,7 +595,9 @@ def test_nothing_overtakes_the_first_word_of_a_broker(reads: int) -> None:
     """MQTT-3.2.0-1: CONNACK waits, though the session is not kept, for what came with CONNECT."""
     world = lazy()
     client = world.open(4)
-    first = encode_packet(connect_packet("c", 4), 4) + encode_packet(Publish("a/1", b"x", 1, packet_id=1), 4)
+    first = encode_packet(connect_packet("c", 4), 4) + encode_packet(
+        Publish("a/1", b"x", 1, packet_id=1), 4
+    )
     ping = encode_packet(Pingreq(), 4)
     client.chunks([first + ping] if reads == 1 else [first, ping])
     assert client.take() == []
@@ -592,7 +627,9 @@ def test_a_client_that_gets_too_much_behind_is_closed(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_what_waits_for_a_client_may_be_more_than_it_may_be_behind(sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_for_a_client_may_be_more_than_it_may_be_behind(
+    sync: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A session's messages, retained ones: else they could never come, however fast the disk is."""
     monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 1000)
     world = Durable(sync=sync)
@@ -617,7 +654,9 @@ def test_what_waits_for_a_client_may_be_more_than_it_may_be_behind(sync: bool, m
 
 
 @pytest.mark.parametrize("sizes", [(10, 5000), (5000, 10)])
-def test_the_largest_piece_that_waits_is_free(sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_piece_that_waits_is_free(
+    sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 1000)
     conn = World().open().conn
     withheld = Withheld()
@@ -673,7 +712,10 @@ def test_new_rules_hold_nobody() -> None:
     world.connect("p").publish("a", b"x", 1, 1)
     client = bystander(world)
     waits = next(name for name in ("one", "two") if world.session(name).queue)
-    world.node.set_access(Access(None, parse_rules("rules", f"client {waits}\ndeny all #\neveryone\nallow all #\n")), world.now)
+    world.node.set_access(
+        Access(None, parse_rules("rules", f"client {waits}\ndeny all #\neveryone\nallow all #\n")),
+        world.now,
+    )
     world.settle()
     assert not world.session(waits).queue
     assert sum(len(world.session(name).queue) for name in ("one", "two")) == 1
@@ -720,13 +762,19 @@ def test_async_goes_on_and_says_once_that_nothing_is_kept() -> None:
     world.advance(10)
     told = [line for line in world.logged if "journal" in line]
     assert told == [
-        "the journal cannot be written (No space left on device): until it can, what comes from now on dies with this broker"
+        (
+            "the journal cannot be written (No space left on device): until it can, "
+            "what comes from now on dies with this broker"
+        )
     ]
     assert world.counters.journal_errors > 5
     assert not world.again(0, copy_of(world.files)).session("l").queue
     world.files.broken = ""
     world.advance(3)
-    assert world.logged[-2:] == ["the journal is written again, in generation 12", "the journal is whole again"]
+    assert world.logged[-2:] == [
+        "the journal is written again, in generation 12",
+        "the journal is whole again",
+    ]
     assert len(world.files.generations) == 1
     before = picture(world)
     again = world.again(0, copy_of(world.files))
@@ -780,7 +828,10 @@ def test_it_fails_again_while_it_recovers(monkeypatch: pytest.MonkeyPatch) -> No
     world.files.broken = ""
     world.advance(5)
     assert publisher.take() == [Puback(1), Puback(2)]
-    assert picture(world.again(0, copy_of(world.files)))["sessions"].keys() == picture(world)["sessions"].keys()
+    assert (
+        picture(world.again(0, copy_of(world.files)))["sessions"].keys()
+        == picture(world)["sessions"].keys()
+    )
 
 
 def test_a_disk_that_does_not_keep_up_is_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -862,7 +913,12 @@ def test_a_drained_broker_keeps_what_its_journal_has() -> None:
     keeper(world, "gone", 4).vanish()
     world.connect("clean")
     done: list[bool] = []
-    Drain(world.node, DrainOptions(rate=1000.0, to="", within=30.0), world.now, lambda: done.append(True))
+    Drain(
+        world.node,
+        DrainOptions(rate=1000.0, to="", within=30.0),
+        world.now,
+        lambda: done.append(True),
+    )
     world.advance(31)
     assert done
     assert set(world.node.sessions) == {"l", "gone"}

@@ -1,4 +1,5 @@
-"""The fast paths (runs, packets in flight as bytes, properties as they came) behave like the path for everything else."""
+"""The fast paths (runs, packets in flight as bytes, properties as they came) behave like the path
+for everything else."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ messages = st.lists(
 
 
 def stream(version: int, chosen: list[Any]) -> bytes:
-    """PUBLISH packets; each message is repeated, so that there are runs, and QoS 2 is released now and then."""
+    """PUBLISH packets; each message is repeated, so that there are runs, and QoS 2 is released now
+    and then."""
     out = b""
     number = 0
     for topic, payload, qos, retain, properties, times in chosen:
@@ -47,7 +49,16 @@ def stream(version: int, chosen: list[Any]) -> bytes:
             number += 1
             packet_id = number if qos else None
             out += encode_packet(
-                Publish(topic, payload, qos, retain, False, packet_id, properties if version == 5 else None), version
+                Publish(
+                    topic,
+                    payload,
+                    qos,
+                    retain,
+                    False,
+                    packet_id,
+                    properties if version == 5 else None,
+                ),
+                version,
             )
             if qos == 2 and number % 3 == 0:
                 out += encode_packet(Pubrel(number), version)
@@ -62,7 +73,9 @@ def settle_exchanges(client: FakeClient) -> list[Packet]:
         answers: list[Packet] = []
         for packet in packets:
             if isinstance(packet, Publish) and packet.packet_id:
-                answers.append(Puback(packet.packet_id) if packet.qos == 1 else Pubrec(packet.packet_id))
+                answers.append(
+                    Puback(packet.packet_id) if packet.qos == 1 else Pubrec(packet.packet_id)
+                )
             elif isinstance(packet, Pubrel):
                 answers.append(Pubcomp(packet.packet_id))
         if answers:
@@ -99,7 +112,10 @@ def run(fast: bool, version: int, chosen: list[Any], cuts: list[int]) -> tuple[A
             publisher.chunks([data[begin:end]])
     answers = publisher.take()
     received = [settle_exchanges(subscriber) for subscriber in subscribers]
-    left = [(len(world.session(c).inflight), len(world.session(c).queue)) for c in ("four", "five", "plain", "three", "slow")]
+    left = [
+        (len(world.session(c).inflight), len(world.session(c).queue))
+        for c in ("four", "five", "plain", "three", "slow")
+    ]
     return answers, received, left, sorted(world.session("publisher").incoming)
 
 
@@ -109,7 +125,9 @@ def test_fast_and_slow_path_agree(version: int, chosen: list[Any], cuts: list[in
     assert run(True, version, chosen, cuts) == run(False, version, chosen, [])
 
 
-def acknowledge(fast: bool, version: int, sent: list[tuple[int, int]], said: list[tuple[int, int, int]]) -> tuple[Any, ...]:
+def acknowledge(
+    fast: bool, version: int, sent: list[tuple[int, int]], said: list[tuple[int, int, int]]
+) -> tuple[Any, ...]:
     world = World()
     world.node.fast = fast
     client, publisher = world.connect("c", version=version), world.connect("p", version=4)
@@ -129,37 +147,56 @@ def acknowledge(fast: bool, version: int, sent: list[tuple[int, int]], said: lis
         client.chunks([b"".join(bytes((first, 2, 0, begin + n)) for n in range(times))])
     session = world.node.sessions.get("c")
     inflight = {} if session is None else session.inflight
-    state = {n: 0 if p is RELEASED else p[0] if isinstance(p, bytes) else 0x30 | p.qos << 1 for n, p in inflight.items()}
-    return state, client.take(), client.closed, publisher.take(), sorted(world.session("p").incoming)
+    state = {
+        n: 0 if p is RELEASED else p[0] if isinstance(p, bytes) else 0x30 | p.qos << 1
+        for n, p in inflight.items()
+    }
+    return (
+        state,
+        client.take(),
+        client.closed,
+        publisher.take(),
+        sorted(world.session("p").incoming),
+    )
 
 
 @settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from((4, 5)),
     st.lists(st.tuples(st.integers(1, 2), st.integers(1, 9)), max_size=5),
-    st.lists(st.tuples(st.sampled_from((0x40, 0x50, 0x70)), st.integers(0, 30), st.integers(1, 12)), max_size=6),
+    st.lists(
+        st.tuples(st.sampled_from((0x40, 0x50, 0x70)), st.integers(0, 30), st.integers(1, 12)),
+        max_size=6,
+    ),
 )
-def test_acknowledgements_in_runs_are_those_one_by_one(version: int, sent: list[Any], said: list[Any]) -> None:
+def test_acknowledgements_in_runs_are_those_one_by_one(
+    version: int, sent: list[Any], said: list[Any]
+) -> None:
     assert acknowledge(True, version, sent, said) == acknowledge(False, version, sent, said)
 
 
 @pytest.mark.parametrize("version", (4, 5))
 def test_packets_in_flight_are_repeated_to_a_client_of_another_version(version: int) -> None:
     world = World()
-    client = world.connect("c", version=version, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 60})
+    client = world.connect(
+        "c", version=version, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 60}
+    )
     client.subscribe("t", qos=2)
     publisher = world.connect("p", version=version)
     publisher.publish("t", b"known", 0)
     client.take()
     properties = {Property.USER_PROPERTY: [("k", "v")]} if version == 5 else None
     publisher.send(
-        Publish("t", b"one", 1, False, False, 1, properties), Publish("t", b"two", 2, False, False, 2, properties)
+        Publish("t", b"one", 1, False, False, 1, properties),
+        Publish("t", b"two", 2, False, False, 2, properties),
     )
     first = [p for p in client.take() if isinstance(p, Publish)]
     assert [p.payload for p in first] == [b"one", b"two"]
     client.vanish()
     other = 9 - version
-    again = world.connect("c", version=other, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 60})
+    again = world.connect(
+        "c", version=other, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 60}
+    )
     repeated = [p for p in again.take() if isinstance(p, Publish)]
     assert [(p.payload, p.dup, p.qos, p.packet_id) for p in repeated] == [
         (b"one", True, 1, first[0].packet_id),
@@ -168,12 +205,18 @@ def test_packets_in_flight_are_repeated_to_a_client_of_another_version(version: 
 
 
 @given(
-    st.dictionaries(st.sampled_from((Property.CONTENT_TYPE, Property.RESPONSE_TOPIC)), st.text(max_size=5), max_size=2),
+    st.dictionaries(
+        st.sampled_from((Property.CONTENT_TYPE, Property.RESPONSE_TOPIC)),
+        st.text(max_size=5),
+        max_size=2,
+    ),
     st.lists(st.tuples(st.text(max_size=4), st.text(max_size=4)), max_size=3),
     st.binary(max_size=6),
     st.integers(0, 40),
 )
-def test_what_goes_through_as_it_came_is_sound(texts: dict[Any, str], pairs: list[Any], noise: bytes, at: int) -> None:
+def test_what_goes_through_as_it_came_is_sound(
+    texts: dict[Any, str], pairs: list[Any], noise: bytes, at: int
+) -> None:
     """A damaged section is forwarded only when it still decodes."""
     from broker.wire import PacketType, WireError, decode_properties, encode_varint
 

@@ -1,4 +1,5 @@
-"""Which filters of a session match a topic, found by their forms instead of by looking at all of them."""
+"""Which filters of a session match a topic, found by their forms instead of by looking at all of
+them."""
 
 from __future__ import annotations
 
@@ -37,5 +38,7 @@ def test_the_subscriptions_of_a_session_that_want_a_topic(among: set[str], topic
     world = World()
     session = Session(world.node, "c")
     for topic_filter in among:
-        world.node.fanout.subscribe(Subscription(session, topic_filter, 1), *split_shared(topic_filter))
+        world.node.fanout.subscribe(
+            Subscription(session, topic_filter, 1), *split_shared(topic_filter)
+        )
     assert {s.filter for s in session.wanting(topic)} == expected(among, topic)

@@ -1,4 +1,5 @@
-"""What fuzzing found worth keeping goes through every target again; and the fuzzer finds what it is there for."""
+"""What fuzzing found worth keeping goes through every target again; and the fuzzer finds what it is
+there for."""
 
 from __future__ import annotations
 
@@ -56,5 +57,7 @@ def test_a_fault_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
         search.run(0.1)
     (where, (data, error)), *_ = search.faults.items()
     assert isinstance(error, Wrong)
-    small = shrunk(data, lambda each: (fault := fault_of(picky, each)) is not None and place(fault) == where)
+    small = shrunk(
+        data, lambda each: (fault := fault_of(picky, each)) is not None and place(fault) == where
+    )
     assert small == b"\x62\x02\0\0"

@@ -1,4 +1,5 @@
-"""A session that is encoded in steps for another broker is what it was when that asked for it (handover.py)."""
+"""A session that is encoded in steps for another broker is what it was when that asked for it
+(handover.py)."""
 
 from __future__ import annotations
 
@@ -100,13 +101,20 @@ def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_codec, "WRITE_WORK", limits.TURN_WORK)
 
 
-step = st.one_of(st.just("turn"), st.just("again"), st.just("newer"), st.just("cut"), st.integers(0, len(FILTERS) - 1))
+step = st.one_of(
+    st.just("turn"),
+    st.just("again"),
+    st.just("newer"),
+    st.just("cut"),
+    st.integers(0, len(FILTERS) - 1),
+)
 
 
 @pytest.mark.usefixtures("one_at_a_time")
 @given(st.lists(step, max_size=30))
 def test_each_message_is_in_it_or_in_the_rest(steps: list[str | int]) -> None:
-    """Whatever is published, however often it is asked for, by whichever connection, also over a link that breaks."""
+    """Whatever is published, however often it is asked for, by whichever connection, also over a
+    link that breaks."""
     holding = Holding()
     holding.ask(TAKE)
     for one in steps:
@@ -134,7 +142,9 @@ def test_each_message_is_in_it_or_in_the_rest(steps: list[str | int]) -> None:
     holding.ask(REST, encode_vector({}))
     (data,) = holding.whole(REST)
     rest = read_link_messages(data[4 + int.from_bytes(data[:4], "big") :], holding.world.now)
-    assert first + [int(message.payload) for _, _, message in rest] == list(range(1, holding.sent + 1))
+    assert first + [int(message.payload) for _, _, message in rest] == list(
+        range(1, holding.sent + 1)
+    )
     holding.ask(DONE)
     assert "k" not in holding.world.node.sessions
 

@@ -39,7 +39,13 @@ def test_the_later_one_of_two_yields_whoever_calls(secret: bytes | None, dialler
     assert [packet.reason for packet in away.take() if isinstance(packet, Disconnect)] == [0x89]
     assert not stays.closed
     assert copy.counters.id_conflicts == 1
-    assert sum("started before it, or at the same time (a copied data directory?)" in line for line in copy.logged) == 1
+    assert (
+        sum(
+            "started before it, or at the same time (a copied data directory?)" in line
+            for line in copy.logged
+        )
+        == 1
+    )
     # New ones are refused, in each version's words.
     for version, code in ((5, 0x88), (4, 3)):
         late = copy.open(version)
@@ -50,12 +56,16 @@ def test_the_later_one_of_two_yields_whoever_calls(secret: bytes | None, dialler
         assert late.closed or late.transport.closing
     stays.subscribe("t")
     stays.publish("t", b"goes on")
-    assert [packet.payload for packet in stays.take() if isinstance(packet, Publish)] == [b"goes on"]
+    assert [packet.payload for packet in stays.take() if isinstance(packet, Publish)] == [
+        b"goes on"
+    ]
 
 
 @SECRETS
 @pytest.mark.parametrize("dialler", ["first", "second"])
-def test_of_two_that_started_in_the_same_second_one_yields(secret: bytes | None, dialler: str) -> None:
+def test_of_two_that_started_in_the_same_second_one_yields(
+    secret: bytes | None, dialler: str
+) -> None:
     first, second = keyed(1, ONE, secret, instance=7), keyed(2, ONE, secret, instance=8)
     clients = [world.connect("c") for world in (first, second)]
     Wire(*((first, second) if dialler == "first" else (second, first)))
@@ -148,7 +158,9 @@ def test_what_is_only_announced_makes_us_call_there_once_a_second() -> None:
     world.advance(1.0)
     dials(world)
     for number in range(50):
-        said = Announcement("mqttree", ONE.id, 1_500, number + 1, 0.0, Address("", 1884)).encode(None)
+        said = Announcement("mqttree", ONE.id, 1_500, number + 1, 0.0, Address("", 1884)).encode(
+            None
+        )
         world.node.datagram_received(said, (f"10.0.1.{number}", 18830), world.now)
         world.settle()
     assert len(dials(world)) == 1

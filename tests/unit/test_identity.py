@@ -39,7 +39,12 @@ def test_two_folders_are_two_brokers(tmp_path: Path) -> None:
 
 def test_files_are_for_their_owner_and_nothing_is_left_over(tmp_path: Path) -> None:
     started(tmp_path, 1000.0)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["boot", "broker-id", "broker-key", "lock"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "boot",
+        "broker-id",
+        "broker-key",
+        "lock",
+    ]
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
 
 
@@ -60,7 +65,10 @@ def test_the_id_is_that_of_the_key(tmp_path: Path) -> None:
     fresh = fresh_identity(1.0, random.Random(3))
     assert fresh.id == fresh.key.id != found.id
     (tmp_path / "broker-id").write_text("00112233445566aa")
-    with pytest.raises(ConfigError, match=f"broker-id: not the id of the key in broker-key, which is {found.id.hex()}"):
+    with pytest.raises(
+        ConfigError,
+        match=f"broker-id: not the id of the key in broker-key, which is {found.id.hex()}",
+    ):
         started(tmp_path, 1000.0)
     (tmp_path / "broker-key").unlink()
     with pytest.raises(ConfigError, match="broker-key: there is none"):
@@ -70,7 +78,8 @@ def test_the_id_is_that_of_the_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", ["broker-id", "broker-key", "boot"])
 @pytest.mark.parametrize(
-    "content", [b"", b"\n", b"garbage", b"-1\n", b"\xff\xfe\0", b"12345678901234567890123", b"1 2", b"9" * 64]
+    "content",
+    [b"", b"\n", b"garbage", b"-1\n", b"\xff\xfe\0", b"12345678901234567890123", b"1 2", b"9" * 64],
 )
 def test_garbage_is_refused_and_kept(tmp_path: Path, file: str, content: bytes) -> None:
     started(tmp_path, 1000.0)

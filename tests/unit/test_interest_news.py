@@ -1,4 +1,5 @@
-"""Very many filters that a broker tells of at once are looked at in pieces (interest.py): it always gets what it wants."""
+"""Very many filters that a broker tells of at once are looked at in pieces (interest.py): it always
+gets what it wants."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ class Told:
             for topic_filter in sorted(filters):
                 self.interest._posted(BROKER, topic_filter.encode(), value)
         elif filters:
-            self.interest._many_posted(BROKER, [(INTEREST + f.encode(), value) for f in sorted(filters)], gone)
+            self.interest._many_posted(
+                BROKER, [(INTEREST + f.encode(), value) for f in sorted(filters)], gone
+            )
 
     def do(self, what: str, some: set[str]) -> None:
         if what == "wait":
@@ -88,15 +91,38 @@ class Told:
             found = BROKER in self.interest.brokers_wanting(topic.encode())
             assert found or not any(matches(topic_filter, topic) for topic_filter in wanted), topic
         if exactly:
-            assert {f for f in FILTERS if self.interest._filters.get(f, BROKER) is not None} == wanted
+            assert {
+                f for f in FILTERS if self.interest._filters.get(f, BROKER) is not None
+            } == wanted
             assert not self.interest._tellings
             assert self.interest._kept.get(BROKER, set()) == self.kept
 
 
 @given(steps, st.lists(st.booleans(), min_size=1, max_size=4))
-@example([("post", {"#"}), ("went", set()), ("came", {"#"})], [False])  # what it tells again is not kept any more
-@example([("post", {"#", "a"}), ("went", set()), ("wait", set()), ("came", {"a"}), ("wait", set()), ("went", set())], [False])
-@example([("post", {"#", "a"}), ("went", set()), ("wait", set()), ("came", {"a"}), ("wait", set()), ("went", set())], [True])
+# What it tells again is not kept any more.
+@example([("post", {"#"}), ("went", set()), ("came", {"#"})], [False])
+@example(
+    [
+        ("post", {"#", "a"}),
+        ("went", set()),
+        ("wait", set()),
+        ("came", {"a"}),
+        ("wait", set()),
+        ("went", set()),
+    ],
+    [False],
+)
+@example(
+    [
+        ("post", {"#", "a"}),
+        ("went", set()),
+        ("wait", set()),
+        ("came", {"a"}),
+        ("wait", set()),
+        ("went", set()),
+    ],
+    [True],
+)
 def test_a_broker_gets_what_it_wants_at_any_time_and_in_the_end_nothing_else(
     steps: list[tuple[str, set[str]]], many: list[bool]
 ) -> None:
@@ -110,7 +136,9 @@ def test_a_broker_gets_what_it_wants_at_any_time_and_in_the_end_nothing_else(
 
 
 @pytest.mark.parametrize("many", [(False,), (True,), (True, False)])
-def test_more_than_may_wait_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch, many: tuple[bool, ...]) -> None:
+def test_more_than_may_wait_is_looked_at_at_once(
+    monkeypatch: pytest.MonkeyPatch, many: tuple[bool, ...]
+) -> None:
     monkeypatch.setattr(module, "MOST_NEWS", 3)
     told = Told(monkeypatch, many)
     for _ in range(3):
@@ -118,6 +146,8 @@ def test_more_than_may_wait_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch
         told.check()
         told.do("withdraw", {"a", "d"})
         told.check()
-    assert 2 <= told.interest._tellings[BROKER].count <= 5, "no more than that, and what was told last in one piece"
+    assert 2 <= told.interest._tellings[BROKER].count <= 5, (
+        "no more than that, and what was told last in one piece"
+    )
     told.world.advance(1.0)
     told.check(exactly=True)

@@ -1,4 +1,5 @@
-"""The journal as bytes: whatever is cut off or damaged, what stands before it counts (docs/decisions/0021)."""
+"""The journal as bytes: whatever is cut off or damaged, what stands before it counts
+(docs/decisions/0021)."""
 
 from __future__ import annotations
 
@@ -55,29 +56,65 @@ def body_of(record: bytes, kind: int) -> bytes:
 
 
 @given(U64, QOS, st.booleans(), U64, TEXT, TEXT, TEXT)
-def test_a_message(number: int, qos: int, retain: bool, expires: int, topic: bytes, properties: bytes, payload: bytes) -> None:
+def test_a_message(
+    number: int,
+    qos: int,
+    retain: bool,
+    expires: int,
+    topic: bytes,
+    properties: bytes,
+    payload: bytes,
+) -> None:
     record = MessageRecord(number, qos, retain, expires, topic, properties, payload)
     assert MessageRecord.decode(body_of(record.encode(), 1)) == record
 
 
-@given(U32, QOS, TEXT, TEXT, st.binary(min_size=1, max_size=5), st.binary(min_size=1, max_size=5), st.integers(1, 9))
-def test_a_run(number: int, qos: int, topic: bytes, properties: bytes, head: bytes, payload: bytes, count: int) -> None:
-    run = RunRecord(number, qos, len(head + payload), len(head), topic, properties, (head + payload) * count)
+@given(
+    U32,
+    QOS,
+    TEXT,
+    TEXT,
+    st.binary(min_size=1, max_size=5),
+    st.binary(min_size=1, max_size=5),
+    st.integers(1, 9),
+)
+def test_a_run(
+    number: int, qos: int, topic: bytes, properties: bytes, head: bytes, payload: bytes, count: int
+) -> None:
+    run = RunRecord(
+        number, qos, len(head + payload), len(head), topic, properties, (head + payload) * count
+    )
     found = RunRecord.decode(body_of(run.encode(), 2))
     assert found == run
     assert found.messages == count
     for index in range(count):
-        assert found.message(number + index) == MessageRecord(number + index, qos, False, 0, topic, properties, payload)
+        assert found.message(number + index) == MessageRecord(
+            number + index, qos, False, 0, topic, properties, payload
+        )
 
 
 @given(
-    U32, st.integers(0, 15), st.integers(3, 5), st.floats(0), st.tuples(U64, U64), st.tuples(TEXT, TEXT, TEXT),
-    st.none() | TEXT, st.none() | TEXT, st.tuples(U64, U64),
-)  # fmt: skip
+    U32,
+    st.integers(0, 15),
+    st.integers(3, 5),
+    st.floats(0),
+    st.tuples(U64, U64),
+    st.tuples(TEXT, TEXT, TEXT),
+    st.none() | TEXT,
+    st.none() | TEXT,
+    st.tuples(U64, U64),
+)
 def test_a_session(
-    n: int, flags: int, version: int, expiry: float, times: tuple[int, int], texts: tuple[bytes, bytes, bytes],
-    at: bytes | None, owner: bytes | None, ages: tuple[int, int],
-) -> None:  # fmt: skip
+    n: int,
+    flags: int,
+    version: int,
+    expiry: float,
+    times: tuple[int, int],
+    texts: tuple[bytes, bytes, bytes],
+    at: bytes | None,
+    owner: bytes | None,
+    ages: tuple[int, int],
+) -> None:
     record = SessionRecord(n, flags, version, expiry, *times, *texts, at, owner, ages)
     assert SessionRecord.decode(body_of(record.encode(), 3)) == record
 
@@ -105,13 +142,32 @@ def test_what_a_session_has(
     assert decode_number(body_of(encode_unsubscribed(n, topic_filter), 6)) == (n, topic_filter)
     assert decode_number(body_of(encode_settled(n, ids), 11)) == (n, ids)
     assert decode_number(body_of(encode_incoming(n, ids), 12)) == (n, ids)
-    assert decode_sent_run(body_of(encode_sent_run(n, packet_id, 3, number, qos), 9)) == (n, packet_id, 3, number, qos)
-    assert decode_pumped(body_of(encode_pumped(n, packet_id, 3, number), 10)) == (n, packet_id, 3, number)
+    assert decode_sent_run(body_of(encode_sent_run(n, packet_id, 3, number, qos), 9)) == (
+        n,
+        packet_id,
+        3,
+        number,
+        qos,
+    )
+    assert decode_pumped(body_of(encode_pumped(n, packet_id, 3, number), 10)) == (
+        n,
+        packet_id,
+        3,
+        number,
+    )
 
 
 @given(U64, U48, U64, U48, QOS, st.binary(min_size=16, max_size=16), TEXT, TEXT, TEXT)
 def test_the_rest(
-    time: int, death: int, expires: int, sequence: int, qos: int, key: bytes, topic: bytes, p: bytes, load: bytes
+    time: int,
+    death: int,
+    expires: int,
+    sequence: int,
+    qos: int,
+    key: bytes,
+    topic: bytes,
+    p: bytes,
+    load: bytes,
 ) -> None:
     retained = RetainedRecord(time, death, expires, sequence, qos, key, topic, p, load)
     assert RetainedRecord.decode(body_of(retained.encode(), 13)) == retained
@@ -127,7 +183,13 @@ def test_the_rest(
     [
         None,
         Will("a/b", b"\0payload", 1, True, None),
-        Will("a", b"", 2, False, {Property.WILL_DELAY_INTERVAL: 5, Property.USER_PROPERTY: [("a", "b"), ("a", "c")]}),
+        Will(
+            "a",
+            b"",
+            2,
+            False,
+            {Property.WILL_DELAY_INTERVAL: 5, Property.USER_PROPERTY: [("a", "b"), ("a", "c")]},
+        ),
     ],
 )
 def test_a_will(will: Will | None) -> None:
@@ -154,7 +216,10 @@ def frames_in(data: bytes) -> tuple[list[tuple[int, bytes]], Cut | None]:
     return found, None
 
 
-FRAMES = [encode_frame([encode_end(n), encode_unsubscribed(n, b"x" * (3 * n))], 1000 + n) for n in range(6)]
+FRAMES = [
+    encode_frame([encode_end(n), encode_unsubscribed(n, b"x" * (3 * n))], 1000 + n)
+    for n in range(6)
+]
 STARTS = [HEADER_SIZE + sum(map(len, FRAMES[:n])) for n in range(7)]
 
 
@@ -202,7 +267,10 @@ def test_garbage_behind_frames(garbage: bytes, cut: int) -> None:
     ("data", "why"),
     [
         (b"SQLite format 3\0" + b"\0" * 100, "is not a journal of mqttree"),
-        (encode_header(b"another!", 1), f"is of broker {b'another!'.hex()}, and this one is {ID.hex()}"),
+        (
+            encode_header(b"another!", 1),
+            f"is of broker {b'another!'.hex()}, and this one is {ID.hex()}",
+        ),
         (encode_header(ID, 2), "is generation 2: it was renamed"),
     ],
 )
@@ -215,7 +283,10 @@ def test_a_file_of_a_newer_release(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.persistence.records.VERSION", 4)
     data = encode_header(ID, 1)
     monkeypatch.undo()
-    with pytest.raises(JournalError, match="has version 4, and this release reads up to 3: it was written by a newer one"):
+    with pytest.raises(
+        JournalError,
+        match="has version 4, and this release reads up to 3: it was written by a newer one",
+    ):
         decode_header(data, ID, 1)
 
 
@@ -224,8 +295,12 @@ def test_a_file_of_an_older_release(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encode_header(ID, 1)
     monkeypatch.undo()
     assert decode_header(data, ID, 1) is True
-    body = bytes.fromhex("000000010c0440590000000000000000000000000007000000000000000900020000000161627577696c6c")
-    assert SessionRecord.decode(body) == SessionRecord(1, 12, 4, 100.0, 7, 9, b"ab", b"u", b"will", None)
+    body = bytes.fromhex(
+        "000000010c0440590000000000000000000000000007000000000000000900020000000161627577696c6c"
+    )
+    assert SessionRecord.decode(body) == SessionRecord(
+        1, 12, 4, 100.0, 7, 9, b"ab", b"u", b"will", None
+    )
 
 
 @pytest.mark.parametrize("data", [b"", b"mqttree jou", encode_header(ID, 1)[:-1]])
@@ -250,7 +325,8 @@ def test_an_unknown_record_is_not_passed_over() -> None:
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.integers(1, 16), st.binary(max_size=60)), max_size=8))
 def test_any_bodies_are_survived(records: list[tuple[int, bytes]]) -> None:
-    """A checksum keeps the disk's faults out; a fault of ours must not keep a broker from starting."""
+    """A checksum keeps the disk's faults out; a fault of ours must not keep a broker from
+    starting."""
     frame = b"".join(bytes((kind,)) + len(body).to_bytes(4, "big") + body for kind, body in records)
     Image().take(5, frame)
 

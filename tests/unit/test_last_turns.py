@@ -1,4 +1,5 @@
-"""What very many clients bring about in one moment takes several turns: keep alives that end, a broker that stops, properties."""
+"""What very many clients bring about in one moment takes several turns: keep alives that end, a
+broker that stops, properties."""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ def test_one_that_goes_between_two_turns() -> None:
 
 
 def test_a_stop_with_very_many_clients() -> None:
-    """Those who are not told yet go on: they publish, leave, get the wills of the others. Nobody new is let in."""
+    """Those who are not told yet go on: they publish, leave, get the wills of the others. Nobody
+    new is let in."""
     world = lone()
     neighbour = Neighbour(world, 101)
     neighbour.child()
@@ -148,7 +150,9 @@ def properties(count: int) -> Properties:
     return {Property.USER_PROPERTY: [("", "")] * count}
 
 
-@pytest.mark.parametrize("kind", [PacketType.PUBLISH, PacketType.CONNECT, PacketType.SUBSCRIBE, WILL])
+@pytest.mark.parametrize(
+    "kind", [PacketType.PUBLISH, PacketType.CONNECT, PacketType.SUBSCRIBE, WILL]
+)
 def test_more_user_properties_than_a_packet_may_have(kind: int) -> None:
     most = encode_properties(properties(MOST))
     assert decode_properties(most, 0, kind)[1] == len(most)

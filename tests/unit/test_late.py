@@ -25,13 +25,18 @@ def test_ranges() -> None:
 BACKWARDS = bytes(12) + b"\0\0\0\0\0\2" + b"\0\0\0\0\0\1"
 
 
-@pytest.mark.parametrize("body", [b"", bytes(11), bytes(13), bytes(24), BACKWARDS, bytes(12 + 12 * 65)])
+@pytest.mark.parametrize(
+    "body", [b"", bytes(11), bytes(13), bytes(24), BACKWARDS, bytes(12 + 12 * 65)]
+)
 def test_bent_ranges(body: bytes) -> None:
     with pytest.raises(MalformedPacket):
         decode_ranges(body)
 
 
-@pytest.mark.parametrize("data", [b"", bytes(3), bytes(4) + b"\x32", bytes(4) + b"\x32\x05\0\1a", b"\0\0\0\x20" + bytes(20)])
+@pytest.mark.parametrize(
+    "data",
+    [b"", bytes(3), bytes(4) + b"\x32", bytes(4) + b"\x32\x05\0\1a", b"\0\0\0\x20" + bytes(20)],
+)
 def test_bent_pieces(data: bytes) -> None:
     """They are dropped, and what is missing goes on missing."""
     node = World(discovery="static").node
@@ -44,7 +49,8 @@ def test_bent_pieces(data: bytes) -> None:
     head = a2b_base64(KEY) + (1).to_bytes(4, "big")
     with pytest.raises(MalformedPacket):
         late._piece_received(FAR, head, now)
-    late._piece_received(FAR, head + (5).to_bytes(4, "big") + b"\1" + TOP + data, now)  # its beginning did not come
+    # Its beginning did not come.
+    late._piece_received(FAR, head + (5).to_bytes(4, "big") + b"\1" + TOP + data, now)
     assert window.top == 0
     with suppress(WireError):
         late._piece_received(FAR, head + bytes(4) + b"\1" + TOP + data, now)
@@ -66,7 +72,8 @@ def test_pieces_that_never_end_are_forgotten() -> None:
 
 
 def test_what_a_piece_stands_for_is_not_asked_for_again() -> None:
-    """Numbers between those that it brings were wanted by nobody here: who asked for them went on asking for ever."""
+    """Numbers between those that it brings were wanted by nobody here: who asked for them went on
+    asking for ever."""
     node = World(discovery="static").node
     late, now = node.federation.late, node.now
     node.relay.vector[KEY] = Window(0, now)
@@ -74,5 +81,7 @@ def test_what_a_piece_stands_for_is_not_asked_for_again() -> None:
     node.federation.listings.arriving = object()  # type: ignore[assignment]
     late._piece_received(FAR, a2b_base64(KEY) + bytes(8) + b"\1" + TOP + bytes(4), now)
     assert late._asked[FAR, KEY] == [(6, 9)]
-    late._piece_received(FAR, a2b_base64(KEY) + bytes(8) + b"\1" + (9).to_bytes(6, "big") + bytes(4), now)
+    late._piece_received(
+        FAR, a2b_base64(KEY) + bytes(8) + b"\1" + (9).to_bytes(6, "big") + bytes(4), now
+    )
     assert not late._asked

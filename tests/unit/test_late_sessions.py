@@ -1,4 +1,5 @@
-"""Thousands of sessions that a broker tells of in one moment are looked at later, as they are then (directory.py)."""
+"""Thousands of sessions that a broker tells of in one moment are looked at later, as they are then
+(directory.py)."""
 
 from __future__ import annotations
 
@@ -66,8 +67,17 @@ class Other:
 
     def change(self, changes: list[tuple[bytes, bytes | None]]) -> None:
         before, self.version = self.version, self.version + 1
-        head = bid(101) + (1).to_bytes(4, "big") + before.to_bytes(8, "big") + self.version.to_bytes(8, "big")
-        body = bytes((CHANGES,)) + head + encode_changes((CLIENT + key, value) for key, value in changes)
+        head = (
+            bid(101)
+            + (1).to_bytes(4, "big")
+            + before.to_bytes(8, "big")
+            + self.version.to_bytes(8, "big")
+        )
+        body = (
+            bytes((CHANGES,))
+            + head
+            + encode_changes((CLIENT + key, value) for key, value in changes)
+        )
         self.neighbour.send(ping((DIRECTORY, body)))
 
     def do(self, what: str, some: set[bytes]) -> None:
@@ -105,7 +115,9 @@ def test_in_the_end_all_is_known_as_it_is(steps: list[tuple[str, set[bytes]]]) -
             before = set(other.sessions)
             other.do(what, some)
             for key in before - set(other.sessions) if other.there and what != "comes" else ():
-                assert whereabouts.elsewhere(key.decode()), "it was elsewhere a moment ago, looked at or not"
+                assert whereabouts.elsewhere(key.decode()), (
+                    "it was elsewhere a moment ago, looked at or not"
+                )
         other.world.advance(20 * PACE)
         assert not other.listings._late
         told = {key for key, value in other.seen.items() if value is not None}
@@ -117,7 +129,8 @@ def test_in_the_end_all_is_known_as_it_is(steps: list[tuple[str, set[bytes]]]) -
 
 
 def test_what_comes_while_they_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client whose session is told of, and has not been looked at, is found by its CONNECT; the others are seen later."""
+    """A client whose session is told of, and has not been looked at, is found by its CONNECT; the
+    others are seen later."""
     monkeypatch.setattr(module, "MANY", 2)
     monkeypatch.setattr(module, "LATER", 1)
     world = lone(routing="topic", link_timeout=10_000.0)
@@ -130,7 +143,12 @@ def test_what_comes_while_they_are_looked_at(monkeypatch: pytest.MonkeyPatch) ->
     world.advance(6.0)  # nobody says that he has heard of it
     older.vanish()
     entries = {"newer-there": NEW, "older-there": OLD, "nowhere": NEW, "other": NEW}
-    known(world, one, 2, **{(CLIENT + name.encode()).decode(): entry(stamp) for name, stamp in entries.items()})
+    known(
+        world,
+        one,
+        2,
+        **{(CLIENT + name.encode()).decode(): entry(stamp) for name, stamp in entries.items()},
+    )
     assert not here.closed
     comes = world.open()
     comes.send(connect_packet("nowhere", clean=False, properties=KEPT_LONG))

@@ -1,4 +1,5 @@
-"""What a broker keeps of messages for members of shared subscriptions elsewhere, and how it is said."""
+"""What a broker keeps of messages for members of shared subscriptions elsewhere, and how it is
+said."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ from hypothesis import strategies as st
 
 from broker.base import limits
 from broker.cluster.link.codec import LAST, origin_key
-from broker.cluster.sharing.assignment_ledger import Assignment, Ledger, Ref, SequenceSet, decode_refs, encode_refs
+from broker.cluster.sharing.assignment_ledger import (
+    Assignment,
+    Ledger,
+    Ref,
+    SequenceSet,
+    decode_refs,
+    encode_refs,
+)
 from broker.core.message import Message
 from broker.persistence.recovery import Image
 from broker.persistence.shared_records import closed, covered, taken
@@ -48,21 +56,29 @@ def test_other_bytes_are_refused_or_read(body: bytes) -> None:
     assert bool(found) == bool(body)
 
 
-@given(st.lists(st.tuples(st.sampled_from((b"a" * 12, b"b" * 12, b"")), st.integers(1, 9)), max_size=30))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from((b"a" * 12, b"b" * 12, b"")), st.integers(1, 9)), max_size=30
+    )
+)
 def test_the_ledger_adds_up(steps: list[tuple[bytes, int]]) -> None:
     ledger = Ledger()
     there: dict[int, Assignment] = {}
     for index, (who, number) in enumerate(steps):
         if number in there:
             old = there.pop(number)
-            assert (ledger.close if index % 2 else lambda ref: ledger.move(ref, 1.0))(old.ref) is old
+            assert (ledger.close if index % 2 else lambda ref: ledger.move(ref, 1.0))(
+                old.ref
+            ) is old
             assert ledger.moved(old.ref) or index % 2
         else:
             there[number] = one = assignment(number, who, size=5 + number)
             ledger.add(one)
         assert len(ledger) == len(there)
         assert ledger.size == sum(one.size for one in there.values())
-        assert {one.ref for same in ledger.by_who.values() for one in same.values()} == {one.ref for one in there.values()}
+        assert {one.ref for same in ledger.by_who.values() for one in same.values()} == {
+            one.ref for one in there.values()
+        }
         assert all(ledger.by_who.values())
 
 
@@ -94,7 +110,12 @@ def test_in_the_journal() -> None:
     ref = (origin_key(b"brokerid", 1), 7, b"marker")
     image = Image()
     image.begin()
-    image._handle([(17, record[5:]) for record in (closed([ref]), taken([ref]), covered(b"marker", ref[0], [(1, 5)], 9))])
+    image._handle(
+        [
+            (17, record[5:])
+            for record in (closed([ref]), taken([ref]), covered(b"marker", ref[0], [(1, 5)], 9))
+        ]
+    )
     assert len(image.shared) == 3
     again = [record for piece in image.records(1000) for record in piece if record[0] == 17]
     assert [record[5:] for record in again] == image.shared

@@ -1,4 +1,5 @@
-"""Links with neighbours that err or lie: a node, and a broker that says what it is told (design section 4, promises 5 to 7)."""
+"""Links with neighbours that err or lie: a node, and a broker that says what it is told (design
+section 4, promises 5 to 7)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,16 @@ import pytest
 
 from broker.base import limits
 from broker.cluster.link.codec import LAST, Window, encode_origin, encode_vector, origin_key
-from broker.cluster.link.control_records import ASK_SEEN, BPDU, DONE, MEMBERS, ORIGINS, PING, SEEN, WANT
+from broker.cluster.link.control_records import (
+    ASK_SEEN,
+    BPDU,
+    DONE,
+    MEMBERS,
+    ORIGINS,
+    PING,
+    SEEN,
+    WANT,
+)
 from broker.cluster.link.handshake import AUTHENTICATION
 from broker.core.effects import Dial
 from broker.wire import Connect, Pingreq, Subscribe, SubscriptionRequest, encode_packet
@@ -22,7 +32,18 @@ from discovery.gossip import encode_members
 from discovery.membership import MAX_HEARSAY
 from stp.bpdu import ChangeNumber, Role
 from stp.priority_vector import RootVector
-from tests.unit.link_harness import FAR, OWN, Neighbour, bid, bridge, lone, message, ping, unharmed, warnings
+from tests.unit.link_harness import (
+    FAR,
+    OWN,
+    Neighbour,
+    bid,
+    bridge,
+    lone,
+    message,
+    ping,
+    unharmed,
+    warnings,
+)
 from tests.unit.node_harness import World
 
 # ------------------------------------------------------------------ who is not proven
@@ -30,15 +51,28 @@ from tests.unit.node_harness import World
 
 def membership_of(world: World) -> Any:
     membership = world.node.federation.membership
-    counters = {name: value for name, value in membership.counters.items() if name not in ("announcements_sent",)}
-    return membership.members(world.now), counters, set(membership._roster.dialler.targets), dict(membership._roster._selves)
+    counters = {
+        name: value
+        for name, value in membership.counters.items()
+        if name not in ("announcements_sent",)
+    }
+    return (
+        membership.members(world.now),
+        counters,
+        set(membership._roster.dialler.targets),
+        dict(membership._roster._selves),
+    )
 
 
 @pytest.mark.parametrize("secret", [None, b"a secret of the cluster"])
 def test_a_caller_with_our_own_id_changes_nothing(secret: bytes | None) -> None:
     world = lone(secret=secret)
     before = membership_of(world)
-    proof: Any = {Property.AUTHENTICATION_METHOD: AUTHENTICATION, Property.AUTHENTICATION_DATA: b"n" * 16} if secret else {}
+    proof: Any = (
+        {Property.AUTHENTICATION_METHOD: AUTHENTICATION, Property.AUTHENTICATION_DATA: b"n" * 16}
+        if secret
+        else {}
+    )
     for number in range(50):
         address = ("10.0.0.200:1883", "10.0.0.7:1883", f"10.9.9.{number}:1883")[number % 3]
         fake = Neighbour(world, 1, link=False)
@@ -179,7 +213,11 @@ def test_a_bad_message_ends_its_link_alone(name: str) -> None:
     assert bad.conn.closed
     assert world.counters.link_garbage == 1
     assert good.up
-    assert not [m for m in good.messages() if m != b"x" or not name.startswith(("run over", "wildcard in a run"))]
+    assert not [
+        m
+        for m in good.messages()
+        if m != b"x" or not name.startswith(("run over", "wildcard in a run"))
+    ]
     client.take()
     assert not client.closed
     assert all(window.top < LAST for key, window in world.node.relay.vector.items())
@@ -187,7 +225,12 @@ def test_a_bad_message_ends_its_link_alone(name: str) -> None:
 
 
 def vector_of(top: int, *gaps: tuple[int, int], count: int | None = None) -> bytes:
-    data = FAR + (1).to_bytes(4, "big") + top.to_bytes(6, "big") + bytes((len(gaps) if count is None else count,))
+    data = (
+        FAR
+        + (1).to_bytes(4, "big")
+        + top.to_bytes(6, "big")
+        + bytes((len(gaps) if count is None else count,))
+    )
     return data + b"".join(low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in gaps)
 
 
@@ -200,7 +243,9 @@ BAD_VECTORS = {
     "backward gap": vector_of(9, (5, 2)),
     "gap beyond the top": vector_of(9, (5, 10)),
     "gap at 0": vector_of(9, (0, 3)),
-    "too many origins": b"".join(n.to_bytes(12, "big") + bytes(7) for n in range(limits.MAX_ORIGINS + 1)),
+    "too many origins": b"".join(
+        n.to_bytes(12, "big") + bytes(7) for n in range(limits.MAX_ORIGINS + 1)
+    ),
 }
 
 
@@ -250,7 +295,8 @@ def test_vectors_at_the_limits_are_taken_and_told_on(kind: int, top: int) -> Non
 
 
 def test_late_messages() -> None:
-    """QoS 0, which is numbered by itself, keeps its order or is dropped; QoS 1 and 2 are worth more than theirs."""
+    """QoS 0, which is numbered by itself, keeps its order or is dropped; QoS 1 and 2 are worth more
+    than theirs."""
     world = lone()
     source, target = Neighbour(world, 1), Neighbour(world, 2)
     source.child()
@@ -259,9 +305,18 @@ def test_late_messages() -> None:
     client = world.connect("c")
     client.subscribe("t", qos=2)
     source.send(message(payload=b"5", sequence=5, key=key))
-    source.send(message(payload=b"3", sequence=3, qos=0, key=key), message(payload=b"2", sequence=2, qos=2, key=key))
-    source.send(message(payload=b"5", sequence=5, key=key), message(payload=b"2", sequence=2, qos=2, key=key))
-    source.send(message(payload=b"6", sequence=6, qos=0, key=key), message(payload=b"4", sequence=4, qos=0, key=key))
+    source.send(
+        message(payload=b"3", sequence=3, qos=0, key=key),
+        message(payload=b"2", sequence=2, qos=2, key=key),
+    )
+    source.send(
+        message(payload=b"5", sequence=5, key=key),
+        message(payload=b"2", sequence=2, qos=2, key=key),
+    )
+    source.send(
+        message(payload=b"6", sequence=6, qos=0, key=key),
+        message(payload=b"4", sequence=4, qos=0, key=key),
+    )
     assert client.payloads() == target.messages() == [b"5", b"3", b"2", b"6"]
     assert world.counters.duplicates == 3
 
@@ -278,7 +333,13 @@ def test_nobody_has_us_work_without_end(kind: int) -> None:
         client.publish("t", b"x" * 100, qos=1, packet_id=1 + number)
     liar = Neighbour(world, 1)
     liar.child()
-    body = {WANT: b"\0\0\0\1" + vector_of(0), SEEN: b"", ORIGINS: vector_of(1), MEMBERS: b"", ASK_SEEN: b""}[kind]
+    body = {
+        WANT: b"\0\0\0\1" + vector_of(0),
+        SEEN: b"",
+        ORIGINS: vector_of(1),
+        MEMBERS: b"",
+        ASK_SEEN: b"",
+    }[kind]
     liar.send(ping(*[(kind, body)] * 20_000))
     assert not liar.up
     assert world.counters.link_garbage == 1
@@ -316,7 +377,8 @@ def test_nobody_has_the_log_replayed_without_end(monkeypatch: pytest.MonkeyPatch
 
 
 def test_ten_thousand_members_that_are_not_there() -> None:
-    """A neighbour's made-up brokers: few are believed, few are dialled, and nobody is told of each by itself."""
+    """A neighbour's made-up brokers: few are believed, few are dialled, and nobody is told of each
+    by itself."""
     world = lone()
     liar, honest = Neighbour(world, 1), Neighbour(world, 2)
     membership = world.node.federation.membership
@@ -357,7 +419,9 @@ def test_many_new_members_at_once_are_told_in_one_piece() -> None:
     world.advance(0.2)
     lists = other.records(MEMBERS)
     assert 1 <= len(lists) <= 4
-    assert all(bid(1000 + number) in b"".join(lists) for number in range(40)), "together they are whole"
+    assert all(bid(1000 + number) in b"".join(lists) for number in range(40)), (
+        "together they are whole"
+    )
 
 
 def test_a_flood_of_topology_changes_is_published_now_and_then() -> None:
@@ -387,7 +451,8 @@ def test_a_flood_of_topology_changes_is_published_now_and_then() -> None:
 
 
 def test_who_shakes_the_tree_does_not_keep_others_busy() -> None:
-    """A neighbour that changes its mind with every BPDU, and asks all the time: what that costs the others is bounded."""
+    """A neighbour that changes its mind with every BPDU, and asks all the time: what that costs the
+    others is bounded."""
     world = lone(capability=1.0)
     liar, honest = Neighbour(world, 1), Neighbour(world, 2)
     honest.child()
@@ -422,7 +487,12 @@ def test_another_life_of_a_neighbour_is_not_believed_while_it_is_here() -> None:
     tree = world.node.federation.tree
     assert tree.root == true
     for boot in (8, 2**32 - 1, 3):
-        liar.bpdu(RootVector(bid(1), boot, 500, ("10.0.0.1", 1883)), Role.DESIGNATED, Role.DESIGNATED, seq=99)
+        liar.bpdu(
+            RootVector(bid(1), boot, 500, ("10.0.0.1", 1883)),
+            Role.DESIGNATED,
+            Role.DESIGNATED,
+            seq=99,
+        )
         assert tree.root == true
         assert tree.parent == bid(1)
     root.bpdu(true, Role.DESIGNATED, Role.ROOT, seq=2)
@@ -442,7 +512,8 @@ def test_pings_without_records_are_answered() -> None:
 
 
 def test_a_silent_neighbour_is_not_forgiven_as_somebody_subscribes() -> None:
-    """What is posted after a while is told at once, and that is not late: this broker was not stopped meanwhile."""
+    """What is posted after a while is told at once, and that is not late: this broker was not
+    stopped meanwhile."""
     world = lone(routing="interest", link_timeout=2.0)
     Neighbour(world, 101).child()
     client = world.connect("c")
@@ -453,8 +524,11 @@ def test_a_silent_neighbour_is_not_forgiven_as_somebody_subscribes() -> None:
 
 
 @pytest.mark.parametrize("at", [-50.0, -1.5, 0.0, 0.0001, 0.3, 50.0])
-def test_a_hurried_tick_is_not_a_stop_and_not_many_ticks(monkeypatch: pytest.MonkeyPatch, at: float) -> None:
-    """`at` (s from now): long ago, now, or ahead. It is called then, or at once; nobody's silence is forgiven, nothing spins."""
+def test_a_hurried_tick_is_not_a_stop_and_not_many_ticks(
+    monkeypatch: pytest.MonkeyPatch, at: float
+) -> None:
+    """`at` (s from now): long ago, now, or ahead. It is called then, or at once; nobody's silence
+    is forgiven, nothing spins."""
     world = lone(link_timeout=2.0)
     Neighbour(world, 101).child()
     federation = world.node.federation
@@ -476,8 +550,9 @@ def test_a_hurried_tick_is_not_a_stop_and_not_many_ticks(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("reads_first", [False, True])
 def test_a_broker_that_was_stopped_has_heard_nobody(*, reads_first: bool) -> None:
-    """For 3 s: its links stay up, whether it reads what waits in one of them ahead of its timers or not. One from which nothing
-    comes after that is closed when it has been silent for as long as any other."""
+    """For 3 s: its links stay up, whether it reads what waits in one of them ahead of its timers or
+    not. One from which nothing comes after that is closed when it has been silent for as long as
+    any other."""
     world = lone(link_timeout=2.0)
     silent, other = Neighbour(world, 101), Neighbour(world, 102)
     silent.child()

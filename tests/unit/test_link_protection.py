@@ -45,15 +45,23 @@ def test_golden_keys() -> None:
     assert one.shared(two.data) == two.shared(one.data) == shared
     said = hashlib.sha256(b"mqttree link 1" + b"\0\0\0\5\x10\3abc" + b"\0\0\0\4\x10\2de").digest()
     assert transcript(b"abc", b"de") == said
-    prk = hmac.digest(said, hmac.digest(SECRET, b"mqttree link secret 1", "sha256") + shared, "sha256")
+    prk = hmac.digest(
+        said, hmac.digest(SECRET, b"mqttree link secret 1", "sha256") + shared, "sha256"
+    )
     keys = LinkKeys(SECRET, shared, said)
     assert keys.proof(dialler=True) == hmac.digest(expand(prk, b"dialler proves"), said, "sha256")
     assert keys.proof(dialler=False) == hmac.digest(expand(prk, b"called proves"), said, "sha256")
     assert keys.records(dialler=True) == expand(prk, b"dialler sends")
     assert keys.records(dialler=False) == expand(prk, b"called sends")
     assert next_key(SECRET) == expand(SECRET, b"next")
-    assert keys.proof(dialler=True).hex() == "09c459313c53247be07adf138ab3affc85fe0197eed5699f8ca2447593fae45e"
-    assert keys.records(dialler=False).hex() == "f74e684c86d3aa7d77a822b41125f0f18cee926a3d421973fec4714d391aa8d6"
+    assert (
+        keys.proof(dialler=True).hex()
+        == "09c459313c53247be07adf138ab3affc85fe0197eed5699f8ca2447593fae45e"
+    )
+    assert (
+        keys.records(dialler=False).hex()
+        == "f74e684c86d3aa7d77a822b41125f0f18cee926a3d421973fec4714d391aa8d6"
+    )
 
 
 def test_golden_records() -> None:
@@ -66,11 +74,19 @@ def test_golden_records() -> None:
 def test_the_cluster_key_is_of_secret_and_cluster_and_slow() -> None:
     key = cluster_key(b"correct horse battery", "mqttree")
     assert key == hashlib.scrypt(
-        b"correct horse battery", salt=b"mqttree cluster key 1 mqttree", n=32768, r=8, p=1, maxmem=1 << 26, dklen=32
+        b"correct horse battery",
+        salt=b"mqttree cluster key 1 mqttree",
+        n=32768,
+        r=8,
+        p=1,
+        maxmem=1 << 26,
+        dklen=32,
     )
 
 
-@pytest.mark.parametrize("point", [bytes(32), b"\1" + bytes(31), bytes([0xEC] + [0xFF] * 30 + [0x7F])])
+@pytest.mark.parametrize(
+    "point", [bytes(32), b"\1" + bytes(31), bytes([0xEC] + [0xFF] * 30 + [0x7F])]
+)
 def test_keys_that_make_the_shared_secret_known_are_refused(point: bytes) -> None:
     offer = Offer(bytes(range(OFFER_BYTES)))
     with pytest.raises(ValueError):
@@ -103,7 +119,9 @@ def hold(wire: Wire) -> list[bytes]:
     st.integers(0, 1 << 32),
 )
 @settings(deadline=None, max_examples=30)
-def test_what_is_written_comes_out_however_it_is_cut(sizes: list[int], cuts: list[int], seed: int) -> None:
+def test_what_is_written_comes_out_however_it_is_cut(
+    sizes: list[int], cuts: list[int], seed: int
+) -> None:
     rng = random.Random(seed)
     wire = Wire(node(1), node(2)).agreed()
     client = wire.worlds[1].connect("c")
@@ -127,7 +145,9 @@ def test_what_is_written_comes_out_however_it_is_cut(sizes: list[int], cuts: lis
     assert not getattr(layer, "mid_packet", True)
 
 
-def test_records_are_as_long_as_the_limit_says_and_keys_are_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_as_long_as_the_limit_says_and_keys_are_renewed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(limits, "RECORDS_PER_KEY", 3)
     wire = Wire(node(1), node(2)).agreed()
     client = wire.worlds[1].connect("c")
@@ -183,7 +203,9 @@ def test_a_long_packet_is_a_sign_of_life_between_its_records_too() -> None:
             assert wire.link(1) is link
             tree = wire.worlds[1].node.federation.tree
             assert ONE in tree.ports
-    assert [len(p.payload) for p in client.take() if isinstance(p, Publish)] == [10 * limits.RECORD_BYTES]
+    assert [len(p.payload) for p in client.take() if isinstance(p, Publish)] == [
+        10 * limits.RECORD_BYTES
+    ]
 
 
 # ------------------------------------------------------------------ a stranger on the way
@@ -242,7 +264,8 @@ def test_no_bit_of_a_handshake_or_of_what_follows_can_be_altered(direction: str)
         receiver = wire.conns[1 if direction == ">" else 0]
         if wire.up != (False, False):
             assert at >= proven, f"byte {at}"
-            assert receiver.mid_packet, f"byte {at}"  # it waits for the rest of a record: no byte of that was believed
+            # It waits for the rest of a record: no byte of that was believed.
+            assert receiver.mid_packet, f"byte {at}"
         else:
             assert not one.node.federation.links
             assert not two.node.federation.links
@@ -299,7 +322,10 @@ class Odd:
             elif self.what == "swapped":
                 self.kept.append(record)
             elif self.what == "plain ahead":
-                found += [message(b"t", b"injected", sequence=1, key=b"\0" * 7 + b"\1" + b"\0\0\3\xe8"), record]
+                found += [
+                    message(b"t", b"injected", sequence=1, key=b"\0" * 7 + b"\1" + b"\0\0\3\xe8"),
+                    record,
+                ]
             elif self.what == "garbage ahead":
                 found += [b"\0\x20" + bytes(32), record]
             elif self.what == "too long ahead":
@@ -312,8 +338,16 @@ class Odd:
 @pytest.mark.parametrize(
     "what",
     [
-        "left out", "twice", "replayed", "altered", "cut", "swapped",
-        "plain ahead", "garbage ahead", "too long ahead", "empty ahead",
+        "left out",
+        "twice",
+        "replayed",
+        "altered",
+        "cut",
+        "swapped",
+        "plain ahead",
+        "garbage ahead",
+        "too long ahead",
+        "empty ahead",
     ],
 )
 def test_who_touches_a_record_ends_the_link_and_nothing_else(what: str) -> None:
@@ -343,7 +377,9 @@ def test_who_listens_reads_nothing() -> None:
     client.subscribe("plant/valve", qos=1)
     wire.worlds[0].connect("p").publish("plant/valve", b"a payload that nobody else is to read")
     wire.advance(0.5)
-    assert [p.payload for p in client.take() if isinstance(p, Publish)] == [b"a payload that nobody else is to read"]
+    assert [p.payload for p in client.take() if isinstance(p, Publish)] == [
+        b"a payload that nobody else is to read"
+    ]
     for seen in wire.seen.values():
         assert b"payload" not in seen
         assert b"plant" not in seen
@@ -352,7 +388,9 @@ def test_who_listens_reads_nothing() -> None:
 # ------------------------------------------------------------------ other handshakes
 
 
-@pytest.mark.parametrize(("one", "two"), [(SECRET, None), (None, SECRET), (SECRET, b"another key of 32 bytes, as long")])
+@pytest.mark.parametrize(
+    ("one", "two"), [(SECRET, None), (None, SECRET), (SECRET, b"another key of 32 bytes, as long")]
+)
 def test_without_the_same_secret_there_is_no_link(one: bytes | None, two: bytes | None) -> None:
     wire = Wire(node(1, one), node(2, two))
     assert wire.up == (False, False)
@@ -394,7 +432,16 @@ def test_who_takes_the_proof_out_gets_no_link(strip: str) -> None:
     "said",
     [
         encode_packet(Connack(False, 0), 5),
-        encode_packet(Auth(0x18, {Property.AUTHENTICATION_METHOD: AUTHENTICATION, Property.AUTHENTICATION_DATA: bytes(32)}), 5),
+        encode_packet(
+            Auth(
+                0x18,
+                {
+                    Property.AUTHENTICATION_METHOD: AUTHENTICATION,
+                    Property.AUTHENTICATION_DATA: bytes(32),
+                },
+            ),
+            5,
+        ),
         encode_packet(Auth(0x18, None), 5),
         encode_packet(Auth(0, None), 5),
         message(b"t", b"x"),
@@ -406,7 +453,8 @@ def test_who_takes_the_proof_out_gets_no_link(strip: str) -> None:
 @pytest.mark.parametrize("connected", [False, True])
 def test_a_caller_without_the_secret_gets_no_further(said: bytes, connected: bool) -> None:
     world = node(2)
-    wire = Wire(node(1), world, lambda direction, data: b"")  # nothing passes but what the stranger says
+    # Nothing passes but what the stranger says.
+    wire = Wire(node(1), world, lambda direction, data: b"")
     connect = bridge(1)
     assert connect.properties is not None
     connect.properties |= {
@@ -481,7 +529,8 @@ def test_a_cipher_says_what_is_wrong_by_one_kind_of_error() -> None:
 
 
 def test_a_link_that_rests_goes_on_with_what_it_has_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What costs much is handled in several turns, also when it came in one record and nothing follows."""
+    """What costs much is handled in several turns, also when it came in one record and nothing
+    follows."""
     monkeypatch.setattr(limits, "TURN_WORK", 300)
     wire = Wire(node(1), node(2)).agreed()
     one, two = wire.worlds

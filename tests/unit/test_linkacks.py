@@ -1,4 +1,5 @@
-"""What neighbours have acknowledged of the replay log: what it keeps for them, and who waits for that."""
+"""What neighbours have acknowledged of the replay log: what it keeps for them, and who waits for
+that."""
 
 from __future__ import annotations
 
@@ -28,7 +29,12 @@ class Answering(Neighbour):
 
     def marks(self) -> list[bytes]:
         """Numbers of the marks that came, each behind the messages that it is for."""
-        bodies = [record for first, body in self.take() if first == 0xC0 for record in decode_records(body)]
+        bodies = [
+            record
+            for first, body in self.take()
+            if first == 0xC0
+            for record in decode_records(body)
+        ]
         return [body for kind, body in bodies if kind == PING and body[0] >= 0xC0]
 
     def answer(self, *numbers: bytes) -> None:
@@ -107,7 +113,8 @@ def test_a_message_larger_than_the_log_is_let_go_when_it_is_acknowledged(world: 
 
 
 def test_no_mark_overtakes_what_it_acknowledges(world: World) -> None:
-    """A message is logged, and makes the log full, before it is sent: that is acknowledged by what comes behind it."""
+    """A message is logged, and makes the log full, before it is sent: that is acknowledged by what
+    comes behind it."""
     neighbour, client = joined(world), world.connect("c")
     publish(client, LOG // SIZE)
     publish(client, 1, LOG)
@@ -155,20 +162,24 @@ def test_what_a_link_in_repair_lacks_is_counted_when_it_cannot_be_kept(world: Wo
     world.node.relay.leave(neighbour.link())
     for _ in range(5):
         publish(client, LOG // SIZE)
-        world.node.release_publishers(world.node.federation.acks)  # who comes from elsewhere and does not wait
+        # As if a publisher came from elsewhere, which does not wait.
+        world.node.release_publishers(world.node.federation.acks)
     log = world.node.relay.log
     published = 5 * LOG // SIZE
     assert world.counters.log_lost == published - len(log)
     neighbour.take()
     world.advance(1.1)
-    assert [line for line in world.logged if f"{published - len(log)} messages for it are lost" in line]
+    assert [
+        line for line in world.logged if f"{published - len(log)} messages for it are lost" in line
+    ]
     neighbour.send(ping((SEEN, encode_vector({world.node.relay.key: Window(0, 0.0)}))))
     assert len(neighbour.messages()) == len(log)
     assert neighbour.link().live
 
 
 def test_a_log_beyond_its_limit_shrinks_without_another_message(world: World) -> None:
-    """It became too full for a link in repair, to which no mark can be sent; that was repaired, and nothing is published."""
+    """It became too full for a link in repair, to which no mark can be sent; that was repaired, and
+    nothing is published."""
     neighbour, client = joined(world), world.connect("c")
     world.node.relay.leave(neighbour.link())
     publish(client, LOG // SIZE + 5)
@@ -205,7 +216,8 @@ def test_a_link_that_takes_nothing_is_closed(monkeypatch: pytest.MonkeyPatch, ta
 
 
 def test_marks_are_answered_however_much_else_waits() -> None:
-    """A neighbour that waits for one holds its publishers. Behind a large message that leaves a slow link nothing else does."""
+    """A neighbour that waits for one holds its publishers. Behind a large message that leaves a
+    slow link nothing else does."""
     world = lone()
     neighbour = joined(world)
     neighbour.conn.pause()
@@ -220,7 +232,8 @@ def test_marks_are_answered_however_much_else_waits() -> None:
 def test_a_log_that_is_too_large_is_acknowledged_though_nothing_more_comes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A neighbour joins that needs a part of an entry; no mark was asked for any more when room for large messages ended."""
+    """A neighbour joins that needs a part of an entry; no mark was asked for any more when room for
+    large messages ended."""
     monkeypatch.setattr(limits, "LOG_LARGE", 10 * SIZE)
     client, log = world.connect("c"), world.node.relay.log
     first = joined(world)
@@ -237,7 +250,9 @@ def test_a_log_that_is_too_large_is_acknowledged_though_nothing_more_comes(
     assert log.size <= LOG
 
 
-def test_room_for_large_messages_lets_nobody_publish_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_for_large_messages_lets_nobody_publish_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "LOG_LARGE", 10 * SIZE)
     neighbour, client = joined(world), world.connect("c")
     log = world.node.relay.log

@@ -39,9 +39,13 @@ def known(world: World, neighbour: Neighbour, number: int = 1, **entries: bytes)
     assert world.node.federation.listings.directory.via(me) == me
 
 
-@pytest.mark.parametrize("kind", (ASK, ANSWER, PIECE, CHANGED, REQUEST, GIVEN, PART, BREAK, HOLD, 77))
+@pytest.mark.parametrize(
+    "kind", (ASK, ANSWER, PIECE, CHANGED, REQUEST, GIVEN, PART, BREAK, HOLD, 77)
+)
 @pytest.mark.parametrize("body", (b"", b"\xff" * 9, b"\xff" * 40), ids=len)
-def test_garbage_from_afar_does_not_cost_the_neighbour_who_passed_it_on(kind: int, body: bytes) -> None:
+def test_garbage_from_afar_does_not_cost_the_neighbour_who_passed_it_on(
+    kind: int, body: bytes
+) -> None:
     world = lone(routing="interest")
     neighbour = Neighbour(world, 101)
     neighbour.child()
@@ -50,8 +54,11 @@ def test_garbage_from_afar_does_not_cost_the_neighbour_who_passed_it_on(kind: in
     assert world.counters.link_garbage == 0
 
 
-def test_a_full_listing_still_has_room_for_what_the_federation_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients may come with as many sessions and groups as they like: links, filters and the tree go on."""
+def test_a_full_listing_still_has_room_for_what_the_federation_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Clients may come with as many sessions and groups as they like: links, filters and the tree
+    go on."""
     monkeypatch.setattr(link_state, "OWN_LIMIT", 60)
     monkeypatch.setattr(module, "OWN_LIMIT", 60, raising=False)
     monkeypatch.setattr(module, "RESERVED", 30, raising=False)
@@ -90,7 +97,8 @@ def asked(neighbour: Neighbour) -> list[tuple[int, bytes]]:
 
 
 def test_who_asks_for_the_rest_of_what_is_not_encoded_any_more_begins_anew() -> None:
-    """The holder was started again, or had no room: what came since the taker got its state is not in what is encoded now."""
+    """The holder was started again, or had no room: what came since the taker got its state is not
+    in what is encoded now."""
     world = lone()
     neighbour = Neighbour(world, 101)
     neighbour.child()
@@ -131,7 +139,8 @@ def test_messages_to_one_broker_do_not_fill_the_memory(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("lags", [True, False])
 def test_what_was_on_its_way_is_noted_of_a_link_that_lags(lags: bool) -> None:
-    """What another one had not taken yet was little, and its origin still has it: nothing of others is kept for that."""
+    """What another one had not taken yet was little, and its origin still has it: nothing of others
+    is kept for that."""
     world = lone(routing="flood")
     neighbour = Neighbour(world, 101)
     neighbour.child()

@@ -1,4 +1,5 @@
-"""The log of messages for neighbours: in pieces while it changes, and what a neighbour lacks of it."""
+"""The log of messages for neighbours: in pieces while it changes, and what a neighbour lacks of
+it."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def test_what_is_old_goes_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("properties", [b"", b"\x26\0\1a\0\1b"])
 def test_payloads(qos: int, properties: bytes) -> None:
-    """Of one message, also as it was published here, and of a run, which is not taken apart for that."""
+    """Of one message, also as it was published here, and of a run, which is not taken apart for
+    that."""
     whole = Message(b"t", b"hello" * 50, qos, False, properties, None, None)
     one = Entry(KEYS[0], 7, b"", whole, 0.0)
     assert one.payloads() == [whole.payload]
@@ -96,7 +98,11 @@ def missed(log: MessageLog, seen: Vector) -> list[Entry]:
     """All that a neighbour lacks, at once."""
     found, behind = log.lacked(seen, 0, len(log))
     assert behind == log.next
-    return [part for entry in in_order(found, seen) for part in lacked_parts(entry, seen[entry.key], 0.0)]
+    return [
+        part
+        for entry in in_order(found, seen)
+        for part in lacked_parts(entry, seen[entry.key], 0.0)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -165,7 +171,8 @@ def test_room_that_is_taken_back(roomy: MessageLog) -> None:
 
 
 def test_what_neighbours_lack_counts_without_that_room(roomy: MessageLog) -> None:
-    """They are asked for acknowledgements as if the log had none, and who joins needs what it would have."""
+    """They are asked for acknowledgements as if the log had none, and who joins needs what it would
+    have."""
     asked = []
     roomy.pressed = lambda: asked.append(roomy.end)
     roomy.append(entry(KEYS[1], 1, size=5000))

@@ -34,10 +34,15 @@ def test_the_first_line_at_once_the_others_counted(world: World) -> None:
 
 def test_hosts_that_are_too_many_count_as_one(world: World) -> None:
     for number in range(3 * limits.LOG_SOURCES):
-        world.node.log_limit.line("warning", "bad CONNECT", f"[2001:db8::{number:x}]:1", f"line {number}")
+        world.node.log_limit.line(
+            "warning", "bad CONNECT", f"[2001:db8::{number:x}]:1", f"line {number}"
+        )
     assert len(told(world)) == limits.LOG_SOURCES + 1
     world.advance(limits.LOG_PAUSE + 0.1)
-    assert told(world)[-1] == f"bad CONNECT: {2 * limits.LOG_SOURCES - 1:,} more lines from several hosts within 60 s"
+    assert (
+        told(world)[-1]
+        == f"bad CONNECT: {2 * limits.LOG_SOURCES - 1:,} more lines from several hosts within 60 s"
+    )
 
 
 def test_garbage_from_one_host_is_one_line(world: World) -> None:
@@ -49,7 +54,13 @@ def test_garbage_from_one_host_is_one_line(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("peer", "host"),
-    [("192.0.2.1:80", "192.0.2.1"), ("[::1]:80", "[::1]"), ("/run/mqtt.sock", "/run/mqtt.sock"), ("", ""), ("a:b", "a:b")],
+    [
+        ("192.0.2.1:80", "192.0.2.1"),
+        ("[::1]:80", "[::1]"),
+        ("/run/mqtt.sock", "/run/mqtt.sock"),
+        ("", ""),
+        ("a:b", "a:b"),
+    ],
 )
 def test_the_host_of_a_peer(peer: str, host: str) -> None:
     assert host_of(peer) == host

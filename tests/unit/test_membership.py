@@ -86,10 +86,17 @@ class Subject:
         secret = fields.pop("secret", self.secret)
         origin = fields.pop("source", source(number))
         values: dict[str, Any] = {
-            "cluster": "mqttree", "id": bid(number), "boot": 1, "counter": int(now * 1000) + 1, "wall": WALL + now,
-            "address": Address("", 1883), "name": f"b{number}",
-        }  # fmt: skip
-        self.membership.datagram_received(Announcement(**(values | fields)).encode(secret, origin[0]), origin, now)
+            "cluster": "mqttree",
+            "id": bid(number),
+            "boot": 1,
+            "counter": int(now * 1000) + 1,
+            "wall": WALL + now,
+            "address": Address("", 1883),
+            "name": f"b{number}",
+        }
+        self.membership.datagram_received(
+            Announcement(**(values | fields)).encode(secret, origin[0]), origin, now
+        )
         return self.take()
 
     @property
@@ -120,7 +127,7 @@ def states(effects: list[Effect]) -> list[State]:
     return [effect.state for effect in effects if isinstance(effect, StateChanged)]
 
 
-# --- the machine of Overlays 3 -----------------------------------------------------------------------------------------
+# --- the machine of Overlays 3 --------------------------------------------------------------------
 
 
 def test_alone_it_goes_to_runtime_after_td() -> None:
@@ -212,7 +219,10 @@ D, T, R = State.DISCOVERY, State.OTC, State.RUNTIME
     ],
 )
 def test_state_table(
-    event: Callable[[Subject, float], None], from_discovery: State, from_otc: State, from_runtime: State
+    event: Callable[[Subject, float], None],
+    from_discovery: State,
+    from_otc: State,
+    from_runtime: State,
 ) -> None:
     for start, expected in ((D, from_discovery), (T, from_otc), (R, from_runtime)):
         one = Subject()
@@ -243,7 +253,7 @@ def test_a_newcomer_sets_td_anew_but_a_stream_of_them_cannot_hold_it_for_ever() 
     assert T in states(stream.log)
 
 
-# --- announcing --------------------------------------------------------------------------------------------------------
+# --- announcing -----------------------------------------------------------------------------------
 
 
 def test_burst_then_beacon() -> None:
@@ -323,7 +333,7 @@ def test_leave_says_goodbye_and_ends_everything() -> None:
     assert one.take() == []
 
 
-# --- who dials ---------------------------------------------------------------------------------------------------------
+# --- who dials ------------------------------------------------------------------------------------
 
 
 def test_the_lower_id_dials_at_once_the_higher_after_its_patience() -> None:
@@ -413,7 +423,9 @@ def test_an_address_that_is_oneself_is_left_alone() -> None:
     one.hear(90, 290.0, address=place(1))
     assert dials(one.until(295.0)) == []
     assert dials(one.until(301.0)) == [place(1)]
-    wild = Subject(Identity(bid(50), 1, Address("0.0.0.0", 1884)), seeds=(Address("127.0.0.1", 1884),))
+    wild = Subject(
+        Identity(bid(50), 1, Address("0.0.0.0", 1884)), seeds=(Address("127.0.0.1", 1884),)
+    )
     assert dials(wild.until(9.0)) == []
 
 
@@ -502,7 +514,7 @@ def test_an_address_passes_to_who_answers_there() -> None:
     assert dials(one.until(30.0)) == []
 
 
-# --- gossip, leaving, forgetting -----------------------------------------------------------------------------------------
+# --- gossip, leaving, forgetting ------------------------------------------------------------------
 
 
 def test_gossip_version_grows_with_what_there_is_to_tell() -> None:
@@ -532,7 +544,13 @@ def test_gossip_version_grows_with_what_there_is_to_tell() -> None:
 def test_gossip_of_what_cannot_be_dialled_from_here() -> None:
     one = Subject()
     near, far = Address("127.0.0.1", 1883), Address("10.0.0.7", 1883)
-    addresses = [Address("127.0.0.1", 1884), Address("0.0.0.0", 1884), place(90), OWN.address, Address("10.0.0.1", 0)]
+    addresses = [
+        Address("127.0.0.1", 1884),
+        Address("0.0.0.0", 1884),
+        place(90),
+        OWN.address,
+        Address("10.0.0.1", 0),
+    ]
     one.membership.member_learnt(HIGH, 1, [Address("two\nlines", 1)], 0.1)
     one.membership.member_learnt(HIGH, 1, addresses, 0.1, via=far)
     assert one.membership.members(0.1)[0][2] == (place(90),)
@@ -589,7 +607,10 @@ def test_a_goodbye_of_a_linked_member_waits_for_the_link() -> None:
     one.membership.member_left(bid(91), 1, 2.0)
     one.membership.link_down(HIGH, 2.1)
     one.membership.link_down(bid(91), 2.1)
-    assert [effect for effect in one.take() if isinstance(effect, Left)] == [Left(HIGH), Left(bid(91))]
+    assert [effect for effect in one.take() if isinstance(effect, Left)] == [
+        Left(HIGH),
+        Left(bid(91)),
+    ]
     assert dials(one.until(60.0)) == []
 
 
@@ -613,7 +634,7 @@ def test_resolved_names_replace_their_addresses() -> None:
     assert set(dials(one.until(30.0))) == {place(1), place(3), place(4)}
 
 
-# --- what is refused ---------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 
 def test_own_announcements_are_ignored() -> None:
@@ -671,7 +692,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "counter", "word"), REFUSED)
-def test_refused_announcements_change_nothing(fields: dict[str, Any], counter: str, word: str) -> None:
+def test_refused_announcements_change_nothing(
+    fields: dict[str, Any], counter: str, word: str
+) -> None:
     one = Subject(secret=b"right")
     one.hear(90, 0.5, boot=2, counter=900)
     one.membership.link_up(HIGH, 2, place(90), 0.6)
@@ -775,8 +798,14 @@ places = st.integers(1, 20).map(place)
 ADVANCE = st.sampled_from([0.0, 0.001, 0.02, 0.1, 0.5, 3.0, 40.0, 400.0])
 inputs = st.one_of(
     st.tuples(
-        st.just("hear"), numbers, boots, st.integers(0, 50), st.booleans(), st.booleans(),
-        st.sampled_from([b"s", b"t", None]), st.sampled_from(["", "10.0.0.3", "127.0.0.1"]),
+        st.just("hear"),
+        numbers,
+        boots,
+        st.integers(0, 50),
+        st.booleans(),
+        st.booleans(),
+        st.sampled_from([b"s", b"t", None]),
+        st.sampled_from(["", "10.0.0.3", "127.0.0.1"]),
         st.sampled_from([0.0, 0.0, 100.0]),
     ),
     st.tuples(st.just("junk"), st.binary(max_size=60)),
@@ -791,7 +820,7 @@ inputs = st.one_of(
     st.tuples(st.just("agreed"), st.booleans()),
     st.tuples(st.just("answer"), st.booleans()),
     st.tuples(st.just("tick")),
-)  # fmt: skip
+)
 
 
 def apply(one: Subject, event: tuple[Any, ...], now: float, open_dials: list[Address]) -> None:
@@ -799,9 +828,16 @@ def apply(one: Subject, event: tuple[Any, ...], now: float, open_dials: list[Add
     if kind == "hear":
         number, boot, counter, new, leave, secret, host, skew = rest
         one.hear(
-            number, now, boot=boot, counter=counter, new=new, leave=leave, secret=secret, address=Address(host, 1883),
+            number,
+            now,
+            boot=boot,
+            counter=counter,
+            new=new,
+            leave=leave,
+            secret=secret,
+            address=Address(host, 1883),
             wall=WALL + now + skew,
-        )  # fmt: skip
+        )
     elif kind == "junk":
         membership.datagram_received(rest[0], ("10.0.0.1", 1), now)
     elif kind == "learnt":
@@ -828,7 +864,9 @@ def apply(one: Subject, event: tuple[Any, ...], now: float, open_dials: list[Add
         membership.tick(now)
 
 
-@given(st.lists(st.tuples(ADVANCE, inputs), max_size=30), st.sampled_from([None, b"s"]), st.booleans())
+@given(
+    st.lists(st.tuples(ADVANCE, inputs), max_size=30), st.sampled_from([None, b"s"]), st.booleans()
+)
 @settings(deadline=None, max_examples=100)
 def test_whatever_happens_nothing_raises_and_all_stays_in_bounds(
     events: list[tuple[float, tuple[Any, ...]]], secret: bytes | None, announce: bool
@@ -849,11 +887,12 @@ def test_whatever_happens_nothing_raises_and_all_stays_in_bounds(
         assert OWN.address not in dials(one.log)
 
 
-# --- several together ----------------------------------------------------------------------------------------------------
+# --- several together -----------------------------------------------------------------------------
 
 
 class World:
-    """Memberships on a virtual clock: multicast with loss, dials that reach whoever is there, links between pairs."""
+    """Memberships on a virtual clock: multicast with loss, dials that reach whoever is there, links
+    between pairs."""
 
     def __init__(self, seed: int, count: int, loss: float = 0.0, **settings: Any) -> None:
         self.rng = random.Random(seed)
@@ -877,7 +916,9 @@ class World:
         seeds = (place(1),) if self.settings.get("announce") is False and number != 1 else ()
         config = MembershipConfig(**(self.settings | {"seeds": seeds}))
         own = Identity(bid(number), boot, place(number))
-        self.nodes[number] = Membership(config, own, self.now, WALL + self.now, random.Random(self.rng.random()))
+        self.nodes[number] = Membership(
+            config, own, self.now, WALL + self.now, random.Random(self.rng.random())
+        )
         self.settle(number)
 
     def reaches(self, one: int, other: int) -> bool:
@@ -890,7 +931,9 @@ class World:
                 data = bind(effect.data, self.nodes[number].config.secret, place(number).host)
                 for other in list(self.nodes):
                     if self.reaches(number, other) and self.rng.random() >= self.loss:
-                        self.later(self.rng.uniform(0.0001, 0.002), self.deliver(other, data, number))
+                        self.later(
+                            self.rng.uniform(0.0001, 0.002), self.deliver(other, data, number)
+                        )
             elif isinstance(effect, Dial):
                 self.dialled += 1
                 self.later(self.rng.uniform(0.0002, 0.004), self.dial(number, effect.address))
@@ -930,7 +973,9 @@ class World:
         for pair in [pair for pair in self.links if number in pair]:
             (other,) = pair - {number}
             for broker, boot, addresses, alive in self.nodes[number].members(self.now):
-                self.nodes[other].member_learnt(broker, boot, addresses, self.now, alive=alive, via=place(number))
+                self.nodes[other].member_learnt(
+                    broker, boot, addresses, self.now, alive=alive, via=place(number)
+                )
             self.settle(other)
 
     def drop(self, pair: frozenset[int]) -> None:
@@ -948,7 +993,9 @@ class World:
 
     def run(self, until: float) -> None:
         for _ in range(2_000_000):
-            dues = [(node.next_deadline() or until + 1.0, number) for number, node in self.nodes.items()]
+            dues = [
+                (node.next_deadline() or until + 1.0, number) for number, node in self.nodes.items()
+            ]
             due, number = min(dues, default=(until + 1.0, 0))
             event = self.queue[0][0] if self.queue else until + 1.0
             if min(due, event) > until:
@@ -978,7 +1025,9 @@ def test_five_brokers_find_each_other_by_multicast(seed: int) -> None:
     world.run(1.5)
     assert all(node.state is State.OTC for node in world.nodes.values())
     world.run(60.0)
-    assert not any(node.counters["replayed"] or node.counters["duplicate_id"] for node in world.nodes.values())
+    assert not any(
+        node.counters["replayed"] or node.counters["duplicate_id"] for node in world.nodes.values()
+    )
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -1038,14 +1087,22 @@ def test_many_brokers_need_few_datagrams() -> None:
 
 
 def test_the_goodbye_of_a_namesake_leaves_the_linked_original() -> None:
-    """Another broker with the id of a linked one starts, announces itself with a later boot, and leaves or is gone."""
+    """Another broker with the id of a linked one starts, announces itself with a later boot, and
+    leaves or is gone."""
     one = Subject()
     one.hear(90, 0.1, boot=3)
     one.membership.link_up(HIGH, 3, place(90), 0.2)
     one.until(2.0)
     for boot in (7, 8):
         one.hear(90, 2.0 + boot, boot=boot, address=Address("10.9.9.9", 1883), counter=boot)
-        one.hear(90, 2.1 + boot, boot=boot, address=Address("10.9.9.9", 1883), counter=10 + boot, leave=True)
+        one.hear(
+            90,
+            2.1 + boot,
+            boot=boot,
+            address=Address("10.9.9.9", 1883),
+            counter=10 + boot,
+            leave=True,
+        )
         assert [(m[0], m[1], m[3]) for m in one.membership.members(2.1 + boot)] == [(HIGH, 3, True)]
         one.membership.member_left(HIGH, boot, 2.2 + boot)
         assert HIGH in one.known(2.2 + boot)
@@ -1068,13 +1125,17 @@ def test_a_namesake_that_falls_silent_does_not_take_the_linked_original_along() 
 
 
 def flood(one: Subject, seconds: int, addresses: int = 4) -> list[float]:
-    """Gossip of 500 new brokers a second, all of whose addresses refuse at once; returns when we dialled."""
+    """Gossip of 500 new brokers a second, all of whose addresses refuse at once; returns when we
+    dialled."""
     when: list[float] = []
     rng = random.Random(3)
     for tenth in range(10 * seconds):
         now = 1.0 + tenth / 10
         for _ in range(50):
-            told = [Address(f"10.{rng.randrange(250)}.{rng.randrange(250)}.{rng.randrange(250)}", 1883) for _ in range(addresses)]
+            told = [
+                Address(f"10.{rng.randrange(250)}.{rng.randrange(250)}.{rng.randrange(250)}", 1883)
+                for _ in range(addresses)
+            ]
             one.membership.member_learnt(rng.randbytes(8), 1, told, now)
         for step in range(10):
             at = now + step / 100
@@ -1092,7 +1153,10 @@ def test_gossip_of_thousands_makes_us_dial_now_and_then() -> None:
     when = flood(one, 20)
     assert len(one.known()) <= MAX_HEARSAY
     for start in range(1, 20):
-        assert sum(start <= at < start + 1 for at in when) <= DOUBTFUL_BURST * (start < 3) + DOUBTFUL_RATE + MAX_DIALS
+        assert (
+            sum(start <= at < start + 1 for at in when)
+            <= DOUBTFUL_BURST * (start < 3) + DOUBTFUL_RATE + MAX_DIALS
+        )
     assert sum(at >= 5 for at in when) > 100
 
 
@@ -1115,7 +1179,9 @@ def test_a_hundred_that_start_together_are_dialled_without_delay() -> None:
         for address in dials(one.log):
             if address not in found:
                 found.add(address)
-                one.membership.link_up(bid(address_number(address)), 1, address, 0.1 + step / 100, address)
+                one.membership.link_up(
+                    bid(address_number(address)), 1, address, 0.1 + step / 100, address
+                )
     assert len(found) == 100
 
 

@@ -46,12 +46,17 @@ def test_without_limits_nothing_is_counted_or_refused() -> None:
 
 
 def test_the_replay_log_leaves_room_for_clients() -> None:
-    """It would fill the memory of a small container by itself, and every client would be refused."""
+    """It would fill the memory of a small container by itself, and every client would be
+    refused."""
     assert World().node.relay.log.limit == limits.LOG_BYTES
     assert World(memory_limit=40_000_000).node.relay.log.limit == 10_000_000
     assert World(memory_limit=1 << 30).node.relay.log.limit == limits.LOG_BYTES
     assert World(memory_limit=40_000_000).node.relay.log.room == 10_000_000
-    assert World(memory_limit=1 << 30).node.relay.log.room == World().node.relay.log.room == 3 * limits.LOG_BYTES
+    assert (
+        World(memory_limit=1 << 30).node.relay.log.room
+        == World().node.relay.log.room
+        == 3 * limits.LOG_BYTES
+    )
 
 
 def test_short_of_memory_the_replay_log_has_no_room_for_large_messages() -> None:
@@ -75,7 +80,11 @@ def test_queues_of_all_sessions_have_a_limit_together() -> None:
     assert world.counters.dropped_memory > 0
     queued = sum(session.queued_bytes for session in world.node.sessions.values())
     assert 9 * MIB < queued <= 10 * MIB
-    assert world.counters.dropped_memory + sum(len(s.queue) + len(s.inflight) for s in world.node.sessions.values()) == 4 * 200
+    assert (
+        world.counters.dropped_memory
+        + sum(len(s.queue) + len(s.inflight) for s in world.node.sessions.values())
+        == 4 * 200
+    )
 
 
 def test_room_that_has_become_free_is_used_again() -> None:
@@ -101,7 +110,8 @@ def test_a_connected_client_is_not_dropped_for() -> None:
 
 
 def test_the_order_in_which_memory_is_made() -> None:
-    """High: no new retained topics, no new clients. Full: nothing for who is away. Over: the largest sessions end."""
+    """High: no new retained topics, no new clients. Full: nothing for who is away. Over: the
+    largest sessions end."""
     world = World(memory_limit=40 * MIB, max_queued_bytes=1 << 40, max_retained_bytes=1 << 40)
     retained = world.connect("r")
     for number in range(30):
@@ -134,7 +144,12 @@ def test_sessions_with_most_end_first() -> None:
     assert world.counters.sessions_shed == 1
     assert world.counters.dropped_memory == 350
     assert world.node.memory.pressure == Pressure.NONE
-    assert sum("the session of client 'large' ends, with 350 messages" in line for line in world.logged) == 1
+    assert (
+        sum(
+            "the session of client 'large' ends, with 350 messages" in line for line in world.logged
+        )
+        == 1
+    )
 
 
 def test_a_packet_that_never_ends_is_closed_at_last() -> None:
@@ -176,20 +191,29 @@ def test_many_sessions_are_counted_a_part_at_a_time(monkeypatch: pytest.MonkeyPa
 
 
 def left_by(world: World, what: str, number: int) -> int | None:
-    """Have a client leave much with the broker besides messages; returns the code of the answer to its last packet."""
+    """Have a client leave much with the broker besides messages; returns the code of the answer to
+    its last packet."""
     name = f"c{number}"
     if "filters" in what and not number:
         world.connect(name)
     if what == "long filters":
-        return world.peers[0].subscribe(*(f"{number}/{each}/" + "x" * 60_000 for each in range(5)))[-1]
+        return world.peers[0].subscribe(*(f"{number}/{each}/" + "x" * 60_000 for each in range(5)))[
+            -1
+        ]
     if what == "deep filters":
-        return world.peers[0].subscribe(*(f"{number}-{each}" + "/a" * 199 + "/+" for each in range(5)))[-1]
+        return world.peers[0].subscribe(
+            *(f"{number}-{each}" + "/a" * 199 + "/+" for each in range(5))
+        )[-1]
     if what == "shared filters":
-        return world.peers[0].subscribe(*(f"$share/g/{number}/{each}/" + "x" * 60_000 for each in range(5)))[-1]
+        return world.peers[0].subscribe(
+            *(f"$share/g/{number}/{each}/" + "x" * 60_000 for each in range(5))
+        )[-1]
     client = world.open()
     if what == "wills":
         said = {Property.USER_PROPERTY: [("", "")] * 2000}
-        client.send(connect_packet(name, 5, will=Will("t" * 60_000, b"x" * 60_000, properties=said)))
+        client.send(
+            connect_packet(name, 5, will=Will("t" * 60_000, b"x" * 60_000, properties=said))
+        )
     elif what == "names":
         client.send(connect_packet(name + "i" * 60_000, 5, username="u" * 60_000))
     else:
@@ -199,13 +223,27 @@ def left_by(world: World, what: str, number: int) -> int | None:
         return connack.code
     if what == "aliases":
         for alias in range(1, 11):
-            client.send(Publish(f"{number}/{alias}/" + "x" * 60_000, b"", 0, properties={Property.TOPIC_ALIAS: alias}))
+            client.send(
+                Publish(
+                    f"{number}/{alias}/" + "x" * 60_000,
+                    b"",
+                    0,
+                    properties={Property.TOPIC_ALIAS: alias},
+                )
+            )
     elif what == "identifiers":
-        client.send(b"".join(encode_packet(Publish("q", b"", 2, packet_id=each), 5) for each in range(1, 10_001)))
+        client.send(
+            b"".join(
+                encode_packet(Publish("q", b"", 2, packet_id=each), 5) for each in range(1, 10_001)
+            )
+        )
     return 0
 
 
-@pytest.mark.parametrize("what", ["long filters", "deep filters", "shared filters", "wills", "names", "aliases", "identifiers"])
+@pytest.mark.parametrize(
+    "what",
+    ["long filters", "deep filters", "shared filters", "wills", "names", "aliases", "identifiers"],
+)
 def test_all_that_clients_leave_here_is_counted_and_has_an_end(what: str) -> None:
     limit = 8 * MIB
     world = World(memory_limit=limit)
@@ -261,12 +299,18 @@ def test_user_properties_of_a_connect_are_not_kept() -> None:
 
 
 def test_who_leaves_most_is_closed_at_last() -> None:
-    """A client that has a session is let in and may go on, also when memory is short: in the end it is closed."""
+    """A client that has a session is let in and may go on, also when memory is short: in the end it
+    is closed."""
     world = World(memory_limit=4 * MIB)
     for number in range(10):
         away(world, f"c{number}")
     for number in range(10):
-        client = world.connect(f"c{number}", clean=False, properties={0x11: 3600}, will=Will("t" * 60_000, b"x" * 60_000))
+        client = world.connect(
+            f"c{number}",
+            clean=False,
+            properties={0x11: 3600},
+            will=Will("t" * 60_000, b"x" * 60_000),
+        )
         for alias in range(1, 11):
             client.send(Publish("x" * 60_000, b"", 0, properties={Property.TOPIC_ALIAS: alias}))
     world.advance(5.0)
@@ -307,5 +351,7 @@ def test_filters_too_long_to_be_told_become_everything(monkeypatch: pytest.Monke
     assert client.subscribe("#") == [0]
     client.unsubscribe("#")
     world.advance(120.0)
-    assert INTEREST + b"#" in federation.listings.directory.own.entries, "what it wants is still more than can be told"
+    assert INTEREST + b"#" in federation.listings.directory.own.entries, (
+        "what it wants is still more than can be told"
+    )
     assert world.counters.interest_widened > 0

@@ -1,4 +1,5 @@
-"""What counts as memory besides messages: the index of retained topics, and requests that wait for their turn."""
+"""What counts as memory besides messages: the index of retained topics, and requests that wait for
+their turn."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def test_topics_with_many_levels_are_counted() -> None:
 def test_filters_that_wait_for_their_turn_are_counted() -> None:
     world = World(memory_limit=1 << 30)
     client = world.connect("c")
-    packet = encode_packet(Subscribe(1, [SubscriptionRequest(f"filter/{n}", 0) for n in range(2000)]), 5)
+    packet = encode_packet(
+        Subscribe(1, [SubscriptionRequest(f"filter/{n}", 0) for n in range(2000)]), 5
+    )
     client.conn.receive(packet, world.now)
     assert client.conn.waiting
     assert client_memory(client.owner) > len(packet)

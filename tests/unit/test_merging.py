@@ -1,4 +1,5 @@
-"""Which messages of an older session a newer one has had (merge.py). The rest: tests/sim/test_merging.py."""
+"""Which messages of an older session a newer one has had (merge.py). The rest:
+tests/sim/test_merging.py."""
 
 from __future__ import annotations
 
@@ -31,10 +32,14 @@ def test_what_a_session_had_where_it_came_from(before: int) -> None:
     """It got numbers `before` + 1 to 10 at another broker, whether they have been here or not."""
     world = World()
     session = session_of(world)
-    came = SessionState(seen={KEY: Window(10, 0.0)}, before={KEY: Window(before, 0.0)} if before else {})
+    came = SessionState(
+        seen={KEY: Window(10, 0.0)}, before={KEY: Window(before, 0.0)} if before else {}
+    )
     merging = world.node.moving.merging
     merging.inherit(session, came)
-    old = SessionState(born=1, items=[Item(WAITING, 0, 2, False, b"", message(number)) for number in range(1, 15)])
+    old = SessionState(
+        born=1, items=[Item(WAITING, 0, 2, False, b"", message(number)) for number in range(1, 15)]
+    )
     old.origins = [(KEY, number) for number in range(1, 15)]
     merging.absorb(session, old, world.now, Absorbed(old.seen))
     expected = [number for number in range(1, 15) if number <= before or number > 10]

@@ -1,4 +1,5 @@
-"""A large old session is decoded in steps before it is added to the newer one (merge.py), whatever comes meanwhile."""
+"""A large old session is decoded in steps before it is added to the newer one (merge.py), whatever
+comes meanwhile."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ FILTERS, WAITS = 12, 3
 
 
 class Scene:
-    """A client that is connected here, and an old session of its at another broker, of which the last part is about to come."""
+    """A client that is connected here, and an old session of its at another broker, of which the
+    last part is about to come."""
 
     def __init__(self) -> None:
         self.world = lone(routing="topic", link_timeout=10_000.0)
@@ -50,8 +52,13 @@ class Scene:
 
     def give(self, *, bent: bool = False) -> None:
         """The whole of the old session comes."""
-        items = [Item(WAITING, 0, 1, False, b"", Message(b"t", b"%d" % n, 1, False, b"", None, None)) for n in range(WAITS)]
-        state = SessionState(None, 1e9, 0, {}, set(), [(f"a/{n}", 1, False, False, 0) for n in range(FILTERS)], items)
+        items = [
+            Item(WAITING, 0, 1, False, b"", Message(b"t", b"%d" % n, 1, False, b"", None, None))
+            for n in range(WAITS)
+        ]
+        state = SessionState(
+            None, 1e9, 0, {}, set(), [(f"a/{n}", 1, False, False, 0) for n in range(FILTERS)], items
+        )
         state.origins = [None] * WAITS
         data = encode_state(state, self.world.now) + b"x" * bent
         for part in split(data, 1, 0, len(data)):
@@ -60,7 +67,11 @@ class Scene:
 
     def requests(self) -> list[int]:
         """What the other broker was asked for since the last look."""
-        return [heard(text[18:])[0] for kind, text in self.one.control() if kind == ROUTED and text[17] == REQUEST]
+        return [
+            heard(text[18:])[0]
+            for kind, text in self.one.control()
+            if kind == ROUTED and text[17] == REQUEST
+        ]
 
     def end(self) -> None:
         """Until nothing is read any more."""

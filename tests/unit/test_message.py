@@ -13,20 +13,33 @@ from broker.wire import Decoder, Property, Publish, encode_packet, encode_proper
 P = Property
 
 
-def message(payload: bytes = b"x", properties: bytes = b"", expires_at: float | None = None) -> Message:
+def message(
+    payload: bytes = b"x", properties: bytes = b"", expires_at: float | None = None
+) -> Message:
     return Message(b"t/\xc3\xa9", payload, 2, False, properties, expires_at, None)
 
 
 @given(
-    st.sampled_from([3, 4, 5]), st.integers(0, 2), st.booleans(), st.booleans(), st.integers(1, 65535), st.binary(max_size=300)
+    st.sampled_from([3, 4, 5]),
+    st.integers(0, 2),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1, 65535),
+    st.binary(max_size=300),
 )
-def test_like_the_encoder(version: int, qos: int, retain: bool, dup: bool, packet_id: int, payload: bytes) -> None:
+def test_like_the_encoder(
+    version: int, qos: int, retain: bool, dup: bool, packet_id: int, payload: bytes
+) -> None:
     packet = Publish("t/é", payload, qos, retain, dup, packet_id if qos else None)
     for _ in range(2):  # the second time from what was kept
-        assert message(payload).packet(version, qos, retain, packet_id, dup=dup) == encode_packet(packet, version)
+        assert message(payload).packet(version, qos, retain, packet_id, dup=dup) == encode_packet(
+            packet, version
+        )
 
 
-@pytest.mark.parametrize("size", [0, 1, 119, 120, 121, 16_375, 16_376, 16_380, 2_097_144, 2_097_150])
+@pytest.mark.parametrize(
+    "size", [0, 1, 119, 120, 121, 16_375, 16_376, 16_380, 2_097_144, 2_097_150]
+)
 @pytest.mark.parametrize("version", [4, 5])
 def test_every_length_of_the_length(size: int, version: int) -> None:
     data = message(b"x" * size).packet(version, 1, False, 7)
@@ -40,7 +53,9 @@ def test_kept_by_version_qos_and_retain() -> None:
     assert one.halves(5, 1, False) is one.halves(5, 1, False)
 
 
-@pytest.mark.parametrize(("now", "left"), [(100.0, 60), (100.4, 60), (130.0, 30), (160.0, 0), (1e9, 0)])
+@pytest.mark.parametrize(
+    ("now", "left"), [(100.0, 60), (100.4, 60), (130.0, 30), (160.0, 0), (1e9, 0)]
+)
 def test_remaining_time(now: float, left: int) -> None:
     """MQTT-3.3.2-6."""
     one = message(b"x", encode_properties({P.CONTENT_TYPE: "c"})[1:], 160.0)
@@ -54,7 +69,9 @@ def test_remaining_time(now: float, left: int) -> None:
 def test_subscription_identifiers() -> None:
     ids = b"".join(encode_identifier(n) for n in (1, 127, 128, 268_435_455))
     (packet,) = Decoder(5).receive(message().packet(5, 1, True, 9, subscription_ids=ids))
-    assert packet == Publish("t/é", b"x", 1, True, False, 9, {P.SUBSCRIPTION_IDENTIFIER: [1, 127, 128, 268_435_455]})
+    assert packet == Publish(
+        "t/é", b"x", 1, True, False, 9, {P.SUBSCRIPTION_IDENTIFIER: [1, 127, 128, 268_435_455]}
+    )
     assert message().packet(4, 1, True, 9, subscription_ids=ids) == message().packet(4, 1, True, 9)
 
 
@@ -66,18 +83,46 @@ def test_what_it_counts_for() -> None:
     st.sampled_from([4, 5]),
     st.sampled_from([4, 5]),
     st.lists(st.integers(0, 255), min_size=1, max_size=5),
-    st.sampled_from([0, 1, 60, 119, 120, 121, 122, 123, 124, 125, 126, 127, 16_370, 16_378, 16_379, 16_380, 16_381, 16_382]),
+    st.sampled_from(
+        [
+            0,
+            1,
+            60,
+            119,
+            120,
+            121,
+            122,
+            123,
+            124,
+            125,
+            126,
+            127,
+            16_370,
+            16_378,
+            16_379,
+            16_380,
+            16_381,
+            16_382,
+        ]
+    ),
     st.sampled_from(["t", "a/b/c", "é"]),
 )
-def test_runs_for_the_other_version(before: int, after: int, fills: list[int], size: int, topic: str) -> None:
+def test_runs_for_the_other_version(
+    before: int, after: int, fills: list[int], size: int, topic: str
+) -> None:
     packets = [Publish(topic, bytes((fill,)) * size) for fill in fills]
     one = encode_packet(packets[0], before)
     prefix = len(one) - size
     chunk = b"".join(encode_packet(p, before) for p in packets)
     assert topic_of(chunk) == topic.encode()
-    assert convert_run(chunk, prefix, len(one), after) == b"".join(encode_packet(p, after) for p in packets)
+    assert convert_run(chunk, prefix, len(one), after) == b"".join(
+        encode_packet(p, after) for p in packets
+    )
 
 
 def test_halves_leave_room_for_the_identifier() -> None:
     assert encode_halves(b"t", b"x", 4, 1, False, b"") == (b"\x32\x06\x00\x01t", b"x")
-    assert encode_halves(b"t", b"x", 5, 2, True, b"\x01\x01") == (b"\x35\x09\x00\x01t", b"\x02\x01\x01x")
+    assert encode_halves(b"t", b"x", 5, 2, True, b"\x01\x01") == (
+        b"\x35\x09\x00\x01t",
+        b"\x02\x01\x01x",
+    )

@@ -1,4 +1,5 @@
-"""A broker that gives a session away and lies: its word gets no further than a client's (takeover.py)."""
+"""A broker that gives a session away and lies: its word gets no further than a client's
+(takeover.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from broker.cluster.delivery.gap_recovery import STRANGER
 from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import DIRECTORY, HEARD, ROUTED, TOLD
 from broker.cluster.sessions.handover import ANSWER, COMING, ENDED, PART, REST, TAKE, say
-from broker.cluster.sessions.session_codec import WAITING, Item, SessionState, decode_state, encode_state
+from broker.cluster.sessions.session_codec import (
+    WAITING,
+    Item,
+    SessionState,
+    decode_state,
+    encode_state,
+)
 from broker.cluster.sessions.session_parts import WHERE
 from broker.cluster.strategy.directory import CLIENT, PACE
 from broker.core.message import Message
@@ -32,10 +39,16 @@ class Holder:
     """A neighbour that says that it has the session of `k`."""
 
     def __init__(
-        self, state: bytes, rest: bytes, *, passed: bytes = b"", meanwhile: Callable[[Durable], object] = lambda _: None,
+        self,
+        state: bytes,
+        rest: bytes,
+        *,
+        passed: bytes = b"",
+        meanwhile: Callable[[Durable], object] = lambda _: None,
         **config: Any,
-    ) -> None:  # fmt: skip
-        """`passed`: messages that come over the link; `meanwhile`: what happens before the holder has forgotten the session."""
+    ) -> None:
+        """`passed`: messages that come over the link; `meanwhile`: what happens before the holder
+        has forgotten the session."""
         self.world = Durable(discovery="static", **config)
         self.neighbour = Neighbour(self.world, 101)
         self.neighbour.child()
@@ -45,7 +58,9 @@ class Holder:
             (NEIGHBOUR + own, UP + b"\xff" * 12),
             (CLIENT + b"k", Entry(KEPT, self.stamp, self.stamp, 0, ANONYMOUS).encode()),
         ]
-        head = bytes((LISTING,)) + bid(101) + (1).to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\3"
+        head = (
+            bytes((LISTING,)) + bid(101) + (1).to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\3"
+        )
         self.neighbour.send(ping((DIRECTORY, head + encode_changes(entries))))
         self.client = self.world.open()
         self.client.send(connect_packet("k", clean=False, properties=FOREVER))
@@ -54,8 +69,11 @@ class Holder:
             self.say(ANSWER, say(COMING, pull.stamp, "k"))
             self.say(PART, say(what, pull.stamp, "k", WHERE.pack(1, len(data), 0) + data))
             self.world.advance(PACE)
-            for told in self.neighbour.records(TOLD):  # what the session wants here is known everywhere
-                self.neighbour.send(ping((HEARD, told[:8] + told[20:] + bid(101) + bytes((0, 0, 0, 1)) + bytes(6))))
+            # What the session wants here is known everywhere.
+            for told in self.neighbour.records(TOLD):
+                self.neighbour.send(
+                    ping((HEARD, told[:8] + told[20:] + bid(101) + bytes((0, 0, 0, 1)) + bytes(6)))
+                )
             self.world.advance(0.2)
             if what == TAKE and passed:
                 self.neighbour.send(passed)
@@ -70,11 +88,16 @@ class Holder:
 
 
 def state(*items: Item, expiry: float = 1e9) -> bytes:
-    return encode_state(SessionState(None, expiry, 0, {}, set(), [("a", 1, False, False, 0)], list(items)), 0.0)
+    return encode_state(
+        SessionState(None, expiry, 0, {}, set(), [("a", 1, False, False, 0)], list(items)), 0.0
+    )
 
 
 def test_a_session_is_taken() -> None:
-    holder = Holder(state(Item(WAITING, 0, 1, False, b"", Message(b"a", b"waits", 1, False, b"", None, None))), b"")
+    holder = Holder(
+        state(Item(WAITING, 0, 1, False, b"", Message(b"a", b"waits", 1, False, b"", None, None))),
+        b"",
+    )
     packets = holder.client.take()
     assert isinstance(packets[0], Connack)
     assert packets[0].session_present
@@ -104,7 +127,11 @@ def test_a_session_is_taken_though_its_client_does_not_come(why: str) -> None:
     assert world.session("k") is session
     world.advance(2)
     assert "k" not in world.node.sessions
-    (entry,) = [decode_entry(v) for k, v in world.node.federation.listings.directory.own.entries.items() if k == CLIENT + b"k"]
+    (entry,) = [
+        decode_entry(v)
+        for k, v in world.node.federation.listings.directory.own.entries.items()
+        if k == CLIENT + b"k"
+    ]
     assert entry is not None
     assert entry.flags == GONE  # as long as the holder tells of the older one
 
@@ -112,7 +139,10 @@ def test_a_session_is_taken_though_its_client_does_not_come(why: str) -> None:
 def test_what_is_held_here_is_not_taken_from_the_holder() -> None:
     """It is here, and waits for older messages: the session gets it when all others here do."""
     key = origin_key(bid(102), 1)
-    third, fifth = message(b"a", b"third", key=key, sequence=3), message(b"a", b"fifth", key=key, sequence=5)
+    third, fifth = (
+        message(b"a", b"third", key=key, sequence=3),
+        message(b"a", b"fifth", key=key, sequence=5),
+    )
     holder = Holder(state(), third + fifth, passed=third, routing="interest")
     stream = holder.world.node.relay.vector[key].stream
     assert stream is not None
@@ -127,8 +157,18 @@ def test_what_is_held_here_is_not_taken_from_the_holder() -> None:
 
 
 def test_a_message_that_expires_in_a_million_years() -> None:
-    """No Message Expiry Interval is that long (MQTT 5, 3.3.2.3.3), and no journal has room for it."""
-    data = state(Item(WAITING, 0, 1, False, b"", Message(b"a", b"x", 1, False, b"", (1 << 64) / 1000 - 1e6, None)))
+    """No Message Expiry Interval is that long (MQTT 5, 3.3.2.3.3), and no journal has room for
+    it."""
+    data = state(
+        Item(
+            WAITING,
+            0,
+            1,
+            False,
+            b"",
+            Message(b"a", b"x", 1, False, b"", (1 << 64) / 1000 - 1e6, None),
+        )
+    )
     with pytest.raises(MalformedPacket):
         decode_state(data, 0.0)
     holder = Holder(data, b"")
@@ -150,7 +190,8 @@ def test_an_origin_that_is_none() -> None:
 
 
 def test_a_session_of_another_user() -> None:
-    """Its entry says that it is this user's: it is not taken all the same, nor is its holder told to forget it."""
+    """Its entry says that it is this user's: it is not taken all the same, nor is its holder told
+    to forget it."""
     whose = SessionState(None, 1e9, 0, {}, set(), [("a", 1, False, False, 0)], owner="anna", born=1)
     holder = Holder(encode_state(whose, 0.0), b"")
     (connack,) = holder.client.take()

@@ -1,4 +1,5 @@
-"""What the network's processes do with packets and bytes, on a clock that stands still; and faults that overlap."""
+"""What the network's processes do with packets and bytes, on a clock that stands still; and faults
+that overlap."""
 
 from __future__ import annotations
 
@@ -29,7 +30,12 @@ from bench.trace import Writer
 
 MS = 1_000_000
 TWO = Topology("two", ("b0", "b1"), default=Wire(delay_ms=10))
-LINE = Topology("line", ("b0", "b1", "b2"), default=None, links={frozenset((f"b{n}", f"b{n + 1}")): Wire(10) for n in (0, 1)})
+LINE = Topology(
+    "line",
+    ("b0", "b1", "b2"),
+    default=None,
+    links={frozenset((f"b{n}", f"b{n + 1}")): Wire(10) for n in (0, 1)},
+)
 
 
 class Time:
@@ -60,12 +66,16 @@ class Devices:
     """A network between b0 and b1 whose devices are sockets."""
 
     def __init__(self, on: tuple[str, ...] = TWO.brokers) -> None:
-        self.sockets = {host: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for host in TWO.brokers}
+        self.sockets = {
+            host: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for host in TWO.brokers
+        }
         tuns = {host: pair[0].fileno() for host, pair in self.sockets.items()}
         for pair in self.sockets.values():
             pair[0].setblocking(False)
         self.ends = Pipe()
-        self.network = Network(TWO, tuns, {"b0": "10.77.0.1", "b1": "10.77.0.2"}, self.ends[0], None, 1, on)
+        self.network = Network(
+            TWO, tuns, {"b0": "10.77.0.1", "b1": "10.77.0.2"}, self.ends[0], None, 1, on
+        )
 
     def send(self, packet: bytes, look: bool = True) -> None:
         self.sockets["b0"][1].send(packet)
@@ -130,7 +140,9 @@ def test_what_a_packet_has_waited_to_be_read_is_late(devices: Devices, time: Tim
 def test_what_did_not_go_through_is_told() -> None:
     counts = {"tap_broken": 0, "refused": 0, "unroutable": 0}
     assert lacking(counts) == []
-    assert lacking(counts | {"refused": 1200}) == ["1,200 packets were not taken by the host that they had come to"]
+    assert lacking(counts | {"refused": 1200}) == [
+        "1,200 packets were not taken by the host that they had come to"
+    ]
 
 
 class Drawn(random.Random):
@@ -179,7 +191,9 @@ def test_what_the_queue_has_no_room_for_waits(time: Time) -> None:
         made, due = relayed(Wire(rate_mbit=8, queue_kb=16))
         pipe = made.pipes["b0", "b1"]
         again: list[Any] = []
-        cast(Any, made).loop = SimpleNamespace(call_later=lambda wait, call: again.append((wait, call)))
+        cast(Any, made).loop = SimpleNamespace(
+            call_later=lambda wait, call: again.append((wait, call))
+        )
         ends = [connection(made) for _ in range(3)]
         for end in ends:
             end.data_received(bytes(20 * SEGMENT))
@@ -236,14 +250,18 @@ class Faults:
         lab: Any = SimpleNamespace(topology=place, set_links=self.set_links, brokers={})
         self.observer: Any = SimpleNamespace(cut=set(), struck=lambda _: None)
         trace: Any = SimpleNamespace(fault=lambda *_: None)
-        self.striker = Striker(cast(Lab, lab), cast(Observer, self.observer), cast(Writer, trace), 1)
+        self.striker = Striker(
+            cast(Lab, lab), cast(Observer, self.observer), cast(Writer, trace), 1
+        )
 
     def set_links(self, pairs: Any, *, both: bool = True, **what: Any) -> None:
         listed = [*pairs, *((other, one) for one, other in pairs if both)]
         obey({"pairs": listed, **what}, self.pipes)
 
     def open(self) -> str:
-        return " ".join(sorted(f"{one}{other}" for (one, other), pipe in self.pipes.items() if pipe.open))
+        return " ".join(
+            sorted(f"{one}{other}" for (one, other), pipe in self.pipes.items() if pipe.open)
+        )
 
 
 ALL = (("b0", "b1"), ("b0", "b2"), ("b1", "b2"))
@@ -263,11 +281,17 @@ def test_a_fault_that_is_over_ends_no_other(time: Time) -> None:
             strike(fault, number)
     assert faults.open() == ""
     strike(Fault(1.0, "heal", links=ALL), 3, True)
-    assert faults.open() == "b1b2 b2b1" and faults.observer.cut == {frozenset(("b0", "b1")), frozenset(("b0", "b2"))}
+    assert faults.open() == "b1b2 b2b1" and faults.observer.cut == {
+        frozenset(("b0", "b1")),
+        frozenset(("b0", "b2")),
+    }
     strike(plan[3], 4)
     assert faults.open() == "b2b1" and len(faults.observer.cut) == 3
     strike(Fault(9.0, "heal", groups=plan[1].groups), 2, True)
-    assert faults.open() == "b0b1 b0b2 b1b0 b2b0 b2b1" and faults.pipes["b0", "b1"].wire.delay_ms == 200
+    assert (
+        faults.open() == "b0b1 b0b2 b1b0 b2b0 b2b1"
+        and faults.pipes["b0", "b1"].wire.delay_ms == 200
+    )
     strike(Fault(9.0, "heal", links=ALL))  # by hand: everything
     assert len(faults.open().split()) == 6 and not faults.observer.cut
     assert {pipe.wire.delay_ms for pipe in faults.pipes.values()} == {10}
@@ -287,10 +311,18 @@ def test_a_plan_undoes_each_of_its_faults() -> None:
         said.append((fault.do, faults.open(), faults.pipes["b0", "b1"].wire.delay_ms))
 
     cast(Any, faults.striker).strike = seen
-    plan = [Fault(0.0, "cut", links=both, duration=0.02), Fault(0.01, "slow", links=both, wire={"delay_ms": 90}, duration=0.02)]
+    plan = [
+        Fault(0.0, "cut", links=both, duration=0.02),
+        Fault(0.01, "slow", links=both, wire={"delay_ms": 90}, duration=0.02),
+    ]
     asyncio.run(faults.striker.carry_out(plan, 0.0))
     both_ways = "b0b1 b1b0"
-    assert said == [("cut", "", 10), ("slow", "", 90), ("heal", both_ways, 90), ("heal", both_ways, 10)]
+    assert said == [
+        ("cut", "", 10),
+        ("slow", "", 90),
+        ("heal", both_ways, 90),
+        ("heal", both_ways, 10),
+    ]
 
 
 def test_where_there_is_no_link_there_is_none_after_a_fault() -> None:

@@ -1,4 +1,5 @@
-"""One direction of a link on a virtual clock: delay, jitter, rate, queue, loss, and a tap that can be shut."""
+"""One direction of a link on a virtual clock: delay, jitter, rate, queue, loss, and a tap that can
+be shut."""
 
 from __future__ import annotations
 
@@ -99,12 +100,18 @@ def test_what_is_undone_undoes_nothing_else() -> None:
 
 @given(
     st.lists(st.tuples(st.integers(0, 10 * MS), st.integers(20, 1500)), max_size=60),
-    st.floats(0, 50), st.floats(0, 20), st.none() | st.floats(0.1, 100), st.integers(0, 2**32),
-)  # fmt: skip
+    st.floats(0, 50),
+    st.floats(0, 20),
+    st.none() | st.floats(0.1, 100),
+    st.integers(0, 2**32),
+)
 def test_never_early_never_out_of_order(
     packets: list[tuple[int, int]], delay: float, jitter: float, rate: float | None, seed: int
 ) -> None:
-    pipe, source = Pipe(Wire(delay_ms=delay, jitter_ms=jitter, rate_mbit=rate, queue_kb=10_000)), random.Random(seed)
+    pipe, source = (
+        Pipe(Wire(delay_ms=delay, jitter_ms=jitter, rate_mbit=rate, queue_kb=10_000)),
+        random.Random(seed),
+    )
     now, last, sent = 0, 0, 0.0
     for wait, size in packets:
         now += wait

@@ -1,4 +1,5 @@
-"""Enhanced authentication (MQTT 5, 4.12) of a node: the AUTH exchange at CONNECT, and again later."""
+"""Enhanced authentication (MQTT 5, 4.12) of a node: the AUTH exchange at CONNECT, and again
+later."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ from broker.wire import (
     encode_packet,
 )
 
-USERS = {name: Verifier.of(f"{name}'s password", b"salt of 16 bytes", 1) for name in ("anna", "bob")}
+USERS = {
+    name: Verifier.of(f"{name}'s password", b"salt of 16 bytes", 1) for name in ("anna", "bob")
+}
 
 
 def world(*, hooks: Hooks | None = None, **config: Any) -> World:
@@ -42,7 +45,9 @@ def properties(data: bytes | None, method: str = NAME) -> Properties:
     return found
 
 
-def auth(data: bytes | None, reason: int = ReasonCode.CONTINUE_AUTHENTICATION, method: str = NAME) -> Auth:
+def auth(
+    data: bytes | None, reason: int = ReasonCode.CONTINUE_AUTHENTICATION, method: str = NAME
+) -> Auth:
     return Auth(reason, properties(data, method))
 
 
@@ -54,18 +59,28 @@ def data_of(packet: object) -> bytes:
     return data
 
 
-def begin(there: World, user: str = "anna", client_id: str = "c", **options: Any) -> tuple[FakeClient, ScramClient, bytes]:
+def begin(
+    there: World, user: str = "anna", client_id: str = "c", **options: Any
+) -> tuple[FakeClient, ScramClient, bytes]:
     """CONNECT with client-first; returns the client, the exchange and server-first."""
     client = there.open()
     scram = ScramClient(user, f"{user}'s password")
-    client.send(connect_packet(client_id, properties={**properties(scram.first()), **options.pop("properties", {})}, **options))
+    client.send(
+        connect_packet(
+            client_id,
+            properties={**properties(scram.first()), **options.pop("properties", {})},
+            **options,
+        )
+    )
     (challenge,) = client.take()
     assert isinstance(challenge, Auth)
     assert challenge.reason == ReasonCode.CONTINUE_AUTHENTICATION
     return client, scram, data_of(challenge)
 
 
-def authenticated(there: World, user: str = "anna", client_id: str = "c", **options: Any) -> FakeClient:
+def authenticated(
+    there: World, user: str = "anna", client_id: str = "c", **options: Any
+) -> FakeClient:
     client, scram, challenge = begin(there, user, client_id, **options)
     client.send(auth(scram.final(challenge)))
     client.connack, *client.inbox = client.take()  # type: ignore[assignment]
@@ -267,7 +282,10 @@ def test_authenticating_again_while_messages_flow() -> None:
     assert not client.closed
 
 
-@pytest.mark.parametrize("packet", [auth(b"x", ReasonCode.RE_AUTHENTICATE), auth(b"x"), Auth(), auth(None, ReasonCode.SUCCESS)])
+@pytest.mark.parametrize(
+    "packet",
+    [auth(b"x", ReasonCode.RE_AUTHENTICATE), auth(b"x"), Auth(), auth(None, ReasonCode.SUCCESS)],
+)
 def test_auth_of_a_client_that_did_not_begin_with_it(packet: Auth) -> None:
     there = world()
     client = there.connect()

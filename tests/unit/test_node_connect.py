@@ -41,7 +41,9 @@ def test_connect_ping_disconnect(version: int) -> None:
 
 
 def test_nothing_is_announced_that_is_the_default() -> None:
-    assert World().connect().connack.properties == {Property.TOPIC_ALIAS_MAXIMUM: limits.TOPIC_ALIAS_MAXIMUM}
+    assert World().connect().connack.properties == {
+        Property.TOPIC_ALIAS_MAXIMUM: limits.TOPIC_ALIAS_MAXIMUM
+    }
 
 
 def test_limits_are_announced() -> None:
@@ -66,7 +68,9 @@ def test_a_client_without_id_is_given_one() -> None:
     assert Property.ASSIGNED_CLIENT_IDENTIFIER not in world.connect("named").connack.properties
 
 
-@pytest.mark.parametrize(("version", "clean", "code"), [(3, True, 2), (3, False, 2), (4, True, 0), (4, False, 2)])
+@pytest.mark.parametrize(
+    ("version", "clean", "code"), [(3, True, 2), (3, False, 2), (4, True, 0), (4, False, 2)]
+)
 def test_no_client_id_before_mqtt_5(version: int, clean: bool, code: int) -> None:
     """MQTT-3.1.3-7 and -8 of 3.1.1; 3.1 asks for 1 to 23 characters."""
     world = World()
@@ -92,7 +96,8 @@ def test_no_client_id_before_mqtt_5(version: int, clean: bool, code: int) -> Non
 )
 @pytest.mark.parametrize("takeover", [False, True])
 def test_session_present(first: tuple, second: tuple, present: bool, takeover: bool) -> None:
-    """MQTT-3.1.2-4 to -6, MQTT-3.2.2-2, -3: a session that ends with its connection is not there for the next one."""
+    """MQTT-3.1.2-4 to -6, MQTT-3.2.2-2, -3: a session that ends with its connection is not there
+    for the next one."""
     world = World()
 
     def connect(version: int, clean: bool, expiry: int | None):
@@ -161,7 +166,15 @@ def test_a_delivery_and_a_protocol_error_in_one_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    "first", [b"\xc0\x00", b"\x30\x04\x00\x01ax", b"\x00\x00", b"GET / HTTP/1.1\r\n\r\n", b"\xe0\x00", b"\xff"]
+    "first",
+    [
+        b"\xc0\x00",
+        b"\x30\x04\x00\x01ax",
+        b"\x00\x00",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xe0\x00",
+        b"\xff",
+    ],
 )
 def test_first_packet_is_not_connect(first: bytes) -> None:
     """MQTT-3.1.0-1."""
@@ -203,10 +216,17 @@ def test_unknown_version(level: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "level", "answer"),
-    [("MQIsdp", 0x83, Connack(False, 1)), ("MQTT", 0x84, Connack(False, 1)), ("MQTT", 0x85, Connack(False, 0x84))],
+    [
+        ("MQIsdp", 0x83, Connack(False, 1)),
+        ("MQTT", 0x84, Connack(False, 1)),
+        ("MQTT", 0x85, Connack(False, 0x84)),
+    ],
 )
-def test_a_bridge_that_is_no_broker_of_ours_is_told_so(name: str, level: int, answer: Connack) -> None:
-    """MQTT-3.1.2-2: Mosquitto's bridges set the top bit of the protocol level, and try again without it."""
+def test_a_bridge_that_is_no_broker_of_ours_is_told_so(
+    name: str, level: int, answer: Connack
+) -> None:
+    """MQTT-3.1.2-2: Mosquitto's bridges set the top bit of the protocol level, and try again
+    without it."""
     world = World()
     version = level & 0x7F
     client = world.open(5 if version == 5 else 4)
@@ -221,13 +241,18 @@ def test_a_bridge_that_is_no_broker_of_ours_is_told_so(name: str, level: int, an
 
 
 def test_a_connect_of_mqtt_3_1_may_set_bits_that_it_does_not_use() -> None:
-    """MQTT 3.1, 3.1: DUP, QoS and RETAIN are not used in CONNECT; MQTT-2.2.2-2 of 3.1.1 and MQTT-2.1.3-1 of 5 forbid them."""
+    """MQTT 3.1, 3.1: DUP, QoS and RETAIN are not used in CONNECT; MQTT-2.2.2-2 of 3.1.1 and
+    MQTT-2.1.3-1 of 5 forbid them."""
     for bits in range(16):
         for version in (3, 4, 5):
             client = World().open(version)
             data = encode_packet(connect_packet("a", version), version)
             client.send(bytes((0x10 | bits,)) + data[1:])
-            accepted = [packet for packet in client.take() if isinstance(packet, Connack) and not packet.code]
+            accepted = [
+                packet
+                for packet in client.take()
+                if isinstance(packet, Connack) and not packet.code
+            ]
             assert bool(accepted) == (version == 3 or not bits), (version, bits)
 
 
@@ -274,7 +299,11 @@ def test_packets_behind_connect_in_one_chunk(version: int) -> None:
 def test_byte_by_byte(version: int) -> None:
     world = World()
     client = world.open(version)
-    packets = [connect_packet("a", version), Subscribe(1, [SubscriptionRequest("t", 1)]), Publish("t", b"x" * 200)]
+    packets = [
+        connect_packet("a", version),
+        Subscribe(1, [SubscriptionRequest("t", 1)]),
+        Publish("t", b"x" * 200),
+    ]
     data = b"".join(encode_packet(p, version) for p in packets)
     client.chunks(data[i : i + 1] for i in range(len(data)))
     assert [type(p).__name__ for p in client.take()] == ["Connack", "Suback", "Publish"]
@@ -367,7 +396,9 @@ def test_a_client_that_is_not_read_is_not_silent() -> None:
 def test_timers_of_clients_that_left_are_forgotten() -> None:
     world = World()
     for index in range(3000):
-        client = world.connect("a", clean=False, keep_alive=65535, properties={Property.SESSION_EXPIRY_INTERVAL: 86400})
+        client = world.connect(
+            "a", clean=False, keep_alive=65535, properties={Property.SESSION_EXPIRY_INTERVAL: 86400}
+        )
         client.publish("t")
         client.vanish()
         if index % 500 == 0:

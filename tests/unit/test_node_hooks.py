@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet, cut
 
 from broker.base import limits
-from broker.core.effects import Authenticate, AuthorizePublish, AuthorizeReceive, AuthorizeSubscribe, Event, Hooks
+from broker.core.effects import (
+    Authenticate,
+    AuthorizePublish,
+    AuthorizeReceive,
+    AuthorizeSubscribe,
+    Event,
+    Hooks,
+)
 from broker.wire import (
     Connack,
     Disconnect,
@@ -35,7 +42,9 @@ def everything(effect: AuthorizeReceive) -> set:
     return set(effect.receivers)
 
 
-def subscribed(world: World, name: str, topic_filter: str = "#", qos: int = 2, version: int = 5) -> FakeClient:
+def subscribed(
+    world: World, name: str, topic_filter: str = "#", qos: int = 2, version: int = 5
+) -> FakeClient:
     client = world.connect(name, version)
     client.send(Subscribe(1, [SubscriptionRequest(topic_filter, qos)]))
     assert world.answer(AuthorizeSubscribe, [True]) == 1
@@ -49,10 +58,15 @@ def subscribed(world: World, name: str, topic_filter: str = "#", qos: int = 2, v
 @ALL
 @pytest.mark.parametrize("allowed", [False, True])
 def test_authentication(version: int, allowed: bool) -> None:
-    """MQTT-3.1.4-2, -6: nothing behind CONNECT is handled before the answer, nor at all when it is no."""
+    """MQTT-3.1.4-2, -6: nothing behind CONNECT is handled before the answer, nor at all when it is
+    no."""
     world = World(hooks=Hooks(authenticate=True))
     client = world.open(version)
-    client.send(connect_packet("a", version, username="u", password=b"p"), Publish("t", b"x", 1, packet_id=1), Pingreq())
+    client.send(
+        connect_packet("a", version, username="u", password=b"p"),
+        Publish("t", b"x", 1, packet_id=1),
+        Pingreq(),
+    )
     client.send(Pingreq())
     assert client.take() == []
     assert world.counters.published == 0
@@ -159,7 +173,8 @@ def test_refused_qos_2_may_be_tried_again() -> None:
 
 
 def takes_over(world: World) -> None:
-    """The client comes back, and the plugin's answer takes longer than it waits for its old connection."""
+    """The client comes back, and the plugin's answer takes longer than it waits for its old
+    connection."""
     new = world.open(4)
     new.send(connect_packet("a", 4, clean=False))
     world.advance(limits.TAKEOVER_QUIET * 1.1)
@@ -203,7 +218,9 @@ def test_dollar_topics_are_not_asked_about() -> None:
 def test_subscribe_waits_and_is_answered_for_each_filter(version: int) -> None:
     world = World(hooks=Hooks(topics=True))
     client = world.connect("a", version)
-    client.send(Subscribe(3, [SubscriptionRequest(f, 1) for f in ("yes", "no", "/" * 201)]), Pingreq())
+    client.send(
+        Subscribe(3, [SubscriptionRequest(f, 1) for f in ("yes", "no", "/" * 201)]), Pingreq()
+    )
     assert client.take() == []
     world.answer(AuthorizeSubscribe, [True, False, True])
     codes = [1, 0x87, 0x8F] if version == 5 else [1, 0x80, 0x80]
@@ -289,7 +306,9 @@ def test_events_are_told_only_when_somebody_listens() -> None:
     quiet = World()
     quiet.connect("a").subscribe("t")
     assert quiet.effects == []
-    names = frozenset({"broker_client_connected", "broker_client_subscribed", "broker_message_received"})
+    names = frozenset(
+        {"broker_client_connected", "broker_client_subscribed", "broker_message_received"}
+    )
     world = World(hooks=Hooks(events=names))
     client = world.connect("a")
     client.subscribe("t", "/" * 201)
@@ -309,21 +328,37 @@ def test_events_are_told_only_when_somebody_listens() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["a", "b", "$x"]), st.integers(0, 2)), max_size=25),
+    st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from(["a", "b", "$x"]), st.integers(0, 2)),
+        max_size=25,
+    ),
     st.lists(st.integers(0, 10_000), max_size=10),
     st.integers(0, 2**32),
     st.sampled_from([4, 5]),
 )
-def test_any_order_of_answers(messages: list[tuple[int, str, int]], places: list[int], seed: int, version: int) -> None:
-    """Three clients that publish and subscribe; answers at any time, some no. Order per publisher and topic stays, what was
-    allowed arrives once, what was not never, every QoS 1 and 2 PUBLISH has its answer."""
+def test_any_order_of_answers(
+    messages: list[tuple[int, str, int]], places: list[int], seed: int, version: int
+) -> None:
+    """Three clients that publish and subscribe; answers at any time, some no. Order per publisher
+    and topic stays, what was allowed arrives once, what was not never, every QoS 1 and 2 PUBLISH
+    has its answer."""
     rng = random.Random(seed)
     world = World(hooks=Hooks(authenticate=True, topics=True))
     streams = []
     for number in range(3):
-        packets = [connect_packet(f"c{number}", version), Subscribe(1, [SubscriptionRequest("+", 2)]), Pingreq()]
-        mine = [(index, topic, qos) for index, (who, topic, qos) in enumerate(messages, 1) if who == number]
-        packets += [Publish(t, b"%d:%d" % (number, i), q, packet_id=i if q else None) for i, t, q in mine]
+        packets = [
+            connect_packet(f"c{number}", version),
+            Subscribe(1, [SubscriptionRequest("+", 2)]),
+            Pingreq(),
+        ]
+        mine = [
+            (index, topic, qos)
+            for index, (who, topic, qos) in enumerate(messages, 1)
+            if who == number
+        ]
+        packets += [
+            Publish(t, b"%d:%d" % (number, i), q, packet_id=i if q else None) for i, t, q in mine
+        ]
         packets.append(Pingreq())
         data = b"".join(encode_packet(p, version) for p in packets)
         streams.append((world.open(version), cut(data, places)))
@@ -359,11 +394,17 @@ def test_any_order_of_answers(messages: list[tuple[int, str, int]], places: list
         assert isinstance(packets[-1], Pingresp | Publish)
         assert sum(isinstance(p, Pingresp) for p in packets) == 2
         answered = [p.packet_id for p in packets if isinstance(p, Puback | Pubrec)]
-        assert answered == [i for i, (who, _, qos) in enumerate(messages, 1) if who == number and qos]
+        assert answered == [
+            i for i, (who, _, qos) in enumerate(messages, 1) if who == number and qos
+        ]
         got = [p.payload for p in packets if isinstance(p, Publish)]
         assert len(set(got)) == len(got)
         for sender in range(3):
-            sent = [b"%d:%d" % (sender, i) for i, (who, t, _) in enumerate(messages, 1) if who == sender and t != "$x"]
+            sent = [
+                b"%d:%d" % (sender, i)
+                for i, (who, t, _) in enumerate(messages, 1)
+                if who == sender and t != "$x"
+            ]
             sent = [body for body in sent if body not in refused]
             came = [body for body in got if body.startswith(b"%d:" % sender)]
             assert came == sent[len(sent) - len(came) :]  # all since its subscription was granted
@@ -371,13 +412,14 @@ def test_any_order_of_answers(messages: list[tuple[int, str, int]], places: list
                 assert came == sent
 
 
-# ---------------------------------------------------------------- clients that go while a plugin is asked
+# ---------------------------------------------------------- clients that go while a plugin is asked
 
 
 @ALL
 @pytest.mark.parametrize("polite", [False, True])
 def test_what_a_client_sent_before_it_went_counts(version: int, polite: bool) -> None:
-    """PUBLISH, DISCONNECT and the end of the connection are there before the first answer; MQTT-3.14.4-3: no will, then."""
+    """PUBLISH, DISCONNECT and the end of the connection are there before the first answer;
+    MQTT-3.14.4-3: no will, then."""
     world = World(hooks=Hooks(topics=True))
     reader = subscribed(world, "r", version=version)
     writer = world.connect("w", version, will=Will("t/will", b"w"))

@@ -1,4 +1,5 @@
-"""Garbage, floods and peers that do not read: one connection pays, memory stays bounded, a counter moves."""
+"""Garbage, floods and peers that do not read: one connection pays, memory stays bounded, a counter
+moves."""
 
 from __future__ import annotations
 
@@ -158,18 +159,30 @@ packets = st.one_of(
         Subscribe,
         st.integers(1, 9),
         st.lists(
-            st.builds(SubscriptionRequest, st.sampled_from(["t", "#", "u/+", TOO_DEEP, "$share/g/w"]), st.integers(0, 2)),
+            st.builds(
+                SubscriptionRequest,
+                st.sampled_from(["t", "#", "u/+", TOO_DEEP, "$share/g/w"]),
+                st.integers(0, 2),
+            ),
             min_size=1,
         ),
     ),
-    st.builds(Unsubscribe, st.integers(1, 9), st.lists(st.sampled_from(["t", "#", "u/+", TOO_DEEP]), min_size=1)),
+    st.builds(
+        Unsubscribe,
+        st.integers(1, 9),
+        st.lists(st.sampled_from(["t", "#", "u/+", TOO_DEEP]), min_size=1),
+    ),
     st.builds(Puback, st.integers(100, 200)),
     st.just(Pingreq()),
     st.lists(st.binary(max_size=20)).map(lambda bodies: [Publish("t", body) for body in bodies]),
 )
 
 
-@given(st.lists(packets, max_size=30), st.lists(st.integers(0, 10_000), max_size=20), st.sampled_from([3, 4, 5]))
+@given(
+    st.lists(packets, max_size=30),
+    st.lists(st.integers(0, 10_000), max_size=20),
+    st.sampled_from([3, 4, 5]),
+)
 def test_streams_cut_anywhere(stream: list, places: list[int], version: int) -> None:
     """The same outboxes and the same state, however the bytes come."""
     flat = [p for item in stream for p in (item if isinstance(item, list) else [item])]
@@ -182,7 +195,8 @@ def test_streams_cut_anywhere(stream: list, places: list[int], version: int) -> 
         client = world.open(version)
         client.chunks(chunks)
         world.advance(1)
-        # Of the messages and of the answers the order is that of the stream; how they interleave is free.
+        # Of the messages and of the answers the order is that of the stream; how they interleave is
+        # free.
         said = client.take()
         outcome.append(
             (
@@ -222,7 +236,9 @@ def test_garbage(chunks: list[bytes], connected: bool, version: int) -> None:
     st.lists(st.integers(0, 2000), max_size=4),
     st.sampled_from([3, 4, 5]),
 )
-def test_good_packets_with_bytes_changed(vectors: list, changes: list[tuple[int, int]], places: list[int], version: int) -> None:
+def test_good_packets_with_bytes_changed(
+    vectors: list, changes: list[tuple[int, int]], places: list[int], version: int
+) -> None:
     world = World()
     peace = served(world)
     client = world.connect("a", version, keep_alive=5)
@@ -244,7 +260,8 @@ def test_good_packets_with_bytes_changed(vectors: list, changes: list[tuple[int,
 
 
 def test_a_subscriber_that_never_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """QoS 0 beyond the backlog is dropped and counted; the publisher waits HOLD_TIME once; another subscriber gets all."""
+    """QoS 0 beyond the backlog is dropped and counted; the publisher waits HOLD_TIME once; another
+    subscriber gets all."""
     monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 400_000)
     monkeypatch.setattr(limits, "HOLD_BACKLOG_BYTES", 100_000)
     world = World()
@@ -310,17 +327,28 @@ def test_a_client_that_does_not_take_its_answers(monkeypatch: pytest.MonkeyPatch
 @ALL
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("mixed", [False, True])
-def test_who_goes_on_slowly_loses_nothing(version: int, qos: int, mixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was read of a publisher when somebody fell behind waits with it: one read holds more than a queue may."""
+def test_who_goes_on_slowly_loses_nothing(
+    version: int, qos: int, mixed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read of a publisher when somebody fell behind waits with it: one read holds more
+    than a queue may."""
     monkeypatch.setattr(limits, "HOLD_QUEUED", 50)
     monkeypatch.setattr(limits, "MAX_QUEUED", 100)
     world = World(max_inflight_messages=10)
     slow = world.connect("s", version)
     slow.subscribe("t/#", qos=qos)
     publishers = [world.connect(f"p{n}", version) for n in range(3)]
-    want = [[b"%d-%s" % (n, b"x" * (i % 7 if mixed else 5)) + b"%03d" % i for i in range(300)] for n in range(3)]
+    want = [
+        [b"%d-%s" % (n, b"x" * (i % 7 if mixed else 5)) + b"%03d" % i for i in range(300)]
+        for n in range(3)
+    ]
     for publisher, payloads in zip(publishers, want, strict=True):
-        publisher.send(*[Publish(f"t/{i % 2 * mixed}", p, qos, packet_id=i + 1) for i, p in enumerate(payloads)])
+        publisher.send(
+            *[
+                Publish(f"t/{i % 2 * mixed}", p, qos, packet_id=i + 1)
+                for i, p in enumerate(payloads)
+            ]
+        )
     assert not any(p.transport.reading for p in publishers)
     assert len(world.session("s").queue) < 60
     got: list[bytes] = []
@@ -335,7 +363,9 @@ def test_who_goes_on_slowly_loses_nothing(version: int, qos: int, mixed: bool, m
     assert [[p for p in got if p.startswith(b"%d-" % n)] for n in range(3)] == want
     assert world.counters.dropped_queue_full == 0
     assert all(p.transport.reading for p in publishers)
-    assert [len([a for a in p.take() if isinstance(a, Puback | Pubrec)]) for p in publishers] == [300] * 3
+    assert [len([a for a in p.take() if isinstance(a, Puback | Pubrec)]) for p in publishers] == [
+        300
+    ] * 3
 
 
 def test_a_publisher_that_was_held_and_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""What of MQTT 5 depends on how a broker is set up: aliases, windows, what is not offered, reasons, redirection, limits."""
+"""What of MQTT 5 depends on how a broker is set up: aliases, windows, what is not offered, reasons,
+redirection, limits."""
 
 from __future__ import annotations
 
@@ -65,7 +66,13 @@ class Reader:
 
 
 def acknowledge(client: FakeClient, packets: list[Packet]) -> None:
-    client.send(*(Puback(p.packet_id) for p in packets if isinstance(p, Publish) and p.qos == 1 and p.packet_id))
+    client.send(
+        *(
+            Puback(p.packet_id)
+            for p in packets
+            if isinstance(p, Publish) and p.qos == 1 and p.packet_id
+        )
+    )
 
 
 def test_a_topic_goes_out_once() -> None:
@@ -75,7 +82,8 @@ def test_a_topic_goes_out_once() -> None:
     publisher = world.connect("p")
     for number in range(3):
         publisher.publish(TOPIC, b"%d" % number, 1, properties={Property.CONTENT_TYPE: "text"})
-    # At QoS 0 what may go out byte for byte does; what has to be encoded anew anyway takes the alias.
+    # At QoS 0 what may go out byte for byte does; what has to be encoded anew anyway takes the
+    # alias.
     expiring = {Property.CONTENT_TYPE: "text", Property.MESSAGE_EXPIRY_INTERVAL: 60}
     publisher.publish(TOPIC, b"3", 0, properties=expiring)
     publisher.publish(TOPIC, b"4", 0, properties={Property.CONTENT_TYPE: "text"})
@@ -94,7 +102,9 @@ def test_a_topic_goes_out_once() -> None:
     ("options", "config"),
     [({}, {}), ({Property.TOPIC_ALIAS_MAXIMUM: 0}, {}), (ALIASES, {"topic_aliases_out": 0})],
 )
-def test_no_alias_for_who_takes_none_and_when_switched_off(options: Properties, config: dict[str, Any]) -> None:
+def test_no_alias_for_who_takes_none_and_when_switched_off(
+    options: Properties, config: dict[str, Any]
+) -> None:
     world = World(**config)
     subscriber = world.connect("s", properties=options)
     subscriber.subscribe("#", qos=1)
@@ -126,7 +136,8 @@ def test_short_topics_and_those_that_come_later_than_the_maximum_keep_their_name
 
 
 def test_an_alias_is_the_connections() -> None:
-    """What is sent again, and what is sent first, on the next connection has its topic (MQTT 5, 3.3.2.3.4)."""
+    """What is sent again, and what is sent first, on the next connection has its topic (MQTT 5,
+    3.3.2.3.4)."""
     world = World()
     keep = {**ALIASES, Property.SESSION_EXPIRY_INTERVAL: 100}
     subscriber = world.connect("s", properties=keep)
@@ -140,7 +151,12 @@ def test_an_alias_is_the_connections() -> None:
     again = world.connect("s", clean=False, properties=keep)
     publisher.publish(TOPIC, b"x", 1)
     packets = again.take_publishes()
-    assert [(p.topic, p.dup) for p in packets] == [(TOPIC, True), (TOPIC, True), (TOPIC, False), ("", False)]
+    assert [(p.topic, p.dup) for p in packets] == [
+        (TOPIC, True),
+        (TOPIC, True),
+        (TOPIC, False),
+        ("", False),
+    ]
     third = world.connect("s", clean=False)  # takes no aliases any more
     assert [p.topic for p in third.take_publishes()] == [TOPIC] * 4
 
@@ -155,7 +171,9 @@ def test_packets_at_qos_0_introduce_no_alias_for_they_may_be_dropped() -> None:
     assert [p.topic for p in subscriber.take_publishes()] == [TOPIC, TOPIC]
 
 
-def test_slow_readers_never_get_an_alias_that_they_were_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_readers_never_get_an_alias_that_they_were_not_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 6000)
     world = World()
     subscriber = world.connect("s", properties=ALIASES)
@@ -163,7 +181,12 @@ def test_slow_readers_never_get_an_alias_that_they_were_not_told(monkeypatch: py
     subscriber.transport.capacity = 100
     publisher = world.connect("p")
     for number in range(200):
-        publisher.publish(f"{TOPIC}/{number % 3}", b"x" * 20, number % 2, properties={Property.CONTENT_TYPE: "text"})
+        publisher.publish(
+            f"{TOPIC}/{number % 3}",
+            b"x" * 20,
+            number % 2,
+            properties={Property.CONTENT_TYPE: "text"},
+        )
     reader = Reader(3)
     packets = subscriber.read()
     for packet in packets:
@@ -206,25 +229,38 @@ def test_the_maximum_packet_size_holds_with_aliases(room: int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.integers(1, 4), st.integers(0, 2), st.booleans(), st.integers(0, 300), st.booleans()),
+        st.tuples(
+            st.integers(1, 4), st.integers(0, 2), st.booleans(), st.integers(0, 300), st.booleans()
+        ),
         min_size=1,
         max_size=40,
     ),
     st.integers(0, 5),
 )
-def test_whatever_is_sent_a_client_makes_the_same_of_it(packets: list[tuple[int, int, bool, int, bool]], maximum: int) -> None:
+def test_whatever_is_sent_a_client_makes_the_same_of_it(
+    packets: list[tuple[int, int, bool, int, bool]], maximum: int
+) -> None:
     aliases = Aliases(maximum)
     reader = Reader(maximum)
     for topic, qos, retain, size, described in packets:
-        properties: Properties | None = {Property.CONTENT_TYPE: "c" * (size % 130)} if described else None
+        properties: Properties | None = (
+            {Property.CONTENT_TYPE: "c" * (size % 130)} if described else None
+        )
         name = "x" * topic * 6
-        plain = Publish(name, b"p" * size, qos, retain, packet_id=7 if qos else None, properties=properties)
+        plain = Publish(
+            name, b"p" * size, qos, retain, packet_id=7 if qos else None, properties=properties
+        )
         encoded = encode_packet(plain, 5)
         sent = aliases.apply(encoded, limits.MAX_PACKET_SIZE)
         found = FakeClientDecoder.decode(sent)
         assert reader.topic(found) == name
         rest = {k: v for k, v in (found.properties or {}).items() if k != Property.TOPIC_ALIAS}
-        assert (found.payload, found.qos, found.retain, found.packet_id) == (plain.payload, qos, retain, plain.packet_id)
+        assert (found.payload, found.qos, found.retain, found.packet_id) == (
+            plain.payload,
+            qos,
+            retain,
+            plain.packet_id,
+        )
         assert rest == (properties or {})
         assert len(sent) <= len(encoded) + GROWTH
 
@@ -282,9 +318,17 @@ def test_a_full_window_counts_for_qos_1_as_well() -> None:
 def test_completed_messages_make_room(one_chunk: bool) -> None:
     world = World(receive_maximum=2)
     client = world.connect()
-    packets: list[Packet] = [Publish("t", b"x", 2, packet_id=1), Publish("t", b"x", 2, packet_id=2), Pubrel(1)]
+    packets: list[Packet] = [
+        Publish("t", b"x", 2, packet_id=1),
+        Publish("t", b"x", 2, packet_id=2),
+        Pubrel(1),
+    ]
     for number in range(3, 30):
-        packets += [Publish("t", b"x", 2, packet_id=number), Pubrel(number - 1), Publish("t", b"x", 1, packet_id=100)]
+        packets += [
+            Publish("t", b"x", 2, packet_id=number),
+            Pubrel(number - 1),
+            Publish("t", b"x", 1, packet_id=100),
+        ]
     if one_chunk:
         client.send(*packets)
     else:
@@ -327,7 +371,9 @@ def test_a_refused_message_takes_no_room() -> None:
     client = world.connect()
     for packet_id in range(1, 10):
         client.publish("$SYS/x", b"x", 2, packet_id)
-    assert [p.reason for p in client.take() if isinstance(p, Pubrec)] == [ReasonCode.NOT_AUTHORIZED] * 9
+    assert [p.reason for p in client.take() if isinstance(p, Pubrec)] == [
+        ReasonCode.NOT_AUTHORIZED
+    ] * 9
 
 
 # ------------------------------------------------------------------ why
@@ -410,9 +456,14 @@ def test_response_information_is_given_to_who_asks() -> None:
     world = World(response_information="answers/%c")
     for asked in (None, 0, 1):
         options = {} if asked is None else {Property.REQUEST_RESPONSE_INFORMATION: asked}
-        found = (world.connect("me", properties=options).connack.properties or {}).get(Property.RESPONSE_INFORMATION)
+        found = (world.connect("me", properties=options).connack.properties or {}).get(
+            Property.RESPONSE_INFORMATION
+        )
         assert found == ("answers/me" if asked else None)
-    plain = World().connect(properties={Property.REQUEST_RESPONSE_INFORMATION: 1}).connack.properties or {}
+    plain = (
+        World().connect(properties={Property.REQUEST_RESPONSE_INFORMATION: 1}).connack.properties
+        or {}
+    )
     assert Property.RESPONSE_INFORMATION not in plain
 
 
@@ -439,20 +490,38 @@ def test_what_is_not_offered_is_announced() -> None:
         ({"retain_available": False}, Publish("t", b"x", 1, True, packet_id=1), 0x9A),
         ({"wildcard_subscriptions": False}, Subscribe(1, [SubscriptionRequest("a/+", 0)]), 0xA2),
         ({"wildcard_subscriptions": False}, Subscribe(1, [SubscriptionRequest("#", 0)]), 0xA2),
-        ({"wildcard_subscriptions": False}, Subscribe(1, [SubscriptionRequest("$share/g/a/#", 0)]), 0xA2),
-        ({"shared_subscriptions": False}, Subscribe(1, [SubscriptionRequest("$share/g/a", 0)]), 0x9E),
+        (
+            {"wildcard_subscriptions": False},
+            Subscribe(1, [SubscriptionRequest("$share/g/a/#", 0)]),
+            0xA2,
+        ),
+        (
+            {"shared_subscriptions": False},
+            Subscribe(1, [SubscriptionRequest("$share/g/a", 0)]),
+            0x9E,
+        ),
         (
             {"subscription_identifiers": False},
             Subscribe(1, [SubscriptionRequest("a", 0)], {Property.SUBSCRIPTION_IDENTIFIER: [1]}),
             0xA1,
         ),
-        ({"topic_alias_maximum": 0}, Publish("t", b"x", properties={Property.TOPIC_ALIAS: 1}), 0x94),
-        ({"topic_alias_maximum": 5}, Publish("t", b"x", properties={Property.TOPIC_ALIAS: 6}), 0x94),
+        (
+            {"topic_alias_maximum": 0},
+            Publish("t", b"x", properties={Property.TOPIC_ALIAS: 1}),
+            0x94,
+        ),
+        (
+            {"topic_alias_maximum": 5},
+            Publish("t", b"x", properties={Property.TOPIC_ALIAS: 6}),
+            0x94,
+        ),
         ({"max_qos": 1}, Publish("t", b"x", 2, packet_id=1), 0x9B),
         ({"max_packet_size": 100}, Publish("t", b"x" * 100), 0x95),
     ],
 )
-def test_who_uses_it_all_the_same_is_disconnected(config: dict[str, Any], packet: Packet, code: int) -> None:
+def test_who_uses_it_all_the_same_is_disconnected(
+    config: dict[str, Any], packet: Packet, code: int
+) -> None:
     """MQTT-3.2.2-11, -14; 3.2.2.3.11 to .13; MQTT-3.3.2-9; MQTT-3.2.2-15."""
     world = World(**config)
     client = world.connect()
@@ -460,7 +529,8 @@ def test_who_uses_it_all_the_same_is_disconnected(config: dict[str, Any], packet
     assert client.last_reason() == code
     assert client.closed
     assert not world.counters.published
-    World().connect().send(packet)  # by default all of it is offered, but for an alias beyond the maximum
+    # By default all of it is offered, but for an alias beyond the maximum.
+    World().connect().send(packet)
 
 
 @pytest.mark.parametrize("version", [3, 4])
@@ -499,7 +569,9 @@ def test_text_goes_through_with_its_indicator(payload: bytes, qos: int) -> None:
     assert (found.payload, found.properties) == (payload, described)
 
 
-@pytest.mark.parametrize("payload", [b"\xff", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80", b"\xc3"])
+@pytest.mark.parametrize(
+    "payload", [b"\xff", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80", b"\xc3"]
+)
 def test_what_is_no_text_is_refused(payload: bytes) -> None:
     world = World()
     subscriber = world.connect("s")
@@ -507,7 +579,10 @@ def test_what_is_no_text_is_refused(payload: bytes) -> None:
     client = world.connect("p")
     client.publish("t", payload, 1, properties=TEXT)
     client.publish("t", payload, 2, 2, properties=TEXT)
-    assert client.take() == [Puback(1, ReasonCode.PAYLOAD_FORMAT_INVALID), Pubrec(2, ReasonCode.PAYLOAD_FORMAT_INVALID)]
+    assert client.take() == [
+        Puback(1, ReasonCode.PAYLOAD_FORMAT_INVALID),
+        Pubrec(2, ReasonCode.PAYLOAD_FORMAT_INVALID),
+    ]
     client.publish("t", payload, properties={Property.PAYLOAD_FORMAT_INDICATOR: 0})
     assert subscriber.payloads() == [payload]
     client.publish("t", payload, properties=TEXT)
@@ -521,7 +596,12 @@ def test_a_will_that_is_no_text() -> None:
     client = World().open()
     client.send(connect_packet(will=Will("t", b"\xff", properties=TEXT)))
     assert client.last_reason() == ReasonCode.PAYLOAD_FORMAT_INVALID
-    assert World(check_payload_format=False).connect(will=Will("t", b"\xff", properties=TEXT)).connack.code == 0
+    assert (
+        World(check_payload_format=False)
+        .connect(will=Will("t", b"\xff", properties=TEXT))
+        .connack.code
+        == 0
+    )
 
 
 def test_a_will_keeps_what_describes_it() -> None:
@@ -559,7 +639,10 @@ def test_a_shared_subscription_has_an_identifier() -> None:
     member.subscribe("t", qos=1, properties={Property.SUBSCRIPTION_IDENTIFIER: [5]})
     for qos in (0, 1):
         world.connect("p").publish("t", b"x", qos)
-        found = [(p.properties or {}).get(Property.SUBSCRIPTION_IDENTIFIER) for p in member.take_publishes()]
+        found = [
+            (p.properties or {}).get(Property.SUBSCRIPTION_IDENTIFIER)
+            for p in member.take_publishes()
+        ]
         assert sorted(map(str, found)) == ["[300]", "[5]"]
 
 
@@ -571,14 +654,22 @@ def test_queued_and_retained_messages_expire() -> None:
     subscriber.vanish()
     publisher = world.connect("p")
     for seconds in (10, 100):
-        publisher.publish("t", b"%d" % seconds, 1, retain=True, properties={Property.MESSAGE_EXPIRY_INTERVAL: seconds})
+        publisher.publish(
+            "t",
+            b"%d" % seconds,
+            1,
+            retain=True,
+            properties={Property.MESSAGE_EXPIRY_INTERVAL: seconds},
+        )
     world.advance(30)
     again = world.connect("s", clean=False, properties=keep)
     (found,) = again.take_publishes()
     assert (found.payload, found.properties) == (b"100", {Property.MESSAGE_EXPIRY_INTERVAL: 70})
     late = world.connect("late")
     late.subscribe("t")
-    assert [(p.payload, p.properties) for p in late.take_publishes()] == [(b"100", {Property.MESSAGE_EXPIRY_INTERVAL: 70})]
+    assert [(p.payload, p.properties) for p in late.take_publishes()] == [
+        (b"100", {Property.MESSAGE_EXPIRY_INTERVAL: 70})
+    ]
     world.advance(100)
     latest = world.connect("latest")
     latest.subscribe("t")
@@ -593,7 +684,9 @@ def test_everybody_is_sent_elsewhere(permanent: bool, code: int) -> None:
     world = World(server_reference="other.example:1883", redirect_permanent=permanent)
     client = world.open()
     client.send(connect_packet())
-    assert client.take() == [Connack(False, code, {Property.SERVER_REFERENCE: "other.example:1883"})]
+    assert client.take() == [
+        Connack(False, code, {Property.SERVER_REFERENCE: "other.example:1883"})
+    ]
     old = world.open(4)
     old.send(connect_packet("old", 4))
     assert old.take() == [Connack(False, 3)]
@@ -660,8 +753,12 @@ def test_connections_are_counted_again_after_authentication() -> None:
 def test_the_count_is_right_whatever_becomes_of_clients() -> None:
     world = World()
     tiny = world.open()
-    tiny.send(connect_packet("tiny", properties={Property.MAXIMUM_PACKET_SIZE: 6}))  # smaller than its CONNACK
-    clients = [world.connect(str(n % 5), properties={Property.SESSION_EXPIRY_INTERVAL: n % 2}) for n in range(20)]
+    # It takes no packet as large as its CONNACK.
+    tiny.send(connect_packet("tiny", properties={Property.MAXIMUM_PACKET_SIZE: 6}))
+    clients = [
+        world.connect(str(n % 5), properties={Property.SESSION_EXPIRY_INTERVAL: n % 2})
+        for n in range(20)
+    ]
     clients[15].disconnect()
     clients[16].vanish()
     clients[17].send(b"\xf1\x00")
@@ -744,7 +841,11 @@ def test_every_option_is_read() -> None:
     found = read_options(section)
     assert len(found) == len(section)
     config = World(**found).node.config
-    assert (config.max_inflight_messages, config.redirect_permanent, config.connection_rate) == (5, True, 9.5)
+    assert (config.max_inflight_messages, config.redirect_permanent, config.connection_rate) == (
+        5,
+        True,
+        9.5,
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""PUBLISH both ways: QoS 0, 1 and 2, topic names, aliases, properties, flow control (MQTT 3.3 to 3.7, 4.3, 4.9)."""
+"""PUBLISH both ways: QoS 0, 1 and 2, topic names, aliases, properties, flow control (MQTT 3.3 to
+3.7, 4.3, 4.9)."""
 
 from __future__ import annotations
 
@@ -42,8 +43,11 @@ def packet_ids(packets: list[Publish]) -> list[int | None]:
 @pytest.mark.parametrize("version", [3, 4, 5])
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_delivered_at_the_lower_qos_and_answered(qos: int, granted: int, version: int, to: int) -> None:
-    """MQTT-3.8.4-8: min(published, granted); the same on the way without and with a cached route."""
+def test_delivered_at_the_lower_qos_and_answered(
+    qos: int, granted: int, version: int, to: int
+) -> None:
+    """MQTT-3.8.4-8: min(published, granted); the same on the way without and with a cached
+    route."""
     world = World()
     publisher, subscriber = world.connect("p", version), world.connect("s", to)
     assert subscriber.subscribe("t", qos=granted) == [granted]
@@ -54,7 +58,9 @@ def test_delivered_at_the_lower_qos_and_answered(qos: int, granted: int, version
             publisher.send(Pubrel(number))
             assert publisher.take() == [Pubcomp(number)]
         least = min(qos, granted)
-        assert subscriber.take() == [Publish("t", b"x%d" % number, least, packet_id=number if least else None)]
+        assert subscriber.take() == [
+            Publish("t", b"x%d" % number, least, packet_id=number if least else None)
+        ]
     assert world.counters.published == 3
     assert world.counters.delivered == 3
 
@@ -68,13 +74,14 @@ def test_flags_of_the_publisher_do_not_travel(version: int) -> None:
     publisher.publish("t", b"3", 1, retain=True, packet_id=3)
     publisher.publish("t", b"4", 0, retain=True)
     assert [(p.payload, p.dup, p.retain) for p in subscriber.take_publishes()] == [
-        *((b"%d" % n, False, False) for n in (1, 2, 3, 4)),
+        *((b"%d" % n, False, False) for n in (1, 2, 3, 4))
     ]
 
 
 @ALL
 def test_qos_2_is_delivered_once(version: int) -> None:
-    """MQTT-4.3.3-10 and -11: until PUBREL a repetition is answered, not delivered; after it the identifier is a new message."""
+    """MQTT-4.3.3-10 and -11: until PUBREL a repetition is answered, not delivered; after it the
+    identifier is a new message."""
     _, publisher, subscriber = pair(version)
     publisher.publish("t", b"1", 2)
     publisher.publish("t", b"1", 2, dup=True)
@@ -110,7 +117,9 @@ def test_qos_2_towards_the_subscriber(version: int) -> None:
     subscriber.send(Pubcomp(1))
     assert subscriber.take() == []
     subscriber.send(Pubrec(1))
-    assert subscriber.take() == [Pubrel(1, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if version == 5 else 0)]
+    assert subscriber.take() == [
+        Pubrel(1, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if version == 5 else 0)
+    ]
 
 
 def test_negative_acknowledgements_end_the_exchange() -> None:
@@ -119,7 +128,9 @@ def test_negative_acknowledgements_end_the_exchange() -> None:
     publisher.publish("t", b"1", 2)
     publisher.publish("t", b"2", 1, packet_id=2)
     subscriber.take()
-    subscriber.send(Pubrec(1, ReasonCode.QUOTA_EXCEEDED), Puback(2, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR))
+    subscriber.send(
+        Pubrec(1, ReasonCode.QUOTA_EXCEEDED), Puback(2, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+    )
     assert subscriber.take() == []
     assert not world.session("s").inflight
     subscriber.send(Pubrec(1, ReasonCode.QUOTA_EXCEEDED))
@@ -184,7 +195,13 @@ def test_sixty_five_thousand_unacknowledged_qos_2_publishes() -> None:
 def test_bad_topic_names(version: int, topic: bytes, qos: int) -> None:
     """MQTT-3.3.2-1, -2, MQTT-1.5.4-1, -2: only the one who said it is closed."""
     world, publisher, subscriber = pair(version)
-    body = len(topic).to_bytes(2, "big") + topic + (b"\0\1" if qos else b"") + (b"\0" if version == 5 else b"") + b"xy"
+    body = (
+        len(topic).to_bytes(2, "big")
+        + topic
+        + (b"\0\1" if qos else b"")
+        + (b"\0" if version == 5 else b"")
+        + b"xy"
+    )
     publisher.send(bytes((0x30 | qos << 1, len(body))) + body)
     assert publisher.closed
     assert subscriber.take() == []
@@ -208,7 +225,8 @@ def test_too_many_levels(version: int, qos: int) -> None:
 @ALL
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_dollar_topics_are_the_brokers_own(version: int, qos: int) -> None:
-    """MQTT-4.7.2-1: refused and counted each time, also once the broker itself has published there."""
+    """MQTT-4.7.2-1: refused and counted each time, also once the broker itself has published
+    there."""
     world, publisher, _ = pair(version)
     watcher = world.connect("w")
     watcher.subscribe("$SYS/#", "$x/+")
@@ -221,12 +239,16 @@ def test_dollar_topics_are_the_brokers_own(version: int, qos: int) -> None:
             publisher.send(Pubrel(number), Pubrel(number + 10))
     assert watcher.payloads() == [b"1", b"2", b"3"]
     assert world.counters.publish_refused == 6
-    reasons = {getattr(p, "reason", None) for p in publisher.take() if isinstance(p, Puback | Pubrec)}
+    reasons = {
+        getattr(p, "reason", None) for p in publisher.take() if isinstance(p, Puback | Pubrec)
+    }
     assert reasons == (set() if qos == 0 else {ReasonCode.NOT_AUTHORIZED if version == 5 else 0})
     assert not publisher.closed
 
 
-def test_very_long_topics_and_very_many_do_not_stay_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_long_topics_and_very_many_do_not_stay_in_the_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(limits, "ROUTE_CACHE", 10)
     world, publisher, subscriber = pair(qos=1)
     for number in range(25):
@@ -236,7 +258,9 @@ def test_very_long_topics_and_very_many_do_not_stay_in_the_cache(monkeypatch: py
     assert subscriber.payloads() == [b"%d" % n for n in range(25) for _ in (1, 2)]
 
 
-def test_routes_to_very_many_receivers_do_not_stay_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_routes_to_very_many_receivers_do_not_stay_in_the_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(limits, "ROUTE_CACHE_DELIVERIES", 10)
     world = World()
     clients = [world.connect(f"c{n}") for n in range(4)]
@@ -296,7 +320,9 @@ def test_message_expiry_tells_the_remaining_time() -> None:
     publisher.publish("t", b"never", 1)
     world.advance(12)
     subscriber = world.connect("s", clean=False, properties=keep)
-    left = [(p.payload, (p.properties or {}).get(P.MESSAGE_EXPIRY_INTERVAL)) for p in subscriber.inbox]
+    left = [
+        (p.payload, (p.properties or {}).get(P.MESSAGE_EXPIRY_INTERVAL)) for p in subscriber.inbox
+    ]
     assert left == [(b"30", 18), (b"%d" % 0xFFFFFFFF, 0xFFFFFFFF - 12), (b"never", None)]
     assert world.counters.expired == 1
 
@@ -320,13 +346,24 @@ def test_topic_alias() -> None:
     publisher.publish("u", b"3", 1, properties=dict(alias))
     publisher.publish("", b"4", 2, packet_id=2, properties={**alias, P.CONTENT_TYPE: "c"})
     assert [(p.topic, p.payload, p.properties) for p in subscriber.take_publishes()] == [
-        *(("t", b"1", None), ("t", b"2", None), ("u", b"3", None), ("u", b"4", {P.CONTENT_TYPE: "c"})),
+        *(
+            ("t", b"1", None),
+            ("t", b"2", None),
+            ("u", b"3", None),
+            ("u", b"4", {P.CONTENT_TYPE: "c"}),
+        )
     ]
 
 
 @pytest.mark.parametrize(
     ("alias", "reason"),
-    [(9, 0x82), (0, 0x94), (limits.TOPIC_ALIAS_MAXIMUM + 1, 0x94), (65535, 0x94), (limits.TOPIC_ALIAS_MAXIMUM, 0x82)],
+    [
+        (9, 0x82),
+        (0, 0x94),
+        (limits.TOPIC_ALIAS_MAXIMUM + 1, 0x94),
+        (65535, 0x94),
+        (limits.TOPIC_ALIAS_MAXIMUM, 0x82),
+    ],
 )
 def test_bad_topic_alias(alias: int, reason: int) -> None:
     _, publisher, _ = pair()
@@ -423,15 +460,25 @@ def test_maximum_qos() -> None:
 @pytest.mark.parametrize("sender", [3, 4, 5])
 @pytest.mark.parametrize("receiver", [3, 4, 5])
 @given(
-    messages=st.lists(st.tuples(st.sampled_from(["a", "b/c", "é", "$d"]), st.binary(max_size=200), st.integers(0, 2))),
+    messages=st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b/c", "é", "$d"]), st.binary(max_size=200), st.integers(0, 2)
+        )
+    ),
     places=st.lists(st.integers(0, 5000), max_size=8),
 )
-def test_streams_between_versions(sender: int, receiver: int, messages: list, places: list[int]) -> None:
-    """Order per publisher over all topics and QoS of an always ready subscriber; every byte as it was."""
+def test_streams_between_versions(
+    sender: int, receiver: int, messages: list, places: list[int]
+) -> None:
+    """Order per publisher over all topics and QoS of an always ready subscriber; every byte as it
+    was."""
     world = World()
     publisher, subscriber = world.connect("p", sender), world.connect("s", receiver)
     subscriber.subscribe("#", qos=2)
-    packets = [Publish(t, body, qos, packet_id=n + 1 if qos else None) for n, (t, body, qos) in enumerate(messages)]
+    packets = [
+        Publish(t, body, qos, packet_id=n + 1 if qos else None)
+        for n, (t, body, qos) in enumerate(messages)
+    ]
     publisher.chunks(cut(b"".join(encode_packet(p, sender) for p in packets), places))
     got = [(p.topic, p.payload, p.qos) for p in subscriber.take_publishes()]
     assert got == [m for m in messages if m[0] != "$d"]

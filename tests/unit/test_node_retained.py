@@ -25,7 +25,10 @@ def test_a_new_subscription_gets_them(qos: int, granted: int, version: int) -> N
     client = world.connect("s", version)
     client.send(Subscribe(1, [SubscriptionRequest("a/+", granted)]))
     least = min(qos, granted)
-    assert client.take() == [Suback(1, [granted]), Publish("a/b", b"kept", least, True, packet_id=1 if least else None)]
+    assert client.take() == [
+        Suback(1, [granted]),
+        Publish("a/b", b"kept", least, True, packet_id=1 if least else None),
+    ]
 
 
 def test_the_last_one_counts_also_at_qos_0() -> None:
@@ -63,7 +66,9 @@ def test_not_retained_messages_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("handling", "first", "second"), [(0, [b"x"], [b"x"]), (1, [b"x"], []), (2, [], [])], ids=["send", "if new", "never"]
+    ("handling", "first", "second"),
+    [(0, [b"x"], [b"x"]), (1, [b"x"], []), (2, [], [])],
+    ids=["send", "if new", "never"],
 )
 def test_retain_handling(handling: int, first: list, second: list) -> None:
     """MQTT-3.3.1-9 to -11."""
@@ -97,7 +102,11 @@ def test_several_filters_of_one_packet() -> None:
     client.send(
         Subscribe(
             1,
-            [SubscriptionRequest("#", 1), SubscriptionRequest("b/+", 0), SubscriptionRequest("/" * 201, 0)],
+            [
+                SubscriptionRequest("#", 1),
+                SubscriptionRequest("b/+", 0),
+                SubscriptionRequest("/" * 201, 0),
+            ],
             {P.SUBSCRIPTION_IDENTIFIER: [300]},
         )
     )
@@ -140,11 +149,15 @@ def test_they_expire() -> None:
     """MQTT-3.3.2-5, -6."""
     world = World()
     publisher = world.connect("p")
-    publisher.publish("t", b"x", retain=True, properties={P.MESSAGE_EXPIRY_INTERVAL: 10, P.CONTENT_TYPE: "c"})
+    publisher.publish(
+        "t", b"x", retain=True, properties={P.MESSAGE_EXPIRY_INTERVAL: 10, P.CONTENT_TYPE: "c"}
+    )
     world.advance(4)
     client = world.connect("s")
     client.subscribe("t")
-    assert [p.properties for p in client.take_publishes()] == [{P.MESSAGE_EXPIRY_INTERVAL: 6, P.CONTENT_TYPE: "c"}]
+    assert [p.properties for p in client.take_publishes()] == [
+        {P.MESSAGE_EXPIRY_INTERVAL: 6, P.CONTENT_TYPE: "c"}
+    ]
     world.advance(6)
     client.subscribe("t")
     assert client.take() == []

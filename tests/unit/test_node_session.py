@@ -1,4 +1,5 @@
-"""Sessions over several connections: what is kept, what is repeated, in which order, how much (MQTT 3.1.2.4, 4.1, 4.4, 4.6)."""
+"""Sessions over several connections: what is kept, what is repeated, in which order, how much (MQTT
+3.1.2.4, 4.1, 4.4, 4.6)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ def come(world: World, version: int = 5, **properties: int) -> FakeClient:
     """The client "a" of a session that stays for long."""
     options = None
     if version == 5:
-        options = {P.SESSION_EXPIRY_INTERVAL: 1000} | {P[name.upper()]: value for name, value in properties.items()}
+        options = {P.SESSION_EXPIRY_INTERVAL: 1000} | {
+            P[name.upper()]: value for name, value in properties.items()
+        }
     return world.connect("a", version, clean=False, properties=options)
 
 
@@ -44,7 +47,8 @@ def test_messages_wait_for_a_client_that_is_away(version: int) -> None:
 
 @ALL
 def test_unacknowledged_messages_are_repeated(version: int) -> None:
-    """MQTT-4.4.0-1, -2, MQTT-3.3.1-1, MQTT-4.6.0-1: same identifiers and order, DUP, before what waited.
+    """MQTT-4.4.0-1, -2, MQTT-3.3.1-1, MQTT-4.6.0-1: same identifiers and order, DUP, before what
+    waited.
 
     PUBREL once PUBREC came.
     """
@@ -61,7 +65,13 @@ def test_unacknowledged_messages_are_repeated(version: int) -> None:
     publisher.publish("t", b"6", 1, packet_id=6)
     for again in (False, True):
         client = come(world, version)
-        assert told(client.inbox) == [(b"2", 2, True), (b"3", 3, True), Pubrel(4), (b"5", 5, True), (b"6", 6, again)]
+        assert told(client.inbox) == [
+            (b"2", 2, True),
+            (b"3", 3, True),
+            Pubrel(4),
+            (b"5", 5, True),
+            (b"6", 6, again),
+        ]
         client.vanish()
     client = come(world, version)
     client.take()
@@ -73,7 +83,9 @@ def test_unacknowledged_messages_are_repeated(version: int) -> None:
 
 @ALL
 @pytest.mark.parametrize("state", range(4))
-def test_qos_2_of_the_publisher_over_a_reconnection_in_every_state(version: int, state: int) -> None:
+def test_qos_2_of_the_publisher_over_a_reconnection_in_every_state(
+    version: int, state: int
+) -> None:
     """MQTT-4.3.3: whatever of the exchange was lost, the message is delivered once."""
     world = World()
     subscriber = world.connect("s")
@@ -106,7 +118,7 @@ def test_a_session_of_another_version_goes_on() -> None:
     assert client.inbox == [Publish("t", b"x", 1, dup=True, packet_id=1)]
     client = come(world, 5)
     assert client.inbox == [
-        Publish("t", b"x", 1, False, True, 1, {P.SUBSCRIPTION_IDENTIFIER: [7], P.CONTENT_TYPE: "c"}),
+        Publish("t", b"x", 1, False, True, 1, {P.SUBSCRIPTION_IDENTIFIER: [7], P.CONTENT_TYPE: "c"})
     ]
     client.inbox = []
     world.connect("p").publish("t", b"y")
@@ -114,7 +126,8 @@ def test_a_session_of_another_version_goes_on() -> None:
 
 
 def test_a_smaller_receive_maximum_on_reconnection() -> None:
-    """MQTT-3.3.4-9: what was in flight waits with its identifier; PUBRELs are not counted as messages but as places."""
+    """MQTT-3.3.4-9: what was in flight waits with its identifier; PUBRELs are not counted as
+    messages but as places."""
     world = World()
     client = come(world)
     client.subscribe("t", qos=2)
@@ -245,7 +258,8 @@ def overrun(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[FakeClient, 
 
 
 def test_a_window_that_is_full_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connected client that does not acknowledge: bounded, and its publisher is held back for HOLD_TIME at most."""
+    """A connected client that does not acknowledge: bounded, and its publisher is held back for
+    HOLD_TIME at most."""
     monkeypatch.setattr(limits, "MAX_QUEUED", 20)
     world = World()
     client, publisher = overrun(world, monkeypatch)
@@ -264,7 +278,9 @@ def test_a_window_that_is_full_queues(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("stopped", [0.6, 0.9, 3.0])
-def test_a_broker_that_was_stopped_reads_before_it_judges(monkeypatch: pytest.MonkeyPatch, stopped: float) -> None:
+def test_a_broker_that_was_stopped_reads_before_it_judges(
+    monkeypatch: pytest.MonkeyPatch, stopped: float
+) -> None:
     world = World()
     client, _ = overrun(world, monkeypatch)
     world.now += stopped
@@ -307,8 +323,11 @@ def test_many_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     ),
     st.sampled_from([4, 5]),
 )
-def test_exactly_once_and_in_order_whatever_breaks(events: list[tuple[str, int]], version: int) -> None:
-    """A correct client gets each QoS 2 message once and each QoS 1 message at least once, in order, over any reconnections."""
+def test_exactly_once_and_in_order_whatever_breaks(
+    events: list[tuple[str, int]], version: int
+) -> None:
+    """A correct client gets each QoS 2 message once and each QoS 1 message at least once, in order,
+    over any reconnections."""
     world = World()
     publisher = world.connect("p")
     client = Receiver(world, version, 65535)

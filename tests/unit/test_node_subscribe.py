@@ -23,7 +23,20 @@ from broker.wire import (
 ALL = pytest.mark.parametrize("version", [3, 4, 5])
 P = Property
 
-BAD_FILTERS = ["", "a#", "#/a", "a/#/b", "+a", "a/b+/c", "##", "$share/", "$share/g", "$share/g/", "$share//a", "$share/+/a"]
+BAD_FILTERS = [
+    "",
+    "a#",
+    "#/a",
+    "a/#/b",
+    "+a",
+    "a/b+/c",
+    "##",
+    "$share/",
+    "$share/g",
+    "$share/g/",
+    "$share//a",
+    "$share/+/a",
+]
 
 TOO_DEEP = "/" * limits.MAX_TOPIC_LEVELS
 
@@ -34,7 +47,8 @@ def ids(packet: Publish) -> list[int]:
 
 @ALL
 def test_codes_in_order(version: int) -> None:
-    """MQTT-3.8.4-1 to -8: one code for each filter, with the packet's identifier; one that is refused hurts no other."""
+    """MQTT-3.8.4-1 to -8: one code for each filter, with the packet's identifier; one that is
+    refused hurts no other."""
     world = World()
     client = world.connect("a", version)
     asked = (("a", 2), (TOO_DEEP, 1), ("c/+", 0), ("$share/g/" + TOO_DEEP, 2), ("#", 1))
@@ -49,9 +63,12 @@ def test_codes_in_order(version: int) -> None:
 @ALL
 @pytest.mark.parametrize("topic_filter", BAD_FILTERS)
 @pytest.mark.parametrize("kind", ["SUBSCRIBE", "UNSUBSCRIBE"])
-def test_an_ill_formed_filter_closes_the_connection(version: int, topic_filter: str, kind: str) -> None:
-    """MQTT-4.7.1-1, -2, MQTT-4.7.3-1, MQTT-4.8.2-1, -2, MQTT-4.13.1-1; nothing of the packet counts. Before MQTT 5 `$share` is a
-    name as any other: such a filter is well formed, and refused."""
+def test_an_ill_formed_filter_closes_the_connection(
+    version: int, topic_filter: str, kind: str
+) -> None:
+    """MQTT-4.7.1-1, -2, MQTT-4.7.3-1, MQTT-4.8.2-1, -2, MQTT-4.13.1-1; nothing of the packet
+    counts. Before MQTT 5 `$share` is a name as any other: such a filter is well formed, and
+    refused."""
     world = World()
     client = world.connect("a", version)
     client.send(
@@ -128,7 +145,10 @@ def test_a_second_subscription_with_the_same_filter_replaces_the_first(version: 
     assert client.subscribe("t", qos=0) == [0]
     client.publish("t", b"x", 0)
     client.publish("t", b"y", 1)
-    assert [(p.payload, p.qos) for p in client.take() if isinstance(p, Publish)] == [(b"x", 0), (b"y", 0)]
+    assert [(p.payload, p.qos) for p in client.take() if isinstance(p, Publish)] == [
+        (b"x", 0),
+        (b"y", 0),
+    ]
     assert len(world.session("a").subscriptions) == 1
 
 
@@ -205,7 +225,8 @@ def test_no_local_survives_reconnection() -> None:
 
 
 def test_retain_as_published() -> None:
-    """MQTT-3.8.3 (Retain As Published), MQTT-3.3.1-12, -13; also with an overlapping subscription without it."""
+    """MQTT-3.8.3 (Retain As Published), MQTT-3.3.1-12, -13; also with an overlapping subscription
+    without it."""
     world = World()
     plain, keeps, both = (world.connect(n) for n in ("plain", "keeps", "both"))
     plain.subscribe("t", qos=1)
@@ -234,7 +255,14 @@ def test_no_local_on_a_shared_subscription() -> None:
 @pytest.mark.parametrize(
     ("topic_filter", "topics"),
     [
-        ("sport/tennis/player1/#", ["sport/tennis/player1", "sport/tennis/player1/ranking", "sport/tennis/player1/score/x"]),
+        (
+            "sport/tennis/player1/#",
+            [
+                "sport/tennis/player1",
+                "sport/tennis/player1/ranking",
+                "sport/tennis/player1/score/x",
+            ],
+        ),
         ("sport/#", ["sport", "sport/", "sport/a/b"]),
         ("#", ["a", "/", "a/b"]),
         ("+/tennis/#", ["sport/tennis", "/tennis/x"]),
@@ -274,7 +302,9 @@ def test_leading_wildcards_do_not_match_dollar_topics() -> None:
 # ---------------------------------------------------------------- shared subscriptions
 
 
-def members(world: World, count: int, topic_filter: str = "$share/g/t", qos: int = 2, **options) -> list[FakeClient]:
+def members(
+    world: World, count: int, topic_filter: str = "$share/g/t", qos: int = 2, **options
+) -> list[FakeClient]:
     clients = [world.connect(f"m{n}", **options) for n in range(count)]
     for client in clients:
         client.subscribe(topic_filter, qos=qos)
@@ -339,13 +369,15 @@ def test_members_that_are_away_or_behind_are_passed_over() -> None:
     ready.vanish()
     behind.vanish()
     publisher.publish("t", b"late", 1, packet_id=20)
-    assert sum(len(world.session(f"m{n}").queue) for n in range(3)) == 2  # one of them waits for "full"
+    # One of them waits for "full".
+    assert sum(len(world.session(f"m{n}").queue) for n in range(3)) == 2
 
 
 @pytest.mark.parametrize("leave", ["disconnect", "vanish", "expiry", "clean start"])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_messages_of_a_member_that_leaves(qos: int, leave: str) -> None:
-    """4.8.2: what waited, and what was not acknowledged at QoS 1, goes to another; not what was sent at QoS 2 (MQTT-4.8.2-5)."""
+    """4.8.2: what waited, and what was not acknowledged at QoS 1, goes to another; not what was
+    sent at QoS 2 (MQTT-4.8.2-5)."""
     world = World()
     options = {P.RECEIVE_MAXIMUM: 2}
     if leave in ("expiry", "clean start"):
@@ -369,7 +401,9 @@ def test_messages_of_a_member_that_leaves(qos: int, leave: str) -> None:
             world.connect("m0")
     # At QoS 1 the third was sent when the first was acknowledged.
     expected = [b"2", b"3", b"4", b"5"] if qos == 1 else [b"3", b"4", b"5"]
-    assert [(p.payload, p.qos, p.dup) for p in other.take_publishes()] == [(body, qos, False) for body in expected]
+    assert [(p.payload, p.qos, p.dup) for p in other.take_publishes()] == [
+        (body, qos, False) for body in expected
+    ]
 
 
 def test_messages_of_the_last_member_are_gone_with_it() -> None:

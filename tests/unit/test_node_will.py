@@ -34,15 +34,34 @@ def test_what_a_will_looks_like() -> None:
         world.connect("a", will=Will("will/a", b"gone", qos, False, dict(properties))).vanish()
         (packet,) = watcher.take_publishes()
         del packet.properties[P.MESSAGE_EXPIRY_INTERVAL]
-        expected = {k: v for k, v in properties.items() if k not in (P.WILL_DELAY_INTERVAL, P.MESSAGE_EXPIRY_INTERVAL)}
-        assert (packet.topic, packet.payload, packet.qos, packet.retain) == ("will/a", b"gone", qos, False)
+        expected = {
+            k: v
+            for k, v in properties.items()
+            if k not in (P.WILL_DELAY_INTERVAL, P.MESSAGE_EXPIRY_INTERVAL)
+        }
+        assert (packet.topic, packet.payload, packet.qos, packet.retain) == (
+            "will/a",
+            b"gone",
+            qos,
+            False,
+        )
         assert packet.properties == expected
     assert world.counters.wills == 3
 
 
 @ALL
 @pytest.mark.parametrize(
-    "end", ["vanish", "keep-alive", "garbage", "protocol error", "take-over", "slow", "disconnect 0x04", "disconnect 0x81"]
+    "end",
+    [
+        "vanish",
+        "keep-alive",
+        "garbage",
+        "protocol error",
+        "take-over",
+        "slow",
+        "disconnect 0x04",
+        "disconnect 0x81",
+    ],
 )
 def test_wills_of_connections_that_end_otherwise(version: int, end: str) -> None:
     """MQTT-3.1.2-8 and 3.1.2.5; DISCONNECT with anything but 0x00 (MQTT-3.1.2-10, 3.14.4)."""
@@ -121,7 +140,9 @@ def delayed(world: World, delay: int, expiry: int, clean: bool = True) -> FakeCl
     )
 
 
-@pytest.mark.parametrize(("delay", "expiry", "due"), [(5, 100, 5), (100, 5, 5), (5, 0xFFFFFFFF, 5), (5, 5, 5), (5, 0, 0)])
+@pytest.mark.parametrize(
+    ("delay", "expiry", "due"), [(5, 100, 5), (100, 5, 5), (5, 0xFFFFFFFF, 5), (5, 5, 5), (5, 0, 0)]
+)
 def test_will_delay(delay: int, expiry: int, due: int) -> None:
     """MQTT-3.1.2-8: after the delay or when the session ends, whichever is first."""
     world, watcher = watched()

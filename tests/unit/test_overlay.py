@@ -1,4 +1,5 @@
-"""Overlays (shortest_paths.py): every broker finds the same trees, they reach everybody, and they are the shortest."""
+"""Overlays (shortest_paths.py): every broker finds the same trees, they reach everybody, and they
+are the shortest."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ A, B, C, D, E = (bytes([n]) * 8 for n in range(1, 6))
 BROKERS = (A, B, C, D, E)
 
 
-def graph(own: bytes, *edges: tuple[bytes, bytes, int], relays: dict[bytes, int] | None = None) -> Graph:
+def graph(
+    own: bytes, *edges: tuple[bytes, bytes, int], relays: dict[bytes, int] | None = None
+) -> Graph:
     found = Graph(own)
     for one, other, cost in edges:
         found.post(one, other, cost)
@@ -104,7 +107,9 @@ def test_costs_that_lie_are_bounded() -> None:
     assert found.tree(A).next == {B: B}
 
 
-edges = st.lists(st.tuples(st.sampled_from(BROKERS), st.sampled_from(BROKERS), st.integers(0, 30)), max_size=14)
+edges = st.lists(
+    st.tuples(st.sampled_from(BROKERS), st.sampled_from(BROKERS), st.integers(0, 30)), max_size=14
+)
 relays = st.dictionaries(st.sampled_from(BROKERS), st.integers(0, 20), max_size=5)
 
 
@@ -112,7 +117,8 @@ relays = st.dictionaries(st.sampled_from(BROKERS), st.integers(0, 20), max_size=
 def test_all_agree_and_everybody_is_reached_once(
     links: list[tuple[bytes, bytes, int]], through: dict[bytes, int], origin: bytes
 ) -> None:
-    """Following what each broker says leads from the origin to everybody that can be reached, each over its parent."""
+    """Following what each broker says leads from the origin to everybody that can be reached, each
+    over its parent."""
     places = {own: graph(own, *links, relays=through).tree(origin) for own in BROKERS}
     costs = shortest(graph(A, *links), origin, through)
     reached = {origin: 0}
@@ -145,7 +151,9 @@ def shortest(found: Graph, origin: bytes, through: dict[bytes, int]) -> dict[byt
     return costs
 
 
-def length(found: Graph, places: dict[bytes, Tree], origin: bytes, broker: bytes, through: dict[bytes, int]) -> int:
+def length(
+    found: Graph, places: dict[bytes, Tree], origin: bytes, broker: bytes, through: dict[bytes, int]
+) -> int:
     """What the way costs that the trees lead."""
     total = 0
     while broker != origin:

@@ -1,4 +1,5 @@
-"""Overlays: what is told of links and of ways through a broker, and what is believed (source_trees.py)."""
+"""Overlays: what is told of links and of ways through a broker, and what is believed
+(source_trees.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,17 @@ import pytest
 
 from broker.cluster.link.codec import origin_key
 from broker.cluster.strategy.directory import LINK
-from broker.cluster.strategy.source_trees import DELTA, GAMMA, LEAST, MAX_COST, REVIEW, THROUGH, UNKNOWN, Overlays, Ways
+from broker.cluster.strategy.source_trees import (
+    DELTA,
+    GAMMA,
+    LEAST,
+    MAX_COST,
+    REVIEW,
+    THROUGH,
+    UNKNOWN,
+    Overlays,
+    Ways,
+)
 from routing.shortest_paths import Tree
 from tests.unit.link_harness import Neighbour, bid, lone
 
@@ -29,7 +40,8 @@ def told(world: Any, peer: bytes) -> int | None:
 
 
 @pytest.mark.parametrize(
-    ("rtt_ms", "cost"), [(None, UNKNOWN), (0.001, LEAST), (0.25, 250), (12.3456, 12346), (1e9, MAX_COST)]
+    ("rtt_ms", "cost"),
+    [(None, UNKNOWN), (0.001, LEAST), (0.25, 250), (12.3456, 12346), (1e9, MAX_COST)],
 )
 def test_what_a_link_costs(rtt_ms: float | None, cost: int) -> None:
     overlays, _, link = linked()
@@ -39,7 +51,14 @@ def test_what_a_link_costs(rtt_ms: float | None, cost: int) -> None:
 
 @pytest.mark.parametrize(
     ("was", "now", "tells"),
-    [(10.0, 10.9, False), (10.0, 13.4, False), (10.0, 13.6, True), (10.0, 6.0, True), (0.2, 1.1, False), (0.2, 1.3, True)],
+    [
+        (10.0, 10.9, False),
+        (10.0, 13.4, False),
+        (10.0, 13.6, True),
+        (10.0, 6.0, True),
+        (0.2, 1.1, False),
+        (0.2, 1.3, True),
+    ],
 )
 def test_jitter_is_not_told(was: float, now: float, tells: bool) -> None:
     overlays, world, link = linked()
@@ -77,7 +96,8 @@ def test_links_to_those_that_route_otherwise_are_not_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "cost"), [(0.0, 2 * THROUGH), (1.0, THROUGH + THROUGH // 2), (99.0, THROUGH + THROUGH // 100)]
+    ("capability", "cost"),
+    [(0.0, 2 * THROUGH), (1.0, THROUGH + THROUGH // 2), (99.0, THROUGH + THROUGH // 100)],
 )
 def test_more_capability_is_a_cheaper_way(capability: float, cost: int) -> None:
     overlays, world, _ = linked(capability=capability)
@@ -102,7 +122,10 @@ def test_who_retires_is_gone_around() -> None:
     assert overlays._told_relay == MAX_COST
 
 
-@pytest.mark.parametrize(("key", "value"), [(b"short", b"\0\0\0\1"), (bytes(8), b"\0"), (bytes(8), b""), (bytes(9), None)])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(b"short", b"\0\0\0\1"), (bytes(8), b"\0"), (bytes(8), b""), (bytes(9), None)],
+)
 def test_entries_that_are_none(key: bytes, value: bytes | None) -> None:
     overlays, world, _ = linked()
     overlays._link_posted(B, key, value)
@@ -110,10 +133,14 @@ def test_entries_that_are_none(key: bytes, value: bytes | None) -> None:
 
 
 def test_a_message_that_came_another_way_is_told_once() -> None:
-    """Those behind us hear of it before they get it, and again only after an answer or a message of the parent."""
+    """Those behind us hear of it before they get it, and again only after an answer or a message of
+    the parent."""
     overlays, world, _ = linked()
     sent: list[tuple[Any, bytes, bytes]] = []
-    listings = SimpleNamespace(send_over=lambda over, broker, kind, origin: sent.append((over, broker, origin)), directory=None)
+    listings = SimpleNamespace(
+        send_over=lambda over, broker, kind, origin: sent.append((over, broker, origin)),
+        directory=None,
+    )
     overlays._federation = SimpleNamespace(listings=listings, own=world.node.federation.own)  # type: ignore[assignment]
     parent, onward, stranger = object(), object(), object()
     ways = Ways(Tree(A), {})

@@ -24,12 +24,28 @@ def known(world: World, neighbour: Neighbour) -> None:
         (RELAY, (3000).to_bytes(4, "big")),
         (LINK + OWN, (500).to_bytes(4, "big")),
     ]
-    neighbour.send(ping((DIRECTORY, bytes((LISTING,)) + me + boot + (1).to_bytes(8, "big") + b"\3" + encode_changes(entries))))
+    neighbour.send(
+        ping(
+            (
+                DIRECTORY,
+                bytes((LISTING,))
+                + me
+                + boot
+                + (1).to_bytes(8, "big")
+                + b"\3"
+                + encode_changes(entries),
+            )
+        )
+    )
 
 
 def told(neighbour: Neighbour) -> list[bytes]:
     """Origins whose messages come another way to the neighbour."""
-    return [body[18:] for body in neighbour.records(ROUTED) if body[:8] == bid(neighbour.number) and body[17] == CHANGED]
+    return [
+        body[18:]
+        for body in neighbour.records(ROUTED)
+        if body[:8] == bid(neighbour.number) and body[17] == CHANGED
+    ]
 
 
 def active() -> tuple[World, Neighbour]:
@@ -45,7 +61,8 @@ def active() -> tuple[World, Neighbour]:
 
 
 def test_a_queue_that_overflowed_is_told_when_it_has_drained() -> None:
-    """However soon: what was dropped meanwhile is missing there, and looks like what nobody wanted."""
+    """However soon: what was dropped meanwhile is missing there, and looks like what nobody
+    wanted."""
     world, neighbour = active()
     link = neighbour.link()
     link.overflowed()
@@ -55,7 +72,9 @@ def test_a_queue_that_overflowed_is_told_when_it_has_drained() -> None:
 
 
 @pytest.mark.parametrize("limit", ("MAX_OVERLAY_BROKERS", "MAX_OVERLAY_LINKS"))
-def test_more_brokers_or_links_than_ways_can_be_found_for(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_brokers_or_links_than_ways_can_be_found_for(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Somebody may have made them up: messages keep to the tree."""
     monkeypatch.setattr(limits, limit, 0)
     world = lone(routing="topic", link_timeout=1000.0)

@@ -1,4 +1,5 @@
-"""A session belongs to its user (session_owner.py): what anybody else gets who comes with its client id."""
+"""A session belongs to its user (session_owner.py): what anybody else gets who comes with its
+client id."""
 
 from __future__ import annotations
 
@@ -18,12 +19,18 @@ from tests.unit.test_node_auth import world as scram_world
 KEPT: Any = {Property.SESSION_EXPIRY_INTERVAL: 3600}
 
 
-def enter(world: World, user: str | None, version: int = 5, *, clean: bool = False, client_id: str = "c") -> FakeClient:
+def enter(
+    world: World, user: str | None, version: int = 5, *, clean: bool = False, client_id: str = "c"
+) -> FakeClient:
     """Connect with a password that is right."""
     client = world.open(version)
     properties = KEPT if version == 5 else None
     password = None if user is None else b"right"
-    client.send(connect_packet(client_id, version, clean=clean, username=user, password=password, properties=properties))
+    client.send(
+        connect_packet(
+            client_id, version, clean=clean, username=user, password=password, properties=properties
+        )
+    )
     world.answer(Authenticate, True)
     connack, *client.inbox = client.take()
     assert isinstance(connack, Connack)
@@ -43,7 +50,9 @@ def users_of(kind: str) -> World:
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.parametrize("stranger", ["bob", None])
-def test_another_user_is_refused(kind: str, version: int, clean: bool, stranger: str | None) -> None:
+def test_another_user_is_refused(
+    kind: str, version: int, clean: bool, stranger: str | None
+) -> None:
     world = users_of(kind)
     anna = enter(world, "anna", version)
     anna.subscribe("a", qos=1)
@@ -53,7 +62,9 @@ def test_another_user_is_refused(kind: str, version: int, clean: bool, stranger:
     assert not anna.closed
     anna.vanish()
     enter(world, "bob", client_id="p").publish("a", qos=1)
-    assert enter(world, stranger, version, clean=clean).connack.code == (0x85 if version == 5 else 2)
+    assert enter(world, stranger, version, clean=clean).connack.code == (
+        0x85 if version == 5 else 2
+    )
     back = enter(world, "anna", version)
     assert back.connack.session_present
     assert [p.payload for p in back.inbox if isinstance(p, Publish)] == [b"x"]
@@ -128,7 +139,8 @@ def test_after_a_restart() -> None:
 
 
 def test_a_session_from_before_users_were_asked_for() -> None:
-    """Nobody can come for it as nobody any more: who has the same name has it, who has not begins a new one."""
+    """Nobody can come for it as nobody any more: who has the same name has it, who has not begins a
+    new one."""
     world = World()
     for client_id in ("one", "two"):
         enter(world, "anna", client_id=client_id).vanish()

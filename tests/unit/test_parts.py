@@ -1,4 +1,5 @@
-"""A session in parts: nothing is taken twice or out of order, and a slow link is not filled with what is on its way already."""
+"""A session in parts: nothing is taken twice or out of order, and a slow link is not filled with
+what is on its way already."""
 
 from __future__ import annotations
 
@@ -7,7 +8,16 @@ import random
 import pytest
 
 from broker.base import limits
-from broker.cluster.sessions.session_parts import AGAIN, PART_SIZE, WHERE, WINDOW, Added, Parts, Sending, split
+from broker.cluster.sessions.session_parts import (
+    AGAIN,
+    PART_SIZE,
+    WHERE,
+    WINDOW,
+    Added,
+    Parts,
+    Sending,
+    split,
+)
 from broker.wire.errors import MalformedPacket
 
 
@@ -50,14 +60,17 @@ def test_more_is_asked_for_at_the_end_of_a_window() -> None:
     assert added == [Added.MORE] * (WINDOW - 1) + [Added.WINDOW_ENDS, Added.WHOLE]
 
 
-@pytest.mark.parametrize("part", [b"", bytes(WHERE.size - 1), WHERE.pack(1, limits.MAX_MOVED_BYTES + 1, 0)])
+@pytest.mark.parametrize(
+    "part", [b"", bytes(WHERE.size - 1), WHERE.pack(1, limits.MAX_MOVED_BYTES + 1, 0)]
+)
 def test_bad_parts(part: bytes) -> None:
     with pytest.raises(MalformedPacket):
         Parts().add(part)
 
 
 def test_what_waits_on_a_slow_link_is_not_sent_again_every_second() -> None:
-    """Nothing comes for a minute, and it is asked for four times a second: some parts more, not sixty windows."""
+    """Nothing comes for a minute, and it is asked for four times a second: some parts more, not
+    sixty windows."""
     sending = Sending()
     sent = sum(sending.due(1, 0, now / 4) for now in range(240))
     assert WINDOW < sent < WINDOW + 8
@@ -66,7 +79,9 @@ def test_what_waits_on_a_slow_link_is_not_sent_again_every_second() -> None:
 def test_nothing_is_sent_again_while_parts_arrive() -> None:
     """A part takes 0.9 s."""
     sending = Sending()
-    sent = sum(sending.due(1, int(now / 3.6) * PART_SIZE, now / 4) for now in range(int(3.6 * WINDOW)))
+    sent = sum(
+        sending.due(1, int(now / 3.6) * PART_SIZE, now / 4) for now in range(int(3.6 * WINDOW))
+    )
     assert sent == WINDOW
 
 

@@ -1,4 +1,5 @@
-"""Whether other brokers may come in without proving anything: not where clients have to, unless the file says so."""
+"""Whether other brokers may come in without proving anything: not where clients have to, unless the
+file says so."""
 
 from __future__ import annotations
 
@@ -72,9 +73,17 @@ def test_who_stays_alone(settings: dict[str, Any], guarded: str, federates: bool
 
 
 def test_who_was_told_to_look_for_others_does_not_start() -> None:
-    for settings in ({"seeds": (("10.0.0.1", 1883),)}, {"discovery": "static"}, {"seed_names": (("b1", 1883),)}):
+    for settings in (
+        {"seeds": (("10.0.0.1", 1883),)},
+        {"discovery": "static"},
+        {"seed_names": (("b1", 1883),)},
+    ):
         given = FederationSettings(**settings, asked=True)  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match=r"clients are checked \(users\), other brokers would not be: give all brokers one"):
+        with pytest.raises(
+            ConfigError,
+            match=r"clients are checked \(users\), other brokers would not be: "
+            r"give all brokers one",
+        ):
             peering.settle(given, "users")
         given.any_broker = True
         peering.settle(given, "users")
@@ -86,8 +95,12 @@ def test_what_the_settings_say(tmp_path: Path) -> None:
     assert not told(tmp_path, "federation: {cluster: x}").allow_unauthenticated_brokers
     assert told(tmp_path, "federation: {discovery: static}").asked
     assert told(tmp_path, None, {"MQTTREE_SEED": "10.0.0.1"}).asked
-    assert told(tmp_path, "federation: {allow-unauthenticated-brokers: true}").allow_unauthenticated_brokers
-    assert "expected true or false" in refusal(tmp_path, "federation: {allow-unauthenticated-brokers: maybe}")
+    assert told(
+        tmp_path, "federation: {allow-unauthenticated-brokers: true}"
+    ).allow_unauthenticated_brokers
+    assert "expected true or false" in refusal(
+        tmp_path, "federation: {allow-unauthenticated-brokers: maybe}"
+    )
 
 
 @pytest.mark.parametrize("secret", [None, b"s" * 32])

@@ -1,5 +1,5 @@
-"""Plain connections: what the node may rely on (docs/decisions/0012), on real sockets and an event loop that takes one turn at a
-time; at the end the whole with the loops that brokers run in."""
+"""Plain connections: what the node may rely on (docs/decisions/0012), on real sockets and an event
+loop that takes one turn at a time; at the end the whole with the loops that brokers run in."""
 
 from __future__ import annotations
 
@@ -134,7 +134,8 @@ class Conn:
 
 
 class Recorder:
-    """A node that does what a test says, and sees to it that nobody is told of an end in the middle of something."""
+    """A node that does what a test says, and sees to it that nobody is told of an end in the middle
+    of something."""
 
     def __init__(self) -> None:
         self.paused = 0
@@ -160,7 +161,9 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         self._busy = False
 
-    def connection_made(self, kind: str, peer: str, listener: str, transport: Stream, now: float, dial: Dial | None) -> Conn:
+    def connection_made(
+        self, kind: str, peer: str, listener: str, transport: Stream, now: float, dial: Dial | None
+    ) -> Conn:
         assert not self._busy
         self.conns.append(Conn(self, transport))
         self.kinds.append(kind)
@@ -189,7 +192,9 @@ class Scene:
     def __init__(self) -> None:
         self.loop = Loop()
         self.node = Recorder()
-        self.driver = Driver(cast(Node, self.node), cast(asyncio.AbstractEventLoop, self.loop), lambda: None)
+        self.driver = Driver(
+            cast(Node, self.node), cast(asyncio.AbstractEventLoop, self.loop), lambda: None
+        )
         self.poller = self.driver.poller
         self.left: list[Stream] = []
         self.peers: list[socket.socket] = []
@@ -209,7 +214,9 @@ class Scene:
         self.poller.admit(stream)
         return stream, self.node.conns[-1], peer
 
-    def full(self, size: int = HIGH_WATER, *, tcp: bool = False) -> tuple[Stream, Conn, socket.socket, bytes]:
+    def full(
+        self, size: int = HIGH_WATER, *, tcp: bool = False
+    ) -> tuple[Stream, Conn, socket.socket, bytes]:
         """A connection with data that its kernel buffer does not take; and that data."""
         stream, conn, peer = self.open(tcp=tcp)
         data = random.Random(size).randbytes(size)
@@ -242,7 +249,8 @@ class Scene:
 
 
 def take(peer: socket.socket) -> bytes:
-    """All that can be read now. (Who closes without having read resets the connection behind what he wrote.)"""
+    """All that can be read now. (Who closes without having read resets the connection behind what
+    he wrote.)"""
     found = bytearray()
     with suppress(BlockingIOError, ConnectionResetError):
         while data := peer.recv(1 << 20):
@@ -296,7 +304,8 @@ def test_an_answer_is_on_its_way_in_the_turn_of_the_question(scene: Scene) -> No
 
 
 def test_what_replaces_others_is_collected_a_little_at_a_time(scene: Scene) -> None:
-    """The collector counts what was made, less what went: of a full log it would look through all the entries at once."""
+    """The collector counts what was made, less what went: of a full log it would look through all
+    the entries at once."""
     log: deque[list[object]] = deque(([] for _ in range(30_000)), 30_000)
     gc.collect()
     scene.driver.time = lambda: scene.loop.now
@@ -306,13 +315,18 @@ def test_what_replaces_others_is_collected_a_little_at_a_time(scene: Scene) -> N
     for _ in range(60):
         peer.send(b"x")
         scene.loop.sleep(limits.COLLECT)
-    young = sum(found in ([], [None]) for found in gc.get_objects(0) + gc.get_objects(1) if isinstance(found, list))
+    young = sum(
+        found in ([], [None])
+        for found in gc.get_objects(0) + gc.get_objects(1)
+        if isinstance(found, list)
+    )
     assert young < 2_000, "30,000 without"
 
 
 @pytest.mark.parametrize("still", [True, False])
 def test_who_left_while_nothing_was_read_comes_first(scene: Scene, still: bool) -> None:
-    """What another one sent meanwhile is for a session without a connection then, not on its way to somebody who is gone."""
+    """What another one sent meanwhile is for a session without a connection then, not on its way to
+    somebody who is gone."""
     (_, other, busy), (_, gone, peer) = scene.open(), scene.open()
     found: list[tuple[str, bool]] = []
     scene.node.on_receive = lambda conn, data: found.append((data.decode(), bool(gone.lost)))
@@ -325,8 +339,11 @@ def test_who_left_while_nothing_was_read_comes_first(scene: Scene, still: bool) 
     assert not other.lost
 
 
-def test_clients_that_left_while_nothing_was_read_come_before_links_that_were_lost(scene: Scene) -> None:
-    """A neighbour has given the broker up, as it was stopped: what it had sent is not on its way to clients that are gone."""
+def test_clients_that_left_while_nothing_was_read_come_before_links_that_were_lost(
+    scene: Scene,
+) -> None:
+    """A neighbour has given the broker up, as it was stopped: what it had sent is not on its way to
+    clients that are gone."""
     links = [scene.open() for _ in range(2)]
     (_, gone, client) = scene.open()
     heard: list[bool] = []
@@ -343,7 +360,8 @@ def test_clients_that_left_while_nothing_was_read_come_before_links_that_were_lo
 
 @pytest.mark.parametrize(("late", "leaves"), [(True, True), (True, False), (False, True)])
 def test_who_gave_up_before_he_was_accepted(scene: Scene, late: bool, leaves: bool) -> None:
-    """While the broker was stopped his client has gone elsewhere: his CONNECT would take the session back from there."""
+    """While the broker was stopped his client has gone elsewhere: his CONNECT would take the
+    session back from there."""
     scene.driver.time = lambda: scene.loop.now
     scene.driver._timer_at = scene.loop.now + 1.0
     scene.driver._timer = cast(asyncio.TimerHandle, Timer(0.0, lambda: None))
@@ -383,7 +401,9 @@ def test_what_came_before_us_is_read_at_once(scene: Scene) -> None:
     assert scene.node.conns[-1].received == b"early"
 
 
-def test_what_the_kernel_does_not_take_waits_and_the_node_is_told_when_it_is_much(scene: Scene) -> None:
+def test_what_the_kernel_does_not_take_waits_and_the_node_is_told_when_it_is_much(
+    scene: Scene,
+) -> None:
     stream, conn, peer, data = scene.full(HIGH_WATER)
     assert not conn.pauses, "some of it went"
     stream.write(data)
@@ -406,7 +426,9 @@ def test_small_pieces_go_out_together(scene: Scene, monkeypatch: pytest.MonkeyPa
         stream.write(b"%05d" % number)
     calls: list[int] = []
     real = os.writev
-    monkeypatch.setattr(os, "writev", lambda number, pieces: calls.append(len(pieces)) or real(number, pieces))
+    monkeypatch.setattr(
+        os, "writev", lambda number, pieces: calls.append(len(pieces)) or real(number, pieces)
+    )
     found = scene.drain(peer)
     assert found == data + b"".join(b"%05d" % number for number in range(3 * PIECES))
     assert len(calls) < 30
@@ -484,7 +506,8 @@ def test_while_somebody_is_behind_every_read_is_flushed(scene: Scene) -> None:
 
 
 def test_a_turn_that_takes_long_ends_and_all_have_their_turn(scene: Scene) -> None:
-    """Each read takes 7 ms, and there is always more: those come first for whom there was no time."""
+    """Each read takes 7 ms, and there is always more: those come first for whom there was no
+    time."""
     conns = [scene.open() for _ in range(10)]
     read: list[Conn] = []
 
@@ -507,17 +530,23 @@ def test_a_turn_that_takes_long_ends_and_all_have_their_turn(scene: Scene) -> No
             assert stream in scene.poller.streams
     for _, conn, _ in conns:
         turns = [number // 3 for number, each in enumerate(read) if each is conn]
-        assert max(later - earlier for earlier, later in itertools.pairwise((-1, *turns, 10))) <= 4, turns
+        assert (
+            max(later - earlier for earlier, later in itertools.pairwise((-1, *turns, 10))) <= 4
+        ), turns
 
 
-def test_a_system_that_watches_no_more_files_costs_one_connection(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_watches_no_more_files_costs_one_connection(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, conn, _ = scene.open()
 
     def watch(number: int, old: int, new: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     stream, _ = scene.stream()
-    monkeypatch.setattr(epoll_transport.Poller, "watch", lambda self, number, old, new: watch(number, old, new))
+    monkeypatch.setattr(
+        epoll_transport.Poller, "watch", lambda self, number, old, new: watch(number, old, new)
+    )
     scene.poller.admit(stream)
     monkeypatch.undo()
     scene.turns()
@@ -586,7 +615,13 @@ def test_close_with_nothing_waiting(scene: Scene) -> None:
     scene.turns()
     assert conn.lost == ["closed"]
     assert take(peer) == b"bye"
-    for call in (stream.close, stream.abort, stream.pause_reading, stream.resume_reading, stream.watched):
+    for call in (
+        stream.close,
+        stream.abort,
+        stream.pause_reading,
+        stream.resume_reading,
+        stream.watched,
+    ):
         call()
     stream.write(b"1")
     stream.lost("again")
@@ -742,7 +777,9 @@ def test_who_is_closed_since_the_poll_is_sent_what_waits(scene: Scene) -> None:
     assert scene.drain(peer) == data
 
 
-def test_a_number_that_is_somebody_elses_since_the_poll(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_that_is_somebody_elses_since_the_poll(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file that is opened gets the lowest number that is free: that of one closed before."""
     stream, _, peer = scene.open()
     number = stream.number
@@ -858,7 +895,8 @@ def test_hundreds_that_left_before_their_turn(scene: Scene) -> None:
     first = parking.come()
     for _ in range(300):
         parking.come().close()
-    for stream in list(scene.poller.streams.values()):  # that they are gone is not seen before they are read
+    # That they are gone is not seen before they are read.
+    for stream in list(scene.poller.streams.values()):
         if stream.state == epoll_transport.PARKED:
             scene.poller.watch(stream.number, stream.mask, 0)
             stream.mask = 0
@@ -887,7 +925,9 @@ def test_stopping_tells_everybody_once(scene: Scene) -> None:
 # ---------------------------------------------------------------- accepting
 
 
-def listening(loop: Loop, scene: Scene, make: type[socket.socket] = socket.socket) -> tuple[StreamServer, Listener, Any]:
+def listening(
+    loop: Loop, scene: Scene, make: type[socket.socket] = socket.socket
+) -> tuple[StreamServer, Listener, Any]:
     sock = make(socket.AF_INET, socket.SOCK_STREAM)
     sock.bind(("127.0.0.1", 0))
     sock.listen()
@@ -950,7 +990,9 @@ def test_no_files_for_more_connections(
     peer.close()
 
 
-def test_addresses_that_this_system_does_not_have_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_that_this_system_does_not_have_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     four = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))
     six = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0))
     real = socket.create_server
@@ -973,7 +1015,7 @@ def test_addresses_that_this_system_does_not_have_are_left_out(monkeypatch: pyte
     found[0].close()
 
 
-# ---------------------------------------------------------------- with the loops that brokers run in
+# --------------------------------------------------------------- with the loops that brokers run in
 
 LOOPS = {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
 
@@ -1010,17 +1052,27 @@ async def serve(driver: Driver, where: tuple[str, int] | str) -> tuple[Listener,
     def never(*_: object) -> Any:
         raise AssertionError("no protocol is needed")
 
-    listener.instance = await listener.listen(never, where, None, refused=never, failed=never, plain=lambda: driver)
+    listener.instance = await listener.listen(
+        never, where, None, refused=never, failed=never, plain=lambda: driver
+    )
     return listener, listener.instance.sockets[0].getsockname()
 
 
 @pytest.mark.parametrize("where", [("127.0.0.1", 0), "unix"])
-def test_clients_of_a_driver(runner: asyncio.Runner, where: tuple[str, int] | str, tmp_path: Path) -> None:
+def test_clients_of_a_driver(
+    runner: asyncio.Runner, where: tuple[str, int] | str, tmp_path: Path
+) -> None:
     async def scenario() -> None:
         node = new_node()
         driver = driver_of(node)
-        listener, address = await serve(driver, str(tmp_path / "socket") if where == "unix" else where)
-        opened = asyncio.open_unix_connection(address) if where == "unix" else asyncio.open_connection(*address)
+        listener, address = await serve(
+            driver, str(tmp_path / "socket") if where == "unix" else where
+        )
+        opened = (
+            asyncio.open_unix_connection(address)
+            if where == "unix"
+            else asyncio.open_connection(*address)
+        )
         reader, writer = await opened
         writer.write(encode_packet(connect_packet("a"), 5))
         writer.write(encode_packet(Subscribe(1, [SubscriptionRequest("t", 0)]), 5))
@@ -1029,7 +1081,9 @@ def test_clients_of_a_driver(runner: asyncio.Runner, where: tuple[str, int] | st
         data = b""
         while big not in data:
             data += await reader.read(1 << 20)
-        assert [conn.peer.startswith("127.0.0.1:") or conn.peer == "unix" for conn in node.connections] == [True]
+        assert [
+            conn.peer.startswith("127.0.0.1:") or conn.peer == "unix" for conn in node.connections
+        ] == [True]
         node.stop(driver.time())
         driver.run()
         data = await reader.read()
@@ -1137,13 +1191,21 @@ def test_a_dial_that_comes_through_after_the_end(runner: asyncio.Runner) -> None
     runner.run(scenario())
 
 
-def test_addresses_are_dialled_in_turn(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_are_dialled_in_turn(
+    runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as closing:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_server(("127.0.0.1", 0)) as closing,
+        ):
             there, gone = server.getsockname(), closing.getsockname()
             closing.close()
             tried: list[Any] = []
-            entries = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in (gone, there, gone)]
+            entries = [
+                (socket.AF_INET, socket.SOCK_STREAM, 6, "", address)
+                for address in (gone, there, gone)
+            ]
 
             async def resolve(host: str, port: int) -> list[Any]:
                 tried.append((host, port))
@@ -1156,7 +1218,9 @@ def test_addresses_are_dialled_in_turn(runner: asyncio.Runner, monkeypatch: pyte
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             sock.close()
             entries[1:] = [(99, socket.SOCK_STREAM, 6, "", there)]
-            with pytest.raises(OSError, match="Connection refused; Address family not supported by protocol"):
+            with pytest.raises(
+                OSError, match="Connection refused; Address family not supported by protocol"
+            ):
                 await dial_address("name", 1)
             entries.clear()
             with pytest.raises(OSError, match="no address"):

@@ -1,4 +1,5 @@
-"""Where subscriptions begin (subscription_start.py): what is asked, answered and believed. Also tests/sim/test_position.py."""
+"""Where subscriptions begin (subscription_start.py): what is asked, answered and believed. Also
+tests/sim/test_position.py."""
 
 from __future__ import annotations
 
@@ -43,14 +44,20 @@ PUBLISHED = st.lists(st.tuples(st.sampled_from((KEY, OTHER)), st.integers(0, 5))
 
 
 @given(PUBLISHED, st.lists(st.integers(0, 60), max_size=8))
-def test_the_newest_number_at_each_time(published: list[tuple[bytes, int]], times: list[int]) -> None:
+def test_the_newest_number_at_each_time(
+    published: list[tuple[bytes, int]], times: list[int]
+) -> None:
     log = MessageLog(Counters())
     clock, numbers = 0, {KEY: 0, OTHER: 0}
     own: list[int] = []
     for key, pause in published:
         clock += pause
         numbers[key] += 1
-        log.append(Entry(key, numbers[key], b"", Message(b"a", b"", 1, False, b"", None, None), float(clock)))
+        log.append(
+            Entry(
+                key, numbers[key], b"", Message(b"a", b"", 1, False, b"", None, None), float(clock)
+            )
+        )
         if key == KEY:
             own.append(clock)
     found, looked = numbers_at(log.latest(), KEY, [float(at) for at in times], numbers[KEY])
@@ -60,7 +67,8 @@ def test_the_newest_number_at_each_time(published: list[tuple[bytes, int]], time
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.floats(0.0, 20.0))
 def test_numbers_of_the_past(published: list[int], at: float) -> None:
-    """What is told had been published then, and lacks no more than what was published since the look before."""
+    """What is told had been published then, and lacks no more than what was published since the
+    look before."""
     past = Past()
     top, known = 0, [0]
     for tick, count in enumerate(published):
@@ -90,7 +98,9 @@ def test_what_has_left_the_log_may_be_newer() -> None:
     past = Past()
     for number in range(1, 51):
         past.note(number - 1, number)
-        log.append(Entry(KEY, number, b"", Message(b"a", b"", 1, False, b"", None, None), float(number)))
+        log.append(
+            Entry(KEY, number, b"", Message(b"a", b"", 1, False, b"", None, None), float(number))
+        )
     assert len(log) == 1
     assert numbers_at(log.latest(), KEY, [20.5, 49.5, 50.0], 50, past)[0] == [19, 48, 50]
     assert numbers_at(log.latest(), KEY, [20.5], 50)[0] == [49]
@@ -136,7 +146,8 @@ def test_starts_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_message_is_not_older_because_its_broker_is_slow() -> None:
-    """It was published 5 ms after SUBACK, and is replayed 10 ms later over a link whose only ping was answered after 60 ms."""
+    """It was published 5 ms after SUBACK, and is replayed 10 ms later over a link whose only ping
+    was answered after 60 ms."""
     world = met()
     client = world.connect("c")
     client.subscribe("t", qos=1)
@@ -146,7 +157,9 @@ def test_a_message_is_not_older_because_its_broker_is_slow() -> None:
     world.advance(0.015)
     sent = Message(b"t", b"x", 1, False, b"", None, None)
     entry = Entry(origin_key(FAR, 1), 8, b"", sent, world.now - 0.010)
-    world.node.federation.positions._ages_received(link, b"\0" + encode_ages([entry], world.now), world.now)
+    world.node.federation.positions._ages_received(
+        link, b"\0" + encode_ages([entry], world.now), world.now
+    )
     link.conn.receive(message(sequence=8), world.now)
     world.settle()
     assert len(client.take()) == 1
@@ -156,7 +169,9 @@ def answered(node: Node, key: bytes, question: bytes, now: float) -> tuple[bytes
     """What a node answers, and what is behind the times of the question."""
     times, rest = times_of(question)
     relay = node.relay
-    return answer_of(numbers_at(relay.log.latest(), key, times, relay.vector[key].top)[0], now), rest
+    return answer_of(
+        numbers_at(relay.log.latest(), key, times, relay.vector[key].top)[0], now
+    ), rest
 
 
 def test_where_a_subscription_begins_is_told_with_the_piece_that_has_it() -> None:
@@ -168,9 +183,14 @@ def test_where_a_subscription_begins_is_told_with_the_piece_that_has_it() -> Non
     start.open.add(key)
     ask.question(key, 1, node.now)
     ask.answered(key, 1, answer_of([], node.now), 0, more=False)
-    for number, (top, last, settled) in enumerate([(100, 101, False), (200, 201, False), (300, 250, True)], 2):
+    for number, (top, last, settled) in enumerate(
+        [(100, 101, False), (200, 201, False), (300, 250, True)], 2
+    ):
         assert ask.question(key, number, node.now)[0] == 1
-        assert ask.answered(key, number, answer_of([last], node.now), top, more=True) == (b"", False)
+        assert ask.answered(key, number, answer_of([last], node.now), top, more=True) == (
+            b"",
+            False,
+        )
         assert start.tops[key] == min(top, last)
         assert (key not in start.open) == settled
 
@@ -184,8 +204,13 @@ def test_a_question_and_its_answer() -> None:
     assert start is not None
     start.open.add(key)
     first = ask.question(key, 4, here.now)
-    assert first == b"\0"  # nothing can be told in a clock that is not known: the answer shows it, and is of no use otherwise
-    assert ask.answered(key, 4, answered(there, key, first, here.now)[0], 100, more=False) == (None, True)
+    # Nothing can be told in a clock that is not known: the answer shows it, and is of no use
+    # otherwise.
+    assert first == b"\0"
+    assert ask.answered(key, 4, answered(there, key, first, here.now)[0], 100, more=False) == (
+        None,
+        True,
+    )
     start.open.clear()
     starts = []
     for count in range(2 * MOST + 3):
@@ -208,12 +233,16 @@ def test_a_question_and_its_answer() -> None:
     # One that was made between question and answer: nobody was asked about it.
     again = ask.question(key, 6, here.now - 1.0)
     late.at = here.now - 5.0
-    assert ask.answered(key, 6, answered(there, key, again, here.now)[0], 200, more=False) == (b"", False)
+    assert ask.answered(key, 6, answered(there, key, again, here.now)[0], 200, more=False) == (
+        b"",
+        False,
+    )
     assert late.tops[key] <= 200
 
 
 def test_a_session_that_comes_while_a_question_is_answered() -> None:
-    """It began before that was asked, but the question was not for it: the next one is, with the time when it began."""
+    """It began before that was asked, but the question was not for it: the next one is, with the
+    time when it began."""
     node = met().node
     ask, key = node.federation.positions, origin_key(FAR, 1)
     ask.question(key, 1, node.now)
@@ -270,7 +299,10 @@ def test_bent_answers(body: bytes) -> None:
         met().node.federation.positions.answered(origin_key(FAR, 1), 1, body, 1, more=False)
 
 
-@pytest.mark.parametrize("body", [b"", bytes(14), bytes(1) + b"k" * 12 + b"\0\1" + bytes(9), bytes(1) + b"k" * 12 + b"\0\0"])
+@pytest.mark.parametrize(
+    "body",
+    [b"", bytes(14), bytes(1) + b"k" * 12 + b"\0\1" + bytes(9), bytes(1) + b"k" * 12 + b"\0\0"],
+)
 def test_bent_ages(body: bytes) -> None:
     world = met()
     link = next(iter(world.node.federation.links.values()))
@@ -301,12 +333,17 @@ def test_what_was_replayed_here_is_as_old_for_others_as_it_was_for_us() -> None:
     assert age(9, 3) == 0.0  # 11 is one of these
     world.advance(1.0)
     positions._ages_received(link, b"\0" + aged(key, (9, 2.5), (10, 9.0)), world.now)
-    assert [age(7), age(9), age(10)] == [9.0, 9.0, 9.0]  # what was published before 10 is not younger
+    assert [age(7), age(9), age(10)] == [
+        9.0,
+        9.0,
+        9.0,
+    ]  # what was published before 10 is not younger
     assert age(11) == 0.0
 
 
 def test_few_points_are_kept_of_what_is_older() -> None:
-    """Of those left out nothing is told that is too old: who subscribed before a message must get it."""
+    """Of those left out nothing is told that is too old: who subscribed before a message must get
+    it."""
     world = met()
     key = origin_key(FAR, 1)
     positions = world.node.federation.positions
@@ -326,14 +363,18 @@ def test_few_points_are_kept_of_what_is_older() -> None:
 
 
 def test_ages_that_go_round_are_passed_on_once() -> None:
-    """While a tree forms links make circles: who passes on what comes back sends as many copies as it has links, each time."""
+    """While a tree forms links make circles: who passes on what comes back sends as many copies as
+    it has links, each time."""
     world = met()
     first = world.peers[0]
     assert isinstance(first, Neighbour)
     others = [Neighbour(world, number) for number in (102, 103)]
     for other in others:
         other.child()
-    entries = [Entry(origin_key(FAR, 1), number, b"", Message(b"t", b"x", 1, False, b"", None, None), 0.0) for number in (8, 9)]
+    entries = [
+        Entry(origin_key(FAR, 1), number, b"", Message(b"t", b"x", 1, False, b"", None, None), 0.0)
+        for number in (8, 9)
+    ]
     one, two = (encode_ages(entries[:count], world.now) for count in (1, 2))
     first.send(ping((AGES, b"\0" + one)))
     assert [other.records(AGES) for other in others] == [[b"\1" + one]] * 2

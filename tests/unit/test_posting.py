@@ -1,4 +1,5 @@
-"""What a broker posts of its clients' filters: those that no other one covers, and each exchange in one message."""
+"""What a broker posts of its clients' filters: those that no other one covers, and each exchange in
+one message."""
 
 from __future__ import annotations
 
@@ -22,14 +23,19 @@ def told(neighbour: Neighbour) -> list[list[tuple[str, bool]]]:
     found = []
     for body in neighbour.records(DIRECTORY):
         if body[0] == CHANGES:
-            changes = [(key[1:].decode(), value is not None) for key, value in decode_changes(body, 29) if key[:1] == INTEREST]
+            changes = [
+                (key[1:].decode(), value is not None)
+                for key, value in decode_changes(body, 29)
+                if key[:1] == INTEREST
+            ]
             if changes:
                 found.append(changes)
     return found
 
 
 def subscribe(client: FakeClient, *filters: str) -> None:
-    """Subscribe, and let the time pass for which SUBACK waits for a neighbour who does not say that he knows."""
+    """Subscribe, and let the time pass for which SUBACK waits for a neighbour who does not say that
+    he knows."""
     client.send(Subscribe(7, [SubscriptionRequest(topic_filter, 0) for topic_filter in filters]))
     client.world.advance(WAIT)
     assert [type(packet) for packet in client.take()] == [Suback]
@@ -41,7 +47,8 @@ def world() -> World:
 
 
 def test_a_covered_filter_is_not_announced(world: World) -> None:
-    """First and last local interest, and only if nothing covers it; what replaces a filter goes with its withdrawal."""
+    """First and last local interest, and only if nothing covers it; what replaces a filter goes
+    with its withdrawal."""
     neighbour = Neighbour(world, 101)
     neighbour.child()
     world.advance(1)
@@ -86,13 +93,17 @@ def test_many_are_exchanged_in_pieces(world: World, monkeypatch: pytest.MonkeyPa
     pieces = told(neighbour)
     assert pieces[0][0] == ("#", True)
     assert len(pieces) == 6
-    assert sorted(name for piece in pieces for name, posted in piece if not posted) == sorted(filters)
+    assert sorted(name for piece in pieces for name, posted in piece if not posted) == sorted(
+        filters
+    )
     all_of_it.unsubscribe("#")
     one.unsubscribe("site/7")
     world.advance(2)
     pieces = told(neighbour)
     assert pieces[-1][-1] == ("#", False)
-    assert sorted(name for piece in pieces for name, posted in piece if posted) == sorted(f for f in filters if f != "site/7")
+    assert sorted(name for piece in pieces for name, posted in piece if posted) == sorted(
+        f for f in filters if f != "site/7"
+    )
     assert max(map(len, pieces)) <= 11
 
 
@@ -115,7 +126,10 @@ def test_more_than_others_can_be_told(world: World, monkeypatch: pytest.MonkeyPa
     assert told(neighbour) == []
     client.unsubscribe("a/6")
     world.advance(1)
-    assert sorted(told(neighbour)[0]) == [("#", False), *((f"a/{number}", True) for number in (10, 11, 7, 8, 9))]
+    assert sorted(told(neighbour)[0]) == [
+        ("#", False),
+        *((f"a/{number}", True) for number in (10, 11, 7, 8, 9)),
+    ]
 
 
 def test_topics_that_cross_no_link_are_not_announced(world: World) -> None:
@@ -130,7 +144,8 @@ def test_topics_that_cross_no_link_are_not_announced(world: World) -> None:
 
 @pytest.mark.parametrize("count", (3, 1201))
 def test_alone_nothing_is_told_and_then_all_of_it(count: int) -> None:
-    """The first other broker is told what is wanted: everything, while many filters are looked through."""
+    """The first other broker is told what is wanted: everything, while many filters are looked
+    through."""
     world = lone(routing="topic", link_timeout=1000.0)
     client = world.connect("early")
     filters = [f"f/{number}" for number in range(count)]

@@ -1,5 +1,5 @@
-"""A client's last connection is handled to its end before the next one takes over: what plugins, backpressure or the kernel
-holds."""
+"""A client's last connection is handled to its end before the next one takes over: what plugins,
+backpressure or the kernel holds."""
 
 from __future__ import annotations
 
@@ -187,7 +187,8 @@ def test_half_a_packet_is_not_waited_for() -> None:
 
 
 def elsewhere(world: World, old: FakeClient, *, kept: bool) -> None:
-    """The client connects at another broker, which asks for its session (`kept`), or tells of its own."""
+    """The client connects at another broker, which asks for its session (`kept`), or tells of its
+    own."""
     neighbour = Neighbour(world, 101)
     neighbour.child()
     stamp = world.session("c").stamp + 1
@@ -196,16 +197,22 @@ def elsewhere(world: World, old: FakeClient, *, kept: bool) -> None:
     if kept:
         neighbour.send(routed(REQUEST, say(TAKE, stamp, "c", bytes(12)), bid(101)))
     else:
-        known(world, neighbour, number=2, **{"cc": Entry(0, stamp, stamp, stamp, ANONYMOUS).encode()})
+        known(
+            world, neighbour, number=2, **{"cc": Entry(0, stamp, stamp, stamp, ANONYMOUS).encode()}
+        )
 
 
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("pieces", [1, 3])
-def test_what_the_kernel_holds_is_read_before_the_client_is_elsewhere(pieces: int, kept: bool) -> None:
+def test_what_the_kernel_holds_is_read_before_the_client_is_elsewhere(
+    pieces: int, kept: bool
+) -> None:
     world = lone()
     listener = subscriber(world)
     old = world.connect("c", will=WILL, properties={Property.SESSION_EXPIRY_INTERVAL: 60})
-    old.transport.early = [sent(Publish("t", b"%d" % n)) for n in range(pieces)] + [sent(Disconnect())]
+    old.transport.early = [sent(Publish("t", b"%d" % n)) for n in range(pieces)] + [
+        sent(Disconnect())
+    ]
     elsewhere(world, old, kept=kept)
     world.advance(0.1)
     assert listener.payloads() == [b"%d" % n for n in range(pieces)]
@@ -232,7 +239,13 @@ def test_garbage_is_found_before_the_client_is_waited_for() -> None:
     neighbour = Neighbour(world, 101)
     neighbour.child()
     known(world, neighbour)
-    neighbour.send(routed(REQUEST, say(MERGE, world.session("c").stamp + 1, "c", bytes(12) + b"no vector"), bid(101)))
+    neighbour.send(
+        routed(
+            REQUEST,
+            say(MERGE, world.session("c").stamp + 1, "c", bytes(12) + b"no vector"),
+            bid(101),
+        )
+    )
     world.advance(1)
     assert "SEEN record is truncated; dropped" in "".join(world.logged)
     assert not old.closed

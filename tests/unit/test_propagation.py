@@ -1,4 +1,5 @@
-"""SUBACK waits until all brokers know of a subscription, and for nothing else (docs/decisions/0024)."""
+"""SUBACK waits until all brokers know of a subscription, and for nothing else
+(docs/decisions/0024)."""
 
 from __future__ import annotations
 
@@ -31,7 +32,12 @@ def subscribe(client: FakeClient, topic_filter: str) -> None:
 
 def heard(told: bytes, *numbers: int, boot: int = 1, own: bytes = b"") -> bytes:
     """What a neighbour answers: these brokers know."""
-    return told[:8] + told[20:] + own + b"".join(bid(number) + boot.to_bytes(4, "big") + bytes(6) for number in numbers)
+    return (
+        told[:8]
+        + told[20:]
+        + own
+        + b"".join(bid(number) + boot.to_bytes(4, "big") + bytes(6) for number in numbers)
+    )
 
 
 def answer(neighbour: Neighbour) -> int:
@@ -123,7 +129,9 @@ def test_made_up_brokers_are_not_remembered(world: World) -> None:
 
 def test_what_is_refused_is_not_told(world: World) -> None:
     """Somebody who may not subscribe must not draw all messages of the federation here."""
-    world.node.set_access(Access(None, parse_rules("rules", "everyone\nallow subscribe mine/#")), world.now)
+    world.node.set_access(
+        Access(None, parse_rules("rules", "everyone\nallow subscribe mine/#")), world.now
+    )
     _, client = beside(world)
     subscribe(client, "#")
     assert answered(client)
@@ -153,7 +161,8 @@ def test_timers_do_not_add_up_while_somebody_hangs(world: World) -> None:
 
 
 def test_a_wave_does_not_go_round(world: World) -> None:
-    """One that is here already, or was, is answered and goes no further: links in a circle would pass it on for ever."""
+    """One that is here already, or was, is answered and goes no further: links in a circle would
+    pass it on for ever."""
     neighbours = [Neighbour(world, number) for number in (101, 102, 103)]
     for neighbour in neighbours:
         neighbour.child()
@@ -195,7 +204,9 @@ def test_many_brokers_ask_less_often(world: World, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("disk", ("none", "quick", "slow"))
-@pytest.mark.parametrize("how", ("vanish", "taken over", "redirected", "link lost", "answered", "nothing"))
+@pytest.mark.parametrize(
+    "how", ("vanish", "taken over", "redirected", "link lost", "answered", "nothing")
+)
 def test_whatever_happens_to_a_client_that_waits(how: str, disk: str) -> None:
     """Nobody waits for ever, and what nobody wants is told no longer."""
     if disk == "none":
@@ -206,7 +217,9 @@ def test_whatever_happens_to_a_client_that_waits(how: str, disk: str) -> None:
     neighbour = Neighbour(world, 101)
     neighbour.child()
     client = world.open()
-    client.send(connect_packet("k", 5, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000}))
+    client.send(
+        connect_packet("k", 5, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
+    )
     subscribe(client, "a")
     client.send(Pingreq())
     world.advance(PACE)
@@ -217,7 +230,9 @@ def test_whatever_happens_to_a_client_that_waits(how: str, disk: str) -> None:
         client.vanish()
     elif how == "taken over":
         again = world.open()
-        again.send(connect_packet("k", 5, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000}))
+        again.send(
+            connect_packet("k", 5, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
+        )
     elif how == "redirected":
         world.node.redirect(client.owner, "elsewhere:1883", False)
         world.settle()
@@ -301,7 +316,14 @@ def test_what_cannot_be_read_costs_the_link(world: World, body: bytes) -> None:
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
 def test_who_has_just_started_looks_for_others_first(routing: str) -> None:
     """Clients that come before it has joined would be told of a subscription that nobody knows."""
-    world = World(id=OWN, boot=1_000, routing=routing, discovery="static", seeds=(("10.0.0.101", 1883),), link_timeout=1000.0)
+    world = World(
+        id=OWN,
+        boot=1_000,
+        routing=routing,
+        discovery="static",
+        seeds=(("10.0.0.101", 1883),),
+        link_timeout=1000.0,
+    )
     world.node.federation.propagation._begins_until = world.now + WAIT
     client = world.connect("c")
     subscribe(client, "a")
@@ -313,9 +335,16 @@ def test_who_has_just_started_looks_for_others_first(routing: str) -> None:
 
 @pytest.mark.parametrize("routing", ("flood", "topic"))
 def test_a_session_may_be_elsewhere_until_a_broker_has_joined(routing: str) -> None:
-    """Who asks for a new session is let in at once; who may have one elsewhere waits for a second at most, with all that it has
-    sent; who does not wait is no harm."""
-    world = World(id=OWN, boot=1_000, routing=routing, discovery="static", seeds=(("10.0.0.101", 1883),), link_timeout=1000.0)
+    """Who asks for a new session is let in at once; who may have one elsewhere waits for a second
+    at most, with all that it has sent; who does not wait is no harm."""
+    world = World(
+        id=OWN,
+        boot=1_000,
+        routing=routing,
+        discovery="static",
+        seeds=(("10.0.0.101", 1883),),
+        link_timeout=1000.0,
+    )
     world.node.federation.propagation._admits_until = world.now + ADMITS
     world.node.federation.propagation._begins_until = world.now + WAIT
     assert world.connect("new").connack.code == 0
@@ -342,8 +371,16 @@ def test_who_looks_for_nobody_waits_for_nobody() -> None:
 
 
 def test_many_sessions_that_may_be_elsewhere_go_on_in_several_turns() -> None:
-    """In order; who comes meanwhile comes behind them: of two connections of a client the later one stays."""
-    world = World(id=OWN, boot=1_000, routing="topic", discovery="static", seeds=(("10.0.0.101", 1883),), link_timeout=1000.0)
+    """In order; who comes meanwhile comes behind them: of two connections of a client the later one
+    stays."""
+    world = World(
+        id=OWN,
+        boot=1_000,
+        routing="topic",
+        discovery="static",
+        seeds=(("10.0.0.101", 1883),),
+        link_timeout=1000.0,
+    )
     world.node.federation.propagation._admits_until = world.now + ADMITS
     world.node.federation.propagation._begins_until = world.now + WAIT
     clients = [world.open(4) for _ in range(MANY)]
@@ -369,7 +406,8 @@ def test_many_sessions_that_may_be_elsewhere_go_on_in_several_turns() -> None:
 
 @pytest.mark.parametrize("says", (True, False))
 def test_an_answer_says_where_a_subscription_begins(world: World, says: bool) -> None:
-    """A feed that is being repaired may bring anything: the number of the origin's last message when it heard decides."""
+    """A feed that is being repaired may bring anything: the number of the origin's last message
+    when it heard decides."""
     neighbour = Neighbour(world, 101)
     neighbour.child()
     key = origin_key(bid(101), 1)
@@ -379,7 +417,9 @@ def test_an_answer_says_where_a_subscription_begins(world: World, says: bool) ->
     world.advance(PACE)
     (told,) = neighbour.records(TOLD)
     if says:
-        neighbour.send(ping((HEARD, heard(told) + bid(101) + (1).to_bytes(4, "big") + (7).to_bytes(6, "big"))))
+        neighbour.send(
+            ping((HEARD, heard(told) + bid(101) + (1).to_bytes(4, "big") + (7).to_bytes(6, "big")))
+        )
     world.advance(0 if says else WAIT)
     assert answered(client)
     start = world.session("c").subscriptions["a"].start

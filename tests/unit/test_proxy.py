@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.base import limits
-from broker.io.proxy_protocol import SIGNATURE, ProxiedCertificate, ProxyError, ProxyHeader, common_name, parse, wanted
+from broker.io.proxy_protocol import (
+    SIGNATURE,
+    ProxiedCertificate,
+    ProxyError,
+    ProxyHeader,
+    common_name,
+    parse,
+    wanted,
+)
 
 
 def v2(command: int, family: int, body: bytes) -> bytes:
@@ -19,7 +27,14 @@ def v2(command: int, family: int, body: bytes) -> bytes:
 
 
 def v4(source: str, port: int, rest: bytes = b"") -> bytes:
-    return v2(0x21, 0x11, socket.inet_aton(source) + socket.inet_aton("10.0.0.1") + struct.pack("!HH", port, 1883) + rest)
+    return v2(
+        0x21,
+        0x11,
+        socket.inet_aton(source)
+        + socket.inet_aton("10.0.0.1")
+        + struct.pack("!HH", port, 1883)
+        + rest,
+    )
 
 
 def tlv(kind: int, value: bytes) -> bytes:
@@ -27,10 +42,16 @@ def tlv(kind: int, value: bytes) -> bytes:
 
 
 def tls(name: bytes, client: int = 0x07, verify: int = 0) -> bytes:
-    return tlv(0x20, bytes((client,)) + struct.pack("!I", verify) + tlv(0x21, b"TLSv1.3") + tlv(0x22, name))
+    return tlv(
+        0x20, bytes((client,)) + struct.pack("!I", verify) + tlv(0x21, b"TLSv1.3") + tlv(0x22, name)
+    )
 
 
-V6 = socket.inet_pton(socket.AF_INET6, "2001:db8::7") + socket.inet_pton(socket.AF_INET6, "::1") + struct.pack("!HH", 40000, 1883)
+V6 = (
+    socket.inet_pton(socket.AF_INET6, "2001:db8::7")
+    + socket.inet_pton(socket.AF_INET6, "::1")
+    + struct.pack("!HH", 40000, 1883)
+)
 
 HEADERS = {
     "v4": (v4("192.0.2.7", 56789), ProxyHeader("192.0.2.7:56789")),
@@ -44,11 +65,20 @@ HEADERS = {
     "unspecified with rubbish behind": (v2(0x21, 0x00, b"abc"), ProxyHeader()),
     "local": (v2(0x20, 0x00, b""), ProxyHeader()),
     "local with an address": (v2(0x20, 0x11, bytes(12)), ProxyHeader()),
-    "unknown TLVs": (v4("1.2.3.4", 5, tlv(0x04, b"") + tlv(0xE0, b"xyz")), ProxyHeader("1.2.3.4:5")),
-    "a verified certificate": (v4("1.2.3.4", 5, tls(b"sensor-7")), ProxyHeader("1.2.3.4:5", "sensor-7")),
+    "unknown TLVs": (
+        v4("1.2.3.4", 5, tlv(0x04, b"") + tlv(0xE0, b"xyz")),
+        ProxyHeader("1.2.3.4:5"),
+    ),
+    "a verified certificate": (
+        v4("1.2.3.4", 5, tls(b"sensor-7")),
+        ProxyHeader("1.2.3.4:5", "sensor-7"),
+    ),
     "one of the session": (v4("1.2.3.4", 5, tls(b"s", client=0x05)), ProxyHeader("1.2.3.4:5", "s")),
     "one that is not verified": (v4("1.2.3.4", 5, tls(b"s", verify=1)), ProxyHeader("1.2.3.4:5")),
-    "TLS without a certificate": (v4("1.2.3.4", 5, tls(b"s", client=0x01)), ProxyHeader("1.2.3.4:5")),
+    "TLS without a certificate": (
+        v4("1.2.3.4", 5, tls(b"s", client=0x01)),
+        ProxyHeader("1.2.3.4:5"),
+    ),
     "v1 v4": (b"PROXY TCP4 192.0.2.7 10.0.0.1 56789 1883\r\n", ProxyHeader("192.0.2.7:56789")),
     "v1 v6": (b"PROXY TCP6 2001:DB8::7 ::1 1 2\r\n", ProxyHeader("[2001:db8::7]:1")),
     "v1 unknown": (b"PROXY UNKNOWN\r\n", ProxyHeader()),
@@ -57,7 +87,8 @@ HEADERS = {
 
 
 def read(stream: bytes, at_most: int = 1000) -> tuple[bytes, bytes]:
-    """Read a header as the driver does, at most so many bytes at a time; returns it and what is left."""
+    """Read a header as the driver does, at most so many bytes at a time; returns it and what is
+    left."""
     data = b""
     while size := wanted(data):
         step = min(size, at_most)
@@ -115,8 +146,14 @@ def test_what_is_no_header(data: bytes) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.one_of(st.binary(max_size=300), st.binary(max_size=300).map(lambda tail: SIGNATURE + b"\x21\x11" + tail),
-                 st.binary(max_size=120).map(lambda tail: b"PROXY TCP6 " + tail + b"\r\n")), st.integers(1, 50))  # fmt: skip
+@given(
+    st.one_of(
+        st.binary(max_size=300),
+        st.binary(max_size=300).map(lambda tail: SIGNATURE + b"\x21\x11" + tail),
+        st.binary(max_size=120).map(lambda tail: b"PROXY TCP6 " + tail + b"\r\n"),
+    ),
+    st.integers(1, 50),
+)
 def test_nothing_else_is_raised_and_little_is_read(data: bytes, at_most: int) -> None:
     try:
         head, _ = read(data, at_most)
@@ -128,8 +165,14 @@ def test_nothing_else_is_raised_and_little_is_read(data: bytes, at_most: int) ->
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.ip_addresses(v=6), st.integers(0, 65535), st.text(min_size=1, max_size=60).filter(lambda t: t.isprintable()))
-def test_addresses_and_names_come_back(address: ipaddress.IPv6Address, port: int, name: str) -> None:
+@given(
+    st.ip_addresses(v=6),
+    st.integers(0, 65535),
+    st.text(min_size=1, max_size=60).filter(lambda t: t.isprintable()),
+)
+def test_addresses_and_names_come_back(
+    address: ipaddress.IPv6Address, port: int, name: str
+) -> None:
     body = address.packed + bytes(16) + struct.pack("!HH", port, 1) + tls(name.encode())
     assert parse(read(v2(0x21, 0x21, body))[0]) == ProxyHeader(f"[{address}]:{port}", name)
 

@@ -1,4 +1,5 @@
-"""What a journal that was cut off in an unlucky moment leads to, and what waits for it (docs/decisions/0021)."""
+"""What a journal that was cut off in an unlucky moment leads to, and what waits for it
+(docs/decisions/0021)."""
 
 from __future__ import annotations
 
@@ -49,8 +50,11 @@ from tests.unit.node_harness import connect_packet
 from tests.unit.test_durability import Chaos, copy_of, keeper, lazy
 
 
-def test_killed_in_the_middle_of_a_checkpoint_the_log_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other brokers ask for what they lack: each message once, oldest first, or the newest would not be found behind old ones."""
+def test_killed_in_the_middle_of_a_checkpoint_the_log_is_what_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other brokers ask for what they lack: each message once, oldest first, or the newest would
+    not be found behind old ones."""
     monkeypatch.setattr(snapshot, "STEP_ITEMS", 1)
     world = Durable()
     keeper(world, "l").subscribe("other", qos=1)
@@ -180,7 +184,9 @@ def test_more_in_flight_than_may_wait_for_the_disk(monkeypatch: pytest.MonkeyPat
     while world.durability.busy:
         world.files.lazy = True
         world.advance(journal.STEP)
-        sizes += [len(effect.data) for effect, _ in world.files.untold if isinstance(effect, Append)]
+        sizes += [
+            len(effect.data) for effect, _ in world.files.untold if isinstance(effect, Append)
+        ]
         world.files.lazy = False
         world.tell()
     assert len(sizes) > 10
@@ -205,7 +211,9 @@ def test_what_is_too_much_for_one_frame_is_split(monkeypatch: pytest.MonkeyPatch
     world = lazy(sync=True)
     publisher = world.connect("p")
     for topic in ("a/1", "a/2", "a/3"):
-        publisher.conn.receive(encode_packet(Publish(topic, topic.encode() * 500, 1, packet_id=1), 5), world.now)
+        publisher.conn.receive(
+            encode_packet(Publish(topic, topic.encode() * 500, 1, packet_id=1), 5), world.now
+        )
     world.settle()
     assert world.counters.journal_split == 1
     assert "written as several" in world.logged[-1]
@@ -249,7 +257,9 @@ def test_a_checkpoint_ends_whatever_is_published_meanwhile(monkeypatch: pytest.M
     assert max(sizes) < 400_000
 
 
-def test_a_generation_that_could_not_be_completed_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_generation_that_could_not_be_completed_is_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Or every MB that somebody frees on a full disk would be eaten by the next one that fails."""
     monkeypatch.setattr(snapshot, "STEP_ITEMS", 1)
     world = Durable(sync=True)
@@ -296,7 +306,8 @@ def test_what_waits_for_connections_that_are_gone_is_forgotten() -> None:
 
 
 def test_what_nobody_wanted_has_been_here_for_a_session_that_begins() -> None:
-    """Else a session that came from elsewhere, with a broker that is killed then, would get it once more."""
+    """Else a session that came from elsewhere, with a broker that is killed then, would get it once
+    more."""
     world = Durable()
     keeper(world, "k").subscribe("a", qos=2)
     key = origin_key(b"x" * 8, 1)
@@ -308,8 +319,8 @@ def test_what_nobody_wanted_has_been_here_for_a_session_that_begins() -> None:
 
 
 def test_what_was_to_be_deleted_does_not_come_back() -> None:
-    """A session and a retained message ended while nothing could be written; then everything was, but for the deletion of the
-    older file."""
+    """A session and a retained message ended while nothing could be written; then everything was,
+    but for the deletion of the older file."""
     world = Durable(sync=True)
     keeper(world, "k").subscribe("a", qos=1)
     keeper(world, "stays").subscribe("a", qos=1)
@@ -352,13 +363,20 @@ def test_what_was_published_before_a_clock_was_set_back_is_in_order() -> None:
 def rules_of(listener: str) -> list[Access]:
     """What lets in only who comes in there."""
     rules = parse_rules("rules", f"listener {listener}\nallow all #\n")
-    return [Access(None, rules), Access(set(), None, {listener: True}), Access({"u"}, rules, {listener: True})]
+    return [
+        Access(None, rules),
+        Access(set(), None, {listener: True}),
+        Access({"u"}, rules, {listener: True}),
+    ]
 
 
 @pytest.mark.parametrize("which", range(3))
 @pytest.mark.parametrize("known", [True, False])
-def test_rules_about_a_listener_hold_after_a_restart(which: int, known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is refused, nor taken away, by rules about another one. Older journals do not say where a client came in."""
+def test_rules_about_a_listener_hold_after_a_restart(
+    which: int, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is refused, nor taken away, by rules about another one. Older journals do not say
+    where a client came in."""
     begin = Durability.begin
     access: list[Access] = []
 
@@ -370,7 +388,9 @@ def test_rules_about_a_listener_hold_after_a_restart(which: int, known: bool, mo
     monkeypatch.setattr(Durability, "begin", begun)
     encode = SessionRecord.encode
     if not known:
-        monkeypatch.setattr(SessionRecord, "encode", lambda record: encode(record._replace(listener=None)))
+        monkeypatch.setattr(
+            SessionRecord, "encode", lambda record: encode(record._replace(listener=None))
+        )
     world = Durable(sync=True)
     client = keeper(world, "k")
     access.append(rules_of(client.conn.listener)[which])
@@ -380,7 +400,10 @@ def test_rules_about_a_listener_hold_after_a_restart(which: int, known: bool, mo
     again = world.again(1)
     again.connect("p").publish("a", b"after", 1, 1)
     for _ in range(2):
-        assert [outgoing.message.payload for outgoing in again.session("k").queue] == [b"before", b"after"]
+        assert [outgoing.message.payload for outgoing in again.session("k").queue] == [
+            b"before",
+            b"after",
+        ]
         again.node.set_access(access[0], again.now)
         again.settle()
     nobody = rules_of("elsewhere")[which]
@@ -391,7 +414,8 @@ def test_rules_about_a_listener_hold_after_a_restart(which: int, known: bool, mo
 
 
 def test_said_once_more_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that dies again and again before its checkpoint is complete does not fill the disk."""
+    """A broker that dies again and again before its checkpoint is complete does not fill the
+    disk."""
     monkeypatch.setattr(journal, "SMALLEST", 4000)
     monkeypatch.setattr(journal_writer, "SMALLEST", 4000)
     monkeypatch.setattr(snapshot, "STEP_BYTES", 1000)
@@ -420,7 +444,9 @@ def test_said_once_more_it_is_the_same(tmp_path: Path, monkeypatch: pytest.Monke
         loaded = Disk(tmp_path, ID, sync=True).load()
         compacted += loaded.files == 1
         files = Files()
-        files.generations = {int(path.name): bytearray(path.read_bytes()) for path in folder.iterdir()}
+        files.generations = {
+            int(path.name): bytearray(path.read_bytes()) for path in folder.iterdir()
+        }
         assert max(files.generations) == loaded.generation - 1
         assert sum(map(len, files.generations.values())) == loaded.size < 6 * start
         again = Durable(files=copy_of(files), at=world.now)
@@ -442,7 +468,8 @@ def test_the_number_of_a_retained_message_comes_back() -> None:
     found = world.again(1).node.retained.digests.get(place_of(b"r"))
     assert found is not None
     assert found.sequence == 1
-    assert world.counters.journal_bytes < 1000  # the message twice: for the topic, and for other brokers
+    # The message is there twice: for the topic, and for other brokers.
+    assert world.counters.journal_bytes < 1000
 
 
 def test_nothing_comes_before_connack() -> None:
@@ -450,7 +477,10 @@ def test_nothing_comes_before_connack() -> None:
     world = Durable()
     world.files.lazy = True
     client = world.open()
-    client.send(connect_packet("k", 5, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 100}), Pingreq())
+    client.send(
+        connect_packet("k", 5, clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 100}),
+        Pingreq(),
+    )
     assert client.take() == []
     world.tell()
     assert [type(packet) for packet in client.take()] == [Connack, Pingresp]
@@ -462,9 +492,14 @@ def test_nothing_comes_before_connack() -> None:
 
 
 def test_what_is_said_anew_counts_when_all_of_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record about a session that is not said again yet goes on from what could not be written: it would change another one."""
+    """A record about a session that is not said again yet goes on from what could not be written:
+    it would change another one."""
     world = Durable(sync=True)
-    listener = keeper(world, "k", properties={Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF, Property.RECEIVE_MAXIMUM: 2})
+    listener = keeper(
+        world,
+        "k",
+        properties={Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF, Property.RECEIVE_MAXIMUM: 2},
+    )
     listener.subscribe("t", qos=1)
     publisher = world.connect("p")
     for number in range(1, 6):
@@ -491,13 +526,26 @@ def test_what_is_said_anew_counts_when_all_of_it_is(monkeypatch: pytest.MonkeyPa
 
 def test_so_it_is_when_older_files_are_still_there() -> None:
     def about(*names: bytes, anew: bool = False, whole: bool = False) -> bytes:
-        records = [SessionRecord(number, 1, 5, 9.0, 1, 1, b"%d" % number, b"", b"").encode() for number in map(int, names)]
+        records = [
+            SessionRecord(number, 1, 5, 9.0, 1, 1, b"%d" % number, b"", b"").encode()
+            for number in map(int, names)
+        ]
         records += [encode_whole(2, 0)] if whole else []
-        return encode_header(ID, 2, anew=anew) + b"".join(encode_frame([record], 7) for record in records)
+        return encode_header(ID, 2, anew=anew) + b"".join(
+            encode_frame([record], 7) for record in records
+        )
 
-    for anew, whole, found in ((False, False, {1, 2}), (True, False, {1}), (True, True, {2}), (False, True, {2})):
+    for anew, whole, found in (
+        (False, False, {1, 2}),
+        (True, False, {1}),
+        (True, True, {2}),
+        (False, True, {2}),
+    ):
         files = Files()
-        files.generations = {1: bytearray(encode_header(ID, 1)), 2: bytearray(about(b"2", anew=anew, whole=whole))}
+        files.generations = {
+            1: bytearray(encode_header(ID, 1)),
+            2: bytearray(about(b"2", anew=anew, whole=whole)),
+        }
         assert set(files.image().sessions) == {2}  # there is nothing else
         files.generations[1] += about(b"1")[HEADER_SIZE:]
         image = files.image()
@@ -529,7 +577,9 @@ def test_a_checkpoint_does_not_end_a_failure(sync: bool, monkeypatch: pytest.Mon
         if effect is begin:
             ends.send(Disconnect(0, {Property.SESSION_EXPIRY_INTERVAL: 0}))
             error = None  # as it seems to the driver
-            world.files.generations[begin.generation] = bytearray(encode_header(ID, begin.generation))
+            world.files.generations[begin.generation] = bytearray(
+                encode_header(ID, begin.generation)
+            )
         world.node.answer(effect, error, world.now)
     assert world.durability.state == journal.BROKEN
     world.files.lazy = False
@@ -555,7 +605,10 @@ def test_a_checkpoint_that_cannot_begin_is_put_off(monkeypatch: pytest.MonkeyPat
     assert not world.durability.busy
     assert list(world.files.generations) == [1]
     told = [line for line in world.logged if "journal" in line]
-    assert told[0] == "the journal goes on in generation 1: no other one can be begun (Too many open files)"
+    assert (
+        told[0]
+        == "the journal goes on in generation 1: no other one can be begun (Too many open files)"
+    )
     assert 1 < len(told) < 6
     assert picture(world.again(0, copy_of(world.files))) == picture(world)
     world.files.crowded = ""
@@ -567,7 +620,8 @@ def test_a_checkpoint_that_cannot_begin_is_put_off(monkeypatch: pytest.MonkeyPat
 
 
 def test_no_step_of_a_checkpoint_is_long() -> None:
-    """Whatever there is much of: other brokers' messages in the log, leaves with nothing in them."""
+    """Whatever there is much of: other brokers' messages in the log, leaves with nothing in
+    them."""
     world = Durable()
     publisher = world.connect("p")
     for number in range(900):
@@ -581,7 +635,11 @@ def test_no_step_of_a_checkpoint_is_long() -> None:
     said = snapshot.Checkpoint(world.durability)
     while not said.step():
         steps += 1
-    assert 2 * 900 / snapshot.STEP_ITEMS + 8000 / snapshot.PASSED / snapshot.STEP_ITEMS - 1 <= steps <= 12
+    assert (
+        2 * 900 / snapshot.STEP_ITEMS + 8000 / snapshot.PASSED / snapshot.STEP_ITEMS - 1
+        <= steps
+        <= 12
+    )
     image = world.files.image()
     assert len(image.retained) == 900
 
@@ -613,7 +671,11 @@ def test_what_is_open_where_a_session_begins_is_open_after_a_restart(whole: bool
         world.durability._begin_checkpoint()
         world.advance(1.0)
     world = world.again(0.5)
-    assert (began(world).tops, began(world).open, began(world).began) == ({key: 5}, {key}, start.began)
+    assert (began(world).tops, began(world).open, began(world).began) == (
+        {key: 5},
+        {key},
+        start.began,
+    )
     world.node.federation.positions.raised(key, [began(world)], 9)
     world.settle()
     world = world.again(0.5)
@@ -622,7 +684,8 @@ def test_what_is_open_where_a_session_begins_is_open_after_a_restart(whole: bool
 
 @pytest.mark.parametrize("set_by", [3.0, 60.0, -60.0, float("nan")])
 def test_another_clock_says_nothing_of_when_a_session_began(set_by: float) -> None:
-    """The machine was started in between, or slept: ours began to count again, and the time of day went on."""
+    """The machine was started in between, or slept: ours began to count again, and the time of day
+    went on."""
     key = origin_key(b"x" * 8, 1)
     world, start = opened(key)
     number = next(iter(world.durability.sessions))
@@ -631,7 +694,10 @@ def test_another_clock_says_nothing_of_when_a_session_began(set_by: float) -> No
     world.settle()
     found = began(world.again(0.5))
     known = set_by == 3.0
-    assert (found.began, found.open) == (start.began if known else UNKNOWN, {key} if known else set())
+    assert (found.began, found.open) == (
+        start.began if known else UNKNOWN,
+        {key} if known else set(),
+    )
     assert found.tops == {key: 5}
 
 

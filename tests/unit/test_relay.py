@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from broker.base import limits
 from broker.base.counters import Counters
 from broker.cluster.delivery.forwarder import FORGET_ORIGIN, RECENT
-from broker.cluster.link.codec import LAST, Window, decode_vector, encode_vector, intersect, origin_key, subtract
+from broker.cluster.link.codec import (
+    LAST,
+    Window,
+    decode_vector,
+    encode_vector,
+    intersect,
+    origin_key,
+    subtract,
+)
 from broker.cluster.link.control_records import DONE, ORIGINS, SEEN, WANT
 from stp.bpdu import Role
 from tests.sim.clients import Ledger, SimClient
@@ -28,10 +36,14 @@ class Federation:
     def __init__(self, seed: int, count: int) -> None:
         self.network = Network(seed)
         self.ledger = Ledger()
-        self.hosts = [self.network.add(discovery="multicast", capability=float(9 - n)) for n in range(count)]
+        self.hosts = [
+            self.network.add(discovery="multicast", capability=float(9 - n)) for n in range(count)
+        ]
         for host in self.hosts:
             host.start()
-        self.subscribers = [self.client(f"s{host.index}", host, filters=[("#", 2)]) for host in self.hosts]
+        self.subscribers = [
+            self.client(f"s{host.index}", host, filters=[("#", 2)]) for host in self.hosts
+        ]
         self.network.run(4.0)
 
     def client(self, name: str, host: Host, **more: object) -> SimClient:
@@ -69,7 +81,9 @@ def test_what_is_published_right_after_a_restart_reaches_everybody(seed: int) ->
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_a_broker_that_was_restarted_in_a_partition_got_there_reaches_the_other_side(seed: int) -> None:
+def test_what_a_broker_that_was_restarted_in_a_partition_got_there_reaches_the_other_side(
+    seed: int,
+) -> None:
     world = Federation(seed, 4)
     world.network.partition([(0, 1), (2, 3)])
     world.network.run(3.0)
@@ -137,7 +151,16 @@ def test_made_up_origins_take_nobodys_place_and_do_not_circulate() -> None:
     rng = random.Random(1)
     told = 0
     for _ in range(20):
-        liar.send(ping((ORIGINS, encode_vector({origin_key(rng.randbytes(8), 1): Window(5, 0.0) for _ in range(1_000)}))))
+        liar.send(
+            ping(
+                (
+                    ORIGINS,
+                    encode_vector(
+                        {origin_key(rng.randbytes(8), 1): Window(5, 0.0) for _ in range(1_000)}
+                    ),
+                )
+            )
+        )
         told += sum(len(decode_vector(body, 0.0)) for body in honest.records(ORIGINS))
         world.advance(0.1)
         for neighbour in (liar, honest, publisher):
@@ -148,7 +171,9 @@ def test_made_up_origins_take_nobodys_place_and_do_not_circulate() -> None:
     # Who publishes is known all the same; those that never did make room.
     for number in range(2, 8):
         publisher.send(message(key=key, sequence=number))
-        publisher.send(*(message(key=origin_key(rng.randbytes(8), 2_000), sequence=1) for _ in range(1_000)))
+        publisher.send(
+            *(message(key=origin_key(rng.randbytes(8), 2_000), sequence=1) for _ in range(1_000))
+        )
         world.advance(0.1)
     assert len(relay.vector) <= limits.MAX_ORIGINS
     assert relay.vector[key].top == 7
@@ -182,7 +207,9 @@ def test_a_full_table_can_be_told() -> None:
         window.gaps = [(n, n) for n in range(1, 2 * limits.MAX_GAPS, 2)]
     body = encode_vector(vector)
     assert 2 * len(body) < limits.MAX_PING_PAYLOAD
-    assert {key: window.top for key, window in decode_vector(body, 0.0).items()} == dict.fromkeys(vector, LAST - 1)
+    assert {key: window.top for key, window in decode_vector(body, 0.0).items()} == dict.fromkeys(
+        vector, LAST - 1
+    )
     assert decode_vector(body, 0.0)[origin_key(bid(7), 1)].gaps == [(127, 127)]
     world = lone()
     neighbour = Neighbour(world, 1)
@@ -192,7 +219,9 @@ def test_a_full_table_can_be_told() -> None:
         assert len(world.node.relay.vector) == limits.MAX_QUIET_ORIGINS + 1
 
 
-RANGES = st.lists(st.integers(1, 60), max_size=12, unique=True).map(lambda ns: [(n, n) for n in sorted(ns)])
+RANGES = st.lists(st.integers(1, 60), max_size=12, unique=True).map(
+    lambda ns: [(n, n) for n in sorted(ns)]
+)
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,4 +1,5 @@
-"""What a stream holds goes to those here in steps, in order, as fast as they take it (paced_release.py)."""
+"""What a stream holds goes to those here in steps, in order, as fast as they take it
+(paced_release.py)."""
 
 from __future__ import annotations
 
@@ -36,7 +37,13 @@ def stream_of(world: World, boot: int = 1_000) -> Stream:
 
 
 def entry_of(stream: Stream, number: int, payload: bytes = b"", topic: bytes = b"t") -> Entry:
-    return Entry(stream.key, number, b"", Message(topic, payload or b"%d" % number, 1, False, b"", None, None), 0.0)
+    return Entry(
+        stream.key,
+        number,
+        b"",
+        Message(topic, payload or b"%d" % number, 1, False, b"", None, None),
+        0.0,
+    )
 
 
 def hold(world: World, stream: Stream, *numbers: int) -> None:
@@ -48,7 +55,8 @@ def hold(world: World, stream: Stream, *numbers: int) -> None:
 
 
 def settle(world: World, stream: Stream, top: int) -> None:
-    """Have the origin say that there is nothing else up to a number, and that what follows comes over ONE."""
+    """Have the origin say that there is nothing else up to a number, and that what follows comes
+    over ONE."""
     stream.settled, stream.behind = top, ONE
     world.node.federation.streams.release.begin(stream, world.now)
     world.settle()
@@ -77,7 +85,12 @@ def test_it_goes_in_steps_and_what_comes_meanwhile_follows(world: World) -> None
     assert stream.source is None
     world.advance(0.1)
     assert got(client) == list(range(STEP + 1, 3 * STEP + 2))
-    assert (stream.source, stream.behind, stream.done, stream.held_count) == (ONE, None, 3 * STEP + 1, 0)
+    assert (stream.source, stream.behind, stream.done, stream.held_count) == (
+        ONE,
+        None,
+        3 * STEP + 1,
+        0,
+    )
     assert world.node.federation.streams.release.held_bytes == 0
     assert stream.take(ONE, 3 * STEP + 2, 1) == 1
 
@@ -92,7 +105,9 @@ def test_in_the_order_of_numbers_each_once(world: World) -> None:
     assert stream.held_count == 1
 
 
-def test_a_slow_session_is_waited_for_and_its_publishers_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_session_is_waited_for_and_its_publishers_wait(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "HOLD_QUEUED", 1_000)
     monkeypatch.setattr(limits, "MAX_QUEUED", 2_000)
     stream, client = stream_of(world), client_of(world, receive_maximum=100)
@@ -103,14 +118,19 @@ def test_a_slow_session_is_waited_for_and_its_publishers_wait(world: World, monk
     for _ in range(200):
         world.advance(0.01)
         if len(found) < 8_000:
-            assert client.conn in backpressure._wishes or len(world.session("c").queue) < limits.HOLD_QUEUED
+            assert (
+                client.conn in backpressure._wishes
+                or len(world.session("c").queue) < limits.HOLD_QUEUED
+            )
         found += got(client)
     assert found == list(range(1, 8_001))
     assert world.counters.dropped_queue_full == 0
     assert not backpressure._wishes
 
 
-def test_one_that_takes_nothing_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_takes_nothing_is_not_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "HOLD_QUEUED", 1_000)
     monkeypatch.setattr(limits, "MAX_QUEUED", 2_000)
     stream, dead = stream_of(world), client_of(world, receive_maximum=100)
@@ -127,7 +147,8 @@ def test_one_that_takes_nothing_is_not_waited_for(world: World, monkeypatch: pyt
 
 
 def test_what_is_owed_and_comes_in_time_is_not_owed_any_more(world: World) -> None:
-    """What waits is delivered in steps; what was missing behind it may come before its turn is over, and is delivered once."""
+    """What waits is delivered in steps; what was missing behind it may come before its turn is
+    over, and is delivered once."""
     client = client_of(world)
     world.advance(0.1)
     stream = stream_of(world)
@@ -159,7 +180,9 @@ def test_publishers_wait_while_much_is_held(world: World, monkeypatch: pytest.Mo
     assert not wishes
 
 
-def test_what_there_is_no_room_for_is_asked_for_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_there_is_no_room_for_is_asked_for_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "HELD_FEEDS_BYTES", 10 * (limits.HELD_MEMORY + 10))
     stream, client = stream_of(world), client_of(world)
     hold(world, stream, *range(1, 21))
@@ -176,11 +199,14 @@ def test_what_there_is_no_room_for_is_asked_for_again(world: World, monkeypatch:
 
 
 def test_what_an_earlier_incarnation_published_comes_first(world: World) -> None:
-    """Though the later one has answered before, as long as the broker says that it has more of the earlier one."""
+    """Though the later one has answered before, as long as the broker says that it has more of the
+    earlier one."""
     early, late = stream_of(world, 1_000), stream_of(world, 1_001)
     client = client_of(world)
     directory = world.node.federation.listings.directory
-    listing: Any = SimpleNamespace(id=FAR, boot=1_001, via=FAR, entries={EARLIER: (1_000).to_bytes(4, "big")})
+    listing: Any = SimpleNamespace(
+        id=FAR, boot=1_001, via=FAR, entries={EARLIER: (1_000).to_bytes(4, "big")}
+    )
     directory.listings[FAR] = listing
     hold(world, late, 1)
     settle(world, late, 1)
@@ -198,7 +224,9 @@ def test_what_an_earlier_incarnation_published_comes_first(world: World) -> None
 def test_an_incarnation_of_which_nobody_tells_is_waited_for_for_a_while(world: World) -> None:
     early, late = stream_of(world, 1_000), stream_of(world, 1_001)
     client = client_of(world)
-    listing: Any = SimpleNamespace(id=FAR, boot=1_001, via=FAR, entries={EARLIER: (1_000).to_bytes(4, "big")})
+    listing: Any = SimpleNamespace(
+        id=FAR, boot=1_001, via=FAR, entries={EARLIER: (1_000).to_bytes(4, "big")}
+    )
     world.node.federation.listings.directory.listings[FAR] = listing
     hold(world, late, 1)
     settle(world, late, 1)
@@ -238,14 +266,16 @@ def test_however_often_it_stood_still(world: World) -> None:
 
 
 def test_what_is_hurried_is_not_waited_any_longer(world: World) -> None:
-    """A tick that was due long ago, as somebody hurried it, does not say that this broker stood still."""
+    """A tick that was due long ago, as somebody hurried it, does not say that this broker stood
+    still."""
     stream, client = stream_of(world), client_of(world)
     hold(world, stream, 2)
     begin = world.now
     while world.now < begin + STRANGER - 0.1:
         due = world.node.next_deadline()
         assert due is not None
-        world.now = max(world.now, min(due, begin + STRANGER) - 0.05)  # until then it has nothing to do
+        # Until then it has nothing to do.
+        world.now = max(world.now, min(due, begin + STRANGER) - 0.05)
         world.node.federation.hurry(world.now - 5.0)
         world.advance(0.01)
     assert got(client) == []
@@ -256,7 +286,9 @@ def test_what_is_hurried_is_not_waited_any_longer(world: World) -> None:
 def test_nor_has_an_earlier_incarnation_been_silent_meanwhile(world: World) -> None:
     early, late = stream_of(world, 1_000), stream_of(world, 1_001)
     client = client_of(world)
-    listing: Any = SimpleNamespace(id=FAR, boot=1_001, via=FAR, entries={EARLIER: (1_000).to_bytes(4, "big")})
+    listing: Any = SimpleNamespace(
+        id=FAR, boot=1_001, via=FAR, entries={EARLIER: (1_000).to_bytes(4, "big")}
+    )
     world.node.federation.listings.directory.listings[FAR] = listing
     hold(world, late, 1)
     settle(world, late, 1)
@@ -272,13 +304,26 @@ def test_nor_has_an_earlier_incarnation_been_silent_meanwhile(world: World) -> N
 
 @pytest.mark.parametrize("properties", [b"", b"\x26\x00\x01a\x00\x01b"])
 def test_a_run_of_the_log_is_a_batch_again(properties: bytes) -> None:
-    head = b"\x32" + bytes((2 + 1 + 2 + 1 + len(properties) + 1,)) + b"\0\1t\0\1" + bytes((len(properties),)) + properties
+    head = (
+        b"\x32"
+        + bytes((2 + 1 + 2 + 1 + len(properties) + 1,))
+        + b"\0\1t\0\1"
+        + bytes((len(properties),))
+        + properties
+    )
     data = b"".join(head + b"%d" % n for n in range(4))
     run = Batch(b"t", 1, properties, 5, data, 5, len(head), len(head) + 1)
     key = origin_key(OWN, 1)
     entry = Entry.run(key, 10, 4, run.for_links(key, 10), run.size, 0.0)
     for low, high in ((10, 13), (11, 12), (13, 13)):
         batch = batch_of(entry.part(low, high))
-        assert [m.payload for m in batch.messages()] == [b"%d" % (n - 10) for n in range(low, high + 1)]
-        assert (batch.topic, batch.qos, batch.properties, batch.size) == (b"t", 1, properties, run.size)
+        assert [m.payload for m in batch.messages()] == [
+            b"%d" % (n - 10) for n in range(low, high + 1)
+        ]
+        assert (batch.topic, batch.qos, batch.properties, batch.size) == (
+            b"t",
+            1,
+            properties,
+            run.size,
+        )
         assert batch.data == data[(low - 10) * run.size : (high - 9) * run.size]

@@ -1,4 +1,5 @@
-"""What a session had where it was does not come to it again from others' logs (docs/decisions/0016)."""
+"""What a session had where it was does not come to it again from others' logs
+(docs/decisions/0016)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from broker.core.message import Message
 KEY = b"k" * 16
 OTHER = b"o" * 16
 
-numbers = st.tuples(st.integers(1, 60), st.integers(0, 5)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+numbers = st.tuples(st.integers(1, 60), st.integers(0, 5)).map(
+    lambda pair: (pair[0], pair[0] + pair[1])
+)
 ranges = st.lists(numbers, min_size=1, max_size=6).map(merge)
 
 
@@ -43,14 +46,23 @@ class Place:
         self.shared: list[bool] = []
         self.later: list[Any] = []
         self.behind = False
-        deliveries: Any = [SimpleNamespace(session=session, qos=2, plain=False) for session in sessions]
+        deliveries: Any = [
+            SimpleNamespace(session=session, qos=2, plain=False) for session in sessions
+        ]
         route = Route(deliveries, [], True, {})
         fanout = SimpleNamespace(route=lambda topic: route, publish_along=self.publish)
         self.node: Any = SimpleNamespace(
-            now=1.0, counters=Counters(), fanout=fanout, schedule=lambda at, call: self.later.append((at, call))
+            now=1.0,
+            counters=Counters(),
+            fanout=fanout,
+            schedule=lambda at, call: self.later.append((at, call)),
         )
-        sharing = SimpleNamespace(received=lambda message, choice, *, ordinary: self.shared.append(ordinary))
-        self.repeats = Repeats(self.node, SimpleNamespace(sharing=sharing, behind=lambda: self.behind))  # type: ignore[arg-type]
+        sharing = SimpleNamespace(
+            received=lambda message, choice, *, ordinary: self.shared.append(ordinary)
+        )
+        self.repeats = Repeats(
+            self.node, SimpleNamespace(sharing=sharing, behind=lambda: self.behind)
+        )  # type: ignore[arg-type]
 
     def publish(self, route: Route, message: Message, groups: tuple[()]) -> None:
         self.got += [(delivery.session, message.payload) for delivery in route.deliveries]  # type: ignore[misc]
@@ -73,24 +85,30 @@ def test_what_is_fetched_for_one_is_for_nobody_else(lacked: Ranges, had: Ranges)
     place.repeats.add(came, {KEY: had})  # type: ignore[arg-type]
     for number in range(1, 70):
         place.repeats.deliver(KEY, number, message(number), None)
-    assert {int(payload) for session, payload in place.got if session is here} == set(range(1, 70)) - members(lacked)
-    assert {int(payload) for session, payload in place.got if session is came} == set(range(1, 70)) - members(had)
+    assert {int(payload) for session, payload in place.got if session is here} == set(
+        range(1, 70)
+    ) - members(lacked)
+    assert {int(payload) for session, payload in place.got if session is came} == set(
+        range(1, 70)
+    ) - members(had)
     for _, call in place.later:
         call(200.0)
     assert not place.repeats._fetched
 
 
 def test_what_one_alone_lacks_is_not_missing_to_others() -> None:
-    """It is owed here as long as it has not come; a session that moves on meanwhile has had it, and would get it twice. A second
-    one that lacks it, too, gets it as well."""
+    """It is owed here as long as it has not come; a session that moves on meanwhile has had it, and
+    would get it twice. A second one that lacks it, too, gets it as well."""
     one, two, other = Session(), Session(), Session()
     place = Place(one, two, other)
     place.repeats.fetch(one, KEY, [(3, 5)])  # type: ignore[arg-type]
     place.repeats.fetch(two, KEY, [(5, 6)])  # type: ignore[arg-type]
     assert place.repeats.alone(KEY) == [(3, 6)]
     assert [place.repeats.of(session) for session in (one, two, other)] == [  # type: ignore[arg-type]
-        {KEY: [(6, 6)]}, {KEY: [(3, 4)]}, {KEY: [(3, 6)]}
-    ]  # fmt: skip
+        {KEY: [(6, 6)]},
+        {KEY: [(3, 4)]},
+        {KEY: [(3, 6)]},
+    ]
     seen = {KEY: Window(10, 0.0)}
     seen[KEY].gaps = [(3, 6)]
     place.repeats.complete(seen, other)  # type: ignore[arg-type]
@@ -109,7 +127,9 @@ def test_each_gets_what_it_has_not_had(one: Ranges, more: Ranges) -> None:
     for number in range(1, 70):
         place.repeats.deliver(KEY, number, message(number), None)
     assert [int(payload) for session, payload in place.got if session is here] == list(range(1, 70))
-    assert {int(payload) for session, payload in place.got if session is came} == set(range(1, 70)) - had
+    assert {int(payload) for session, payload in place.got if session is came} == set(
+        range(1, 70)
+    ) - had
     place.got.clear()
     place.repeats.deliver(OTHER, 1, message(1), None)
     assert len(place.got) == 2
@@ -144,7 +164,8 @@ def test_who_moves_on_takes_it_along(top: int, gaps: Ranges, had: Ranges) -> Non
 
 
 def test_it_is_forgotten_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in no log any more is forgotten; a table that is full says so and remembers no more."""
+    """What is in no log any more is forgotten; a table that is full says so and remembers no
+    more."""
     monkeypatch.setattr(limits, "MAX_REPEATS", 2)
     place = Place()
     for _ in range(3):

@@ -1,4 +1,5 @@
-"""What a neighbour lacks is sent in steps, whole and in order, whatever comes between two of them (replay.py)."""
+"""What a neighbour lacks is sent in steps, whole and in order, whatever comes between two of them
+(replay.py)."""
 
 from __future__ import annotations
 
@@ -27,7 +28,15 @@ def logged(world: World, numbers: range, key: bytes = KEY) -> None:
     relay = world.node.relay
     for number in numbers:
         relay.accept(key, number, 1, world.now)
-        relay.log.append(Entry(key, number, b"", Message(b"t", b"%d" % number, 1, False, b"", None, None), world.now))
+        relay.log.append(
+            Entry(
+                key,
+                number,
+                b"",
+                Message(b"t", b"%d" % number, 1, False, b"", None, None),
+                world.now,
+            )
+        )
 
 
 def joining(world: World, seen: Vector, number: int = 1) -> Neighbour:
@@ -116,7 +125,11 @@ def test_an_origin_that_becomes_known_meanwhile_is_replayed_too() -> None:
         turns(world)
     found = neighbour.take()
     assert sum(first >> 4 == 3 for first, _ in found) == COUNT + 10
-    told = [at for at, (first, body) in enumerate(found) if first == 0xC0 and bytes((ORIGINS,)) in body and bid(77) in body]
+    told = [
+        at
+        for at, (first, body) in enumerate(found)
+        if first == 0xC0 and bytes((ORIGINS,)) in body and bid(77) in body
+    ]
     messages = [at for at, (first, _) in enumerate(found) if first >> 4 == 3]
     assert told
     assert told[0] < messages[-10], "it hears of the origin ahead of its messages"
@@ -127,7 +140,15 @@ def test_history_that_was_fetched_goes_before_what_is_newer() -> None:
     logged(world, range(10_001, 20_001))
     relay = world.node.relay
     for number in range(1, 10_001):
-        relay.log.append(Entry(KEY, number, b"", Message(b"t", b"%d" % number, 1, False, b"", None, None), world.now))
+        relay.log.append(
+            Entry(
+                KEY,
+                number,
+                b"",
+                Message(b"t", b"%d" % number, 1, False, b"", None, None),
+                world.now,
+            )
+        )
     neighbour = joining(world, {KEY: Window(0, world.now)})
     while not neighbour.link().live:
         turns(world)
@@ -204,7 +225,14 @@ def test_drain_looks_in_steps_for_what_a_neighbour_lacks() -> None:
     link, federation = neighbour.link(), world.node.federation
     for lacks in (0, 1):
         seen = {KEY: Window(COUNT - lacks, world.now)}
-        walk = Walk(federation, link, seen, lambda *_: got.append("lacks"), lambda _: got.append("end"), once=True)
+        walk = Walk(
+            federation,
+            link,
+            seen,
+            lambda *_: got.append("lacks"),
+            lambda _: got.append("end"),
+            once=True,
+        )
         walk.begin(world.now)
         logged(world, range(COUNT + 1 + lacks, COUNT + 2 + lacks))
         while not walk.over:

@@ -1,4 +1,5 @@
-"""The last write wins in any order; digests are equal exactly when the stores are; tombstones are bounded in age and number."""
+"""The last write wins in any order; digests are equal exactly when the stores are; tombstones are
+bounded in age and number."""
 
 from __future__ import annotations
 
@@ -21,13 +22,22 @@ KEYS = [origin_key(bytes((n,)) * 8, 1) for n in range(3)]
 
 
 def write(
-    store: RetainedStore, topic: str, payload: bytes, at: int, key: int = 0, *, expires: float | None = None, now: float = 0.0
+    store: RetainedStore,
+    topic: str,
+    payload: bytes,
+    at: int,
+    key: int = 0,
+    *,
+    expires: float | None = None,
+    now: float = 0.0,
 ) -> Change:
     """Write at MS + `at` ms; `expires`, `now`: s from MS on."""
     name = topic.encode()
     death = MS + int(expires * 1000) if expires is not None else 0 if payload else MS + at
     mark = Mark(name, place_of(name), MS + at << 16, KEYS[key], 1, death, 1)
-    return store.write(Message(name, payload, 1, True, b"", expires, None), mark, now, MS + int(now * 1000))
+    return store.write(
+        Message(name, payload, 1, True, b"", expires, None), mark, now, MS + int(now * 1000)
+    )
 
 
 def state(store: RetainedStore) -> dict[str, bytes]:
@@ -51,7 +61,12 @@ def test_changes() -> None:
 
 Write = tuple[str, bytes, int, int]
 WRITES = st.lists(
-    st.tuples(st.sampled_from("abcd"), st.sampled_from([b"", b"x", b"y"]), st.integers(0, 5), st.integers(0, 2)),
+    st.tuples(
+        st.sampled_from("abcd"),
+        st.sampled_from([b"", b"x", b"y"]),
+        st.integers(0, 5),
+        st.integers(0, 2),
+    ),
     max_size=12,
     unique_by=lambda w: (w[0], w[2], w[3]),
 )
@@ -67,7 +82,9 @@ def test_any_order_comes_to_the_same(writes: list[Write], rng: random.Random) ->
     for w in shuffled:
         write(other, *w)
     last = {w[0]: w[1] for w in sorted(writes, key=lambda w: (w[2], KEYS[w[3]]))}
-    assert state(one) == state(other) == {topic: payload for topic, payload in last.items() if payload}
+    assert (
+        state(one) == state(other) == {topic: payload for topic, payload in last.items() if payload}
+    )
     assert one.digests.whole == other.digests.whole
     assert one.tombstones == other.tombstones == sum(not payload for payload in last.values())
 
@@ -80,14 +97,21 @@ def test_digests_are_equal_when_stores_are(some: list[Write], others: list[Write
     for w in others:
         write(other, *w)
     marks = [
-        {(m.topic, m.time, m.key) for part in range(256) for m in store.digests.marks(bytes((part,)))} for store in (one, other)
+        {
+            (m.topic, m.time, m.key)
+            for part in range(256)
+            for m in store.digests.marks(bytes((part,)))
+        }
+        for store in (one, other)
     ]
     assert (marks[0] == marks[1]) == (one.digests.whole == other.digests.whole)
     for topic in "abcd":
         for size in (1, 2):
             prefix = place_of(topic.encode())[:size]
             inside = [{m for m in found if place_of(m[0]).startswith(prefix)} for found in marks]
-            assert (inside[0] == inside[1]) == (one.digests.digest(prefix) == other.digests.digest(prefix))
+            assert (inside[0] == inside[1]) == (
+                one.digests.digest(prefix) == other.digests.digest(prefix)
+            )
 
 
 @settings(max_examples=50)
@@ -132,7 +156,8 @@ def test_what_expired_stays_known() -> None:
     assert store.match("t", 5.0) == []
     assert (len(store), store.tombstones, counters.expired) == (0, 1, 1)
     assert write(store, "t", b"old", 9, now=6.0) is Change.OLD
-    assert write(store, "u", b"x", 10, expires=5.0, now=6.0) is Change.TAKEN  # it came when it had expired
+    # It came when it had expired already.
+    assert write(store, "u", b"x", 10, expires=5.0, now=6.0) is Change.TAKEN
     assert write(store, "u", b"old", 9, now=6.0) is Change.OLD
     assert write(store, "u", b"new", 11, now=6.0) is Change.NEW
     assert (state(store), store.tombstones) == ({"u": b"new"}, 1)
@@ -144,13 +169,20 @@ def test_a_sweep_forgets_what_is_over() -> None:
     write(store, "deleted", b"", 0)
     write(store, "kept", b"x", 0)
     day = limits.TOMBSTONE_AGE
-    for now, left, tombstones in ((4.0, 3, 1), (5.0, 3, 2), (day - 1.0, 3, 2), (day, 2, 1), (day + 5.0, 1, 0)):
+    for now, left, tombstones in (
+        (4.0, 3, 1),
+        (5.0, 3, 2),
+        (day - 1.0, 3, 2),
+        (day, 2, 1),
+        (day + 5.0, 1, 0),
+    ):
         store.sweep(now, MS + int(now * 1000))
         assert (len(store.digests), store.tombstones) == (left, tombstones), now
     assert state(store) == {"kept": b"x"}
     assert write(store, "deleted", b"", 0, now=day) is Change.OLD  # nobody's memory brings it back
     write(store, "kept", b"y", int(day * 1000), now=day)
-    assert write(store, "kept", b"", int(day * 1000) + 1, now=3 * day) is Change.NEW  # but it deletes what is there
+    # But it deletes what is there.
+    assert write(store, "kept", b"", int(day * 1000) + 1, now=3 * day) is Change.NEW
     assert (len(store), len(store.digests), store.tombstones) == (0, 0, 0)
 
 
@@ -161,7 +193,8 @@ def test_tombstones_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(10):
         write(store, f"t{number}", b"", number)
     assert (store.tombstones, len(store.digests), counters.tombstones_forgotten) == (3, 3, 7)
-    assert write(store, "t0", b"", 0) is Change.OLD  # those who remember more do not push it in again
+    # Those who remember more do not push it in again.
+    assert write(store, "t0", b"", 0) is Change.OLD
     assert write(store, "t9", b"x", 8) is Change.OLD
     assert write(store, "t0", b"x", 0) is Change.NEW
 
@@ -193,7 +226,13 @@ def test_an_update_that_does_not_fit_leaves_nothing_older() -> None:
     store = RetainedStore(counters, limit=10)
     assert write(store, "t", b"old", 10) is Change.NEW
     assert write(store, "t", bytes(10), 20) is Change.DROPPED
-    assert (len(store), store.size, store.tombstones, counters.retained_refused, store.refused_at) == (0, 0, 1, 1, 0.0)
+    assert (
+        len(store),
+        store.size,
+        store.tombstones,
+        counters.retained_refused,
+        store.refused_at,
+    ) == (0, 0, 1, 1, 0.0)
     assert "max_retained_bytes" in store.reached
     assert write(store, "t", b"mid", 19) is Change.OLD
     assert write(store, "t", bytes(10), 20) is Change.REFUSED  # again: nothing is new
@@ -269,7 +308,10 @@ def test_the_brokers_own_topics_count_for_no_limit(monkeypatch: pytest.MonkeyPat
     store = RetainedStore(Counters(), limit=10)
     own = Message(b"$SYS/a", bytes(100), 0, True, b"", None, None)
     assert store.store("$SYS/a", own)
-    assert (write(store, "a", b"1234", 1), write(store, "b", b"1234", 1)) == (Change.NEW, Change.NEW)
+    assert (write(store, "a", b"1234", 1), write(store, "b", b"1234", 1)) == (
+        Change.NEW,
+        Change.NEW,
+    )
     assert write(store, "c", b"", 1) is Change.TAKEN
     assert write(store, "d", b"1", 1) is Change.REFUSED
     store.closed = True
@@ -282,7 +324,8 @@ def test_the_brokers_own_topics_count_for_no_limit(monkeypatch: pytest.MonkeyPat
 
 
 def test_no_write_makes_the_store_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Topics that are written again, deleted and written again, with an end: nothing goes through all that is old at once."""
+    """Topics that are written again, deleted and written again, with an end: nothing goes through
+    all that is old at once."""
     store = RetainedStore(Counters())
     asked = 0
     get = Digests.get
@@ -297,7 +340,13 @@ def test_no_write_makes_the_store_stand_still(monkeypatch: pytest.MonkeyPatch) -
     for turn in range(9):
         for number in range(3000):
             before = asked
-            write(store, f"t/{number}", b"" if turn % 3 == 1 else b"x", 10_000 * turn + number, expires=None if turn % 3 else 1e6)
+            write(
+                store,
+                f"t/{number}",
+                b"" if turn % 3 == 1 else b"x",
+                10_000 * turn + number,
+                expires=None if turn % 3 else 1e6,
+            )
             most = max(most, asked - before)
     assert most < 40
     assert len(store) == 3000

@@ -1,4 +1,5 @@
-"""Retained messages between a node and neighbours that say what they are told: comparing, bounds, lies."""
+"""Retained messages between a node and neighbours that say what they are told: comparing, bounds,
+lies."""
 
 from __future__ import annotations
 
@@ -12,7 +13,17 @@ from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
 from broker.base import limits
 from broker.base.hybrid_clock import LOGICAL
-from broker.cluster.link.codec import LAST, MARK, SIZE, STAMP_MARK, STAMP_SIZE, Window, encode_stamp, encode_vector, origin_key
+from broker.cluster.link.codec import (
+    LAST,
+    MARK,
+    SIZE,
+    STAMP_MARK,
+    STAMP_SIZE,
+    Window,
+    encode_stamp,
+    encode_vector,
+    origin_key,
+)
 from broker.cluster.link.control_records import DIGEST, FETCH, LIST, ORIGINS, PARTS
 from broker.cluster.retained_sync import LISTED, MISSED, decode_list, decode_parts
 from broker.core.message import Message, Stamp
@@ -27,12 +38,21 @@ KEY = origin_key(FAR, 1)
 NOW = 1_700_000_000_000  # ms, at the start of a World
 
 
-def restored(topic: bytes, payload: bytes, at: int = 0, *, sequence: int = 1, key: bytes = KEY, **more: Any) -> bytes:
+def restored(
+    topic: bytes, payload: bytes, at: int = 0, *, sequence: int = 1, key: bytes = KEY, **more: Any
+) -> bytes:
     """A retained message that a comparison brings, written at NOW + `at` ms."""
     death = more.pop("death", 0 if payload else NOW + at)
     stamp = encode_stamp(Stamp(NOW + at << LOGICAL, death, more.pop("restored", True)))
     properties = stamp + more.pop("properties", b"")
-    return message(topic, payload, first=0x31 | more.pop("qos", 1) << 1, key=key, sequence=sequence, properties=properties)
+    return message(
+        topic,
+        payload,
+        first=0x31 | more.pop("qos", 1) << 1,
+        key=key,
+        sequence=sequence,
+        properties=properties,
+    )
 
 
 def part(*sections: tuple[bytes, dict[int, int]], full: bool = False) -> bytes:
@@ -50,7 +70,12 @@ def entry(topic: bytes, at: int = 0, *, dead: bool = False, key: bytes = KEY) ->
 
 
 def leaf(topic: bytes, *entries: bytes, full: bool = False) -> bytes:
-    return bytes((2 | 0x80 * full,)) + place_of(topic)[:2] + len(entries).to_bytes(2, "big") + b"".join(entries)
+    return (
+        bytes((2 | 0x80 * full,))
+        + place_of(topic)[:2]
+        + len(entries).to_bytes(2, "big")
+        + b"".join(entries)
+    )
 
 
 def steps(world: World, number: int = 1) -> None:
@@ -86,18 +111,26 @@ def test_only_retained_messages_have_a_stamp_and_clients_never_see_it() -> None:
         assert sent.startswith(STAMP_MARK, at) == retain
         got = [packet for packet in client.take() if isinstance(packet, Publish)]
         assert [packet.properties for packet in got] == [properties]
-    neighbour.send(restored(b"u", b"y", restored=False, properties=sent[at + STAMP_SIZE : sent.rindex(b"x")]))
+    neighbour.send(
+        restored(b"u", b"y", restored=False, properties=sent[at + STAMP_SIZE : sent.rindex(b"x")])
+    )
     assert [packet.properties for packet in client.take_publishes()] == [properties]
     client.send(Subscribe(1, [SubscriptionRequest("+", 1)]))
     kept = [packet for packet in client.take() if isinstance(packet, Publish)]
-    assert {packet.topic: packet.properties for packet in kept} == {"t": properties, "u": properties}
+    assert {packet.topic: packet.properties for packet in kept} == {
+        "t": properties,
+        "u": properties,
+    }
 
 
 def test_the_last_write_wins_in_any_order() -> None:
     world, neighbour = pair()
     client = world.connect("c")
     client.subscribe("#", qos=1)
-    stream = [restored(b"t", b"2", 20, sequence=1, restored=False), restored(b"t", b"1", 10, sequence=2, restored=False)]
+    stream = [
+        restored(b"t", b"2", 20, sequence=1, restored=False),
+        restored(b"t", b"1", 10, sequence=2, restored=False),
+    ]
     neighbour.send(*stream)
     assert client.payloads() == [b"2", b"1"]  # what is published is delivered, as it comes
     kept = world.node.retained.get("t")
@@ -127,7 +160,10 @@ def test_a_clock_that_is_far_ahead() -> None:
     client.publish("t", b"now", 1, retain=True)
     client.publish("u", b"now", 1, retain=True)
     times = [world.node.retained.digests.get(place_of(topic)) for topic in (b"t", b"u")]
-    assert [mark is not None and mark.time >> LOGICAL > NOW + year - 1 for mark in times] == [True, False]
+    assert [mark is not None and mark.time >> LOGICAL > NOW + year - 1 for mark in times] == [
+        True,
+        False,
+    ]
     kept = world.node.retained.get("t")
     assert kept is not None
     assert kept.payload == b"now"
@@ -147,7 +183,8 @@ def test_a_restored_message_is_kept_delivered_once_and_passed_on() -> None:
     assert [(p.payload, p.retain) for p in client.take_publishes()] == [(b"x", False)]
     assert other.messages() == [b"x"]
     neighbour.send(restored(b"t", b"x", 5, sequence=7, key=key))  # again
-    neighbour.send(restored(b"t", b"x", 5, sequence=7, key=key, restored=False))  # the stream brings it, too
+    # The stream brings it, too.
+    neighbour.send(restored(b"t", b"x", 5, sequence=7, key=key, restored=False))
     other.send(restored(b"t", b"x", 5, sequence=7, key=key))
     assert client.payloads() == other.messages() == []
     assert neighbour.messages() == []
@@ -177,7 +214,10 @@ def test_deletions_and_what_expired(sequence: int) -> None:
     client.take()
     world.advance(1.0)
     # A deletion is news where there was something to delete; that time has passed is none.
-    neighbour.send(restored(b"gone", b"", 900, sequence=sequence), restored(b"never", b"", 900, sequence=sequence))
+    neighbour.send(
+        restored(b"gone", b"", 900, sequence=sequence),
+        restored(b"never", b"", 900, sequence=sequence),
+    )
     neighbour.send(restored(b"expired", b"", 900, sequence=sequence, death=NOW + 950))
     assert [(p.topic, p.payload) for p in client.take_publishes()] == [("gone", b"")]
     assert len(world.node.retained) == 0
@@ -186,7 +226,9 @@ def test_deletions_and_what_expired(sequence: int) -> None:
 
 def test_the_time_that_is_left() -> None:
     world, neighbour = pair()
-    neighbour.send(restored(b"t", b"x", 5, properties=b"\x02" + (30).to_bytes(4, "big"), death=NOW + 30_000))
+    neighbour.send(
+        restored(b"t", b"x", 5, properties=b"\x02" + (30).to_bytes(4, "big"), death=NOW + 30_000)
+    )
     world.advance(10.0)
     other = Neighbour(world, 0)
     other.child()
@@ -207,7 +249,10 @@ def test_topics_that_begin_with_dollar_stay() -> None:
     node = world.node
     before = node.retained.digests.whole
     node.publish(Message(b"$SYS/broker/x", b"1", 0, True, b"", None, None))
-    neighbour.send(restored(b"$SYS/broker/y", b"2"), restored(b"$SYS/broker/z", b"2", restored=False, sequence=2))
+    neighbour.send(
+        restored(b"$SYS/broker/y", b"2"),
+        restored(b"$SYS/broker/z", b"2", restored=False, sequence=2),
+    )
     assert [topic for topic, _ in node.retained.items()] == ["$SYS/broker/x"]
     assert node.retained.digests.whole == before
     assert neighbour.messages() == []
@@ -217,7 +262,9 @@ def test_rules_hold_for_what_is_restored() -> None:
     world, neighbour = pair()
     client = world.connect("c")
     client.subscribe("#", qos=1)
-    world.node.set_access(Access(rules=parse_rules("rules", "deny subscribe secret/#\nallow all #\n")), world.now)
+    world.node.set_access(
+        Access(rules=parse_rules("rules", "deny subscribe secret/#\nallow all #\n")), world.now
+    )
     neighbour.send(restored(b"secret/t", b"x"), restored(b"open/t", b"y", sequence=2))
     assert client.payloads() == [b"y"]
     assert len(world.node.retained) == 2
@@ -298,7 +345,9 @@ def test_lists() -> None:
         got = neighbour.take()
         packets = [decode_packet(first, body, 5) for first, body in got if first >> 4 == 3]
         assert [packet.payload for packet in packets if isinstance(packet, Publish)] == sent
-        assert [body[12:] for first, body in got if first == 0xC0 and body[8:9] == bytes((FETCH,))] == asked
+        assert [
+            body[12:] for first, body in got if first == 0xC0 and body[8:9] == bytes((FETCH,))
+        ] == asked
     age = int(limits.TOMBSTONE_AGE * 1000)
     neighbour.send(ping((LIST, leaf(b"u", entry(b"u", -age, dead=True)))))
     steps(world)
@@ -310,7 +359,9 @@ def test_who_is_full_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     world, neighbour = pair()
     neighbour.send(restored(b"a", b"x"), restored(b"b", b"x", sequence=2))
     assert world.counters.retained_refused == 1
-    neighbour.send(ping((LIST, leaf(b"c", entry(b"c")))), ping((PARTS, part((b"", {place_of(b"c")[0]: 1})))))
+    neighbour.send(
+        ping((LIST, leaf(b"c", entry(b"c")))), ping((PARTS, part((b"", {place_of(b"c")[0]: 1}))))
+    )
     steps(world)
     assert neighbour.records(FETCH) == []
     neighbour.send(ping((PARTS, part((b"", {place_of(b"a")[0]: 1})))))
@@ -335,7 +386,9 @@ def test_an_update_that_does_not_fit_takes_the_place_of_the_old_one() -> None:
     late = world.connect("late")
     late.subscribe("t", qos=1)
     assert late.payloads() == []
-    assert [text for level, text in world.lines if level == "warning" and "not retained" in text] == [
+    assert [
+        text for level, text in world.lines if level == "warning" and "not retained" in text
+    ] == [
         "message of 100 bytes for topic 't' is not retained, and what the topic had is deleted: "
         "10 bytes of retained messages (max_retained_bytes) reached"
     ]
@@ -343,7 +396,8 @@ def test_an_update_that_does_not_fit_takes_the_place_of_the_old_one() -> None:
 
 
 def test_a_restored_update_that_does_not_fit() -> None:
-    """It is for subscribers and other brokers all the same; it is asked for again when there may be room."""
+    """It is for subscribers and other brokers all the same; it is asked for again when there may be
+    room."""
     world, neighbour = pair(max_retained_bytes=10)
     other = Neighbour(world, 2)
     other.child()
@@ -366,7 +420,8 @@ def test_a_restored_update_that_does_not_fit() -> None:
     assert client.payloads() == other.messages() == []
     neighbour.send(ping((LIST, leaf(b"t", entry(b"t", 1)))))
     steps(world)
-    assert [(p.payload, p.topic) for p in publishes(neighbour)] == [(b"", "t")]  # who has the old one is told
+    # Who has the old one is told.
+    assert [(p.payload, p.topic) for p in publishes(neighbour)] == [(b"", "t")]
 
 
 def test_the_last_write_is_not_sent_to_who_has_no_room_for_it() -> None:
@@ -444,7 +499,9 @@ def test_who_asks_for_everything_again_and_again() -> None:
     sent = world.counters.retained_sent
     for _ in range(100):
         if neighbour.up:
-            neighbour.send(ping((PARTS, part((b"", {}))), (FETCH, b"".join(bytes((1, n)) for n in range(256)))))
+            neighbour.send(
+                ping((PARTS, part((b"", {}))), (FETCH, b"".join(bytes((1, n)) for n in range(256))))
+            )
         world.advance(0.2)
         neighbour.take()
     assert world.counters.retained_sent - sent < 4_000
@@ -457,8 +514,12 @@ def test_a_leaf_that_somebody_filled_is_sent_not_listed(monkeypatch: pytest.Monk
     assert LISTED * 43 < 65_536
     world, neighbour = pair()
     place = place_of(b"fill/0")
-    monkeypatch.setattr("broker.core.retained_store.place_of", lambda topic: place[:2] + place_of(topic)[2:])
-    monkeypatch.setattr("broker.cluster.retained_sync.place_of", lambda topic: place[:2] + place_of(topic)[2:])
+    monkeypatch.setattr(
+        "broker.core.retained_store.place_of", lambda topic: place[:2] + place_of(topic)[2:]
+    )
+    monkeypatch.setattr(
+        "broker.cluster.retained_sync.place_of", lambda topic: place[:2] + place_of(topic)[2:]
+    )
     fill(world, 5)
     neighbour.take()
     neighbour.send(ping((PARTS, part((place[:1], {place[1]: 1})))))
@@ -512,7 +573,8 @@ def test_bad_messages_cost_the_link(bad: bytes) -> None:
 
 
 def test_a_message_in_our_own_name() -> None:
-    """It is kept if it wins, as by a broker that got it back; nobody here is told, and the numbers stay ours."""
+    """It is kept if it wins, as by a broker that got it back; nobody here is told, and the numbers
+    stay ours."""
     world, neighbour = pair()
     client = world.connect("c")
     client.subscribe("#", qos=1)
@@ -526,7 +588,14 @@ def test_nothing_is_said_before_the_link_is_live() -> None:
     world = lone()
     neighbour = Neighbour(world, 1)
     world.connect("c").publish("t", b"x", 1, retain=True)
-    neighbour.send(ping((DIGEST, b"\0" * 8), (PARTS, part((b"", {}))), (LIST, leaf(b"t")), (FETCH, b"\x0c" + place_of(b"t"))))
+    neighbour.send(
+        ping(
+            (DIGEST, b"\0" * 8),
+            (PARTS, part((b"", {}))),
+            (LIST, leaf(b"t")),
+            (FETCH, b"\x0c" + place_of(b"t")),
+        )
+    )
     steps(world, 3)
     got = neighbour.take()
     assert not [body for first, body in got if first >> 4 == 3]
@@ -544,7 +613,10 @@ def test_messages_that_are_in_no_log_any_more(met: bool) -> None:
         neighbour.send(restored(b"a", b"1", -500_000, sequence=5, key=key, restored=False))
         assert client.payloads() == [b"1"]
     kept = len(world.node.relay.log)
-    neighbour.send(restored(b"b", b"2", -500_000, sequence=4, key=key), restored(b"c", b"3", -500_000, sequence=6, key=key))
+    neighbour.send(
+        restored(b"b", b"2", -500_000, sequence=4, key=key),
+        restored(b"c", b"3", -500_000, sequence=6, key=key),
+    )
     assert client.payloads() == [b"2", b"3"]
     assert len(world.node.relay.log) == kept
     assert (key in world.node.relay.vector) is met
@@ -571,7 +643,9 @@ def test_what_a_broker_that_joins_is_brought_leaves_no_trace_but_in_the_store() 
     order = list(range(1, 5_001))
     random.Random(1).shuffle(order)
     for begin in range(0, 5_000, 100):
-        neighbour.send(*(restored(b"t/%d" % n, b"x", sequence=n, key=key) for n in order[begin : begin + 100]))
+        neighbour.send(
+            *(restored(b"t/%d" % n, b"x", sequence=n, key=key) for n in order[begin : begin + 100])
+        )
     assert len(world.node.retained) == world.counters.retained_restored == 5_000
     assert (relay.vector[key].gaps, relay.vector[key].history, relay.vector[key].top) == before
     assert len(relay.log) == len(world.node.fanout.routes) == 0
@@ -592,7 +666,9 @@ def test_the_collector_has_nothing_to_look_at() -> None:
     gc.collect()
     before = len(gc.get_objects())
     for number in range(2_000):
-        world.node.federation.retention.written(Message(b"t/%d" % number, b"x", 1, True, b"", None, None))
+        world.node.federation.retention.written(
+            Message(b"t/%d" % number, b"x", 1, True, b"", None, None)
+        )
     gc.collect()
     assert len(gc.get_objects()) - before < 300
     assert len(world.node.retained) == 2_000
@@ -601,7 +677,9 @@ def test_the_collector_has_nothing_to_look_at() -> None:
 def test_no_more_is_on_its_way_than_the_neighbour_has_answered_for() -> None:
     world, neighbour = pair()
     for number in range(2_000):
-        world.node.federation.retention.written(Message(b"t/%d" % number, b"x", 1, True, b"", None, None))
+        world.node.federation.retention.written(
+            Message(b"t/%d" % number, b"x", 1, True, b"", None, None)
+        )
     neighbour.send(ping((PARTS, part((b"", {})))))  # it has nothing
     got, neighbour.answers = 0, False
     for _ in range(30):
@@ -614,7 +692,8 @@ def test_no_more_is_on_its_way_than_the_neighbour_has_answered_for() -> None:
             break
         assert sent
         steps(world, 20)
-        assert not [first for first, _ in neighbour.take() if first >> 4 == 3]  # whatever time passes
+        # No more comes, whatever time passes.
+        assert not [first for first, _ in neighbour.take() if first >> 4 == 3]
         marks = [body[4:8] for first, body in came if first == 0xC0 and body[4] & 0x80]
         neighbour.send(*(b"\xd0\x04" + number for number in marks))
     assert got == 2_000

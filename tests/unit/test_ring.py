@@ -1,4 +1,5 @@
-"""Which of many members a broker links to: the choice by itself, and its upkeep as members come, go and cannot be reached."""
+"""Which of many members a broker links to: the choice by itself, and its upkeep as members come, go
+and cannot be reached."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def links(choices: Mapping[bytes, set[bytes]], alive: set[bytes]) -> dict[bytes,
     return graph
 
 
-# --- the choice ----------------------------------------------------------------------------------------------------------
+# --- the choice -----------------------------------------------------------------------------------
 
 
 @given(IDS)
@@ -67,14 +68,20 @@ def test_the_graph_is_connected_mutual_and_sparse(ids: set[bytes]) -> None:
 
 
 @given(IDS, st.data())
-def test_the_living_stay_connected_when_the_dead_are_passed_over(ids: set[bytes], data: st.DataObject) -> None:
+def test_the_living_stay_connected_when_the_dead_are_passed_over(
+    ids: set[bytes], data: st.DataObject
+) -> None:
     alive = data.draw(st.sets(st.sampled_from(sorted(ids)), min_size=1))
-    choices = {broker: neighbours(broker, ids, lambda other: other not in alive) for broker in alive}
+    choices = {
+        broker: neighbours(broker, ids, lambda other: other not in alive) for broker in alive
+    }
     graph = links(choices, alive)
     bound = 2 * math.floor(math.log2(len(ids)))
     for broker in alive:
         assert len(choices[broker] & alive) <= bound
-        assert len(choices[broker] - alive) <= bound, "of those that fail only the first of each distance is tried on"
+        assert len(choices[broker] - alive) <= bound, (
+            "of those that fail only the first of each distance is tried on"
+        )
     assert distances(graph, min(alive)).keys() == alive
 
 
@@ -83,11 +90,15 @@ def test_who_joins_or_leaves_moves_little_next_to_it(ids: set[bytes], other: byt
     """Those that know of it and those that do not yet are connected all the same."""
     before, after = ids - {other}, ids | {other}
     for late in (set(), {min(after)}, set(sorted(after)[::2])):
-        choices = {broker: neighbours(broker, before if broker in late else after) for broker in after}
+        choices = {
+            broker: neighbours(broker, before if broker in late else after) for broker in after
+        }
         assert distances(links(choices, after), other).keys() == after
 
 
-@pytest.mark.parametrize(("count", "degree", "diameter"), [(10, 6, 2), (50, 10, 3), (200, 14, 4), (1000, 18, 6)])
+@pytest.mark.parametrize(
+    ("count", "degree", "diameter"), [(10, 6, 2), (50, 10, 3), (200, 14, 4), (1000, 18, 6)]
+)
 def test_how_many_links_and_how_far(count: int, degree: int, diameter: int) -> None:
     ids = [bid(number) for number in range(count)]
     graph = {broker: neighbours(broker, ids) for broker in ids}
@@ -95,15 +106,18 @@ def test_how_many_links_and_how_far(count: int, degree: int, diameter: int) -> N
     assert max(distances(graph, ids[0]).values()) == diameter
 
 
-# --- its upkeep ----------------------------------------------------------------------------------------------------------
+# --- its upkeep -----------------------------------------------------------------------------------
 
 
 class Subject:
-    """A membership whose dials are answered as the test says: those in `dead` fail, all others become links."""
+    """A membership whose dials are answered as the test says: those in `dead` fail, all others
+    become links."""
 
     def __init__(self, few: int | None = FEW) -> None:
         own = Identity(OWN, 1, Address("10.9.9.9", 1883))
-        self.membership = Membership(MembershipConfig(announce=False, full_mesh=few), own, 0.0, 1e9, random.Random(1))
+        self.membership = Membership(
+            MembershipConfig(announce=False, full_mesh=few), own, 0.0, 1e9, random.Random(1)
+        )
         self.links: set[int] = set()
         self.dead: set[int] = set()
         self.dialled: list[int] = []
@@ -127,7 +141,9 @@ class Subject:
                         self.membership.dial_failed(effect.address, "refused", self.now)
                     else:
                         self.links.add(number)
-                        self.membership.link_up(bid(number), 1, effect.address, self.now, effect.address)
+                        self.membership.link_up(
+                            bid(number), 1, effect.address, self.now, effect.address
+                        )
                         self.membership.reachable(bid(number), True, self.now)
                 elif isinstance(effect, Surplus):
                     self.surplus.append(int.from_bytes(effect.id, "big"))
@@ -161,7 +177,9 @@ def test_few_are_all_linked_and_stay_so() -> None:
     one.run(100.0)
     assert one.links == set(range(1, FEW + 1))
     assert one.surplus == []
-    assert one.membership.next_deadline() is None or one.membership.next_deadline() > 200.0, "nobody looks at a ring"
+    assert one.membership.next_deadline() is None or one.membership.next_deadline() > 200.0, (
+        "nobody looks at a ring"
+    )
 
 
 def test_without_a_limit_all_are_linked() -> None:
@@ -222,7 +240,8 @@ def test_the_next_on_the_ring_takes_the_place_of_a_dead_neighbour() -> None:
 
 
 def test_members_that_nobody_reaches_are_dialled_wherever_they_are() -> None:
-    """As when two halves of the federation see each other but no neighbours on the ring can connect."""
+    """As when two halves of the federation see each other but no neighbours on the ring can
+    connect."""
     one = Subject()
     near, far = set(range(4900, 5100, 2)) - {5000}, set(range(4901, 5100, 2))
     one.dead = far - {5041}
@@ -269,8 +288,13 @@ def test_made_up_members_take_no_place_for_long() -> None:
     assert one.surplus == []
 
 
-@given(st.lists(st.tuples(st.sampled_from("jlkrt"), st.integers(1, 60)), max_size=60), st.integers(0, 9))
-def test_whatever_happens_who_lives_and_is_chosen_gets_linked(events: list[tuple[str, int]], seed: int) -> None:
+@given(
+    st.lists(st.tuples(st.sampled_from("jlkrt"), st.integers(1, 60)), max_size=60),
+    st.integers(0, 9),
+)
+def test_whatever_happens_who_lives_and_is_chosen_gets_linked(
+    events: list[tuple[str, int]], seed: int
+) -> None:
     one = Subject()
     one.now = float(seed)
     one.learn(*range(1, 12))

@@ -42,10 +42,14 @@ def test_the_example_of_rfc_7677() -> None:
     exchange = Fixed({"user": PENCIL}.get, RNG.randbytes)()
     assert exchange.step(None) is None
     first = exchange.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
-    assert first == b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    assert (
+        first
+        == b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    )
     assert not exchange.done
     last = exchange.step(
-        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+        b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     )
     assert last == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
     assert exchange.done
@@ -66,8 +70,12 @@ def test_who_knows_the_password_gets_in_and_sees_that_the_server_knows_it(gs2: s
         exchange.step(client.final(challenge))
 
 
-@pytest.mark.parametrize(("user", "password"), [("user", "pencils"), ("user", ""), ("nobody", "pencil"), ("nobody", "")])
-def test_who_does_not_stays_outside_at_the_last_step_whoever_it_is(user: str, password: str) -> None:
+@pytest.mark.parametrize(
+    ("user", "password"), [("user", "pencils"), ("user", ""), ("nobody", "pencil"), ("nobody", "")]
+)
+def test_who_does_not_stays_outside_at_the_last_step_whoever_it_is(
+    user: str, password: str
+) -> None:
     client = ScramClient(user, password)
     exchange = scram()()
     challenge = exchange.step(client.first())
@@ -91,7 +99,8 @@ def test_a_user_who_is_not_there_has_the_same_salt_each_time_and_not_another_one
 
 
 def test_a_proof_of_zeros_lets_nobody_in_who_is_not_there() -> None:
-    """What is made up for unknown users must not be guessable; and a proof of the right length is looked at to the end."""
+    """What is made up for unknown users must not be guessable; and a proof of the right length is
+    looked at to the end."""
     exchange = scram({})()
     exchange.step(b"n,,n=u,r=abc")
     nonce = exchange._nonce
@@ -135,11 +144,13 @@ def test_wrong_first_messages(first: bytes) -> None:
         lambda final: final.rpartition(b",p=")[0],
         lambda final: final + b"A",
         lambda final: final[:-4],
-        lambda final: final.replace(b"c=biws", b"c=eSws"),  # another header than the one in client-first
+        # This is another header than the one in client-first.
+        lambda final: final.replace(b"c=biws", b"c=eSws"),
         lambda final: final.replace(b"c=biws", b"c=*"),
         lambda final: final.replace(b"r=", b"r=x"),
         lambda final: final.replace(b"r=", b"s=1,r="),
-        lambda final: final.replace(b",p=", b",x=1,p="),  # an extension that the proof does not cover
+        # The proof does not cover this extension.
+        lambda final: final.replace(b",p=", b",x=1,p="),
         lambda final: b"\xff" + final,
     ],
 )
@@ -155,7 +166,12 @@ def test_wrong_last_messages(bend: object) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.binary(max_size=60) | st.text(alphabet="nrcp=,abi2CD3", max_size=40).map(str.encode), max_size=4))
+@given(
+    st.lists(
+        st.binary(max_size=60) | st.text(alphabet="nrcp=,abi2CD3", max_size=40).map(str.encode),
+        max_size=4,
+    )
+)
 def test_garbage_gets_nobody_in(steps: list[bytes]) -> None:
     exchange = scram()()
     try:
@@ -188,7 +204,15 @@ def test_any_name_and_password_get_through(user: str, password: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("I\u00adX", "IX"), ("user", "user"), ("USER", "USER"), ("\u00aa", "a"), ("\u2168", "IX"), ("a\u00a0b", "a b"), ("", "")],
+    [
+        ("I\u00adX", "IX"),
+        ("user", "user"),
+        ("USER", "USER"),
+        ("\u00aa", "a"),
+        ("\u2168", "IX"),
+        ("a\u00a0b", "a b"),
+        ("", ""),
+    ],
 )
 def test_saslprep(text: str, expected: str) -> None:
     """The examples of RFC 4013, 3."""
@@ -236,7 +260,10 @@ def test_wrong_verifiers(text: str) -> None:
 
 @pytest.fixture(scope="module")
 def file() -> str:
-    anna, bob = entries("anna", "secret", RNG.randbytes), entries("bob", "b", RNG.randbytes, scram=False)
+    anna, bob = (
+        entries("anna", "secret", RNG.randbytes),
+        entries("bob", "b", RNG.randbytes, scram=False),
+    )
     return "".join(f"{line}\n" for line in ["# who", *anna, "", *bob])
 
 
@@ -299,7 +326,12 @@ def test_a_user_has_one_line_of_each_kind(file: str) -> None:
 
 def test_replacing_keeps_the_rest(file: str) -> None:
     lines = file.splitlines()
-    assert replace_user(file, "anna", ["anna:new"]).splitlines() == [lines[0], "anna:new", "", lines[4]]
+    assert replace_user(file, "anna", ["anna:new"]).splitlines() == [
+        lines[0],
+        "anna:new",
+        "",
+        lines[4],
+    ]
     assert replace_user(file, "anna", []).splitlines() == [lines[0], "", lines[4]]
     assert replace_user(file, "zoe", ["zoe:new"]).splitlines() == [*lines, "zoe:new"]
     assert replace_user("", "zoe", ["zoe:1", "zoe:2"]) == "zoe:1\nzoe:2\n"
@@ -307,7 +339,15 @@ def test_replacing_keeps_the_rest(file: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "password"),
-    [("", "x"), ("a:b", "x"), ("#a", "x"), ("a\n", "x"), ("\ud800", "x"), ("a", ""), ("a", "x" * 65_536)],
+    [
+        ("", "x"),
+        ("a:b", "x"),
+        ("#a", "x"),
+        ("a\n", "x"),
+        ("\ud800", "x"),
+        ("a", ""),
+        ("a", "x" * 65_536),
+    ],
 )
 def test_what_cannot_be_stored(name: str, password: str) -> None:
     with pytest.raises(ValueError, match=r"name|password"):
@@ -348,7 +388,9 @@ def test_passwd_makes_changes_and_deletes(tmp_path: Path, typed: list[str]) -> N
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_passwd_takes_a_line_of_the_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passwd_takes_a_line_of_the_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(users_file, "HASHER", argon2.PasswordHasher(1, 8, 1))
     monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe\r\nnot this\n"))
     assert main(["passwd", str(tmp_path / "u"), "anna"]) == 0
@@ -362,7 +404,10 @@ def test_passwd_takes_a_line_of_the_standard_input(tmp_path: Path, monkeypatch: 
     [
         (["{}/users", "a:b"], "user name 'a:b'"),
         (["{}/users", "a", "--iterations", "x"], "--iterations: 'x' is not a number"),
-        (["{}/users", "a", "--iterations", "1"], f"--iterations: 1 is not between {MIN_ITERATIONS} and"),
+        (
+            ["{}/users", "a", "--iterations", "1"],
+            f"--iterations: 1 is not between {MIN_ITERATIONS} and",
+        ),
         (["{}/users", "a", "--delete"], "there is no user 'a'"),
         (["{}/no/users", "a"], "cannot write"),
         (["{}", "a"], "cannot read"),
@@ -371,7 +416,11 @@ def test_passwd_takes_a_line_of_the_standard_input(tmp_path: Path, monkeypatch: 
     ],
 )
 def test_passwd_says_what_is_wrong_in_one_line(
-    tmp_path: Path, typed: list[str], capsys: pytest.CaptureFixture[str], words: list[str], message: str
+    tmp_path: Path,
+    typed: list[str],
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    message: str,
 ) -> None:
     (tmp_path / "broken").write_text("nonsense\n")
     typed += ["x"]

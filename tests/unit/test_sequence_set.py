@@ -1,4 +1,5 @@
-"""Sets of sequence numbers against Python's own sets, and what a window costs however many pieces it is in."""
+"""Sets of sequence numbers against Python's own sets, and what a window costs however many pieces
+it is in."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def test_as_sets_do(some: set[int], others: set[int]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(NUMBERS, NUMBERS, st.lists(st.tuples(st.integers(1, 44), st.integers(1, 4)), max_size=30))
-def test_a_window_against_sets(gaps: set[int], history: set[int], came: list[tuple[int, int]]) -> None:
+def test_a_window_against_sets(
+    gaps: set[int], history: set[int], came: list[tuple[int, int]]
+) -> None:
     """What it takes, and what is left of what it misses and what it does not."""
     window = Window(40, 0.0)
     missed, unmissed = set(gaps), history - gaps
@@ -74,6 +77,9 @@ def test_what_comes_in_any_order_costs_the_same_however_much_is_missing() -> Non
         for number in order[:many]:
             assert window.accept(number, 1) == 1 or len(window.history) >= limits.MAX_SKIPS // 2
         assert len(window.history) <= limits.MAX_SKIPS
-        return max(steps(lambda number=number: window.accept(number, 1)) for number in order[many : many + 50])
+        return max(
+            steps(lambda number=number: window.accept(number, 1))
+            for number in order[many : many + 50]
+        )
 
     assert cost(3_000) <= 1.5 * cost(100)

@@ -1,4 +1,5 @@
-"""A session as bytes: nothing changes on the way, and what a broker invents gets no further than what a client does."""
+"""A session as bytes: nothing changes on the way, and what a broker invents gets no further than
+what a client does."""
 
 from __future__ import annotations
 
@@ -49,16 +50,24 @@ def window(top: int, gaps: list[tuple[int, int]], begin: int = 0) -> Window:
 def windows(draw: Any) -> Window:
     missing = draw(st.sets(st.integers(1, 20)))
     top = draw(st.integers(0, 25))
-    return window(top, [(n, n) for n in sorted(missing) if n <= top], draw(st.sampled_from((0, 0, 3, 30))))
+    return window(
+        top, [(n, n) for n in sorted(missing) if n <= top], draw(st.sampled_from((0, 0, 3, 30)))
+    )
 
 
 vectors = st.dictionaries(st.sampled_from(KEYS), windows())
 letters = st.characters(codec="utf-8", exclude_characters="\0+#/$", exclude_categories=("Cs", "Cc"))
 names = st.text(letters, min_size=1, max_size=5)
 messages = st.builds(
-    Message, names.map(str.encode), st.binary(max_size=20), st.integers(0, 2), st.booleans(),
-    st.sampled_from((b"", b"\x26\0\1a\0\1b", b"\x01\x01")), st.sampled_from((None, NOW + 60.0)), st.none(),
-)  # fmt: skip
+    Message,
+    names.map(str.encode),
+    st.binary(max_size=20),
+    st.integers(0, 2),
+    st.booleans(),
+    st.sampled_from((b"", b"\x26\0\1a\0\1b", b"\x01\x01")),
+    st.sampled_from((None, NOW + 60.0)),
+    st.none(),
+)
 
 
 @st.composite
@@ -67,30 +76,68 @@ def items(draw: Any) -> Item:
     packet_id = draw(st.integers(1, 65535)) if place in (IN_FLIGHT, REPEATED) else 0
     qos = draw(st.integers(1, 2)) if packet_id else draw(st.integers(0, 2))
     ids = draw(st.sampled_from((b"", b"\x0b\x01", b"\x0b\xff\x7f\x0b\x02")))
-    return Item(place, packet_id, qos, draw(st.booleans()), ids, draw(messages), draw(st.sampled_from((None, None, 0))))
+    return Item(
+        place,
+        packet_id,
+        qos,
+        draw(st.booleans()),
+        ids,
+        draw(messages),
+        draw(st.sampled_from((None, None, 0))),
+    )
 
 
 states = st.builds(
-    SessionState, st.one_of(st.none(), st.text(max_size=5)), st.sampled_from((0.0, 3600.0, float("inf"))), st.integers(0, 65535),
-    vectors, st.sets(st.integers(0, 65535), max_size=5),
+    SessionState,
+    st.one_of(st.none(), st.text(max_size=5)),
+    st.sampled_from((0.0, 3600.0, float("inf"))),
+    st.integers(0, 65535),
+    vectors,
+    st.sets(st.integers(0, 65535), max_size=5),
     st.lists(
-        st.tuples(names, st.integers(0, 2), st.booleans(), st.booleans(), st.integers(0, 2**28 - 1)), min_size=1, max_size=3
+        st.tuples(
+            names, st.integers(0, 2), st.booleans(), st.booleans(), st.integers(0, 2**28 - 1)
+        ),
+        min_size=1,
+        max_size=3,
     ),
-    st.lists(items(), max_size=6), st.one_of(st.none(), st.text(max_size=5)),
-    st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1),
-)  # fmt: skip
+    st.lists(items(), max_size=6),
+    st.one_of(st.none(), st.text(max_size=5)),
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**63 - 1),
+)
 
 
 def plain(state: SessionState) -> Any:
     """A state as something that can be compared."""
     seen = {key: (w.top, list(w.gaps)) for key, w in state.seen.items()}
     kept = [
-        (i.place, i.packet_id, i.qos, i.retain, i.ids, i.shared, i.message.topic, i.message.payload, i.message.qos,
-         i.message.retain, i.message.properties, i.message.expires_at)
+        (
+            i.place,
+            i.packet_id,
+            i.qos,
+            i.retain,
+            i.ids,
+            i.shared,
+            i.message.topic,
+            i.message.payload,
+            i.message.qos,
+            i.message.retain,
+            i.message.properties,
+            i.message.expires_at,
+        )
         for i in state.items
-    ]  # fmt: skip
+    ]
     whose = (state.username, state.owner, state.born, state.floor)
-    return (whose, state.expiry, state.next_packet_id, seen, state.incoming, state.subscriptions, kept)
+    return (
+        whose,
+        state.expiry,
+        state.next_packet_id,
+        seen,
+        state.incoming,
+        state.subscriptions,
+        kept,
+    )
 
 
 @given(states)
@@ -116,7 +163,9 @@ def test_bent_states_are_refused_or_read(state: SessionState, data: st.DataObjec
 
 
 def test_truncated_states_are_refused() -> None:
-    state = SessionState("anna", 60.0, 7, {KEYS[0]: window(5, [(2, 3)])}, {1, 2}, [("a/#", 1, False, False, 0)])
+    state = SessionState(
+        "anna", 60.0, 7, {KEYS[0]: window(5, [(2, 3)])}, {1, 2}, [("a/#", 1, False, False, 0)]
+    )
     state.items = [Item(WAITING, 0, 1, False, b"", Message(b"a", b"x", 1, False, b"", None, None))]
     data = encode_state(state, NOW)
     for size in range(len(data)):
@@ -136,16 +185,55 @@ def test_truncated_states_are_refused() -> None:
         SessionState(subscriptions=[("a/#/b", 0, False, False, 0)]),
         SessionState(subscriptions=[("a", 3, False, False, 0)]),
         SessionState(subscriptions=[("/" * 300, 0, False, False, 0)]),
-        SessionState(items=[Item(WAITING, 5, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None))]),
-        SessionState(items=[Item(IN_FLIGHT, 5, 0, False, b"", Message(b"a", b"", 1, False, b"", None, None))]),
-        SessionState(items=[Item(IN_FLIGHT, 0, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None))]),
-        SessionState(items=[Item(WAITING, 0, 1, False, b"\x0b", Message(b"a", b"", 1, False, b"", None, None))]),
-        SessionState(items=[Item(WAITING, 0, 1, False, b"", Message(b"a+", b"", 1, False, b"", None, None))]),
-        SessionState(items=[Item(WAITING, 0, 1, False, b"", Message(b"\xff", b"", 1, False, b"", None, None))]),
-        SessionState(items=[Item(WAITING, 0, 1, False, b"", Message(b"a", b"", 1, False, b"\x23\0\1", None, None))]),
-        SessionState(items=[Item(WAITING, 0, 1, False, b"", Message(b"a", b"", 1, False, b"\x26\0\x09a", None, None))]),
-        SessionState(items=[Item(WAITING, 0, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None), 0)]),
-        SessionState(items=[Item(9, 0, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None))]),
+        SessionState(
+            items=[Item(WAITING, 5, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None))]
+        ),
+        SessionState(
+            items=[Item(IN_FLIGHT, 5, 0, False, b"", Message(b"a", b"", 1, False, b"", None, None))]
+        ),
+        SessionState(
+            items=[Item(IN_FLIGHT, 0, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None))]
+        ),
+        SessionState(
+            items=[
+                Item(WAITING, 0, 1, False, b"\x0b", Message(b"a", b"", 1, False, b"", None, None))
+            ]
+        ),
+        SessionState(
+            items=[Item(WAITING, 0, 1, False, b"", Message(b"a+", b"", 1, False, b"", None, None))]
+        ),
+        SessionState(
+            items=[
+                Item(WAITING, 0, 1, False, b"", Message(b"\xff", b"", 1, False, b"", None, None))
+            ]
+        ),
+        SessionState(
+            items=[
+                Item(
+                    WAITING, 0, 1, False, b"", Message(b"a", b"", 1, False, b"\x23\0\1", None, None)
+                )
+            ]
+        ),
+        SessionState(
+            items=[
+                Item(
+                    WAITING,
+                    0,
+                    1,
+                    False,
+                    b"",
+                    Message(b"a", b"", 1, False, b"\x26\0\x09a", None, None),
+                )
+            ]
+        ),
+        SessionState(
+            items=[
+                Item(WAITING, 0, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None), 0)
+            ]
+        ),
+        SessionState(
+            items=[Item(9, 0, 1, False, b"", Message(b"a", b"", 1, False, b"", None, None))]
+        ),
     ],
     ids=lambda state: type(state).__name__,
 )
@@ -155,7 +243,8 @@ def test_what_no_client_could_say_is_refused(state: SessionState) -> None:
 
 
 def test_a_session_becomes_the_same_session() -> None:
-    """In flight, released, waiting, repeated, of a group; and what it does then is what it would have done."""
+    """In flight, released, waiting, repeated, of a group; and what it does then is what it would
+    have done."""
     here, there = World(), World()
     client = here.connect("c", clean=False, properties={0x11: 60, 0x21: 2})
     client.subscribe("a/#", qos=2, properties={0x0B: [9]})
@@ -212,7 +301,12 @@ def numbers(vector: Vector, delivered: bool) -> set[tuple[bytes, int]]:
 
 def listed(ranges: dict[bytes, Ranges]) -> set[tuple[bytes, int]]:
     """Each of these numbers."""
-    return {(key, n) for key, pairs in ranges.items() for low, high in pairs for n in range(low, high + 1)}
+    return {
+        (key, n)
+        for key, pairs in ranges.items()
+        for low, high in pairs
+        for n in range(low, high + 1)
+    }
 
 
 @given(vectors)
@@ -224,11 +318,22 @@ tops = st.dictionaries(st.sampled_from(KEYS), st.integers(0, 25))
 
 
 @given(st.lists(tops, max_size=3), vectors, vectors)
-def test_what_a_session_needs_and_has_not_been_offered(starts: list[dict[bytes, int]], first: Vector, second: Vector) -> None:
+def test_what_a_session_needs_and_has_not_been_offered(
+    starts: list[dict[bytes, int]], first: Vector, second: Vector
+) -> None:
     need = need_of(starts)
-    expected = {(key, n) for start in starts for key, top in start.items() for n in range(1, top + 1) if key in first}
-    assert listed(uncovered(need, first, second)) == expected - numbers(first, False) - numbers(second, False)
-    assert need_of([{KEYS[0]: LAST}]) == {}  # of an earlier incarnation of this broker nothing comes any more
+    expected = {
+        (key, n)
+        for start in starts
+        for key, top in start.items()
+        for n in range(1, top + 1)
+        if key in first
+    }
+    assert listed(uncovered(need, first, second)) == expected - numbers(first, False) - numbers(
+        second, False
+    )
+    # Of an earlier incarnation of this broker nothing comes any more.
+    assert need_of([{KEYS[0]: LAST}]) == {}
 
 
 @given(vectors, vectors)
@@ -242,7 +347,9 @@ def test_up_to_where_all_is_there(one: Vector, other: Vector) -> None:
 @given(vectors, tops)
 def test_what_was_published_behind_a_begin(vector: Vector, begins: dict[bytes, int]) -> None:
     before = {key: Window(top, NOW) for key, top in begins.items()}
-    assert listed(behind(ranges_of(vector), before)) == {(key, n) for key, n in numbers(vector, False) if n > begins.get(key, 0)}
+    assert listed(behind(ranges_of(vector), before)) == {
+        (key, n) for key, n in numbers(vector, False) if n > begins.get(key, 0)
+    }
 
 
 def test_a_session_begins_where_its_oldest_subscription_does() -> None:
@@ -253,11 +360,15 @@ def test_a_session_begins_where_its_oldest_subscription_does() -> None:
         subscription = Subscription(session, f"a/{number}", 1)
         subscription.start = Start(NOW, begins, set(), (0, 0))
         world.node.fanout.subscribe(subscription, None, f"a/{number}")
-    assert {key: w.top for key, w in state_of(session, {}, world.node.fanout).before.items()} == {KEYS[0]: 3}
+    assert {key: w.top for key, w in state_of(session, {}, world.node.fanout).before.items()} == {
+        KEYS[0]: 3
+    }
 
 
 def begun(*unsettled: bytes, began: float = -3.5) -> SessionState:
-    state = SessionState("anna", 60.0, before={KEYS[0]: window(5, []), KEYS[1]: window(0, [])}, began=began)
+    state = SessionState(
+        "anna", 60.0, before={KEYS[0]: window(5, []), KEYS[1]: window(0, [])}, began=began
+    )
     state.open = set(unsettled)
     return state
 
@@ -271,7 +382,10 @@ def test_when_it_began_goes_along() -> None:
     assert (found.began, found.open) == (UNKNOWN, set())
 
 
-@pytest.mark.parametrize("state", [begun(KEYS[2]), begun(*KEYS), begun(KEYS[0], began=1e300), begun(KEYS[0], began=-1e300)])
+@pytest.mark.parametrize(
+    "state",
+    [begun(KEYS[2]), begun(*KEYS), begun(KEYS[0], began=1e300), begun(KEYS[0], began=-1e300)],
+)
 def test_bent_beginnings_are_refused(state: SessionState) -> None:
     with pytest.raises(MalformedPacket):
         decode_state(encode_state(state, NOW), NOW)
@@ -294,15 +408,27 @@ def test_the_log_gives_what_is_asked_for() -> None:
     world = World()
     log = MessageLog(world.counters)
     for n in range(1, 9):
-        message = Message(b"t", b"%d" % n, 1, False, b"\x26\0\1a\0\1b", None if n < 8 else NOW + 60, None)
-        log.append(Entry(KEYS[0], n, encode_for_links(message, KEYS[0], n, NOW) if n % 2 else b"", message, NOW + n))
+        message = Message(
+            b"t", b"%d" % n, 1, False, b"\x26\0\1a\0\1b", None if n < 8 else NOW + 60, None
+        )
+        log.append(
+            Entry(
+                KEYS[0],
+                n,
+                encode_for_links(message, KEYS[0], n, NOW) if n % 2 else b"",
+                message,
+                NOW + n,
+            )
+        )
     found = log.those({KEYS[0]: [(2, 3), (5, 5), (8, LAST)], KEYS[1]: [(1, 1)]}, NOW)
     assert [e.sequence for e in found] == [2, 3, 5, 8]
     assert [m.payload for e in found for m in e.messages()] == [b"2", b"3", b"5", b"8"]
     assert found[-1].messages()[0].expires_at == NOW + 60
     assert [e.sequence for e in log.those({KEYS[0]: [(1, 8)]}, NOW + 7)] == [7, 8]
     read = list(read_link_messages(b"".join(e.data(NOW) for e in found), NOW))
-    assert [(key, n, m.payload) for key, n, m in read] == [(KEYS[0], n, b"%d" % n) for n in (2, 3, 5, 8)]
+    assert [(key, n, m.payload) for key, n, m in read] == [
+        (KEYS[0], n, b"%d" % n) for n in (2, 3, 5, 8)
+    ]
     assert read[0][2].properties == b"\x26\0\1a\0\1b"
 
 

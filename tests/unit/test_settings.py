@@ -17,7 +17,9 @@ from broker.config.yaml_file import ConfigError, ConfigFile
 from discovery.address import Address
 
 
-def told(tmp_path: Path, text: str | None = None, environment: dict[str, str] | None = None, **flags: Any) -> RunSettings:
+def told(
+    tmp_path: Path, text: str | None = None, environment: dict[str, str] | None = None, **flags: Any
+) -> RunSettings:
     if text is not None:
         path = tmp_path / "config.yaml"
         path.write_text(text)
@@ -25,7 +27,9 @@ def told(tmp_path: Path, text: str | None = None, environment: dict[str, str] | 
     return read_settings(flags, environment or {})
 
 
-def refusal(tmp_path: Path, text: str | None = None, environment: dict[str, str] | None = None, **flags: Any) -> str:
+def refusal(
+    tmp_path: Path, text: str | None = None, environment: dict[str, str] | None = None, **flags: Any
+) -> str:
     with pytest.raises(ConfigError) as caught:
         settings = told(tmp_path, text, environment, **flags)
         read_config(settings.file, settings.listen)
@@ -42,20 +46,60 @@ PRECEDENCE = [
     ("data_dir", "data_dir", ("a", Path("a")), ("b", Path("b")), ("c", Path("c")), None),
     ("cluster", "cluster", ("a", "a"), ("b", "b"), ("c", "c"), "mqttree"),
     ("discovery", "discovery", ("off", "off"), ("dns", "dns"), ("static", "static"), "multicast"),
-    ("seed", "seed", (["a:1", "b"], (Address("a", 1), Address("b", 1883))), ("c:2,d:3", (Address("c", 2), Address("d", 3))),
-     ("[e, 'f:4']", (Address("e", 1883), Address("f", 4))), ()),
-    ("advertise", "advertise", ("a:1", Address("a", 1)), ("b:2", Address("b", 2)), ("c:3", Address("c", 3)), None),
-    ("routing", "routing", ("flood", "flood"), ("topic", "topic"), ("interest", "interest"), "topic"),
-    ("admin", "admin", ("1.1.1.1:1", Address("1.1.1.1", 1)), ("2", Address("0.0.0.0", 2)), ("'[::1]:3'", Address("::1", 3)),
-     None),
-    ("log_level", "log_level", ("debug", "debug"), ("error", "error"), ("warning", "warning"), "info"),
-]  # fmt: skip
+    (
+        "seed",
+        "seed",
+        (["a:1", "b"], (Address("a", 1), Address("b", 1883))),
+        ("c:2,d:3", (Address("c", 2), Address("d", 3))),
+        ("[e, 'f:4']", (Address("e", 1883), Address("f", 4))),
+        (),
+    ),
+    (
+        "advertise",
+        "advertise",
+        ("a:1", Address("a", 1)),
+        ("b:2", Address("b", 2)),
+        ("c:3", Address("c", 3)),
+        None,
+    ),
+    (
+        "routing",
+        "routing",
+        ("flood", "flood"),
+        ("topic", "topic"),
+        ("interest", "interest"),
+        "topic",
+    ),
+    (
+        "admin",
+        "admin",
+        ("1.1.1.1:1", Address("1.1.1.1", 1)),
+        ("2", Address("0.0.0.0", 2)),
+        ("'[::1]:3'", Address("::1", 3)),
+        None,
+    ),
+    (
+        "log_level",
+        "log_level",
+        ("debug", "debug"),
+        ("error", "error"),
+        ("warning", "warning"),
+        "info",
+    ),
+]
 
 
 @pytest.mark.parametrize(("option", "field", "flag", "variable", "filed", "default"), PRECEDENCE)
 @pytest.mark.parametrize("spelling", ["_", "-"])
 def test_flags_then_environment_then_file_then_default(
-    tmp_path: Path, option: str, field: str, flag: Any, variable: Any, filed: Any, default: Any, spelling: str
+    tmp_path: Path,
+    option: str,
+    field: str,
+    flag: Any,
+    variable: Any,
+    filed: Any,
+    default: Any,
+    spelling: str,
 ) -> None:
     text = f"federation:\n  {option.replace('_', spelling)}: {filed[0]}\n"
     environment = {f"MQTTREE_{option.upper()}": variable[0]}
@@ -83,20 +127,31 @@ def test_the_secret_is_what_the_file_says_but_its_last_newline(tmp_path: Path) -
 def test_the_file_comes_from_the_environment_too(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("federation: {name: x}")
     assert read_settings({}, {"MQTTREE_CONFIG": str(tmp_path / "x.yaml")}).name == "x"
-    assert read_settings({}, {"MQTTREE_PORT": "tcp://10.0.0.1:1883", "MQTTREE_SERVICE_HOST": "x"}) == RunSettings()
+    assert (
+        read_settings({}, {"MQTTREE_PORT": "tcp://10.0.0.1:1883", "MQTTREE_SERVICE_HOST": "x"})
+        == RunSettings()
+    )
 
 
 def test_the_file_tunes_what_has_no_flag(tmp_path: Path) -> None:
     settings = told(
         tmp_path,
-        "federation:\n  hello: 1\n  link-timeout: 8.5\n  td: 0.1\n  capability: 7\n  multicast_group: 239.1.2.3\n"
-        "  multicast_port: 4000\n  interfaces: 10.0.0.1\n  discovery: off\n  client-address: example.org:8883\n",
+        "federation:\n  hello: 1\n  link-timeout: 8.5\n  td: 0.1\n  capability: 7\n"
+        "  multicast_group: 239.1.2.3\n  multicast_port: 4000\n  interfaces: 10.0.0.1\n"
+        "  discovery: off\n  client-address: example.org:8883\n",
         {"MQTTREE_HELLO": "9"},
     )
-    assert (settings.hello, settings.link_timeout, settings.td, settings.capability) == (1.0, 8.5, 0.1, 7.0)
+    assert (settings.hello, settings.link_timeout, settings.td, settings.capability) == (
+        1.0,
+        8.5,
+        0.1,
+        7.0,
+    )
     assert (settings.multicast_group, settings.multicast_port) == ("239.1.2.3", 4000)
     assert settings.interfaces == ("10.0.0.1",)
-    federation = settings.federation(split_bind(""), id=b"12345678", boot=9, capability=3.5, own_host=lambda: "10.9.8.7")
+    federation = settings.federation(
+        split_bind(""), id=b"12345678", boot=9, capability=3.5, own_host=lambda: "10.9.8.7"
+    )
     assert federation.node_config().clients_at() == "example.org:8883"
     assert settings.discovery == "off"  # for YAML this is False
 
@@ -104,82 +159,205 @@ def test_the_file_tunes_what_has_no_flag(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("federation:\n  cluster: a\n  routing: fast\n",
-         "config.yaml:3: federation.routing: 'fast' is not one of flood, interest, topic"),
-        ("federation: {overlay: star}", "config.yaml:1: federation.overlay: 'star' is not one of capability, balance"),
-        ("\n\nfederation:\n\n  ruoting: flood", "config.yaml:5: federation.ruoting: unknown key; did you mean 'routing'?"),
+        (
+            "federation:\n  cluster: a\n  routing: fast\n",
+            "config.yaml:3: federation.routing: 'fast' is not one of flood, interest, topic",
+        ),
+        (
+            "federation: {overlay: star}",
+            "config.yaml:1: federation.overlay: 'star' is not one of capability, balance",
+        ),
+        (
+            "\n\nfederation:\n\n  ruoting: flood",
+            "config.yaml:5: federation.ruoting: unknown key; did you mean 'routing'?",
+        ),
         ("federation:\n  zzz: 1", "config.yaml:2: federation.zzz: unknown key"),
-        ("federation:\n  cluster: a\n\n  cluster: b", "config.yaml:4: federation.cluster: is there twice, first in line 2"),
-        ("federation: {}\nmqtt: {}\nfederation: {}", "config.yaml:3: federation: is there twice, first in line 1"),
+        (
+            "federation:\n  cluster: a\n\n  cluster: b",
+            "config.yaml:4: federation.cluster: is there twice, first in line 2",
+        ),
+        (
+            "federation: {}\nmqtt: {}\nfederation: {}",
+            "config.yaml:3: federation: is there twice, first in line 1",
+        ),
         ("federation:\n  5: 1", "config.yaml:2: federation.5: unknown key"),
-        ("federation: {data-dir: a, data_dir: b}", "config.yaml:1: federation.data_dir: is there twice"),
+        (
+            "federation: {data-dir: a, data_dir: b}",
+            "config.yaml:1: federation.data_dir: is there twice",
+        ),
         ("federation: 7", "config.yaml:1: federation: expected keys and values, not the number 7"),
         ("federation: [a]", "config.yaml:1: federation: expected keys and values, not a list"),
-        ("federation:\n  name: 7", "config.yaml:2: federation.name: expected a text, not the number 7; put it in quotes"),
+        (
+            "federation:\n  name: 7",
+            "config.yaml:2: federation.name: expected a text, not the number 7; put it in quotes",
+        ),
         ("federation:\n  name: ''", "config.yaml:2: federation.name: name is empty"),
         ("federation:\n  name: [a]", "config.yaml:2: federation.name: expected a text, not a list"),
-        ("federation:\n  cluster: " + "x" * 65, "config.yaml:2: federation.cluster: cluster name has 65 bytes, more than 64"),
-        ("federation:\n  hello: soon", "config.yaml:2: federation.hello: expected a number, not the text 'soon'"),
-        ("federation:\n  hello: true", "config.yaml:2: federation.hello: expected a number, not yes or no"),
-        ("federation:\n  hello: .nan", "config.yaml:2: federation.hello: expected a number, not the number nan"),
-        ("federation:\n  td: -1", "config.yaml:2: federation.td: -1 is not between 0.01 and 3600 s"),
-        ("federation:\n  seed: [a, 'b:x']",
-         "config.yaml:2: federation.seed: address 'b:x': port 'x' is not a number from 1 to 65535"),
-        ("federation:\n  seed: []\n  admin: x:y",
-         "config.yaml:3: federation.admin: address 'x:y': port 'y' is not a number from 1 to 65535"),
-        ("federation:\n  seed: {a: 1}", "config.yaml:2: federation.seed: expected a text, not keys and values"),
-        ("federation:\n  multicast-port: 0", "config.yaml:2: federation.multicast-port: 0 is not a port number from 1 to 65535"),
-        ("federation:\n  multicast-group: 10.0.0.1",
-         "config.yaml:2: federation.multicast-group: '10.0.0.1' is not an IPv4 multicast address"),
-        ("federation:\n  interfaces: eth0",
-         "config.yaml:2: federation.interfaces: 'eth0' is not the IPv4 address of an interface"),
-        ("federation:\n  secret-file: nowhere",
-         "config.yaml:2: federation.secret-file: cannot read nowhere: No such file or directory"),
-        ("federation:\n  discovery: on", "config.yaml:2: federation.discovery: True is not one of multicast, static, dns, off"),
+        (
+            "federation:\n  cluster: " + "x" * 65,
+            "config.yaml:2: federation.cluster: cluster name has 65 bytes, more than 64",
+        ),
+        (
+            "federation:\n  hello: soon",
+            "config.yaml:2: federation.hello: expected a number, not the text 'soon'",
+        ),
+        (
+            "federation:\n  hello: true",
+            "config.yaml:2: federation.hello: expected a number, not yes or no",
+        ),
+        (
+            "federation:\n  hello: .nan",
+            "config.yaml:2: federation.hello: expected a number, not the number nan",
+        ),
+        (
+            "federation:\n  td: -1",
+            "config.yaml:2: federation.td: -1 is not between 0.01 and 3600 s",
+        ),
+        (
+            "federation:\n  seed: [a, 'b:x']",
+            (
+                "config.yaml:2: federation.seed: address 'b:x': "
+                "port 'x' is not a number from 1 to 65535"
+            ),
+        ),
+        (
+            "federation:\n  seed: []\n  admin: x:y",
+            (
+                "config.yaml:3: federation.admin: address 'x:y': "
+                "port 'y' is not a number from 1 to 65535"
+            ),
+        ),
+        (
+            "federation:\n  seed: {a: 1}",
+            "config.yaml:2: federation.seed: expected a text, not keys and values",
+        ),
+        (
+            "federation:\n  multicast-port: 0",
+            "config.yaml:2: federation.multicast-port: 0 is not a port number from 1 to 65535",
+        ),
+        (
+            "federation:\n  multicast-group: 10.0.0.1",
+            (
+                "config.yaml:2: federation.multicast-group: "
+                "'10.0.0.1' is not an IPv4 multicast address"
+            ),
+        ),
+        (
+            "federation:\n  interfaces: eth0",
+            "config.yaml:2: federation.interfaces: 'eth0' is not the IPv4 address of an interface",
+        ),
+        (
+            "federation:\n  secret-file: nowhere",
+            "config.yaml:2: federation.secret-file: cannot read nowhere: No such file or directory",
+        ),
+        (
+            "federation:\n  discovery: on",
+            "config.yaml:2: federation.discovery: True is not one of multicast, static, dns, off",
+        ),
         ("- a\n- b", "config.yaml:1: expected keys and values, not a list"),
         ("just words", "config.yaml:1: expected keys and values, not the text 'just words'"),
         ("a: b: c", "config.yaml:1: mapping values are not allowed here"),
         ("a: 1\nb: [1,\n2]]\n", "config.yaml:3: "),
         ("a: 'x", "config.yaml:1: found unexpected end of stream"),
         ("a: 1\n\tb: 2", "config.yaml:2: found character '\\t' that cannot start any token"),
-        ("a: !!python/object/apply:os.system ['false']", "config.yaml:1: could not determine a constructor for the tag"),
+        (
+            "a: !!python/object/apply:os.system ['false']",
+            "config.yaml:1: could not determine a constructor for the tag",
+        ),
         ("a: *b", "config.yaml:1: found undefined alias 'b'"),
         ("a: \x01", "config.yaml: unacceptable character"),
         ("a: 2020-13-45", "config.yaml:1: 2020-13-45 is out of range: month must be in 1..12"),
         ("--- {}\n--- {}", "config.yaml:2: but found another document"),
         ("? [a]\n: 1", "config.yaml:1: found unhashable key"),
-        ("session_expiry_interval: -1", "config.yaml:1: session_expiry_interval: -1 is not a whole number of seconds from 0"),
-        ("sys_interval: -1", "config.yaml:1: sys_interval: -1 is not a whole number of seconds from 0"),
-        ("timeout-disconnect-delay: on",
-         "config.yaml:1: timeout-disconnect-delay: True is not a whole number of seconds from 0"),
-        ("listeners:\n  default:\n    max-connections: -2",
-         "config.yaml:3: listeners.default.max-connections: -2 is not a number of connections, or -1 for as many as come"),
+        (
+            "session_expiry_interval: -1",
+            "config.yaml:1: session_expiry_interval: -1 is not a whole number of seconds from 0",
+        ),
+        (
+            "sys_interval: -1",
+            "config.yaml:1: sys_interval: -1 is not a whole number of seconds from 0",
+        ),
+        (
+            "timeout-disconnect-delay: on",
+            "config.yaml:1: timeout-disconnect-delay: True is not a whole number of seconds from 0",
+        ),
+        (
+            "listeners:\n  default:\n    max-connections: -2",
+            (
+                "config.yaml:3: listeners.default.max-connections: "
+                "-2 is not a number of connections, or -1 for as many as come"
+            ),
+        ),
         ("listners: {}", "config.yaml:1: listners: unknown key; did you mean 'listeners'?"),
-        ("listeners:\n  ws:\n    type: ws", "config.yaml:1: listeners: there has to be a listener 'default'"),
-        ("listeners:\n  default:\n    bnd: x", "config.yaml:3: listeners.default.bnd: unknown key; did you mean 'bind'?"),
-        ("listeners:\n  default:\n    type: udp", "config.yaml:3: listeners.default.type: 'udp' is not one of tcp, ws, external"),
-        ("listeners:\n  default:\n    bind: [a]",
-         "config.yaml:3: listeners.default.bind: expected a text or nothing, not a list"),
-        ("listeners:\n  default:\n    bind: a:b:c", "config.yaml:3: listeners.default.bind: address 'a:b:c'"),
-        ("listeners:\n  default:\n    max-connections: many",
-         "config.yaml:3: listeners.default.max-connections: expected a number, not the text 'many'"),
-        ("listeners:\n  default:\n    ssl: 1.5",
-         "config.yaml:3: listeners.default.ssl: expected true or false, not the number 1.5"),
-        ("listeners:\n  default:\n    certfile: a",
-         "config.yaml:2: listeners.default: If specifying the 'certfile' or 'keyfile', both are required."),
-        ("listeners:\n  default:\n    ssl: on",
-         "config.yaml:3: listeners.default.ssl: a listener with ssl needs certfile and keyfile"),
-        ("listeners:\n  default:\n    cafile: nowhere.pem",
-         "config.yaml:3: listeners.default.cafile: cannot read nowhere.pem: No such file or directory"),
+        (
+            "listeners:\n  ws:\n    type: ws",
+            "config.yaml:1: listeners: there has to be a listener 'default'",
+        ),
+        (
+            "listeners:\n  default:\n    bnd: x",
+            "config.yaml:3: listeners.default.bnd: unknown key; did you mean 'bind'?",
+        ),
+        (
+            "listeners:\n  default:\n    type: udp",
+            "config.yaml:3: listeners.default.type: 'udp' is not one of tcp, ws, external",
+        ),
+        (
+            "listeners:\n  default:\n    bind: [a]",
+            "config.yaml:3: listeners.default.bind: expected a text or nothing, not a list",
+        ),
+        (
+            "listeners:\n  default:\n    bind: a:b:c",
+            "config.yaml:3: listeners.default.bind: address 'a:b:c'",
+        ),
+        (
+            "listeners:\n  default:\n    max-connections: many",
+            (
+                "config.yaml:3: listeners.default.max-connections: "
+                "expected a number, not the text 'many'"
+            ),
+        ),
+        (
+            "listeners:\n  default:\n    ssl: 1.5",
+            "config.yaml:3: listeners.default.ssl: expected true or false, not the number 1.5",
+        ),
+        (
+            "listeners:\n  default:\n    certfile: a",
+            (
+                "config.yaml:2: listeners.default: "
+                "If specifying the 'certfile' or 'keyfile', both are required."
+            ),
+        ),
+        (
+            "listeners:\n  default:\n    ssl: on",
+            "config.yaml:3: listeners.default.ssl: a listener with ssl needs certfile and keyfile",
+        ),
+        (
+            "listeners:\n  default:\n    cafile: nowhere.pem",
+            (
+                "config.yaml:3: listeners.default.cafile: cannot read nowhere.pem: "
+                "No such file or directory"
+            ),
+        ),
         ("listeners: 5", "config.yaml:1: listeners: expected keys and values, not the number 5"),
-        ("timeout-disconnect-delay: soon",
-         "config.yaml:1: timeout-disconnect-delay: expected a number or nothing, not the text 'soon'"),
+        (
+            "timeout-disconnect-delay: soon",
+            (
+                "config.yaml:1: timeout-disconnect-delay: "
+                "expected a number or nothing, not the text 'soon'"
+            ),
+        ),
         ("max-qos: 3", "config.yaml:1: max-qos: 3 is not 0, 1 or 2"),
         ("plugins: 5", "config.yaml:1: plugins: expected keys and values or a list"),
-        ("# a date\nacl: [1, {b: 2020-02-30}]", "config.yaml:2: 2020-02-30 is out of range: day is out of range for month"),
-        ("name: a\nmax-qos: " + "9" * 5000, f"config.yaml:2: {'9' * 40}... (5000 characters) is out of range: Exceeds the limit"),
+        (
+            "# a date\nacl: [1, {b: 2020-02-30}]",
+            "config.yaml:2: 2020-02-30 is out of range: day is out of range for month",
+        ),
+        (
+            "name: a\nmax-qos: " + "9" * 5000,
+            f"config.yaml:2: {'9' * 40}... (5000 characters) is out of range: Exceeds the limit",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_file_names_its_line_and_key(tmp_path: Path, text: str, line: str) -> None:
     assert refusal(tmp_path, text).startswith(line)
 
@@ -189,11 +367,26 @@ def test_a_wrong_file_names_its_line_and_key(tmp_path: Path, text: str, line: st
     [
         ({"routing": "Flood"}, "--routing: 'Flood' is not one of flood, interest, topic"),
         ({"discovery": ""}, "--discovery: '' is not one of multicast, static, dns, off"),
-        ({"listen": "127.0.0.1:0"}, "--listen: address '127.0.0.1:0': port '0' is not a number from 1 to 65535"),
-        ({"listen": "127.0.0.1:65536"}, "--listen: address '127.0.0.1:65536': port '65536' is not a number"),
-        ({"listen": "300.0.0.1:1"}, "--listen: address '300.0.0.1:1': '300.0.0.1' is not an IPv4 address"),
-        ({"listen": "::1:1883:x"}, "--listen: address '::1:1883:x': an IPv6 address with a port is written [IPv6]:PORT"),
-        ({"advertise": "0.0.0.0:1"}, "--advertise: address '0.0.0.0:1': others have to be told one address"),
+        (
+            {"listen": "127.0.0.1:0"},
+            "--listen: address '127.0.0.1:0': port '0' is not a number from 1 to 65535",
+        ),
+        (
+            {"listen": "127.0.0.1:65536"},
+            "--listen: address '127.0.0.1:65536': port '65536' is not a number",
+        ),
+        (
+            {"listen": "300.0.0.1:1"},
+            "--listen: address '300.0.0.1:1': '300.0.0.1' is not an IPv4 address",
+        ),
+        (
+            {"listen": "::1:1883:x"},
+            "--listen: address '::1:1883:x': an IPv6 address with a port is written [IPv6]:PORT",
+        ),
+        (
+            {"advertise": "0.0.0.0:1"},
+            "--advertise: address '0.0.0.0:1': others have to be told one address",
+        ),
         ({"seed": ["0.0.0.0:1"]}, "--seed: address '0.0.0.0:1': a seed has to name one host"),
         ({"seed": [""]}, "--seed: address '': host is empty"),
         ({"name": "a\nb"}, "--name: name 'a\\nb' has characters that cannot be printed"),
@@ -210,7 +403,9 @@ def test_a_wrong_flag_is_named(tmp_path: Path, flags: dict[str, Any], line: str)
 
 
 def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
-    assert refusal(tmp_path, environment={"MQTTREE_ROUTING": "fast"}).startswith("MQTTREE_ROUTING: 'fast' is not one of")
+    assert refusal(tmp_path, environment={"MQTTREE_ROUTING": "fast"}).startswith(
+        "MQTTREE_ROUTING: 'fast' is not one of"
+    )
 
 
 @pytest.mark.parametrize(
@@ -225,7 +420,9 @@ def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
 def test_a_secret_that_is_none(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "secret").write_bytes(content)
     (tmp_path / "secret").chmod(0o600)
-    assert refusal(tmp_path, secret_file=str(tmp_path / "secret")).startswith(f"--secret-file: secret {reason}")
+    assert refusal(tmp_path, secret_file=str(tmp_path / "secret")).startswith(
+        f"--secret-file: secret {reason}"
+    )
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o602, 0o620, 0o644, 0o666])
@@ -235,7 +432,8 @@ def test_a_secret_that_others_can_read_or_change_is_refused(tmp_path: Path, mode
     path.chmod(mode)
     line = refusal(tmp_path, secret_file=str(path))
     assert line == (
-        f"--secret-file: secret holds a secret that others may read or change (mode {mode:04o}): chmod 600 secret"
+        "--secret-file: secret holds a secret that others may read or change "
+        f"(mode {mode:04o}): chmod 600 secret"
     )
     for fine in (0o600, 0o400):
         path.chmod(fine)
@@ -254,11 +452,22 @@ def test_a_secret_of_another_user_is_refused(tmp_path: Path) -> None:
 def test_brokers_are_told_a_key_and_not_the_secret() -> None:
     keys = {
         RunSettings(secret=secret, cluster=cluster)
-        .federation(Address("127.0.0.1", 1883), id=b"i" * 8, boot=1, capability=1.0, own_host=lambda: "")
+        .federation(
+            Address("127.0.0.1", 1883), id=b"i" * 8, boot=1, capability=1.0, own_host=lambda: ""
+        )
         .secret
-        for secret, cluster in ((b"s" * 16, "one"), (b"s" * 16, "two"), (b"t" * 16, "one"), (b"s" * 16, "one"))
+        for secret, cluster in (
+            (b"s" * 16, "one"),
+            (b"s" * 16, "two"),
+            (b"t" * 16, "one"),
+            (b"s" * 16, "one"),
+        )
     }
-    assert keys == {cluster_key(b"s" * 16, "one"), cluster_key(b"s" * 16, "two"), cluster_key(b"t" * 16, "one")}
+    assert keys == {
+        cluster_key(b"s" * 16, "one"),
+        cluster_key(b"s" * 16, "two"),
+        cluster_key(b"t" * 16, "one"),
+    }
     assert {len(key) for key in keys if key is not None} == {32}
 
 
@@ -271,7 +480,9 @@ def test_a_file_that_is_no_text_or_too_large(tmp_path: Path) -> None:
 
 def test_nesting_and_aliases_end(tmp_path: Path) -> None:
     assert refusal(tmp_path, "[" * 20_000) == "config.yaml: nested too deeply"
-    bomb = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{p: *a{n - 1}, q: *a{n - 1}}}\n" for n in range(1, 30))
+    bomb = "a0: &a0 {x: 1}\n" + "".join(
+        f"a{n}: &a{n} {{p: *a{n - 1}, q: *a{n - 1}}}\n" for n in range(1, 30)
+    )
     assert "unknown key" in refusal(tmp_path, bomb)
     assert "unknown key" in refusal(tmp_path, "a: &a {b: *a}\n")
 
@@ -349,7 +560,9 @@ def test_where_to_listen(text: str, address: tuple[str, int]) -> None:
 
 def settled(bind: str, **changes: Any) -> FederationSettings:
     settings = RunSettings(**changes)
-    return settings.federation(split_bind(bind), id=b"12345678", boot=9, capability=3.5, own_host=lambda: "10.9.8.7")
+    return settings.federation(
+        split_bind(bind), id=b"12345678", boot=9, capability=3.5, own_host=lambda: "10.9.8.7"
+    )
 
 
 @pytest.mark.parametrize(
@@ -368,12 +581,20 @@ def settled(bind: str, **changes: Any) -> FederationSettings:
         ("127.0.0.1:1884", ("10.0.0.1", 99), "10.0.0.1", None, ("127.0.0.1",)),
     ],
 )
-def test_what_others_are_told(bind: str, advertise: Any, host: str, announced: str | None, interfaces: Any) -> None:
+def test_what_others_are_told(
+    bind: str, advertise: Any, host: str, announced: str | None, interfaces: Any
+) -> None:
     found = settled(bind, advertise=Address(*advertise) if advertise else None)
     assert (found.host, found.announce_host, found.interfaces) == (host, announced, interfaces)
     assert found.port == (99 if advertise else 1884)
     node = found.node_config()
-    assert (node.host, node.port, node.announce_host, node.id, node.boot) == (host, found.port, announced, b"12345678", 9)
+    assert (node.host, node.port, node.announce_host, node.id, node.boot) == (
+        host,
+        found.port,
+        announced,
+        b"12345678",
+        9,
+    )
     assert node.capability == 3.5
     node.membership()
     node.tree()
@@ -400,8 +621,14 @@ def test_durability(tmp_path: Path) -> None:
     assert told(tmp_path).durability is None
     assert told(tmp_path, "durability: sync\nfederation: {data-dir: d}").durability == "sync"
     environment = {"MQTTREE_DURABILITY": "none"}
-    assert told(tmp_path, "durability: sync\nfederation: {data-dir: d}", environment).durability == "none"
-    assert told(tmp_path, "durability: sync", environment, durability="async", data_dir="d").durability == "async"
+    assert (
+        told(tmp_path, "durability: sync\nfederation: {data-dir: d}", environment).durability
+        == "none"
+    )
+    assert (
+        told(tmp_path, "durability: sync", environment, durability="async", data_dir="d").durability
+        == "async"
+    )
     assert told(tmp_path, "durability: none").durability == "none"
 
 
@@ -409,24 +636,38 @@ def test_durability(tmp_path: Path) -> None:
     ("text", "flags", "line"),
     [
         (None, {"durability": "always"}, "--durability: 'always' is not one of none, async, sync"),
-        ("durability: 3", {"data_dir": "d"}, "config.yaml:1: durability: 3 is not one of none, async, sync"),
-        ("durability: async", {}, "config.yaml:1: durability: async needs a data directory (--data-dir)"),
+        (
+            "durability: 3",
+            {"data_dir": "d"},
+            "config.yaml:1: durability: 3 is not one of none, async, sync",
+        ),
+        (
+            "durability: async",
+            {},
+            "config.yaml:1: durability: async needs a data directory (--data-dir)",
+        ),
         ("federation: {durability: sync}", {}, "config.yaml:1: federation.durability: unknown key"),
     ],
 )
-def test_durability_that_cannot_be(tmp_path: Path, text: str | None, flags: dict[str, Any], line: str) -> None:
+def test_durability_that_cannot_be(
+    tmp_path: Path, text: str | None, flags: dict[str, Any], line: str
+) -> None:
     assert refusal(tmp_path, text, **flags).startswith(line)
 
 
 def test_seeds_without_discovery_are_an_error(tmp_path: Path) -> None:
-    assert refusal(tmp_path, seed="a:1", discovery="off") == "--seed: discovery is off (--discovery), so nobody would be dialled"
+    assert (
+        refusal(tmp_path, seed="a:1", discovery="off")
+        == "--seed: discovery is off (--discovery), so nobody would be dialled"
+    )
     text = "federation: {discovery: off, seed: b}"
     assert "federation.seed: discovery is off" in refusal(tmp_path, text)
     assert told(tmp_path, text, discovery="static").seed == (Address("b", 1883),)
 
 
 @pytest.mark.parametrize(
-    ("value", "count"), [("3", 3), (1, 1), (1000, 1000), ("0", 0), (True, 0), ("x", 0), ("-1", 0), (1001, 0)]
+    ("value", "count"),
+    [("3", 3), (1, 1), (1000, 1000), ("0", 0), (True, 0), ("x", 0), ("-1", 0), (1001, 0)],
 )
 def test_brokers_to_wait_for(tmp_path: Path, value: object, count: int) -> None:
     if count:

@@ -39,12 +39,20 @@ def test_many_keys_are_spread() -> None:
 
 
 def test_siblings_come_in_parts_when_they_are_many() -> None:
-    topics = [f"{level}{number}" for level in ("", "a/", "$a/") for number in range(subscription_trie.MANY + 100)]
+    topics = [
+        f"{level}{number}"
+        for level in ("", "a/", "$a/")
+        for number in range(subscription_trie.MANY + 100)
+    ]
     found: TopicTrie[int] = TopicTrie()
     for topic in topics:
         found.set(topic, 1)
-    assert sorted(topic for topic, _ in found.match("+")) == sorted(t for t in topics if "/" not in t)
-    assert sorted(topic for topic, _ in found.match("a/+")) == sorted(t for t in topics if t[:2] == "a/")
+    assert sorted(topic for topic, _ in found.match("+")) == sorted(
+        t for t in topics if "/" not in t
+    )
+    assert sorted(topic for topic, _ in found.match("a/+")) == sorted(
+        t for t in topics if t[:2] == "a/"
+    )
     assert len(found.match("#")) == len(found.match("+/#")) == 2 * (subscription_trie.MANY + 100)
     search = found.search("+/+")
     first = next(topic for topic in search if topic is not None)

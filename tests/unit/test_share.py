@@ -1,4 +1,5 @@
-"""Who of a shared subscription gets a message when its members are on several brokers: the choice and what follows from it."""
+"""Who of a shared subscription gets a message when its members are on several brokers: the choice
+and what follows from it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,17 @@ from broker.cluster.link.control_records import ROUTED
 from broker.cluster.link.receiver_assignment import Choice, decode_choice
 from broker.cluster.link.versions import for_version_1, names_receivers
 from broker.cluster.sharing.assignment_ledger import encode_refs
-from broker.cluster.sharing.assignments import CLAIM, DECLINE, DENY, GRANT, REFUSE, REPORT, RULING, STEP, UNKNOWN
+from broker.cluster.sharing.assignments import (
+    CLAIM,
+    DECLINE,
+    DENY,
+    GRANT,
+    REFUSE,
+    REPORT,
+    RULING,
+    STEP,
+    UNKNOWN,
+)
 from broker.cluster.strategy.directory import GROUP
 from broker.core.message import Message
 from broker.wire import Properties, Property, Publish
@@ -81,7 +92,9 @@ def test_who_had_it_is_skipped() -> None:
     assert pool(a=1, b=0).choose(Own.NONE, (b"a",)) == b"b"
 
 
-@given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 64), min_size=1), st.integers(1, 5))
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 64), min_size=1), st.integers(1, 5)
+)
 def test_turns_follow_the_weights(weights: dict[str, int], rounds: int) -> None:
     """In as many turns as the weights' sum each broker has exactly as many as its weight says."""
     there = pool(**weights)
@@ -89,9 +102,15 @@ def test_turns_follow_the_weights(weights: dict[str, int], rounds: int) -> None:
     assert turns == {name.encode(): rounds * weight for name, weight in weights.items()}
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.booleans(), st.sampled_from(Own)), max_size=60))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.booleans(), st.sampled_from(Own)),
+        max_size=60,
+    )
+)
 def test_the_best_is_chosen(steps: list[tuple[str, int, bool, Own]]) -> None:
-    """Whatever was before: nobody is chosen while somebody better is there, and nobody only when nobody is there."""
+    """Whatever was before: nobody is chosen while somebody better is there, and nobody only when
+    nobody is there."""
     there = pool()
     for name, weight, cut, own in steps:
         standing = there.brokers.setdefault(name.encode(), Standing(Teller(name.encode())))
@@ -119,7 +138,18 @@ def test_nonsense_of_others() -> None:
     assert decode_standing(b"") == 0
     assert decode_standing(b"\xff") == 1 << 19
     assert parse_key(group_key("g", "a/+/#")) == ("g", "a/+/#")
-    for key in (b"", b"\0", b"g", b"g\0", b"\0t", b"g\0t\0t", b"g/h\0t", b"+\0t", b"g\0a/#/b", b"g\0\xff"):
+    for key in (
+        b"",
+        b"\0",
+        b"g",
+        b"g\0",
+        b"\0t",
+        b"g\0t\0t",
+        b"g/h\0t",
+        b"+\0t",
+        b"g\0a/#/b",
+        b"g\0\xff",
+    ):
         with pytest.raises(ValueError):
             parse_key(key)
 
@@ -134,13 +164,32 @@ marks = st.binary(min_size=MARK_SIZE, max_size=MARK_SIZE)
 @pytest.mark.parametrize("adopted", [False, True])
 def test_choices_there_and_back(adopted: bool, entries: list[tuple[bytes, bytes]]) -> None:
     found = decode_choice(Choice(entries, adopted=adopted).encode())
-    assert (found.entries, found.passed, found.visited, found.adopted) == (entries, False, (), adopted)
+    assert (found.entries, found.passed, found.visited, found.adopted) == (
+        entries,
+        False,
+        (),
+        adopted,
+    )
 
 
-@given(whos, marks, st.booleans(), st.lists(st.binary(min_size=8, max_size=8), min_size=1, max_size=limits.MAX_PASSES))
-def test_passed_on_there_and_back(who: bytes, mark: bytes, retain: bool, visited: list[bytes]) -> None:
-    found = decode_choice(Choice([(who, mark)], passed=True, retain=retain, visited=tuple(visited)).encode())
-    assert (found.entries, found.passed, found.retain, found.visited) == ([(who, mark)], True, retain, tuple(visited))
+@given(
+    whos,
+    marks,
+    st.booleans(),
+    st.lists(st.binary(min_size=8, max_size=8), min_size=1, max_size=limits.MAX_PASSES),
+)
+def test_passed_on_there_and_back(
+    who: bytes, mark: bytes, retain: bool, visited: list[bytes]
+) -> None:
+    found = decode_choice(
+        Choice([(who, mark)], passed=True, retain=retain, visited=tuple(visited)).encode()
+    )
+    assert (found.entries, found.passed, found.retain, found.visited) == (
+        [(who, mark)],
+        True,
+        retain,
+        tuple(visited),
+    )
 
 
 @given(st.binary(max_size=80))
@@ -155,7 +204,8 @@ def test_other_bytes_are_refused_or_read(text: bytes) -> None:
 @pytest.mark.parametrize("properties", [b"", b"\x26\0\1a\0\1b", b"\x26\0\1o\0\1b"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_in_a_publish(properties: bytes, qos: int) -> None:
-    """It is read from the packet wherever it is needed, and version 1 gets the packet without it."""
+    """It is read from the packet wherever it is needed, and version 1 gets the packet without
+    it."""
     whole = Message(b"t", b"hello", qos, False, properties, None, None)
     told = Choice([(FAR + bytes(4), MARK)] * 3).encode()
     packet = encode_for_links(whole, KEY, 7, 0.0, told)
@@ -192,14 +242,19 @@ def federation(count: int = 2) -> tuple[World, list[Neighbour]]:
     return world, neighbours
 
 
-def post(world: World, number: int, connected: int | None, group: str = "g", topic_filter: str = "t") -> None:
-    """Let the node hear of members at broker `number`, as the directory tells it; None: they are gone."""
+def post(
+    world: World, number: int, connected: int | None, group: str = "g", topic_filter: str = "t"
+) -> None:
+    """Let the node hear of members at broker `number`, as the directory tells it; None: they are
+    gone."""
     sharing = world.node.federation.sharing
     value = None if connected is None else encode_standing(connected)
     sharing._posted(bid(number), group_key(group, topic_filter), value)
 
 
-def member(world: World, name: str = "m", topic_filter: str = "$share/g/t", qos: int = 2) -> FakeClient:
+def member(
+    world: World, name: str = "m", topic_filter: str = "$share/g/t", qos: int = 2
+) -> FakeClient:
     client = world.connect(name)
     assert client.subscribe(topic_filter, qos=qos) == [qos]
     return client
@@ -242,7 +297,10 @@ def test_members_here_come_first(qos: int) -> None:
     post(world, 101, 1)
     client = member(world)
     publisher = world.connect("p")
-    packets = [Publish("t", b"|%d" % number, qos, packet_id=number + 1 if qos else None) for number in range(8)]
+    packets = [
+        Publish("t", b"|%d" % number, qos, packet_id=number + 1 if qos else None)
+        for number in range(8)
+    ]
     publisher.send(*packets)
     assert [p.payload for p in client.take_publishes()] == [b"|%d" % number for number in range(8)]
     assert all(choice is None for _, choice in chosen(one))
@@ -265,7 +323,8 @@ def test_members_away_and_behind_come_later() -> None:
 
 
 def test_what_is_not_named_is_silent() -> None:
-    """A message of another broker that does not name this one's members is not for them, whatever its shape."""
+    """A message of another broker that does not name this one's members is not for them, whatever
+    its shape."""
     world, (one, _) = federation()
     client = member(world)
     ordinary = world.connect("o")
@@ -278,7 +337,9 @@ def test_what_is_not_named_is_silent() -> None:
     assert client.take_publishes() == []
 
 
-def named(payload: bytes, who: bytes, sequence: int, *, qos: int = 2, choice: Choice | None = None) -> bytes:
+def named(
+    payload: bytes, who: bytes, sequence: int, *, qos: int = 2, choice: Choice | None = None
+) -> bytes:
     """A message of broker 101 that names somebody, and that broker answers no claims."""
     choice = choice or Choice([(who, MARK)], adopted=True)
     whole = Message(b"t", payload, qos, False, b"", None, None)
@@ -298,7 +359,8 @@ def test_what_is_named_is_delivered_once() -> None:
 
 
 def test_what_a_broker_gives_that_is_not_known_yet_waits_for_its_grant() -> None:
-    """It may have given it to another one, as it could not reach us, before we have ever heard of it (seed 7720296)."""
+    """It may have given it to another one, as it could not reach us, before we have ever heard of
+    it (seed 7720296)."""
     world, (one, _) = federation()
     client = member(world)
     chosen_there = Choice([(ME, MARK)])
@@ -334,14 +396,17 @@ def test_what_was_passed_on_is_for_the_group_alone() -> None:
     client = member(world)
     ordinary = world.connect("o")
     ordinary.subscribe("t", qos=2)
-    one.send(named(b"|x", b"", 1, qos=1, choice=Choice([(ME, MARK)], passed=True, visited=(bid(102),))))
+    one.send(
+        named(b"|x", b"", 1, qos=1, choice=Choice([(ME, MARK)], passed=True, visited=(bid(102),)))
+    )
     assert [p.payload for p in client.take_publishes()] == [b"|x"]
     assert ordinary.take_publishes() == []
     assert [payload for payload, _ in chosen(other)] == [b"x"]
 
 
 def test_nobody_gets_it_twice() -> None:
-    """Who had it is not asked again: it goes back to who gave it. What that one does not keep is counted."""
+    """Who had it is not asked again: it goes back to who gave it. What that one does not keep is
+    counted."""
     world, (one, _) = federation()
     post(world, 102, 1)
     one.send(named(b"|x", b"", 1, choice=Choice([(ME, MARK)], passed=True, visited=(bid(102),))))
@@ -351,7 +416,8 @@ def test_nobody_gets_it_twice() -> None:
 
 
 def test_the_last_member_leaves_with_messages_in_flight() -> None:
-    """What it had not acknowledged at QoS 1, and what waited, goes to another broker; QoS 2 that was sent does not."""
+    """What it had not acknowledged at QoS 1, and what waited, goes to another broker; QoS 2 that
+    was sent does not."""
     world, (one, other) = federation()
     client = world.connect("m", properties={33: 2})
     client.subscribe("$share/g/t", qos=2)
@@ -360,16 +426,34 @@ def test_the_last_member_leaves_with_messages_in_flight() -> None:
     post(world, 102, 1)
     other.take()
     client.disconnect()
-    assert [(payload, choice.passed) for payload, choice in chosen(other) if choice] == [(b"1", True), (b"3", True)]
+    assert [(payload, choice.passed) for payload, choice in chosen(other) if choice] == [
+        (b"1", True),
+        (b"3", True),
+    ]
 
 
 @settings(max_examples=60)
-@given(st.lists(st.tuples(st.sampled_from((10, 11, 12, 13, 14)), st.one_of(
-    st.binary(max_size=60),
-    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), max_size=5).map(
-        lambda said: b"".join(encode_refs([(op, (origin_key(bid(101), 2_000), n, MARK)) for op, n in said]))),
-)), max_size=8))  # fmt: skip
-def test_whatever_another_broker_says_of_shared_subscriptions(said: list[tuple[int, bytes]]) -> None:
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from((10, 11, 12, 13, 14)),
+            st.one_of(
+                st.binary(max_size=60),
+                st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), max_size=5).map(
+                    lambda said: b"".join(
+                        encode_refs(
+                            [(op, (origin_key(bid(101), 2_000), n, MARK)) for op, n in said]
+                        )
+                    )
+                ),
+            ),
+        ),
+        max_size=8,
+    )
+)
+def test_whatever_another_broker_says_of_shared_subscriptions(
+    said: list[tuple[int, bytes]],
+) -> None:
     world, (one, _) = federation()
     client = member(world)
     post(world, 101, 1)
@@ -419,7 +503,7 @@ def test_nothing_is_left_of_who_has_gone() -> None:
     post(world, 101, 1, topic_filter="+")
     publisher = world.connect("p")
     publisher.publish("t", b"|x", 1)
-    (_, choice), = chosen(one)
+    ((_, choice),) = chosen(one)
     assert choice is not None
     assert len(choice.entries) == 2
     post(world, 101, None)
@@ -434,9 +518,15 @@ def test_a_property_of_a_client_that_is_called_the_same() -> None:
     world, (one, _) = federation()
     publisher = world.connect("p")
     properties: Properties = {Property.USER_PROPERTY: [("o", "x" * 60)]}
-    publisher.send(*[Publish("t", b"|%d" % n, 1, packet_id=n, properties=properties) for n in range(1, 9)])
+    publisher.send(
+        *[Publish("t", b"|%d" % n, 1, packet_id=n, properties=properties) for n in range(1, 9)]
+    )
     found = [decode_packet(first, body, 5) for first, body in one.take() if first >> 4 == 3]
-    told = [p.properties[Property.USER_PROPERTY] for p in found if isinstance(p, Publish) and p.properties]
+    told = [
+        p.properties[Property.USER_PROPERTY]
+        for p in found
+        if isinstance(p, Publish) and p.properties
+    ]
     assert [len(pairs) for pairs in told] == [2] * 8
     assert all(len(origin[1]) == 24 and own == ("o", "x" * 60) for origin, own in told)
 
@@ -458,19 +548,24 @@ def test_what_is_given_back_and_was_not_kept_is_counted(monkeypatch: pytest.Monk
     publisher = world.connect("p")
     for number in range(1, 6):
         publisher.publish("t", b"x", qos=1, packet_id=number)
-    assert (len(world.node.federation.assignments.ledger), world.counters.shared_unguarded) == (2, 3)
+    assert (len(world.node.federation.assignments.ledger), world.counters.shared_unguarded) == (
+        2,
+        3,
+    )
     key = world.node.relay.key
     for operation in (DECLINE, DENY):
         (body,) = encode_refs([(operation, (key, number, MARK)) for number in range(1, 6)])
         one.send(ping((ROUTED, OWN + bid(101) + bytes((0, REPORT)) + body)))
         world.advance(0.1)
-    # Three were never kept; two wait for a member, and are not given back by those who do not have them.
+    # Three were never kept; two wait for a member, and are not given back by those who do not have
+    # them.
     assert world.counters.shared_undelivered == 2 * 3
     assert len(world.node.federation.assignments.ledger) == 2
 
 
 def test_publishers_wait_for_members_elsewhere_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With many messages unacknowledged a publisher is held until they are fewer, or nothing happens for half a second."""
+    """With many messages unacknowledged a publisher is held until they are fewer, or nothing
+    happens for half a second."""
     monkeypatch.setattr(limits, "HOLD_QUEUED", 4)
     world, _ = federation()
     post(world, 102, 1)
@@ -500,7 +595,8 @@ def reported(operation: int, key: bytes, numbers: range) -> bytes:
 
 @pytest.mark.parametrize("operation", [DECLINE, DENY, UNKNOWN])
 def test_all_that_a_broker_had_is_given_back_at_once(operation: int) -> None:
-    """The next member gets it in order, some in each turn; what is published meanwhile is not lost either."""
+    """The next member gets it in order, some in each turn; what is published meanwhile is not lost
+    either."""
     count = 8 * STEP
     world, (one, other) = federation()
     post(world, 101, 1)
@@ -512,10 +608,13 @@ def test_all_that_a_broker_had_is_given_back_at_once(operation: int) -> None:
     other.take()
     one.send(reported(operation, world.node.relay.key, range(1, count + 1)))
     assert world.counters.shared_given_again <= STEP
-    one.send(reported(CLAIM, world.node.relay.key, range(count - 9, count + 1)))  # it had said that it has none of them
+    # It had said that it has none of them.
+    one.send(reported(CLAIM, world.node.relay.key, range(count - 9, count + 1)))
     publisher.publish("t", b"|new", qos=2, packet_id=count + 1)
     assert world.most(0.1, lambda: int(world.counters.shared_given_again)) <= STEP
     assert world.counters.shared_given_again == count
     got = [payload for payload, choice in chosen(other) if choice is not None]
-    assert [payload for payload in got if payload != b"new"] == [b"%d" % number for number in range(count)]
+    assert [payload for payload in got if payload != b"new"] == [
+        b"%d" % number for number in range(count)
+    ]
     assert len(world.node.federation.assignments.ledger) == count + 1

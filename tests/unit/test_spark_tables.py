@@ -1,4 +1,5 @@
-"""Traces into tables: against a reference in plain Python, and what is said of runs that are not whole.
+"""Traces into tables: against a reference in plain Python, and what is said of runs that are not
+whole.
 
 SEEDS=n compares n random traces instead of the default, FIRST=k begins with seed k.
 """
@@ -26,7 +27,20 @@ except SparkMissingError as error:
     pytest.skip(str(error), allow_module_level=True)
 
 TOPICS = ["a/b", "a/c", "a", "d.e", "$x/y"]
-FILTERS = ["a/b", "a/c", "d.e", "a/+", "a/#", "#", "+", "+/b", "$x/#", "$share/g/a/+", "$share/g/#", "$share/h/d.e"]
+FILTERS = [
+    "a/b",
+    "a/c",
+    "d.e",
+    "a/+",
+    "a/#",
+    "#",
+    "+",
+    "+/b",
+    "$x/#",
+    "$share/g/a/+",
+    "$share/g/#",
+    "$share/h/d.e",
+]
 CLIENTS = ["c0", "c1", "c2"]
 SEEDS = int(os.environ.get("SEEDS", "80"))
 FIRST = int(os.environ.get("FIRST", "0"))
@@ -40,7 +54,8 @@ def spark() -> Iterator[Any]:
 
 
 def script(seed: int) -> Script:
-    """One run: messages of two publishers, deliveries of any of them in any order, subscriptions that come and go."""
+    """One run: messages of two publishers, deliveries of any of them in any order, subscriptions
+    that come and go."""
     rng = random.Random(seed)
     found = Script(f"r{seed}")
     for publisher in range(2):
@@ -65,12 +80,21 @@ def script(seed: int) -> Script:
                     found.subscribers.append(("unsubscribed", (since, client, broker, filter)))
                 since += rng.randrange(1, 20)
                 broker = rng.choice(("b1", broker))
-    known = [(event[1][1], event[1][2], event[1][5]) for event in found.publishers if event[0] == "published"]
+    known = [
+        (event[1][1], event[1][2], event[1][5])
+        for event in found.publishers
+        if event[0] == "published"
+    ]
     when = rng.randrange(10)
     for _ in range(rng.randrange(30)):
         publisher, sequence, topic = rng.choice([*known, (0, 100, "a/b")])
         when += rng.choice((1, 5, 300))
-        found.subscribers.append(("delivered", (when, publisher, sequence, rng.choice(CLIENTS), "b1", topic, 1, 10, False)))
+        found.subscribers.append(
+            (
+                "delivered",
+                (when, publisher, sequence, rng.choice(CLIENTS), "b1", topic, 1, 10, False),
+            )
+        )
     if rng.random() < 0.5:
         since = rng.randrange(-10, 40)
         found.window = (since, since + rng.randrange(1, 100))
@@ -83,22 +107,37 @@ S = 1000 * MS
 
 
 def told(run: str, repetition: int, **about: Any) -> Script:
-    """A run of three brokers, all linked, with a tree b2 - b1 - b0, twelve messages from b0 to b2 and samples of everything."""
+    """A run of three brokers, all linked, with a tree b2 - b1 - b0, twelve messages from b0 to b2
+    and samples of everything."""
     cell = {"fault": "some", "broker": "mqttree-flood"}
     found = Script(run, window=(5 * S, 20 * S))
     found.about = {
-        "cell": cell, "repetition": repetition, "broker": "mqttree-flood", "routing": "flood", "title": "told",
-        "topology": {"brokers": ["b0", "b1", "b2"]}, "figure": {"x": "fault", "y": ["repair_s", "delay_mean_ms"]},
-    } | about  # fmt: skip
+        "cell": cell,
+        "repetition": repetition,
+        "broker": "mqttree-flood",
+        "routing": "flood",
+        "title": "told",
+        "topology": {"brokers": ["b0", "b1", "b2"]},
+        "figure": {"x": "fault", "y": ["repair_s", "delay_mean_ms"]},
+    } | about
     notes = found.subscribers
     notes.append(("subscribed", (4 * S, "c2", "b2", "t/#", 1)))
     notes += [("fault", (number * S // 10, "start", f"b{number}", "")) for number in range(3)]
-    notes += [("role", (S, "b1", "b0", "root", "b0")), ("role", (S, "b2", "b1", "root", "b0")), ("agreed", (1500 * MS, 3, "b0"))]
+    notes += [
+        ("role", (S, "b1", "b0", "root", "b0")),
+        ("role", (S, "b2", "b1", "root", "b0")),
+        ("agreed", (1500 * MS, 3, "b0")),
+    ]
     for second in (0, 5, 10, 15, 21):
         at = second * S + MS
-        notes.append(("link", (at, "b0", "b1", 10 * second, 1000 * second, 30 * second, 800 * second, 0)))
+        notes.append(
+            ("link", (at, "b0", "b1", 10 * second, 1000 * second, 30 * second, 800 * second, 0))
+        )
         notes.append(("resources", (at, "b0", "broker", second * 0.25, 1000 + second, 3)))
-    notes += [("forwarded", (6 * S, 0, 0, "b0", "b1", 100)), ("control", (6 * S, "b1", "b0", "pingreq", 40))]
+    notes += [
+        ("forwarded", (6 * S, 0, 0, "b0", "b1", 100)),
+        ("control", (6 * S, "b1", "b0", "pingreq", 40)),
+    ]
     for number in range(12):
         sent = (6 + number) * S
         found.publishers.append(("published", (sent, 0, number, "p0", "b0", "t/x", 1, 64)))
@@ -115,25 +154,40 @@ def with_faults(script: Script, *faults: tuple[int, str, str], agreed: tuple[int
 
 
 def flows(run: str) -> Script:
-    """Two classes of messages, one by a shared subscription, on two machines whose clocks are 7 s apart."""
+    """Two classes of messages, one by a shared subscription, on two machines whose clocks are 7 s
+    apart."""
     found = Script(run, about={"cell": {"mix": "small+large"}, "broker": "mosquitto"})
     found.publishers.append(("clock", (1, "local", 0, 500)))
-    found.subscribers += [("subscribed", (1, client, "b0", "$share/g/small", 0)) for client in ("c0", "c1")]
+    found.subscribers += [
+        ("subscribed", (1, client, "b0", "$share/g/small", 0)) for client in ("c0", "c1")
+    ]
     found.subscribers.append(("subscribed", (1, "c9", "b0", "large", 0)))
     for number in range(10):
         flow = "large" if number % 5 == 0 else "small"
-        found.publishers.append(("published", ((number + 1) * MS, 0, number, "p", "b0", flow, 0, 10, flow)))
+        found.publishers.append(
+            ("published", ((number + 1) * MS, 0, number, "p", "b0", flow, 0, 10, flow))
+        )
         client = "c9" if flow == "large" else f"c{number % 2}"
-        found.subscribers.append(("delivered", ((number + 1) * MS + 500_000, 0, number, client, "b0", flow, 0, 10)))
+        found.subscribers.append(
+            ("delivered", ((number + 1) * MS + 500_000, 0, number, client, "b0", flow, 0, 10))
+        )
     return found
 
 
 def anew() -> Script:
-    """One whose b1 is killed and started anew between two samples, and has then used more than before; and a spoilt network."""
+    """One whose b1 is killed and started anew between two samples, and has then used more than
+    before; and a spoilt network."""
     found = with_faults(
-        told("anew", 1, scenario="anew", summary={"network": {"tap_broken": 2, "unroutable": 0, "refused": 1}}),
-        (11 * S, "kill", "b1"), (12 * S, "restart", "b1"), agreed=(11 * S + MS,),
-    )  # fmt: skip
+        told(
+            "anew",
+            1,
+            scenario="anew",
+            summary={"network": {"tap_broken": 2, "unroutable": 0, "refused": 1}},
+        ),
+        (11 * S, "kill", "b1"),
+        (12 * S, "restart", "b1"),
+        agreed=(11 * S + MS,),
+    )
     for second, used in ((6, 0.30), (10, 0.30), (14, 0.45), (18, 0.45)):
         found.subscribers.append(("resources", (second * S, "b1", "broker", used, 1000, 3)))
     return found
@@ -142,7 +196,9 @@ def anew() -> Script:
 def alone(run: str, **about: Any) -> Script:
     """Two brokers of three that run; what is published at b0 comes to b2."""
     found = told(run, 1, scenario=run, **about)
-    found.subscribers = [event for event in found.subscribers if event[1][1:3] not in (("start", "b1"), ("b1", "b0"))]
+    found.subscribers = [
+        event for event in found.subscribers if event[1][1:3] not in (("start", "b1"), ("b1", "b0"))
+    ]
     return found
 
 
@@ -150,30 +206,53 @@ EPOCH = 1_700_000_000 * S
 
 
 def on_two_clocks(run: str, offsets: tuple[int, int], **about: Any) -> Script:
-    """Publishers and subscribers on hosts whose clocks were measured; offsets: what is to be added to their times (ns)."""
+    """Publishers and subscribers on hosts whose clocks were measured; offsets: what is to be added
+    to their times (ns)."""
     found = told(run, 1, scenario=run, wall_minus_monotonic_ns=EPOCH, **about)
     found.hosts = ("h0", "h1")
-    found.publishers += [("clock", (1, host, offset, 1000)) for host, offset in zip(found.hosts, offsets, strict=True)]
+    found.publishers += [
+        ("clock", (1, host, offset, 1000))
+        for host, offset in zip(found.hosts, offsets, strict=True)
+    ]
     return found
 
 
 def subscriptions_of_all_kinds() -> list[Script]:
-    """A client that goes to another broker, one with a shared subscription beside its own, members of two filters of a group."""
+    """A client that goes to another broker, one with a shared subscription beside its own, members
+    of two filters of a group."""
     moved = told("moved", 1, scenario="moved")  # gets nothing after 12 s, where it still is
-    moved.subscribers = [each for each in moved.subscribers if each[0] != "delivered" or each[1][0] < 12 * S]
-    moved.subscribers += [("subscribed", (9 * S, "c2", "b1", "t/#", 1)), ("unsubscribed", (9 * S + MS, "c2", "b2", "t/#"))]
+    moved.subscribers = [
+        each for each in moved.subscribers if each[0] != "delivered" or each[1][0] < 12 * S
+    ]
+    moved.subscribers += [
+        ("subscribed", (9 * S, "c2", "b1", "t/#", 1)),
+        ("unsubscribed", (9 * S + MS, "c2", "b2", "t/#")),
+    ]
     beside = told("beside", 1, scenario="beside")
-    beside.subscribers += [("subscribed", (4 * S, "c2", "b2", "$share/g/u/#", 1)), ("subscribed", (4 * S, "c3", "b2", "u/x", 1))]
+    beside.subscribers += [
+        ("subscribed", (4 * S, "c2", "b2", "$share/g/u/#", 1)),
+        ("subscribed", (4 * S, "c3", "b2", "u/x", 1)),
+    ]
     groups = told("groups", 1, scenario="groups")
-    groups.subscribers += [("subscribed", (4 * S, client, "b2", f"$share/g/{filter}", 1))
-                           for client, filter in (("c3", "t/+"), ("c4", "t/x"))]  # fmt: skip
+    groups.subscribers += [
+        ("subscribed", (4 * S, client, "b2", f"$share/g/{filter}", 1))
+        for client, filter in (("c3", "t/+"), ("c4", "t/x"))
+    ]
     for number in range(12):
         sent = (6 + number) * S
         beside.publishers.append(("published", (sent, 1, number, "p1", "b0", "u/x", 1, 64)))
         for client in ("c2", "c3"):
-            beside.subscribers.append(("delivered", (sent + 20 * MS, 1, number, client, "b2", "u/x", 1, 64)))
-            groups.subscribers.append(("delivered", (sent + 20 * MS, 0, number, f"c{int(client[1]) + 1}", "b2", "t/x", 1, 64)))
-    away = told("away", 1, scenario="away")  # for 2 s; of what was published at 10 s nothing tells whether it had to come
+            beside.subscribers.append(
+                ("delivered", (sent + 20 * MS, 1, number, client, "b2", "u/x", 1, 64))
+            )
+            groups.subscribers.append(
+                (
+                    "delivered",
+                    (sent + 20 * MS, 0, number, f"c{int(client[1]) + 1}", "b2", "t/x", 1, 64),
+                )
+            )
+    # It is away for 2 s; of what was published at 10 s nothing tells whether it had to come.
+    away = told("away", 1, scenario="away")
     away.subscribers += [
         ("unsubscribed", (10 * S + UNSURE, "c2", "b2", "t/#")),
         ("subscribed", (12 * S - 1, "c2", "b2", "t/#", 1)),
@@ -188,7 +267,9 @@ def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, li
 
     folder = tmp_path_factory.mktemp("runs")
     found = [script(seed) for seed in range(FIRST, FIRST + SEEDS)]
-    repaired = with_faults(told("repaired", 1), (10 * S - MS, "kill", "b1"), agreed=(10 * S + 199 * MS,))
+    repaired = with_faults(
+        told("repaired", 1), (10 * S - MS, "kill", "b1"), agreed=(10 * S + 199 * MS,)
+    )
     twice = with_faults(
         told("twice", 2),
         (10 * S - MS, "kill", "b1"),
@@ -197,26 +278,57 @@ def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, li
         agreed=(10 * S + 199 * MS,),
     )
     more = [
-        repaired, twice, told("calm", 3, asked=["repair"]),
+        repaired,
+        twice,
+        told("calm", 3, asked=["repair"]),
         told("failed", 4, status="failed", failures=["b2 never came up"]),
-        Script("absent", about={"status": "failed", "failures": ["no lab"], "cell": {"fault": "some"}}),
+        Script(
+            "absent", about={"status": "failed", "failures": ["no lab"], "cell": {"fault": "some"}}
+        ),
         flows("flows"),
         with_faults(
-            told("gap", 1, scenario="gaps"), (10 * S - MS, "kill", "b1"), (16 * S + 500 * MS, "kill", "b2"),
+            told("gap", 1, scenario="gaps"),
+            (10 * S - MS, "kill", "b1"),
+            (16 * S + 500 * MS, "kill", "b2"),
             agreed=(10 * S + 199 * MS, 17 * S),
         ),
-        with_faults(told("parted", 1, scenario="parts"), (10 * S - MS, "partition", "b0|b1,b2"), agreed=(11 * S,)),
-        *(told(run, 1, scenario="two", seed=seed, fingerprint=mark, parameters={"flows": {"": {"rate": rate, "qos": 1}}})
-          for run, mark, rate, seed in (("slow", "f1", 10, 1001), ("slow-too", "f1", 10, 2001), ("fast", "f2", 100, 1001))),
-        anew(), alone("noted"), alone("said", on=["b0"]),
         with_faults(
-            told("undone", 1, scenario="undone"), (10 * S - MS, "cut", "b0-b2"), (11 * S + 5 * MS, "heal", "b0-b2"),
+            told("parted", 1, scenario="parts"),
+            (10 * S - MS, "partition", "b0|b1,b2"),
+            agreed=(11 * S,),
+        ),
+        *(
+            told(
+                run,
+                1,
+                scenario="two",
+                seed=seed,
+                fingerprint=mark,
+                parameters={"flows": {"": {"rate": rate, "qos": 1}}},
+            )
+            for run, mark, rate, seed in (
+                ("slow", "f1", 10, 1001),
+                ("slow-too", "f1", 10, 2001),
+                ("fast", "f2", 100, 1001),
+            )
+        ),
+        anew(),
+        alone("noted"),
+        alone("said", on=["b0"]),
+        with_faults(
+            told("undone", 1, scenario="undone"),
+            (10 * S - MS, "cut", "b0-b2"),
+            (11 * S + 5 * MS, "heal", "b0-b2"),
             agreed=(10 * S + 199 * MS,),
         ),
-        on_two_clocks("measured", (EPOCH + 10 * S, EPOCH + 10 * S), host="h0"), on_two_clocks("unset", (0, EPOCH), host="h0"),
-        told("sampled", 1, scenario="sampled", parameters={"flows": {"": {"every": 10}}}), *subscriptions_of_all_kinds(),
-        told("bare", 1), told("naked", 1), told("nameless", 1, scenario="s", status=None),
-    ]  # fmt: skip
+        on_two_clocks("measured", (EPOCH + 10 * S, EPOCH + 10 * S), host="h0"),
+        on_two_clocks("unset", (0, EPOCH), host="h0"),
+        told("sampled", 1, scenario="sampled", parameters={"flows": {"": {"every": 10}}}),
+        *subscriptions_of_all_kinds(),
+        told("bare", 1),
+        told("naked", 1),
+        told("nameless", 1, scenario="s", status=None),
+    ]
     more[-1].subscribers = [event for event in more[-1].subscribers if event[0] != "agreed"]
     more[2].killed = frozenset({"publishers"})
     more[2].about |= {"cell": {"fault": "none", "broker": "mqttree-flood"}}
@@ -242,7 +354,11 @@ def test_random_traces_give_what_a_reference_gives(made: Any) -> None:
     wrong = []
     for each in made[1]:
         wanted, row = expected(each), of(made, each.run)
-        off = {name: (row[name], value) for name, value in wanted.items() if (row[name] or 0) != pytest.approx(value, abs=1e-9)}
+        off = {
+            name: (row[name], value)
+            for name, value in wanted.items()
+            if (row[name] or 0) != pytest.approx(value, abs=1e-9)
+        }
         if off:
             wrong.append(f"{off} (the tables', the reference's) of {each}; {row['remarks']}")
     assert not wrong, f"{len(wrong)} of {len(made[1])}: " + min(wrong, key=len)
@@ -251,11 +367,28 @@ def test_random_traces_give_what_a_reference_gives(made: Any) -> None:
 def test_a_run_with_a_fault_has_all_its_figures(made: Any) -> None:
     row = of(made, "repaired")
     wanted = {
-        "status": "complete", "published": 12, "accepted": 12, "delivered": 11, "lost": 1, "lost_accepted": 1, "unknown": 0,
-        "delay_mean_ms": 10, "accept_mean_ms": 2, "published_per_s": 12 / 15, "stretch": 2, "convergence_s": 1.5, "faults": 1,
-        "repair_s": 0.2, "repair_service_s": 1.011, "control_bytes": 300, "data_bytes": 8000, "control_bytes_run": 630,
-        "broker_cpu": 0.25, "broker_rss": 1010, "jain": (12 + 11) ** 2 / (3 * (12**2 + 11**2)),
-    }  # fmt: skip
+        "status": "complete",
+        "published": 12,
+        "accepted": 12,
+        "delivered": 11,
+        "lost": 1,
+        "lost_accepted": 1,
+        "unknown": 0,
+        "delay_mean_ms": 10,
+        "accept_mean_ms": 2,
+        "published_per_s": 12 / 15,
+        "stretch": 2,
+        "convergence_s": 1.5,
+        "faults": 1,
+        "repair_s": 0.2,
+        "repair_service_s": 1.011,
+        "control_bytes": 300,
+        "data_bytes": 8000,
+        "control_bytes_run": 630,
+        "broker_cpu": 0.25,
+        "broker_rss": 1010,
+        "jain": (12 + 11) ** 2 / (3 * (12**2 + 11**2)),
+    }
     assert {name: row[name] for name in wanted} == pytest.approx(wanted)
 
 
@@ -268,7 +401,9 @@ def test_what_the_undoing_of_a_fault_repaired_is_not_put_down_to_the_fault(made:
 def test_a_process_that_was_started_anew_counts_from_zero(made: Any) -> None:
     row = of(made, "anew")
     assert row["broker_cpu"] == pytest.approx((0.25 + 0) / 2)
-    assert "2 packets between brokers were of streams that could no longer be read" in row["remarks"]
+    assert (
+        "2 packets between brokers were of streams that could no longer be read" in row["remarks"]
+    )
     assert "1 packets were not taken by the host" in row["remarks"]
     assert "no host" not in row["remarks"]
 
@@ -294,11 +429,22 @@ def test_repairs_of_a_run_without_faults_and_a_generator_that_was_killed(made: A
     assert "repair_s was asked for: no faults" in row["remarks"]
     assert "publishers: its last file is half-written" in row["remarks"]
     assert row["status"] == "trace incomplete"
-    (mean,) = [each for each in made[2].cases if each["measure"] == "delay_mean_ms" and "fault=none" in each["case"]]
-    assert (mean["n"], mean["without"], mean["why"], mean["mean"]) == (0, 1, "trace incomplete", None)
+    (mean,) = [
+        each
+        for each in made[2].cases
+        if each["measure"] == "delay_mean_ms" and "fault=none" in each["case"]
+    ]
+    assert (mean["n"], mean["without"], mean["why"], mean["mean"]) == (
+        0,
+        1,
+        "trace incomplete",
+        None,
+    )
 
 
-def test_a_file_that_is_damaged_in_the_middle_is_named_and_left_out(tmp_path: Path, spark: Any) -> None:
+def test_a_file_that_is_damaged_in_the_middle_is_named_and_left_out(
+    tmp_path: Path, spark: Any
+) -> None:
     from py4j.protocol import Py4JError
 
     from bench.spark import source
@@ -324,31 +470,53 @@ def test_a_file_that_is_damaged_in_the_middle_is_named_and_left_out(tmp_path: Pa
 
 
 def test_equal_factors_with_other_parameters_are_cases_of_their_own(made: Any, spark: Any) -> None:
-    cases = [each for each in made[2].cases if each["scenario"] == "two" and each["measure"] == "delay_mean_ms"]
+    cases = [
+        each
+        for each in made[2].cases
+        if each["scenario"] == "two" and each["measure"] == "delay_mean_ms"
+    ]
     common = "broker=mqttree-flood,fault=some"
-    assert [(each["case"], each["fingerprint"], each["apart"], each["runs"], each["n"]) for each in cases] == [
-        (f"{common},rate=100", "f2", "rate=100", 1, 1), (f"{common},rate=10", "f1", "rate=10", 2, 2)
-    ]  # fmt: skip
+    assert [
+        (each["case"], each["fingerprint"], each["apart"], each["runs"], each["n"])
+        for each in cases
+    ] == [
+        (f"{common},rate=100", "f2", "rate=100", 1, 1),
+        (f"{common},rate=10", "f1", "rate=10", 2, 2),
+    ]
     assert {of(made, run)["case"] for run in ("slow", "slow-too")} == {f"{common},rate=10"}
     text = overview(made[2].runs, made[2].cases)
     assert [line.split()[1:3] for line in text.splitlines() if line.startswith("two ")] == [
-        [f"{common},rate=100", "1"], [f"{common},rate=10", "2"]
-    ]  # fmt: skip
+        [f"{common},rate=100", "1"],
+        [f"{common},rate=10", "2"],
+    ]
 
 
 def test_a_run_without_run_json_repeats_no_other(made: Any) -> None:
     cases = {each["case"]: each for each in made[2].cases if each["measure"] == "delay_mean_ms"}
-    assert [(cases[f"run={run}"]["runs"], cases[f"run={run}"]["n"]) for run in ("bare", "naked")] == [(1, 1), (1, 1)]
+    assert [
+        (cases[f"run={run}"]["runs"], cases[f"run={run}"]["n"]) for run in ("bare", "naked")
+    ] == [(1, 1), (1, 1)]
     (row,) = [row for row in made[2].runs if "run.json cannot be read" in row["remarks"]]
     assert (row["run"], row["scenario"], row["published"]) == ("naked", "random", 12)
-    (mean,) = [each for each in made[2].cases if each["scenario"] == "s" and each["measure"] == "delay_mean_ms"]
+    (mean,) = [
+        each
+        for each in made[2].cases
+        if each["scenario"] == "s" and each["measure"] == "delay_mean_ms"
+    ]
     assert (mean["n"], mean["without"], mean["why"]) == (0, 1, "status unknown")
 
 
 def test_a_fault_without_pairs_is_in_no_mean_and_a_partition_says_why(made: Any) -> None:
     row = of(made, "gap")
-    assert (row["repair_s"], row["faults"], row["repair_service_s"]) == (pytest.approx(0.35), 2, None)
-    assert "repair_service_s: 1 of 2 faults: no publisher and subscriber between it and what came next" in row["missing"]
+    assert (row["repair_s"], row["faults"], row["repair_service_s"]) == (
+        pytest.approx(0.35),
+        2,
+        None,
+    )
+    assert (
+        "repair_service_s: 1 of 2 faults: no publisher and subscriber between it and what came next"
+        in row["missing"]
+    )
     row = of(made, "parted")
     assert (row["repair_s"], row["repair_service_s"]) == (pytest.approx(1.001), None)
     assert "repair_service_s: partitions only" in row["missing"]
@@ -358,7 +526,10 @@ def test_what_no_trace_tells_is_not_taken_for_nothing(made: Any) -> None:
     from bench.spark.source import Run
 
     missing = dict(each.split(": ", 1) for each in of(made, "absent")["missing"].split("; "))
-    assert {missing[name] for name in ("published_per_s", "delay_mean_ms", "lost", "repair_s", "convergence_s")} == {"no trace"}
+    assert {
+        missing[name]
+        for name in ("published_per_s", "delay_mean_ms", "lost", "repair_s", "convergence_s")
+    } == {"no trace"}
     assert "convergence_s: never agreed" in of(made, "nameless")["missing"]
     assert "convergence_s: no federation" in of(made, "flows")["missing"]
     run = Run("r", "s", {}, files=["f"], rows={"generator-0": 5, "network": 3}, broken={"observer"})
@@ -380,7 +551,9 @@ def test_rows_of_another_run_are_named_and_left_out(tmp_path: Path, spark: Any) 
     pq.write_table(table.set_column(table.schema.get_field_index("run"), "run", other), file)
     runs = source.read([str(tmp_path)])
     found = events.load(spark, runs)
-    assert runs[0].remarks == ["subscribers: its rows are of run other, not of its folder's, and are left out"]
+    assert runs[0].remarks == [
+        "subscribers: its rows are of run other, not of its folder's, and are left out"
+    ]
     assert {Path(each).name for each in runs[0].files} == {"publishers-00000.parquet"}
     assert found.rows.select("run").distinct().collect() == [("mine",)]
 
@@ -389,10 +562,14 @@ def test_what_spark_cannot_reach_is_one_line_with_its_cause(tmp_path: Path, spar
     from bench.spark import source, tables
     from bench.spark.session import cause
 
-    with pytest.raises(ValueError, match=r"^zzz://x/y cannot be read: No FileSystem for scheme \"zzz\"[^\n]*$"):
+    with pytest.raises(
+        ValueError, match=r"^zzz://x/y cannot be read: No FileSystem for scheme \"zzz\"[^\n]*$"
+    ):
         source.read(["zzz://x/y"], spark)
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"^no tables can be written to zzz://x/y: No FileSystem for scheme[^\n]*$"):
+    with pytest.raises(
+        ValueError, match=r"^no tables can be written to zzz://x/y: No FileSystem for scheme[^\n]*$"
+    ):
         tables.prepare(spark, "zzz://x/y")
     place = (tmp_path / "file").as_uri()
     with pytest.raises(ValueError, match=r"^no tables can be written to file:[^\n]*/file: [^\n]+$"):
@@ -403,7 +580,9 @@ def test_what_spark_cannot_reach_is_one_line_with_its_cause(tmp_path: Path, spar
     assert "/file" in cause(error.value)
 
 
-def test_tables_go_to_this_machine_where_a_cluster_has_another_file_system(tmp_path: Path, spark: Any) -> None:
+def test_tables_go_to_this_machine_where_a_cluster_has_another_file_system(
+    tmp_path: Path, spark: Any
+) -> None:
     from bench.spark import tables
 
     options = spark.sparkContext._jsc.hadoopConfiguration()
@@ -440,7 +619,9 @@ def test_bad_options_are_one_line_before_spark_starts(
 
 def test_means_say_how_many_runs_they_lack_and_why(made: Any) -> None:
     same = ("random", "broker=mqttree-flood,fault=some")
-    cases = {each["measure"]: each for each in made[2].cases if (each["scenario"], each["case"]) == same}
+    cases = {
+        each["measure"]: each for each in made[2].cases if (each["scenario"], each["case"]) == same
+    }
     delay, repair = cases["delay_mean_ms"], cases["repair_s"]
     assert (delay["runs"], delay["n"], delay["without"], delay["why"]) == (3, 2, 1, "failed")
     assert (delay["mean"], delay["half"]) == (pytest.approx(10), pytest.approx(0))
@@ -464,15 +645,18 @@ def test_tables_become_files_and_a_page(made: Any, spark: Any) -> None:
     folder = made[0]
     assert outdated(folder)
     names = tables.write(spark, made[2], str(folder / "tables"))
-    assert {path.name for path in (folder / "tables").glob("*.csv")} == {f"{name}.csv" for name in names}
+    assert {path.name for path in (folder / "tables").glob("*.csv")} == {
+        f"{name}.csv" for name in names
+    }
     assert not outdated(folder)
     with (folder / "tables" / "runs.csv").open(newline="") as file:
         rows = {(row["run"], row["flow"]): row for row in csv.DictReader(file)}
     assert rows["absent", ""]["remarks"] == "no trace; no lab"
     results = read(folder)
     assert {each.apart: sorted(each.runs) for each in results.cases if each.scenario == "two"} == {
-        "rate=10": [(1001, 1, 0), (2001, 1, 0)], "rate=100": [(1001, 1, 0)]
-    }  # fmt: skip
+        "rate=10": [(1001, 1, 0), (2001, 1, 0)],
+        "rate=100": [(1001, 1, 0)],
+    }
     assert {"anew", "gaps", "undone"} <= {row["scenario"] for row in results.faults} & {
         row["scenario"] for row in results.timeline
     }
@@ -496,7 +680,9 @@ def test_the_live_view_reads_what_is_complete(made: Any, spark: Any, tmp_path: P
     bad.write_bytes(b"PAR1 and no more")
     said: list[str] = []
     for host, zero in (("h1", 1000 * S), ("h2", 5 * S)):  # whose clocks are far from each other
-        with Writer(tmp_path / "far" / "trace", run="far", scenario="x", process=host, host=host) as trace:
+        with Writer(
+            tmp_path / "far" / "trace", run="far", scenario="x", process=host, host=host
+        ) as trace:
             trace.clock(zero, "h2", 995 * S, 1000)
             for number in range(5):
                 if host == "h1":
@@ -525,14 +711,31 @@ def test_the_measured_time_is_on_the_scale_of_measured_clocks(made: Any) -> None
 
 def test_a_clock_that_was_not_set_harms_no_other_run(made: Any) -> None:
     row = of(made, "unset")
-    assert (row["published"], row["delivered"], row["delay_mean_ms"], row["delay_p99_ms"]) == (12, 11, 0, 0)
-    assert "11 deliveries more than a day after their publication (clocks), taken as 0 ms" in row["remarks"]
+    assert (row["published"], row["delivered"], row["delay_mean_ms"], row["delay_p99_ms"]) == (
+        12,
+        11,
+        0,
+        0,
+    )
+    assert (
+        "11 deliveries more than a day after their publication (clocks), taken as 0 ms"
+        in row["remarks"]
+    )
 
 
 def test_a_trace_with_a_part_of_the_messages_stands_for_all(made: Any) -> None:
     row = of(made, "sampled")
-    assert (row["published"], row["accepted"], row["expected"], row["delivered"], row["lost"]) == (120, 120, 120, 110, 10)
-    assert (row["published_per_s"], row["delivered_per_s"]) == (pytest.approx(120 / 15), pytest.approx(110 / 15))
+    assert (row["published"], row["accepted"], row["expected"], row["delivered"], row["lost"]) == (
+        120,
+        120,
+        120,
+        110,
+        10,
+    )
+    assert (row["published_per_s"], row["delivered_per_s"]) == (
+        pytest.approx(120 / 15),
+        pytest.approx(110 / 15),
+    )
     assert (row["delay_mean_ms"], row["accept_mean_ms"]) == (pytest.approx(10), pytest.approx(2))
     assert "1 of 10 messages is in the trace: counts are 10 times what it has" in row["remarks"]
 
@@ -544,7 +747,13 @@ def test_a_client_that_another_broker_took_over_still_has_to_get_messages(made: 
 
 def test_shared_subscriptions_are_told_apart_by_filter_and_from_a_clients_own(made: Any) -> None:
     row = of(made, "beside")
-    assert (row["expected"], row["lost"], row["unknown"], row["duplicates"], row["unexpected"]) == (36, 1, 0, 0, 0)
+    assert (row["expected"], row["lost"], row["unknown"], row["duplicates"], row["unexpected"]) == (
+        36,
+        1,
+        0,
+        0,
+        0,
+    )
     row = of(made, "groups")
     assert (row["expected"], row["lost"], row["duplicates"]) == (36, 1, 0)
 
@@ -563,14 +772,22 @@ def test_messages_of_a_wide_fanout_are_spread() -> None:
 
     about = {"highest": 250_000, "published": 250_000}
     found = messages.sizes(
-        {0: about | {"delivered": 50_000_000}, 1: about | {"delivered": 250_000}, 2: {"highest": 9, "delivered": 9}}
+        {
+            0: about | {"delivered": 50_000_000},
+            1: about | {"delivered": 250_000},
+            2: {"highest": 9, "delivered": 9},
+        }
     )
     assert list(found) == [0]
     assert 1 << found[0].bit_length() - 1 == found[0]
-    assert messages.CHUNK // 2 * messages.FANOUT < found[0] * 200 <= messages.CHUNK * messages.FANOUT
+    assert (
+        messages.CHUNK // 2 * messages.FANOUT < found[0] * 200 <= messages.CHUNK * messages.FANOUT
+    )
 
 
-def test_runs_of_one_name_in_two_scenarios_and_paths_of_this_machine(tmp_path: Path, spark: Any) -> None:
+def test_runs_of_one_name_in_two_scenarios_and_paths_of_this_machine(
+    tmp_path: Path, spark: Any
+) -> None:
     from bench.spark import events, source
 
     for name, count in (("one", 3), ("two", 12)):
@@ -583,7 +800,9 @@ def test_runs_of_one_name_in_two_scenarios_and_paths_of_this_machine(tmp_path: P
     try:
         runs = source.read([str(tmp_path)], spark)
         found = events.load(spark, runs)
-        counts = {row["no"]: row["count"] for row in found.of("published").groupBy("no").count().collect()}
+        counts = {
+            row["no"]: row["count"] for row in found.of("published").groupBy("no").count().collect()
+        }
     finally:
         conf.set("fs.defaultFS", before)
     assert [(run.scenario, run.run, len(run.files), run.remarks) for run in runs] == [

@@ -10,13 +10,26 @@ from broker.cli.tree_view import Seen, draw
 
 def link(number: int, role: str, **values: Any) -> dict[str, Any]:
     forwarding = values.get("forwarding", role != "blocked")
-    found = {"peer": f"{number}", "name": f"b{number}", "address": f"10.0.0.{number}:1883", "up": True, "role": role}
+    found = {
+        "peer": f"{number}",
+        "name": f"b{number}",
+        "address": f"10.0.0.{number}:1883",
+        "up": True,
+        "role": role,
+    }
     return found | {"forwarding": forwarding, "carries": forwarding, "rtt_ms": 0.25} | values
 
 
 def state(*links: dict[str, Any], parent: str | None = None, **more: Any) -> dict[str, Any]:
     root = "0" if parent is None else parent
-    return {"id": "0", "name": "b0", "listen": "10.0.0.9:1883", "root": root, "parent": parent, "links": list(links)} | more
+    return {
+        "id": "0",
+        "name": "b0",
+        "listen": "10.0.0.9:1883",
+        "root": root,
+        "parent": parent,
+        "links": list(links),
+    } | more
 
 
 def drawn(found: dict[str, Any]) -> list[str]:
@@ -24,22 +37,32 @@ def drawn(found: dict[str, Any]) -> list[str]:
 
 
 def test_links_whose_other_end_is_blocked_are_no_branches() -> None:
-    found = state(link(1, "designated"), link(2, "designated", forwarding=False), link(3, "blocked"))
-    assert drawn(found) == [
-        "b0 (10.0.0.9:1883)  (this broker)",
-        "└─ b1 (10.0.0.1:1883)  designated, 0.25 ms",
-        "",
-        "links beside the tree:",
-        "  b2 (10.0.0.2:1883)  designated, 0.25 ms",
-        "  b3 (10.0.0.3:1883)  blocked, 0.25 ms",
-        "",
-        "",
-        "",
-    ][: len(drawn(found))]
+    found = state(
+        link(1, "designated"), link(2, "designated", forwarding=False), link(3, "blocked")
+    )
+    assert (
+        drawn(found)
+        == [
+            "b0 (10.0.0.9:1883)  (this broker)",
+            "└─ b1 (10.0.0.1:1883)  designated, 0.25 ms",
+            "",
+            "links beside the tree:",
+            "  b2 (10.0.0.2:1883)  designated, 0.25 ms",
+            "  b3 (10.0.0.3:1883)  blocked, 0.25 ms",
+            "",
+            "",
+            "",
+        ][: len(drawn(found))]
+    )
 
 
 def test_the_way_to_the_root_and_the_way_down() -> None:
-    found = state(link(1, "root"), link(2, "designated"), link(3, "designated", up=False, forwarding=False), parent="1")
+    found = state(
+        link(1, "root"),
+        link(2, "designated"),
+        link(3, "designated", up=False, forwarding=False),
+        parent="1",
+    )
     assert drawn(found)[:6] == [
         "b1 (10.0.0.1:1883)  root, 0.25 ms",
         "└─ b0 (10.0.0.9:1883)  (this broker)",
@@ -52,7 +75,9 @@ def test_the_way_to_the_root_and_the_way_down() -> None:
 
 def test_with_shortest_ways_it_says_which_links_carry_messages() -> None:
     links = [link(1, "designated"), link(2, "blocked", carries=True), link(3, "blocked")]
-    text = render(state(*links, overlays={"active": True, "sets": [], "topics": 0, "relayed_origins": 0}))
+    text = render(
+        state(*links, overlays={"active": True, "sets": [], "topics": 0, "relayed_origins": 0})
+    )
     assert "b1 (10.0.0.1:1883)  designated, 0.25 ms, carries messages\n" in text
     assert "b2 (10.0.0.2:1883)  blocked, 0.25 ms, carries messages\n" in text
     assert "b3 (10.0.0.3:1883)  blocked, 0.25 ms\n" in text

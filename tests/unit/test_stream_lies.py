@@ -1,4 +1,5 @@
-"""A neighbour that says well-formed but false things of messages: no crash, nothing without a bound, and others are served."""
+"""A neighbour that says well-formed but false things of messages: no crash, nothing without a
+bound, and others are served."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ from hypothesis import strategies as st
 
 from broker.cluster.delivery.gap_recovery import ANSWER, ASK, BREAK, CHANGED, PIECE, ROUTING
 from broker.cluster.link.codec import LAST, Window, encode_vector, origin_key
-from broker.cluster.link.control_records import AGES, DIRECTORY, HEARD, ORIGINS, ROUTED, SEEN, TOLD, UPTO
+from broker.cluster.link.control_records import (
+    AGES,
+    DIRECTORY,
+    HEARD,
+    ORIGINS,
+    ROUTED,
+    SEEN,
+    TOLD,
+    UPTO,
+)
 from broker.cluster.sharing.assignment_ledger import encode_refs
 from broker.wire import Subscribe, SubscriptionRequest
 from routing.link_state import LISTING
@@ -25,7 +35,9 @@ numbers = st.sampled_from(NUMBERS)
 keys = st.sampled_from(KEYS)
 some = st.lists(numbers, min_size=2, max_size=12, unique=True)
 pairs = some.map(lambda n: list(zip(sorted(n)[::2], sorted(n)[1::2], strict=False)))
-sent = st.builds(lambda k, n, q: message(key=k, sequence=n, qos=q), keys, numbers, st.integers(0, 2))
+sent = st.builds(
+    lambda k, n, q: message(key=k, sequence=n, qos=q), keys, numbers, st.integers(0, 2)
+)
 
 
 def u48(number: int) -> bytes:
@@ -60,30 +72,88 @@ states = st.sampled_from((bytes(12), b"\xff" * 12))
 small = st.integers(0, 12)
 lies = st.one_of(
     st.builds(lambda k, n: ping((UPTO, a2b_base64(k) + u48(n))), keys, numbers),
-    st.builds(lambda t, s: ping((t, vector(s))), st.sampled_from((SEEN, ORIGINS)), st.dictionaries(keys, pairs, min_size=1)),
-    st.builds(lambda h, k, n, a: ping((AGES, bytes((h, 5)) + a2b_base64(k) + b"\0\1" + u48(n) + a.to_bytes(4, "big"))),
-              st.sampled_from((0, 1, 64, 255)), keys, numbers, st.sampled_from((0, 1, 0xFFFFFFFF))),
-    st.builds(lambda k, s, n: ping((TOLD, a2b_base64(k)[:8] + s + n.to_bytes(4, "big"))), keys, states, small),
-    st.builds(lambda b, w, n, t: ping((HEARD, a2b_base64(b)[:8] + n.to_bytes(4, "big") + a2b_base64(w) + u48(t))),
-              keys, keys, small, numbers),
-    st.builds(lambda s, n, b, r: routed(ASK, s + n.to_bytes(4, "big") + b.to_bytes(4, "big") + b"\0" +
-                                        b"".join(u48(low) + u48(high) for low, high in r)),
-              states, small, st.sampled_from((1_000, 7)), pairs),
-    st.builds(lambda kind, n, i, f, t, p, d: routed(kind, bytes(12) + n.to_bytes(4, "big") + i.to_bytes(4, "big") + bytes((f,)) +
-                                                    u48(t) + p + d),
-              st.sampled_from((ANSWER, PIECE)), small, st.integers(0, 2), st.integers(0, 3), numbers,
-              st.one_of(st.just(b"\0" + bytes(6)), st.builds(lambda c, n: b"\1" + u48(c) + u48(n), numbers, numbers)),
-              st.one_of(st.just(b""), sent)),
-    st.builds(routed, st.sampled_from((BREAK, CHANGED)), st.sampled_from((b"", bid(1), OWN, bid(9)))),
-    st.builds(lambda t, f: routed(16, t.to_bytes(2, "big") + f), st.sampled_from((0, 1, 0xFFFF)),
-              st.sampled_from((b"", b"\0\1t", b"\0\1#", b"\0\0", b"\xff\xff", b"\0\1\xff"))),
-    st.builds(lambda kind, op, k, n: routed(kind, (b"" if kind != 12 else bytes(4)) + refs(op, k, n)),
-              st.sampled_from((10, 11, 12)), st.integers(0, 9), keys, numbers),
-    st.builds(lambda b: routed(14, b), st.sampled_from((b"", b"marker\xff\xff\xff\xff", b"marker\0\0\0\0"))),
+    st.builds(
+        lambda t, s: ping((t, vector(s))),
+        st.sampled_from((SEEN, ORIGINS)),
+        st.dictionaries(keys, pairs, min_size=1),
+    ),
+    st.builds(
+        lambda h, k, n, a: ping(
+            (AGES, bytes((h, 5)) + a2b_base64(k) + b"\0\1" + u48(n) + a.to_bytes(4, "big"))
+        ),
+        st.sampled_from((0, 1, 64, 255)),
+        keys,
+        numbers,
+        st.sampled_from((0, 1, 0xFFFFFFFF)),
+    ),
+    st.builds(
+        lambda k, s, n: ping((TOLD, a2b_base64(k)[:8] + s + n.to_bytes(4, "big"))),
+        keys,
+        states,
+        small,
+    ),
+    st.builds(
+        lambda b, w, n, t: ping(
+            (HEARD, a2b_base64(b)[:8] + n.to_bytes(4, "big") + a2b_base64(w) + u48(t))
+        ),
+        keys,
+        keys,
+        small,
+        numbers,
+    ),
+    st.builds(
+        lambda s, n, b, r: routed(
+            ASK,
+            s
+            + n.to_bytes(4, "big")
+            + b.to_bytes(4, "big")
+            + b"\0"
+            + b"".join(u48(low) + u48(high) for low, high in r),
+        ),
+        states,
+        small,
+        st.sampled_from((1_000, 7)),
+        pairs,
+    ),
+    st.builds(
+        lambda kind, n, i, f, t, p, d: routed(
+            kind,
+            bytes(12) + n.to_bytes(4, "big") + i.to_bytes(4, "big") + bytes((f,)) + u48(t) + p + d,
+        ),
+        st.sampled_from((ANSWER, PIECE)),
+        small,
+        st.integers(0, 2),
+        st.integers(0, 3),
+        numbers,
+        st.one_of(
+            st.just(b"\0" + bytes(6)),
+            st.builds(lambda c, n: b"\1" + u48(c) + u48(n), numbers, numbers),
+        ),
+        st.one_of(st.just(b""), sent),
+    ),
+    st.builds(
+        routed, st.sampled_from((BREAK, CHANGED)), st.sampled_from((b"", bid(1), OWN, bid(9)))
+    ),
+    st.builds(
+        lambda t, f: routed(16, t.to_bytes(2, "big") + f),
+        st.sampled_from((0, 1, 0xFFFF)),
+        st.sampled_from((b"", b"\0\1t", b"\0\1#", b"\0\0", b"\xff\xff", b"\0\1\xff")),
+    ),
+    st.builds(
+        lambda kind, op, k, n: routed(kind, (b"" if kind != 12 else bytes(4)) + refs(op, k, n)),
+        st.sampled_from((10, 11, 12)),
+        st.integers(0, 9),
+        keys,
+        numbers,
+    ),
+    st.builds(
+        lambda b: routed(14, b),
+        st.sampled_from((b"", b"marker\xff\xff\xff\xff", b"marker\0\0\0\0")),
+    ),
     st.builds(lambda b: routed(13, b), st.sampled_from((b"", b"marker", b"marker" * 1000))),
     sent,
     st.sampled_from((0.1, 1.5, 6.0, 40.0)),
-)  # fmt: skip
+)
 
 
 def wants(client: FakeClient, topic_filter: str) -> None:

@@ -26,7 +26,9 @@ def known(world: World, neighbour: Neighbour, *filters: bytes) -> None:
     me = bid(neighbour.number)
     entries: list[tuple[bytes, bytes | None]] = [(NEIGHBOUR + OWN, UP + b"\xff" * 12)]
     entries += [(INTEREST + one, b"") for one in filters]
-    head = bytes((LISTING,)) + me + neighbour.boot.to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\3"
+    head = (
+        bytes((LISTING,)) + me + neighbour.boot.to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\3"
+    )
     neighbour.send(ping((DIRECTORY, head + encode_changes(entries))))
     assert world.node.federation.listings.directory.via(me) == me
 
@@ -72,7 +74,9 @@ def test_what_an_answer_brought_slows_nothing_that_is_newer(world: World) -> Non
     single = relay.received
     seen: list[int] = []
 
-    def received(link: Any, message: Any, key: bytes, sequence: int, *rest: Any, **more: Any) -> None:
+    def received(
+        link: Any, message: Any, key: bytes, sequence: int, *rest: Any, **more: Any
+    ) -> None:
         seen.append(sequence)
         single(link, message, key, sequence, *rest, **more)
 
@@ -94,7 +98,12 @@ def test_nobody_has_the_log_searched_without_end(monkeypatch: pytest.MonkeyPatch
     neighbour.child()
     known(world, neighbour)
     client = world.connect("p")
-    client.send(*(Publish("t", b"x", 1, packet_id=1, properties={Property.CONTENT_TYPE: str(n)}) for n in range(500)))
+    client.send(
+        *(
+            Publish("t", b"x", 1, packet_id=1, properties={Property.CONTENT_TYPE: str(n)})
+            for n in range(500)
+        )
+    )
     assert len(world.node.relay.log) == 500
     log, searched = world.node.relay.log, [0]
     own = type(log).own
@@ -126,18 +135,33 @@ def test_a_question_for_very_much_is_answered_in_pieces() -> None:
     relay = world.node.relay
     for number in range(1, count + 1):
         relay.own.top = number
-        one = Message(b"t" if number % 1000 == 0 else b"u", b"%d" % number, 1, False, b"", None, None)
+        one = Message(
+            b"t" if number % 1000 == 0 else b"u", b"%d" % number, 1, False, b"", None, None
+        )
         relay.log.append(Entry(relay.key, number, b"", one, world.now))
     assert listing.brokers_wanting(b"t")
     assert not listing.brokers_wanting(b"u")
     got: list[int] = []
     begin, answers = 1, 0
     while begin <= count:
-        body = bytes(12) + bytes(4) + (1_000).to_bytes(4, "big") + b"\0" + begin.to_bytes(6, "big") + count.to_bytes(6, "big")
+        body = (
+            bytes(12)
+            + bytes(4)
+            + (1_000).to_bytes(4, "big")
+            + b"\0"
+            + begin.to_bytes(6, "big")
+            + count.to_bytes(6, "big")
+        )
         neighbour.send(ping((ROUTED, OWN + bid(101) + bytes((0, ASK)) + body)))
-        (answer,) = [text[18:] for kind, text in neighbour.control() if kind == ROUTED and text[17] in (ANSWER, PIECE)]
+        (answer,) = [
+            text[18:]
+            for kind, text in neighbour.control()
+            if kind == ROUTED and text[17] in (ANSWER, PIECE)
+        ]
         begin = int.from_bytes(answer[21:27], "big") + 1
-        got += [int(message.payload) for _, _, message in read_link_messages(answer[34:], world.now)]
+        got += [
+            int(message.payload) for _, _, message in read_link_messages(answer[34:], world.now)
+        ]
         answers += 1
         assert relay.log.looked_at <= begin + LOOKS
         assert bool(answer[20] & 2) == (begin <= count)
@@ -147,19 +171,25 @@ def test_a_question_for_very_much_is_answered_in_pieces() -> None:
 
 
 def changes(neighbour: Neighbour) -> list[bytes]:
-    """What came, in order: origins whose messages come another way to the neighbour, and messages."""
+    """What came, in order: origins whose messages come another way to the neighbour, and
+    messages."""
     found = []
     for first, body in neighbour.take():
         if first == 0xC0:
-            found += [text[18:] for kind, text in decode_records(body) if kind == ROUTED and text[17] == CHANGED]
+            found += [
+                text[18:]
+                for kind, text in decode_records(body)
+                if kind == ROUTED and text[17] == CHANGED
+            ]
         elif first >> 4 == 3:
             found.append(b"message")
     return found
 
 
 def test_who_trusts_us_hears_first_of_what_comes_another_way(world: World) -> None:
-    """Retained messages take all links, in a circle, too, and overtake others there (seed 7004043); once, until an answer of the
-    origin has passed, behind which everything has to come over the tree's way."""
+    """Retained messages take all links, in a circle, too, and overtake others there (seed 7004043);
+    once, until an answer of the origin has passed, behind which everything has to come over the
+    tree's way."""
     origin, circle, behind = (Neighbour(world, number) for number in (101, 102, 103))
     for neighbour in (origin, circle, behind):
         neighbour.child()
@@ -173,7 +203,16 @@ def test_who_trusts_us_hears_first_of_what_comes_another_way(world: World) -> No
     assert bid(101) not in changes(origin)
     circle.send(message(key=key, sequence=5, first=0x33))
     assert changes(behind) == [b"message"]
-    answer = bid(103) + bid(101) + bytes((0, ANSWER)) + bytes(12) + bytes(4) + bytes(4) + b"\1" + bytes(6)
+    answer = (
+        bid(103)
+        + bid(101)
+        + bytes((0, ANSWER))
+        + bytes(12)
+        + bytes(4)
+        + bytes(4)
+        + b"\1"
+        + bytes(6)
+    )
     origin.send(ping((ROUTED, answer)))
     circle.send(message(key=key, sequence=7, first=0x33))
     assert changes(behind) == [bid(101), b"message"]

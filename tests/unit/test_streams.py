@@ -1,4 +1,5 @@
-"""Routing by interest: what those here get of each origin is whole and in order (docs/decisions/0013)."""
+"""Routing by interest: what those here get of each origin is whole and in order
+(docs/decisions/0013)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ from broker.base.counters import Counters
 from broker.cluster.delivery.gap_recovery import HOLD, SPLIT, Streams
 from broker.cluster.delivery.ordered_feed import Held, Stream, joined
 from broker.cluster.delivery.subscription_start import Positions
-from broker.cluster.link.codec import LAST, Ranges, Window, intersect, merge, origin_key, roughly, subtract
+from broker.cluster.link.codec import (
+    LAST,
+    Ranges,
+    Window,
+    intersect,
+    merge,
+    origin_key,
+    roughly,
+    subtract,
+)
 from broker.cluster.strategy.interest import Interest
 from broker.core.message import Message
 from broker.wire.errors import MalformedPacket
@@ -23,7 +33,9 @@ from tests.sim.schedule import Schedule
 NEAR: Any = SimpleNamespace(name="near")
 FAR: Any = SimpleNamespace(name="far")
 
-numbers = st.tuples(st.integers(1, 400), st.integers(0, 20)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+numbers = st.tuples(st.integers(1, 400), st.integers(0, 20)).map(
+    lambda pair: (pair[0], pair[0] + pair[1])
+)
 ranges = st.lists(numbers, max_size=40).map(merge)
 
 
@@ -72,16 +84,26 @@ def test_sets_of_numbers(some: Ranges, others: Ranges) -> None:
     assert numbers_in(merge(some + others)) == numbers_in(some) | numbers_in(others)
 
 
-@given(st.lists(st.tuples(st.sampled_from((NEAR, FAR)), st.integers(1, 60), st.integers(1, 4), st.booleans()), max_size=60))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from((NEAR, FAR)), st.integers(1, 60), st.integers(1, 4), st.booleans()
+        ),
+        max_size=60,
+    )
+)
 def test_what_is_taken_comes_once_and_in_order(events: list[tuple[Any, int, int, bool]]) -> None:
-    """Whatever comes from wherever, and whenever the source is found again: by number, each once, while nothing is given up."""
+    """Whatever comes from wherever, and whenever the source is found again: by number, each once,
+    while nothing is given up."""
     found, _ = stream()
     window = found.window
     delivered: list[int] = []
     for link, first, count, synchronised in events:
         if synchronised:
             found.source, found.held = link, False
-        if window.accept(first, count, skipped=True) > 0 and (taken := found.take(link, first, count)):
+        if window.accept(first, count, skipped=True) > 0 and (
+            taken := found.take(link, first, count)
+        ):
             delivered += range(first + count - taken, first + count)
         held = numbers_in(found.lacks()[:-1])
         assert held.isdisjoint(delivered)
@@ -95,11 +117,15 @@ def test_given_up_comes_late_and_once(events: list[tuple[int, int]]) -> None:
     found.free = True
     delivered: list[int] = []
     for first, count in events:
-        if found.window.accept(first, count, skipped=True) > 0 and (taken := found.take(NEAR, first, count)):
+        if found.window.accept(first, count, skipped=True) > 0 and (
+            taken := found.take(NEAR, first, count)
+        ):
             delivered += range(first + count - taken, first + count)
     assert len(delivered) == len(set(delivered))
     assert numbers_in(found.owed).isdisjoint(delivered)
-    assert numbers_in(found.owed) | set(delivered) >= set(range(1, found.done + 1)) - numbers_in(found.window.history)
+    assert numbers_in(found.owed) | set(delivered) >= set(range(1, found.done + 1)) - numbers_in(
+        found.window.history
+    )
 
 
 def test_another_way_is_not_trusted() -> None:
@@ -123,24 +149,44 @@ class Asking:
         self.asked: list[int] = []
         self.activated = 0
         listing = SimpleNamespace(id=ORIGIN, boot=1, via=ORIGIN, entries={})
-        directory = SimpleNamespace(listings={ORIGIN: listing}, own=SimpleNamespace(stamp=lambda: bytes(20)))
+        directory = SimpleNamespace(
+            listings={ORIGIN: listing}, own=SimpleNamespace(stamp=lambda: bytes(20))
+        )
         self.listings: Any = SimpleNamespace(
-            directory=directory, post=lambda *_: None, watch=lambda *_: None, receive=lambda *_, **__: None, on_way=[],
-            arriving=NEAR, send=lambda broker_id, kind, body: self.sent(body),
-        )  # fmt: skip
-        relay = SimpleNamespace(vector={self.key: self.window}, log=SimpleNamespace(those=lambda *_: ()))
+            directory=directory,
+            post=lambda *_: None,
+            watch=lambda *_: None,
+            receive=lambda *_, **__: None,
+            on_way=[],
+            arriving=NEAR,
+            send=lambda broker_id, kind, body: self.sent(body),
+        )
+        relay = SimpleNamespace(
+            vector={self.key: self.window}, log=SimpleNamespace(those=lambda *_: ())
+        )
         federation: Any = SimpleNamespace(
-            own=SimpleNamespace(id=b"o" * 8, boot=1), config=SimpleNamespace(routing="interest", link_timeout=2.0),
+            own=SimpleNamespace(id=b"o" * 8, boot=1),
+            config=SimpleNamespace(routing="interest", link_timeout=2.0),
             listings=self.listings,
-            relay=relay, interest=SimpleNamespace(selective=True), overlays=SimpleNamespace(active=False), hurry=lambda now: None,
+            relay=relay,
+            interest=SimpleNamespace(selective=True),
+            overlays=SimpleNamespace(active=False),
+            hurry=lambda now: None,
             repeats=SimpleNamespace(highest={}, deliver=lambda *_: None),
-            backpressure=SimpleNamespace(released=lambda slow: None), repair=SimpleNamespace(want=lambda *_: None),
-        )  # fmt: skip
+            backpressure=SimpleNamespace(released=lambda slow: None),
+            repair=SimpleNamespace(want=lambda *_: None),
+        )
         route = SimpleNamespace(deliveries=[], shared=[])
         fanout = SimpleNamespace(waiting=0, route=lambda topic: route)
         node: Any = SimpleNamespace(
-            now=1.0, counters=Counters(), forwarding=[], durability=None, current=None,
-            schedule=lambda at, call: None, cancel=lambda timer: None, fanout=fanout,
+            now=1.0,
+            counters=Counters(),
+            forwarding=[],
+            durability=None,
+            current=None,
+            schedule=lambda at, call: None,
+            cancel=lambda timer: None,
+            fanout=fanout,
         )
         node.relay, node.federation = relay, federation
         federation.positions = Positions(node)
@@ -157,16 +203,31 @@ class Asking:
         self.streams._ask(self.stream, 1.0)
         return self.asked[-1]
 
-    def answer(self, number: int, top: int, index: int = 0, flags: int = 1, *, gone: int = 0, now: float = 1.0) -> None:
+    def answer(
+        self,
+        number: int,
+        top: int,
+        index: int = 0,
+        flags: int = 1,
+        *,
+        gone: int = 0,
+        now: float = 1.0,
+    ) -> None:
         head = bytes(12) + number.to_bytes(4, "big") + index.to_bytes(4, "big")
-        head += bytes((flags | (4 if gone else 0),)) + top.to_bytes(6, "big") + (gone.to_bytes(6, "big") if gone else b"")
+        head += (
+            bytes((flags | (4 if gone else 0),))
+            + top.to_bytes(6, "big")
+            + (gone.to_bytes(6, "big") if gone else b"")
+        )
         self.streams._answer_received(ORIGIN, head + (b"" if index else bytes(7)), now)
 
     def comes(self, number: int) -> None:
         """Have a message come over a link that the stream does not trust."""
         assert self.window.accept(number, 1, skipped=True) == 1
         assert self.stream.take(FAR, number, 1) == 0
-        self.stream.put_by(Held(number, 1, (Message(b"t", b"", 1, False, b"", None, None), None), b"t", 1))
+        self.stream.put_by(
+            Held(number, 1, (Message(b"t", b"", 1, False, b"", None, None), None), b"t", 1)
+        )
 
 
 NEAR.state = "up"
@@ -174,7 +235,8 @@ ORIGIN = b"x" * 8
 
 
 def test_an_answer_may_come_after_the_next_question() -> None:
-    """Over a link that is slower than our patience each answer comes when it has been asked again: it counts all the same."""
+    """Over a link that is slower than our patience each answer comes when it has been asked again:
+    it counts all the same."""
     asking = Asking()
     first, second, third = asking.ask(), asking.ask(), asking.ask()
     asking.answer(first, 5, flags=0)
@@ -187,8 +249,9 @@ def test_an_answer_may_come_after_the_next_question() -> None:
 
 
 def test_what_one_session_lacks_and_all_are_about_to_get() -> None:
-    """An answer has brought 1 to 600; what waits of it is for all here, though a session that comes from elsewhere lacks it, too.
-    Up to 610 it said that there is nothing else: what that session lacks of this is for it alone."""
+    """An answer has brought 1 to 600; what waits of it is for all here, though a session that comes
+    from elsewhere lacks it, too. Up to 610 it said that there is nothing else: what that session
+    lacks of this is for it alone."""
     asking, alone = Asking(), []
     stream, federation = asking.stream, asking.streams.federation
     federation.repeats.alone = lambda key: merge(alone)
@@ -201,7 +264,8 @@ def test_what_one_session_lacks_and_all_are_about_to_get() -> None:
 
 
 def test_an_answer_that_the_way_has_outlived() -> None:
-    """After a break the answer still says what is here, not that all will come this way; who has asked anew waits for that."""
+    """After a break the answer still says what is here, not that all will come this way; who has
+    asked anew waits for that."""
     asking = Asking()
     first = asking.ask()
     asking.streams.lose(asking.stream)
@@ -213,7 +277,8 @@ def test_an_answer_that_the_way_has_outlived() -> None:
 
 
 def test_who_has_asked_asks_again_soon_when_the_way_changes() -> None:
-    """The question may have been lost with the old way. However often that is, none that waits is dropped."""
+    """The question may have been lost with the old way. However often that is, none that waits is
+    dropped."""
     asking = Asking()
     stream = asking.stream
     for count in range(1, 9):
@@ -227,7 +292,8 @@ def test_who_has_asked_asks_again_soon_when_the_way_changes() -> None:
 
 
 def test_more_is_asked_for_once() -> None:
-    """Of several answers that are not all, only the one that is a step forward leads to the next question."""
+    """Of several answers that are not all, only the one that is a step forward leads to the next
+    question."""
     asking = Asking()
     first, second = asking.ask(), asking.ask()
     asking.answer(first, 5, flags=3)
@@ -250,7 +316,8 @@ def test_who_answers_slowly_is_not_asked_again_meanwhile() -> None:
 
 
 def test_what_came_while_it_was_waited_for_is_not_waited_for() -> None:
-    """1 to 3 have left the origin's log. 2 comes another way: what is behind it must not wait for it, with nobody who asks."""
+    """1 to 3 have left the origin's log. 2 comes another way: what is behind it must not wait for
+    it, with nobody who asks."""
     asking = Asking()
     stream = asking.stream
     asking.comes(4)
@@ -260,7 +327,12 @@ def test_what_came_while_it_was_waited_for_is_not_waited_for() -> None:
     asking.answer(asking.ask(), 4, gone=3)
     assert (stream.refused, stream.settled) == ([(1, 1), (3, 3)], 0)
     asking.answer(asking.ask(), 4, gone=3, now=1.1 + SPLIT)
-    assert (stream.owed, stream.refused, stream.done, stream.source) == ([(1, 1), (3, 3)], [], 4, NEAR)
+    assert (stream.owed, stream.refused, stream.done, stream.source) == (
+        [(1, 1), (3, 3)],
+        [],
+        4,
+        NEAR,
+    )
 
 
 def test_what_goes_on_coming_is_waited_for_any_longer() -> None:
@@ -315,11 +387,18 @@ def test_what_was_refused_since_the_question_is_asked_for() -> None:
     assert (stream.done, stream.refused, stream.source) == (7, [], NEAR)
 
 
-@pytest.mark.parametrize(("heard", "away", "longest"), [(1.0, None, 3.0), (2.5, None, 4.5), (9.0, None, HOLD), (1.0, 0.5, HOLD)])
-def test_what_a_lost_incarnation_published_may_be_elsewhere(heard: float, away: float | None, longest: float) -> None:
-    """While some of it still comes, or a broker is away that may have it, it is waited for, as long as for any."""
+@pytest.mark.parametrize(
+    ("heard", "away", "longest"),
+    [(1.0, None, 3.0), (2.5, None, 4.5), (9.0, None, HOLD), (1.0, 0.5, HOLD)],
+)
+def test_what_a_lost_incarnation_published_may_be_elsewhere(
+    heard: float, away: float | None, longest: float
+) -> None:
+    """While some of it still comes, or a broker is away that may have it, it is waited for, as long
+    as for any."""
     asking = Asking()
-    asking.listings.directory.listings[ORIGIN].boot = 2  # it was started again, and knows of nothing
+    # It was started again, and knows of nothing.
+    asking.listings.directory.listings[ORIGIN].boot = 2
     asking.stream.since, asking.window.heard = 1.0, heard
     if away is not None:
         asking.streams._away[b"another!"] = away
@@ -342,7 +421,9 @@ def test_an_answer_without_an_end_is_dropped() -> None:
     head = bytes(12) + number.to_bytes(4, "big")
     with pytest.raises(MalformedPacket):
         for index in range(100):
-            asking.streams._answer_received(ORIGIN, head + index.to_bytes(4, "big") + b"\0" + bytes(6) + part, 1.0)
+            asking.streams._answer_received(
+                ORIGIN, head + index.to_bytes(4, "big") + b"\0" + bytes(6) + part, 1.0
+            )
     assert index < 20
     assert number not in asking.stream.questions
     asking.answer(asking.ask(), 7)
@@ -358,7 +439,8 @@ def test_joined_sets_are_merged_ones(some: Ranges) -> None:
 
 
 def test_what_is_refused_costs_the_same_however_much_it_is() -> None:
-    """With holes between, as nobody here wants these: no list without end, and what waits is not owed besides."""
+    """With holes between, as nobody here wants these: no list without end, and what waits is not
+    owed besides."""
     found, _ = stream()
     found.put_by(Held(99_001, 10, ("x", None), b"t", 1))  # type: ignore[arg-type]
     for number in range(1, 200_000, 2):
@@ -369,11 +451,17 @@ def test_what_is_refused_costs_the_same_however_much_it_is() -> None:
 
 
 def test_a_break_tells_that_somebody_leaves_numbers_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who floods and has not heard of the others yet takes holes for what is to come, unless it hears of a break first."""
+    """Who floods and has not heard of the others yet takes holes for what is to come, unless it
+    hears of a break first."""
     asking = Asking()
     streams = asking.streams
     sent: list[bytes] = []
-    monkeypatch.setattr(asking.listings, "send_over", lambda link, broker_id, kind, body: sent.append(broker_id), raising=False)
+    monkeypatch.setattr(
+        asking.listings,
+        "send_over",
+        lambda link, broker_id, kind, body: sent.append(broker_id),
+        raising=False,
+    )
     streams.active = False
     asking.window.stream = None
     streams.node.forwarding = [SimpleNamespace(peer=SimpleNamespace(id=b"n" * 8))]  # type: ignore[list-item]
@@ -386,7 +474,8 @@ def test_a_break_tells_that_somebody_leaves_numbers_out(monkeypatch: pytest.Monk
 
 
 def test_what_is_about_to_come_is_waited_for() -> None:
-    """A session is not given away while something may come that it alone will miss; an origin that is gone sends nothing."""
+    """A session is not given away while something may come that it alone will miss; an origin that
+    is gone sends nothing."""
     asking = Asking()
     assert asking.streams.unsettled()
     asking.answer(asking.ask(), 3)
@@ -400,16 +489,26 @@ def test_what_is_about_to_come_is_waited_for() -> None:
 
 
 def test_a_break_goes_ahead_on_the_old_way_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What others still get over the old way may be newer than what the new way is going to bring, and would be taken for all."""
+    """What others still get over the old way may be newer than what the new way is going to bring,
+    and would be taken for all."""
     asking = Asking()
-    links: dict[bytes, Any] = {name: SimpleNamespace(live=True, name=name) for name in (b"old", b"new")}
+    links: dict[bytes, Any] = {
+        name: SimpleNamespace(live=True, name=name) for name in (b"old", b"new")
+    }
     sent: list[tuple[bytes, bytes]] = []
     ways: list[bytes | None] = [b"old"]
     listings = asking.listings
-    monkeypatch.setattr(listings, "link_to", lambda broker_id: links.get(ways[-1] or b""), raising=False)
-    monkeypatch.setattr(listings, "send", lambda broker_id, kind, body: sent.append((ways[-1] or b"", broker_id)))
     monkeypatch.setattr(
-        listings, "send_over", lambda link, broker_id, kind, body: sent.append((link.name, broker_id)), raising=False
+        listings, "link_to", lambda broker_id: links.get(ways[-1] or b""), raising=False
+    )
+    monkeypatch.setattr(
+        listings, "send", lambda broker_id, kind, body: sent.append((ways[-1] or b"", broker_id))
+    )
+    monkeypatch.setattr(
+        listings,
+        "send_over",
+        lambda link, broker_id, kind, body: sent.append((link.name, broker_id)),
+        raising=False,
     )
     far = b"z" * 8
     told = []
@@ -418,7 +517,12 @@ def test_a_break_goes_ahead_on_the_old_way_too(monkeypatch: pytest.MonkeyPatch) 
         asking.streams._way_changed(far, way)
         told.append(sent[:])
         sent.clear()
-    assert told == [[(b"old", far)], [(b"old", far), (b"new", far)], [(b"new", far)], [(b"old", far)]]
+    assert told == [
+        [(b"old", far)],
+        [(b"old", far), (b"new", far)],
+        [(b"new", far)],
+        [(b"old", far)],
+    ]
     links[b"old"].live = False
     ways.append(b"new")
     asking.streams._way_changed(far, b"new")
@@ -432,7 +536,9 @@ def test_holes_without_end_are_owed() -> None:
         assert found.window.accept(2 * number + 2, 1, skipped=True) == 1
     assert len(found.window.history) <= limits.MAX_SKIPS
     assert found.owed[0] == (1, 1)
-    assert numbers_in(found.owed) | numbers_in(found.window.history) == {2 * n + 1 for n in range(limits.MAX_SKIPS + 1)}
+    assert numbers_in(found.owed) | numbers_in(found.window.history) == {
+        2 * n + 1 for n in range(limits.MAX_SKIPS + 1)
+    }
     assert len(found.lacks()) <= limits.MAX_GAPS
 
 

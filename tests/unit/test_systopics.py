@@ -14,21 +14,52 @@ from broker.wire import Property, encode_packet
 from broker.wire.packets import Pingreq, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.unit.node_harness import World
 
-# Read off Mosquitto 2.0.11 with mosquitto_sub, all of it; and what only its manual page has: clients/maximum, messages/inflight.
+# Read off Mosquitto 2.0.11 with mosquitto_sub, all of it; and what only its manual page has:
+# clients/maximum, messages/inflight.
 NAMES = {
-    "version", "uptime", "clients/total", "clients/maximum", "clients/connected", "clients/active", "clients/disconnected",
-    "clients/inactive", "clients/expired", "messages/received", "messages/sent", "messages/stored", "messages/inflight",
-    "publish/messages/received", "publish/messages/sent", "publish/messages/dropped", "bytes/received", "bytes/sent",
-    "publish/bytes/received", "publish/bytes/sent", "shared_subscriptions/count",
-    "subscriptions/count", "retained messages/count", "store/messages/count", "store/messages/bytes", "heap/current",
+    "version",
+    "uptime",
+    "clients/total",
+    "clients/maximum",
+    "clients/connected",
+    "clients/active",
+    "clients/disconnected",
+    "clients/inactive",
+    "clients/expired",
+    "messages/received",
+    "messages/sent",
+    "messages/stored",
+    "messages/inflight",
+    "publish/messages/received",
+    "publish/messages/sent",
+    "publish/messages/dropped",
+    "bytes/received",
+    "bytes/sent",
+    "publish/bytes/received",
+    "publish/bytes/sent",
+    "shared_subscriptions/count",
+    "subscriptions/count",
+    "retained messages/count",
+    "store/messages/count",
+    "store/messages/bytes",
+    "heap/current",
     "heap/maximum",
     *(
         f"load/{what}/{window}"
-        for what in ("messages/received", "messages/sent", "publish/received", "publish/sent", "publish/dropped",
-                     "bytes/received", "bytes/sent", "connections", "sockets")
+        for what in (
+            "messages/received",
+            "messages/sent",
+            "publish/received",
+            "publish/sent",
+            "publish/dropped",
+            "bytes/received",
+            "bytes/sent",
+            "connections",
+            "sockets",
+        )
         for window in ("1min", "5min", "15min")
     ),
-}  # fmt: skip
+}
 
 
 class Told:
@@ -69,7 +100,12 @@ def test_values(told: Told) -> None:
     world.advance(10.0)
     assert told.value("uptime") == "10 seconds"
     assert told.value("version") == "mqttree version 1"
-    assert told.value("clients/connected") == told.value("clients/active") == told.value("clients/total") == "1"
+    assert (
+        told.value("clients/connected")
+        == told.value("clients/active")
+        == told.value("clients/total")
+        == "1"
+    )
     assert told.value("clients/disconnected") == told.value("clients/inactive") == "0"
     assert told.value("publish/messages/received") == "5"
     assert told.value("publish/messages/sent") == "5"
@@ -79,8 +115,12 @@ def test_values(told: Told) -> None:
     assert told.value("retained messages/count") == str(len(NAMES) + 1)
     assert told.value("heap/current") == "500"
     assert told.value("heap/maximum") == "1000"
-    assert float(told.value("load/publish/received/1min")) == pytest.approx(30 * (1 - math.exp(-1 / 6)), abs=0.01)
-    assert float(told.value("load/connections/15min")) == pytest.approx(6 * (1 - math.exp(-1 / 90)), abs=0.01)
+    assert float(told.value("load/publish/received/1min")) == pytest.approx(
+        30 * (1 - math.exp(-1 / 6)), abs=0.01
+    )
+    assert float(told.value("load/connections/15min")) == pytest.approx(
+        6 * (1 - math.exp(-1 / 90)), abs=0.01
+    )
     client.disconnect()
     world.advance(10.0)
     assert told.value("clients/connected") == "0"
@@ -112,17 +152,28 @@ def test_bytes_of_publish_packets_are_what_is_left(data: st.DataObject) -> None:
     """They are not measured, everything else is; whatever the versions, QoS, sizes and paths."""
     world = World()
     versions = data.draw(st.lists(st.sampled_from([4, 5]), min_size=2, max_size=3))
-    clients = [world.connect(f"c{number}", version=version) for number, version in enumerate(versions)]
+    clients = [
+        world.connect(f"c{number}", version=version) for number, version in enumerate(versions)
+    ]
     for client in clients:
-        client.subscribe(data.draw(st.sampled_from(["t", "+", "t/#", "$share/g/t"])), qos=data.draw(st.sampled_from([0, 1, 2])))
+        client.subscribe(
+            data.draw(st.sampled_from(["t", "+", "t/#", "$share/g/t"])),
+            qos=data.draw(st.sampled_from([0, 1, 2])),
+        )
         client.take()
     came = went = 0
     for number in range(1, data.draw(st.integers(1, 6))):
         client = data.draw(st.sampled_from(clients))
         qos = data.draw(st.sampled_from([0, 0, 1, 2]))
-        properties = data.draw(st.sampled_from([None, {Property.CONTENT_TYPE: "x"}])) if client.version == 5 else None
+        properties = (
+            data.draw(st.sampled_from([None, {Property.CONTENT_TYPE: "x"}]))
+            if client.version == 5
+            else None
+        )
         payload = bytes(data.draw(st.sampled_from([0, 1, 130, 20_000])))
-        publish = Publish("t", payload, qos, data.draw(st.booleans()), False, number if qos else None, properties)
+        publish = Publish(
+            "t", payload, qos, data.draw(st.booleans()), False, number if qos else None, properties
+        )
         packet = encode_packet(publish, client.version)
         came += len(packet)
         client.send(packet, *([Pubrel(number)] if qos == 2 else []), Pingreq())
@@ -131,7 +182,11 @@ def test_bytes_of_publish_packets_are_what_is_left(data: st.DataObject) -> None:
                 if isinstance(found, Publish):
                     went += len(encode_packet(found, other.version))
                     if found.qos:
-                        other.send(Puback(found.packet_id or 0) if found.qos == 1 else Pubrec(found.packet_id or 0))
+                        other.send(
+                            Puback(found.packet_id or 0)
+                            if found.qos == 1
+                            else Pubrec(found.packet_id or 0)
+                        )
                 elif isinstance(found, Pubrel):
                     other.send(Pubcomp(found.packet_id))
     assert world.counters.publish_bytes_received == came

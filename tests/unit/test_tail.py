@@ -43,12 +43,24 @@ PARTS = st.builds(
     st.integers(1, 99),
 )
 RECORDS = st.builds(
-    LoggedRecord, st.just(KEY), st.integers(1, 1 << 40), st.just(1), st.just(0), st.integers(0, 1 << 40), st.binary(max_size=30)
+    LoggedRecord,
+    st.just(KEY),
+    st.integers(1, 1 << 40),
+    st.just(1),
+    st.just(0),
+    st.integers(0, 1 << 40),
+    st.binary(max_size=30),
 )
 AWAYS = st.builds(
-    Away, st.sampled_from(BROKERS), st.integers(0, 1 << 40), st.lists(st.binary(max_size=20), max_size=3).map(tuple)
+    Away,
+    st.sampled_from(BROKERS),
+    st.integers(0, 1 << 40),
+    st.lists(st.binary(max_size=20), max_size=3).map(tuple),
 )
-FRAMES = st.one_of(st.lists(AWAYS, max_size=2), st.tuples(st.lists(PARTS, max_size=3), st.lists(RECORDS, max_size=3)))
+FRAMES = st.one_of(
+    st.lists(AWAYS, max_size=2),
+    st.tuples(st.lists(PARTS, max_size=3), st.lists(RECORDS, max_size=3)),
+)
 
 
 def segment(frames: list[list[Away] | tuple[list[Part], list[LoggedRecord]]]) -> bytes:
@@ -67,7 +79,9 @@ def read(data: bytes) -> list[Found | Cut]:
 
 
 @given(st.lists(FRAMES, max_size=4))
-def test_a_segment_is_read_as_it_was_written(frames: list[list[Away] | tuple[list[Part], list[LoggedRecord]]]) -> None:
+def test_a_segment_is_read_as_it_was_written(
+    frames: list[list[Away] | tuple[list[Part], list[LoggedRecord]]],
+) -> None:
     data = segment(frames)
     found = read(data)
     assert len(found) == len(frames)
@@ -116,7 +130,9 @@ def test_bytes_that_are_no_segment(data: bytes) -> None:
 @pytest.mark.parametrize("expiry", [None, 0, 7, 1 << 31])
 @pytest.mark.parametrize("retain", [True, False])
 def test_expiry_on_links(expiry: int | None, retain: bool) -> None:
-    message = Message(b"a/b", b"x", 1, retain, b"\x01\x01", None if expiry is None else 100.0 + expiry, None)
+    message = Message(
+        b"a/b", b"x", 1, retain, b"\x01\x01", None if expiry is None else 100.0 + expiry, None
+    )
     message.stamp = Stamp(7, 0, False)
     data = encode_for_links(message, KEY, 5, 100.0)
     assert expiry_of(data) == expiry
@@ -129,7 +145,13 @@ class Bench:
     """A tail on a disk in memory, and who is away."""
 
     def __init__(self, limit: int, files: Files | None = None, at: float = 1000.0) -> None:
-        self.node = Node(NodeConfig(id=ID, log_tail=limit), at, 1.7e9, random.Random(1), log=lambda level, text: None)
+        self.node = Node(
+            NodeConfig(id=ID, log_tail=limit),
+            at,
+            1.7e9,
+            random.Random(1),
+            log=lambda level, text: None,
+        )
         self.files = files or Files()
         self.lost: list[Part] = []
         self.away = [Away(broker, 5, (b"#",)) for broker in BROKERS]
@@ -139,7 +161,11 @@ class Bench:
 
     def work(self) -> None:
         """Let the disk do what it was asked for."""
-        while effects := [e for e in self.node.take_effects() if isinstance(e, TailWrite | TailRead | TailSync | TailDrop)]:
+        while effects := [
+            e
+            for e in self.node.take_effects()
+            if isinstance(e, TailWrite | TailRead | TailSync | TailDrop)
+        ]:
             for effect in effects:
                 self.files.carry_out(effect)
             told, self.files.untold = self.files.untold, []
@@ -154,7 +180,9 @@ class Bench:
 
     def entry(self, number: int, size: int) -> Entry:
         message = Message(b"a", bytes(size), 1, False, b"", None, None)
-        return Entry(KEY, number, encode_for_links(message, KEY, number, 0.0), message, self.node.now)
+        return Entry(
+            KEY, number, encode_for_links(message, KEY, number, 0.0), message, self.node.now
+        )
 
     def numbers(self, broker: bytes, lacks: list[tuple[int, int]]) -> list[int]:
         """What a broker gets that lacks these, asking on and on."""
@@ -175,7 +203,11 @@ class Bench:
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), st.sampled_from([*([b] for b in BROKERS), BROKERS]), st.sampled_from((10, 100_000, 400_000))),
+        st.tuples(
+            st.just("add"),
+            st.sampled_from([*([b] for b in BROKERS), BROKERS]),
+            st.sampled_from((10, 100_000, 400_000)),
+        ),
         st.tuples(st.just("flush")),
         st.tuples(st.just("work")),
         st.tuples(st.just("full")),
@@ -189,7 +221,8 @@ STEPS = st.lists(
 @settings(max_examples=150)
 @given(STEPS, st.sampled_from((3_000_000, 1 << 30)))
 def test_what_was_added_is_there_or_lost(steps: list[tuple[object, ...]], limit: int) -> None:
-    """In order, once; and what is lost is counted to the message. What a crash takes that was not written is the journal's."""
+    """In order, once; and what is lost is counted to the message. What a crash takes that was not
+    written is the journal's."""
     bench = Bench(limit)
     due: dict[bytes, list[int]] = {broker: [] for broker in BROKERS}
     refused: dict[bytes, int] = dict.fromkeys(BROKERS, 0)
@@ -228,7 +261,8 @@ def test_what_was_added_is_there_or_lost(steps: list[tuple[object, ...]], limit:
     for broker in BROKERS:
         found = bench.numbers(broker, [(1, 1 << 40)])
         assert found == sorted(set(found))
-        found = [number for number in found if number in due[broker]]  # a frame has what others want, too
+        # A frame has what others want, too.
+        found = [number for number in found if number in due[broker]]
         lost = sum(part.messages for part in bench.lost if part.broker == broker)
         assert len(found) + lost + refused[broker] == len(due[broker])
 
@@ -269,5 +303,7 @@ def test_a_frame_that_cannot_be_read_is_lost_for_all_and_the_next_one_comes() ->
     data = next(iter(bench.files.segments.values()))
     data[500_000] ^= 1
     assert bench.numbers(BROKERS[0], [(1, 9)]) == [1, 3]
-    assert [(part.broker, part.first, part.last, part.messages) for part in bench.lost] == [(b, 2, 2, 1) for b in BROKERS]
+    assert [(part.broker, part.first, part.last, part.messages) for part in bench.lost] == [
+        (b, 2, 2, 1) for b in BROKERS
+    ]
     assert bench.node.counters.tail_damaged == 1

@@ -1,4 +1,5 @@
-"""A session that is taken in steps gets what it would get if it were taken at once (takeover.py, session_codec.py)."""
+"""A session that is taken in steps gets what it would get if it were taken at once (takeover.py,
+session_codec.py)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ from tests.unit.test_listings import known
 
 words = st.sampled_from("abc")
 topics = st.lists(words, min_size=1, max_size=2).map("/".join)
-filters = st.lists(st.sampled_from([*"abc", "+", "#", "a/#", "a/b", "b/+", "+/c", "$share/g/a", "$share/h/b/c"]), unique=True)
+filters = st.lists(
+    st.sampled_from([*"abc", "+", "#", "a/#", "a/b", "b/+", "+/c", "$share/g/a", "$share/h/b/c"]),
+    unique=True,
+)
 STAMP = 5 << 16
 
 
@@ -36,9 +40,15 @@ class Taking:
         self.world = lone(routing="flood", link_timeout=1000.0)
         self.neighbour = Neighbour(self.world, 101)
         self.neighbour.child()
-        known(self.world, self.neighbour, **{(CLIENT + b"k").decode(): Entry(KEPT, STAMP, STAMP, 0, ANONYMOUS).encode()})
+        known(
+            self.world,
+            self.neighbour,
+            **{(CLIENT + b"k").decode(): Entry(KEPT, STAMP, STAMP, 0, ANONYMOUS).encode()},
+        )
         self.client = self.world.open()
-        self.client.send(connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000}))
+        self.client.send(
+            connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
+        )
         self.pull = self.world.node.moving._pulls["k"]
         self.steps = 0
         data = encode_state(state, self.world.now)
@@ -73,11 +83,19 @@ def payloads(client: FakeClient) -> list[bytes]:
 
 
 def state_of(among: list[str], waiting: int) -> SessionState:
-    state = SessionState(None, 1e9, 0, {}, set(), [(topic_filter, 1, False, False, 0) for topic_filter in among])
-    numbers = [number for number, topic_filter in enumerate(among) if topic_filter.startswith("$share/")]
+    state = SessionState(
+        None, 1e9, 0, {}, set(), [(topic_filter, 1, False, False, 0) for topic_filter in among]
+    )
+    numbers = [
+        number for number, topic_filter in enumerate(among) if topic_filter.startswith("$share/")
+    ]
     for number in range(waiting):
         one = Message(b"a", b"w%d" % number, 1, False, b"", None, None)
-        state.items.append(Item(WAITING, 0, 1, False, b"", one, numbers[0] if numbers and number % 3 == 1 else None))
+        state.items.append(
+            Item(
+                WAITING, 0, 1, False, b"", one, numbers[0] if numbers and number % 3 == 1 else None
+            )
+        )
     return state
 
 
@@ -86,14 +104,21 @@ def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each subscription and each message takes a turn of its own."""
     monkeypatch.setattr(limits, "FILTERS_AT_ONCE", 1)
     monkeypatch.setattr(limits, "TURN_WORK", limits.PACKET_WORK)
-    for name, value in (("PIECE", 1), ("READ_WORK", limits.PACKET_WORK), ("PUT_WORK", limits.PACKET_WORK)):
+    for name, value in (
+        ("PIECE", 1),
+        ("READ_WORK", limits.PACKET_WORK),
+        ("PUT_WORK", limits.PACKET_WORK),
+    ):
         monkeypatch.setattr(session_codec, name, value)
 
 
 @pytest.mark.usefixtures("one_at_a_time")
 @given(filters, st.integers(0, 4), st.lists(st.lists(topics, max_size=2), max_size=20))
-def test_nothing_is_missed_or_comes_twice(among: list[str], waiting: int, arriving: list[list[str]]) -> None:
-    """Whenever messages come: before a filter of theirs stands, after it, or when all do; each once and in order."""
+def test_nothing_is_missed_or_comes_twice(
+    among: list[str], waiting: int, arriving: list[list[str]]
+) -> None:
+    """Whenever messages come: before a filter of theirs stands, after it, or when all do; each once
+    and in order."""
     taking = Taking(state_of(among, waiting))
     number, expected = 0, [b"w%d" % n for n in range(waiting)]
     for some in arriving:
@@ -144,7 +169,9 @@ def test_a_client_that_goes_meanwhile_leaves_nothing_behind() -> None:
 def test_a_client_that_comes_again_meanwhile_takes_it_from_the_beginning() -> None:
     taking = half_taken()
     again = taking.world.open()
-    again.send(connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000}))
+    again.send(
+        connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
+    )
     taking.pull, taking.client = taking.world.node.moving._pulls["k"], again
     data = encode_state(state_of(AMONG, 3), taking.world.now)
     taking.say(PART, say(TAKE, taking.pull.stamp, "k", WHERE.pack(2, len(data), 0) + data))
@@ -155,7 +182,8 @@ def test_a_client_that_comes_again_meanwhile_takes_it_from_the_beginning() -> No
 
 
 def test_neighbours_are_told_of_a_session_ahead_of_its_connack() -> None:
-    """Its client may go to one of them as soon as it has that. Of very many that come at once they are told a little later."""
+    """Its client may go to one of them as soon as it has that. Of very many that come at once they
+    are told a little later."""
     world = lone(routing="interest", link_timeout=1000.0)
     neighbour = Neighbour(world, 101)
     neighbour.child()
@@ -166,7 +194,9 @@ def test_neighbours_are_told_of_a_session_ahead_of_its_connack() -> None:
     client = world.open()
     for conn in (neighbour.transport, client.transport):
         conn.write = lambda data, conn=conn, write=conn.write: (sent.append(conn), write(data))  # type: ignore[method-assign]
-    client.send(connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000}))
+    client.send(
+        connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
+    )
     assert sent == [neighbour.transport, client.transport]
     assert any(CLIENT + b"k" in body for body in neighbour.records(DIRECTORY))
     for number in range(2 * AT_ONCE):

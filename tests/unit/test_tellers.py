@@ -1,4 +1,5 @@
-"""Very many groups, of other brokers or one client, are looked at in pieces (shared_subscriptions.py), whatever comes between."""
+"""Very many groups, of other brokers or one client, are looked at in pieces
+(shared_subscriptions.py), whatever comes between."""
 
 from __future__ import annotations
 
@@ -30,10 +31,16 @@ NAMES = [group_key(f"g{number}", f"a/{number}") for number in range(12)]
 
 whole = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 3))
 step = st.one_of(
-    st.tuples(st.just("post"), st.sampled_from(BROKERS), st.dictionaries(st.sampled_from(NAMES), st.none() | st.integers(0, 3))),
+    st.tuples(
+        st.just("post"),
+        st.sampled_from(BROKERS),
+        st.dictionaries(st.sampled_from(NAMES), st.none() | st.integers(0, 3)),
+    ),
     st.tuples(st.just("came"), st.sampled_from(BROKERS), whole),
     st.tuples(st.just("went"), st.sampled_from(BROKERS), st.just({})),
-    st.tuples(st.just("wait"), st.just(0), st.sampled_from([PACE, PACE, 10 * PACE, limits.LOG_AGE + 1.0])),
+    st.tuples(
+        st.just("wait"), st.just(0), st.sampled_from([PACE, PACE, 10 * PACE, limits.LOG_AGE + 1.0])
+    ),
     st.tuples(st.just("publish"), st.just(0), st.sampled_from(range(len(NAMES)))),
 )
 
@@ -67,7 +74,9 @@ class Others:
             for key, value in changes:
                 self.sharing._posted(bid(broker), key, value)
         elif changes:
-            self.sharing._many_posted(bid(broker), [(GROUP + key, value) for key, value in changes], gone)
+            self.sharing._many_posted(
+                bid(broker), [(GROUP + key, value) for key, value in changes], gone
+            )
 
     def came(self, broker: int, groups: dict[bytes, int]) -> None:
         self.went(broker, {})
@@ -93,13 +102,19 @@ class Others:
         """What holds at every moment."""
         sharing, memory = self.sharing, 0
         for mark, pool in sharing._pools.items():
-            memory += limits.GROUP_MEMORY + filter_memory(pool.filter) + limits.MEMBERS_MEMORY * len(pool.brokers)
+            memory += (
+                limits.GROUP_MEMORY
+                + filter_memory(pool.filter)
+                + limits.MEMBERS_MEMORY * len(pool.brokers)
+            )
             for broker_id, standing in pool.brokers.items():
                 assert standing.teller is sharing._tellers[broker_id]
                 assert (mark in standing.teller.marks) is not (mark in standing.teller.stale)
         assert sharing.memory == memory
         for broker_id, teller in sharing._tellers.items():
-            assert all(broker_id in sharing._pools[mark].brokers for mark in teller.marks | teller.stale)
+            assert all(
+                broker_id in sharing._pools[mark].brokers for mark in teller.marks | teller.stale
+            )
             assert teller.busy or teller.marks
         for broker in BROKERS:
             seen = sharing._tellers.get(bid(broker))
@@ -110,13 +125,16 @@ class Others:
                 assert not self.told[broker]
                 continue
             assert not seen.cut
-            # What has not been looked at is told; all else is as it was told, or is going to be forgotten.
+            # What has not been looked at is told; all else is as it was told, or is going to be
+            # forgotten.
             news = {key[1:]: value for key, value in seen.told} | seen.news
             for key, weight in self.told[broker].items():
                 if key in news:
                     assert news[key] == encode_standing(weight)
                 else:
-                    assert sharing._pools[mark_of(key)].brokers[bid(broker)].weight == decode_standing(encode_standing(weight))
+                    assert sharing._pools[mark_of(key)].brokers[
+                        bid(broker)
+                    ].weight == decode_standing(encode_standing(weight))
                     assert mark_of(key) in seen.marks
             waiting = {mark_of(key) for key in news} | seen.stale
             assert seen.marks - waiting == {mark_of(key) for key in self.told[broker]} - waiting
@@ -124,7 +142,8 @@ class Others:
 
 @given(st.lists(step, max_size=20), st.lists(st.booleans(), min_size=1, max_size=4))
 def test_what_others_tell_in_pieces(steps: list[tuple[str, int, object]], many: list[bool]) -> None:
-    """Brokers come, go, and tell other things, while what they told is still looked at: in the end all is as they say."""
+    """Brokers come, go, and tell other things, while what they told is still looked at: in the end
+    all is as they say."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "AT_ONCE", 3)
         patch.setattr(module, "PIECE", 2)
@@ -149,12 +168,15 @@ def asked(neighbour: Neighbour) -> list[bytes]:
 
 
 def test_a_broker_is_asked_for_the_age_of_many_groups_in_pieces() -> None:
-    """Something was published before they were known: each is asked for once, in some turns, and then again."""
+    """Something was published before they were known: each is asked for once, in some turns, and
+    then again."""
     world = lone(routing="topic", link_timeout=60_000.0)
     world.connect("p").publish("b", b"x", 1)
     neighbour = Neighbour(world, 101)
     neighbour.child()
-    names = {f"{GROUP.decode()}g{number}\0a/{number}": encode_standing(1) for number in range(3 * ASKED)}
+    names = {
+        f"{GROUP.decode()}g{number}\0a/{number}": encode_standing(1) for number in range(3 * ASKED)
+    }
     known(world, neighbour, 2, **names)
     neighbour.take()
     first: list[bytes] = []
@@ -189,10 +211,14 @@ def silent(world: World, seconds: float) -> None:
         world.advance(0.1)
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["ask", "answer", "wait"])), max_size=60))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcd"), st.sampled_from(["ask", "answer", "wait"])), max_size=60
+    )
+)
 def test_each_group_is_asked_for_until_it_is_answered(steps: list[tuple[str, str]]) -> None:
-    """Within RETRY of the last question for it there is another one, and after PATIENCE it is late, once. To be told to ask for
-    what is asked for already changes nothing."""
+    """Within RETRY of the last question for it there is another one, and after PATIENCE it is late,
+    once. To be told to ask for what is asked for already changes nothing."""
     asking, now = Asking(), 0.0
     begun: dict[bytes, float] = {}
     last: dict[bytes, float] = {}
@@ -229,8 +255,11 @@ happens = st.one_of(
 
 
 @given(st.lists(happens, max_size=25))
-def test_members_that_come_and_go_while_their_groups_are_noted(steps: list[str | tuple[str, str]]) -> None:
-    """What other brokers are told of each group is right as soon as there is nothing more to be done."""
+def test_members_that_come_and_go_while_their_groups_are_noted(
+    steps: list[str | tuple[str, str]],
+) -> None:
+    """What other brokers are told of each group is right as soon as there is nothing more to be
+    done."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "NOTED", 2)
         patch.setattr(module, "NOTE_WORK", limits.TURN_WORK)
@@ -266,7 +295,9 @@ def test_members_that_come_and_go_while_their_groups_are_noted(steps: list[str |
             if session is not None and topic_filter in session.subscriptions:
                 members.append(session.conn)
             told = entries.get(GROUP + group_key(name, inner))
-            assert told == (encode_standing(sum(conn is not None for conn in members)) if members else None)
+            assert told == (
+                encode_standing(sum(conn is not None for conn in members)) if members else None
+            )
 
 
 def turn(world: World) -> None:

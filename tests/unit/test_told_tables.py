@@ -1,4 +1,5 @@
-"""A proven neighbour that tells as much as it can: every table that it fills has its end, and what is beyond is counted."""
+"""A proven neighbour that tells as much as it can: every table that it fills has its end, and what
+is beyond is counted."""
 
 from __future__ import annotations
 
@@ -27,15 +28,29 @@ def linked(number: int = 1, **config: str) -> tuple[World, Neighbour]:
     return world, liar
 
 
-def told(neighbour: Neighbour, broker: int, entries: Entries, *, number: int = 5, flags: int = 3) -> None:
+def told(
+    neighbour: Neighbour, broker: int, entries: Entries, *, number: int = 5, flags: int = 3
+) -> None:
     """Let the neighbour say what a broker says of itself, or (`flags`) a part of that."""
-    head = bytes((LISTING,)) + bid(broker) + (1).to_bytes(4, "big") + number.to_bytes(8, "big") + bytes((flags,))
+    head = (
+        bytes((LISTING,))
+        + bid(broker)
+        + (1).to_bytes(4, "big")
+        + number.to_bytes(8, "big")
+        + bytes((flags,))
+    )
     neighbour.send(ping((DIRECTORY, head + encode_changes(entries))))
     neighbour.world.advance(0.02)
 
 
 def changed(neighbour: Neighbour, broker: int, before: int, entries: Entries) -> None:
-    head = bytes((CHANGES,)) + bid(broker) + (1).to_bytes(4, "big") + before.to_bytes(8, "big") + (before + 1).to_bytes(8, "big")
+    head = (
+        bytes((CHANGES,))
+        + bid(broker)
+        + (1).to_bytes(4, "big")
+        + before.to_bytes(8, "big")
+        + (before + 1).to_bytes(8, "big")
+    )
     neighbour.send(ping((DIRECTORY, head + encode_changes(entries))))
     neighbour.world.advance(0.02)
 
@@ -62,7 +77,10 @@ def test_asking_for_a_listing_again_and_again_brings_it_once_at_a_time() -> None
     world, liar = well_subscribed()
     whole = sum(len(key) + 8 for key in world.node.federation.listings.directory.own.entries)
     liar.send(ping((DIRECTORY, bytes((ASK,)) + (OWN + bytes(12)) * 10_000)))
-    assert world.most(1.0, lambda: int(world.counters.link_bytes_data) + len(liar.transport.written)) <= 2 * AT_ONCE
+    assert (
+        world.most(1.0, lambda: int(world.counters.link_bytes_data) + len(liar.transport.written))
+        <= 2 * AT_ONCE
+    )
     assert whole <= len(liar.transport.written) <= whole + AT_ONCE
 
 
@@ -76,7 +94,8 @@ def test_who_takes_nothing_is_sent_no_more_listings() -> None:
 
 
 def test_a_listing_in_parts_and_what_changes_meanwhile() -> None:
-    """The neighbour ends up with what is posted, whatever was posted and withdrawn between two parts."""
+    """The neighbour ends up with what is posted, whatever was posted and withdrawn between two
+    parts."""
     here, other = Directory(OWN, 1), Directory(FAR, 1)
 
     def exchange(rounds: int) -> None:
@@ -122,12 +141,16 @@ def test_parts_of_one_listing_from_two_neighbours_at_once() -> None:
 def memory(world: World) -> int:
     """What listings take, counted anew."""
     known = world.node.federation.listings.directory
-    loading = [parts for neighbour in known._neighbours.values() for parts in neighbour.loading.values()]
+    loading = [
+        parts for neighbour in known._neighbours.values() for parts in neighbour.loading.values()
+    ]
     return sum(one.memory for one in (*known.listings.values(), *loading))
 
 
 @pytest.mark.parametrize("flags", [1, 3])
-def test_listings_of_made_up_brokers_have_an_end(monkeypatch: pytest.MonkeyPatch, flags: int) -> None:
+def test_listings_of_made_up_brokers_have_an_end(
+    monkeypatch: pytest.MonkeyPatch, flags: int
+) -> None:
     monkeypatch.setattr(link_state, "ALL_MEMORY", 2_000_000)
     world, liar = linked()
     known = world.node.federation.listings.directory
@@ -136,7 +159,8 @@ def test_listings_of_made_up_brokers_have_an_end(monkeypatch: pytest.MonkeyPatch
     for broker in range(100, 300):
         told(liar, broker, [(b"x", bytes(60_000))], flags=flags)
         assert known.memory == memory(world) <= 2_000_000
-    assert world.counters.listings_refused >= 160 if flags == 1 else len(known.listings) < 40  # who is not reachable makes room
+    # Who is not reachable makes room.
+    assert world.counters.listings_refused >= 160 if flags == 1 else len(known.listings) < 40
     assert known.listings[bid(1)].entries == dict(honest)
     assert liar.up
     changed(liar, 1, 5, [(b"s", b"still")])
@@ -194,9 +218,20 @@ def test_who_tells_of_too_many_filters_gets_everything(monkeypatch: pytest.Monke
 def test_filters_of_all_brokers_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "ALL_FILTERS_MEMORY", 4_000_000)
     world, liar = linked()
-    told(liar, 1, [*there(1), *((NEIGHBOUR + bid(broker), UP + b"\xff" * 12) for broker in range(10, 60))])
+    told(
+        liar,
+        1,
+        [*there(1), *((NEIGHBOUR + bid(broker), UP + b"\xff" * 12) for broker in range(10, 60))],
+    )
     for broker in range(10, 60):
-        told(liar, broker, [(NEIGHBOUR + bid(1), UP + b"\xff" * 12), *((deep(1_000 * broker + n), b"") for n in range(20))])
+        told(
+            liar,
+            broker,
+            [
+                (NEIGHBOUR + bid(1), UP + b"\xff" * 12),
+                *((deep(1_000 * broker + n), b"") for n in range(20)),
+            ],
+        )
     assert world.node.federation.interest.memory <= 4_000_000 + 100_000
     assert world.counters.interest_widened > 10
     world.connect("c").publish("quite/another", b"x", 1)
@@ -207,7 +242,9 @@ def test_groups_that_others_tell_of_have_an_end(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(limits, "TOLD_GROUPS_MEMORY", 1_000_000)
     world, liar = linked()
     sharing = world.node.federation.sharing
-    groups: Entries = [(GROUP + group_key(f"g{n}", "a/+"), encode_standing(1)) for n in range(2_000)]
+    groups: Entries = [
+        (GROUP + group_key(f"g{n}", "a/+"), encode_standing(1)) for n in range(2_000)
+    ]
     told(liar, 1, [*there(1), *groups])
     assert 0 < len(sharing._pools) < 1_000
     assert sharing.memory <= 1_000_000 + 5_000
@@ -221,7 +258,14 @@ def test_what_clients_and_links_of_others_take_is_counted() -> None:
     """Each entry counts as memory, whatever it is of: the limit of all listings is theirs."""
     world, liar = linked()
     before = world.node.memory.used
-    told(liar, 1, [*there(1), *((kind + b"%d" % n, b"x" * 20) for kind in (b"c", b"s", b"l") for n in range(2_000))])
+    told(
+        liar,
+        1,
+        [
+            *there(1),
+            *((kind + b"%d" % n, b"x" * 20) for kind in (b"c", b"s", b"l") for n in range(2_000)),
+        ],
+    )
     assert liar.up
     assert world.node.memory.used - before >= 6_000 * (ENTRY_MEMORY + 20)
 
@@ -229,7 +273,9 @@ def test_what_clients_and_links_of_others_take_is_counted() -> None:
 # ---------------------------------------------------------------- numbers
 
 
-def test_numbers_that_are_missing_of_made_up_origins_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_that_are_missing_of_made_up_origins_have_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(limits, "MAX_RANGES", 100_000)
     world, liar = linked()
     relay = world.node.relay

@@ -25,7 +25,11 @@ def names() -> st.SearchStrategy[str]:
 
 def filters() -> st.SearchStrategy[str]:
     levels = st.lists(st.sampled_from([*LEVELS, "+", "+"]), max_size=5)
-    return st.tuples(levels, st.sampled_from([[], ["#"]])).map(lambda both: "/".join(both[0] + both[1])).filter(bool)
+    return (
+        st.tuples(levels, st.sampled_from([[], ["#"]]))
+        .map(lambda both: "/".join(both[0] + both[1]))
+        .filter(bool)
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,7 +93,8 @@ def test_valid_topic_name(topic: str, valid: bool) -> None:
         ("$share/group/#", True),
         ("$share/group/+/a", True),
         ("$share/group//", True),
-        ("$share/group/$share/x", True),  # the inner filter is an ordinary one, whatever its letters
+        # The inner filter is an ordinary one, whatever its letters.
+        ("$share/group/$share/x", True),
         ("$share", True),  # not the prefix: an ordinary filter
         ("$SHARE/group", True),
         ("$shared/x", True),
@@ -129,7 +134,10 @@ def test_length_is_counted_in_bytes(text: str, valid: bool) -> None:
 def test_validity_by_definition(text: str) -> None:
     encodable = bool(text) and "\0" not in text and "\ud800" not in text
     levels = text.split("/")
-    placed = all(level in ("+", "#") or not set(level) & {"+", "#"} for level in levels) and "#" not in levels[:-1]
+    placed = (
+        all(level in ("+", "#") or not set(level) & {"+", "#"} for level in levels)
+        and "#" not in levels[:-1]
+    )
     assert well_formed(text) is placed
     assert valid_topic_name(text) is (encodable and not is_wildcard(text))
     assert valid_topic_filter(text) is (encodable and placed)  # too short for $share/
@@ -153,7 +161,9 @@ def test_split_shared(filter_: str, result: tuple[str | None, str]) -> None:
     assert split_shared(filter_) == result
 
 
-@pytest.mark.parametrize("filter_", ["$share/", "$share/g", "$share/g/", "$share//a", "$share/+/a", "$share/#/a"])
+@pytest.mark.parametrize(
+    "filter_", ["$share/", "$share/g", "$share/g/", "$share//a", "$share/+/a", "$share/#/a"]
+)
 def test_split_shared_malformed(filter_: str) -> None:
     with pytest.raises(ValueError, match="malformed shared"):
         split_shared(filter_)
@@ -172,7 +182,8 @@ def test_is_wildcard() -> None:
     assert not is_wildcard("a/b") and not is_wildcard("$SYS/x")
 
 
-# Sections 4.7.1.2, 4.7.1.3, 4.7.2 and 4.7.3 of the specification, each sentence with an example, and the edges.
+# Sections 4.7.1.2, 4.7.1.3, 4.7.2 and 4.7.3 of the specification, each sentence with an example,
+# and the edges.
 @pytest.mark.parametrize(
     ("filter_", "topic", "result"),
     [
@@ -279,7 +290,8 @@ def test_covers_is_sound(a: str, b: str, topic: str) -> None:
 @example("/+/#", "/#")
 @example("+/#", "#")
 def test_covers_is_complete(a: str, b: str) -> None:
-    """Put a word that occurs nowhere for each wildcard of b: a covers b just if it matches all of what comes out."""
+    """Put a word that occurs nowhere for each wildcard of b: a covers b just if it matches all of
+    what comes out."""
     stem = ["new" if level == "+" else level for level in b.split("/")]
     if stem[-1] == "#":
         stem.pop()

@@ -1,4 +1,5 @@
-"""Traces as files: what is written is what can be read, in whatever state a process leaves them; and clocks."""
+"""Traces as files: what is written is what can be read, in whatever state a process leaves them;
+and clocks."""
 
 from __future__ import annotations
 
@@ -29,14 +30,27 @@ from bench.trace import KINDS, SCHEMA, TraceError, Writer, clock
 NAMES = {"run": "r", "scenario": "s", "process": "p"}
 INTS, WORDS = st.integers(0, 2**40), st.text(max_size=5)
 EVENTS = st.one_of(
-    st.tuples(st.just("published"), INTS, st.integers(0, 9), INTS, WORDS, WORDS, WORDS, st.integers(0, 2), INTS, WORDS),
+    st.tuples(
+        st.just("published"),
+        INTS,
+        st.integers(0, 9),
+        INTS,
+        WORDS,
+        WORDS,
+        WORDS,
+        st.integers(0, 2),
+        INTS,
+        WORDS,
+    ),
     st.tuples(st.just("accepted"), INTS, st.integers(0, 9), INTS, WORDS, WORDS),
     st.tuples(st.just("forwarded"), INTS, st.integers(-1, 9), INTS, WORDS, WORDS, INTS),
     st.tuples(st.just("control"), INTS, WORDS, WORDS, WORDS, INTS),
     st.tuples(st.just("subscribed"), INTS, WORDS, WORDS, WORDS, st.integers(0, 2)),
     st.tuples(st.just("link"), INTS, WORDS, WORDS, INTS, INTS, INTS, INTS, INTS),
     st.tuples(st.just("role"), INTS, WORDS, WORDS, WORDS, WORDS),
-    st.tuples(st.just("resources"), INTS, WORDS, WORDS, st.floats(0, 1e6), INTS, st.integers(0, 99)),
+    st.tuples(
+        st.just("resources"), INTS, WORDS, WORDS, st.floats(0, 1e6), INTS, st.integers(0, 99)
+    ),
     st.tuples(st.just("note"), INTS, WORDS),
 )
 
@@ -51,7 +65,9 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 @settings(max_examples=25)
 @given(noted=st.lists(EVENTS, max_size=40), batch=st.integers(1, 7))
-def test_what_was_noted_is_in_the_files(tmp_path_factory: pytest.TempPathFactory, noted: list[Any], batch: int) -> None:
+def test_what_was_noted_is_in_the_files(
+    tmp_path_factory: pytest.TempPathFactory, noted: list[Any], batch: int
+) -> None:
     folder = tmp_path_factory.mktemp("trace")
     with Writer(folder, **NAMES, batch=batch) as writer:
         for number, (name, *arguments) in enumerate(noted):
@@ -59,16 +75,24 @@ def test_what_was_noted_is_in_the_files(tmp_path_factory: pytest.TempPathFactory
             if number % 11 == 10:
                 writer.rotate()
     found = rows(folder)
-    assert {(row["run"], row["scenario"], row["process"], row["host"]) for row in found} == {("r", "s", "p", "local")}
+    assert {(row["run"], row["scenario"], row["process"], row["host"]) for row in found} == {
+        ("r", "s", "p", "local")
+    }
     for name in {name for name, *_ in noted}:
         wanted = [tuple(arguments) for each, *arguments in noted if each == name]
-        got = [tuple(row[column] for column in ("at", *KINDS[name])) for row in found if row["kind"] == name]
+        got = [
+            tuple(row[column] for column in ("at", *KINDS[name]))
+            for row in found
+            if row["kind"] == name
+        ]
         assert sorted(got) == sorted(wanted)
     (end,) = [row for row in found if row["kind"] == "ended"]
     assert end["count"] == len(found) == writer.rows
 
 
-def test_runs_are_single_messages_a_nanosecond_apart_and_deliveries_keep_their_order(tmp_path: Path) -> None:
+def test_runs_are_single_messages_a_nanosecond_apart_and_deliveries_keep_their_order(
+    tmp_path: Path,
+) -> None:
     with Writer(tmp_path, **NAMES, batch=3) as writer:
         writer.published_run(100, 1, 5, 4, "p1", "b", "t", 1, 64, "small")
         writer.accepted_run(200, 1, 5, 2, "p1", "b")
@@ -76,10 +100,19 @@ def test_runs_are_single_messages_a_nanosecond_apart_and_deliveries_keep_their_o
         writer.delivered(301, 1, 9, "c", "b", "t", 1, 64)  # read later, although the clock was not
         writer.delivered(301, 1, 8, "c", "b", "t", 1, 64, True)
     found = rows(tmp_path)
-    sent = [(row["at"], row["sequence"], row["flow"]) for row in found if row["kind"] == "published"]
+    sent = [
+        (row["at"], row["sequence"], row["flow"]) for row in found if row["kind"] == "published"
+    ]
     came = [(row["at"], row["sequence"], row["dup"]) for row in found if row["kind"] == "delivered"]
     assert sent == [(100, 5, "small"), (101, 6, "small"), (102, 7, "small"), (103, 8, "small")]
-    assert came == [(300, 5, False), (301, 6, False), (302, 7, False), (303, 8, False), (304, 9, False), (305, 8, True)]
+    assert came == [
+        (300, 5, False),
+        (301, 6, False),
+        (302, 7, False),
+        (303, 8, False),
+        (304, 9, False),
+        (305, 8, True),
+    ]
 
 
 def test_every_file_says_whose_it_is_and_has_one_kind_in_a_row_group(tmp_path: Path) -> None:
@@ -92,7 +125,11 @@ def test_every_file_says_whose_it_is_and_has_one_kind_in_a_row_group(tmp_path: P
     for path in (first, second):
         file = pq.ParquetFile(path)
         about = file.schema_arrow.metadata
-        assert (about[b"mqttree.trace"], about[b"mqttree.host"], about[b"mqttree.process"]) == (b"1", b"h1", b"p")
+        assert (about[b"mqttree.trace"], about[b"mqttree.host"], about[b"mqttree.process"]) == (
+            b"1",
+            b"h1",
+            b"p",
+        )
         assert file.schema_arrow.names == SCHEMA.names
         for group in range(file.num_row_groups):
             assert len(set(file.read_row_group(group, ["kind"])["kind"].to_pylist())) == 1
@@ -129,9 +166,10 @@ writer = Writer(Path(sys.argv[1]), run="r", scenario="s", process="p", batch=10)
 for number in range(100):
     writer.published(number, 0, number, "p", "b", "t", 0, 1)
 writer.rotate()
+folder = Path(sys.argv[1])
 for number in range(100, 70_000):
     writer.published(number, 0, number, "p", "b", "t", 0, 1)
-    if number % 1000 == 0 and list(Path(sys.argv[1]).rglob("*.part")) and list(Path(sys.argv[1]).rglob("*.parquet")):
+    if number % 1000 == 0 and list(folder.rglob("*.part")) and list(folder.rglob("*.parquet")):
         break
 print("ready", flush=True)
 time.sleep(600)
@@ -140,14 +178,18 @@ time.sleep(600)
 
 def test_a_killed_process_leaves_complete_files_and_one_that_readers_name(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, env=environment)
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, env=environment
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
     assert len(list(tmp_path.rglob(".*.part"))) == 1
-    assert {row["sequence"] for row in rows(tmp_path) if row["kind"] == "published"} >= set(range(100))
+    assert {row["sequence"] for row in rows(tmp_path) if row["kind"] == "published"} >= set(
+        range(100)
+    )
     (run,) = read([str(tmp_path)])
     assert run.broken == {"p"}
     assert any("half-written" in remark for remark in run.remarks)
@@ -160,7 +202,9 @@ def test_files_that_are_no_traces_are_named_and_left_out(tmp_path: Path) -> None
     whole.with_name("q-00000.parquet").write_bytes(whole.read_bytes()[:-20])
     whole.with_name("o-00000.parquet").write_bytes(b"")
     table = pq.ParquetFile(whole).read()
-    pq.write_table(table.replace_schema_metadata({b"mqttree.trace": b"99"}), whole.with_name("v-00000.parquet"))
+    pq.write_table(
+        table.replace_schema_metadata({b"mqttree.trace": b"99"}), whole.with_name("v-00000.parquet")
+    )
     (run,) = read([str(tmp_path)])
     assert (run.run, run.scenario, len(run.files), run.broken) == ("r", "s", 1, {"o", "q", "v"})
     said = "; ".join(run.remarks)
@@ -178,18 +222,40 @@ def test_a_run_json_that_cannot_be_read_has_a_line_of_its_own(tmp_path: Path, te
 
 def test_fields_of_a_wrong_type_are_named_and_left_out(tmp_path: Path) -> None:
     about = {
-        "run": "r", "scenario": "s", "began": "yes", "repetition": 1e9, "measure_from_ns": True, "failures": "none",
-        "cell": [1], "machine": {"cpu": ["a", "b"]}, "topology": {"brokers": 3}, "figure": {"y": "lost"},
-        "short": 1, "seed": 2**70, "lab": None,
-    }  # fmt: skip
+        "run": "r",
+        "scenario": "s",
+        "began": "yes",
+        "repetition": 1e9,
+        "measure_from_ns": True,
+        "failures": "none",
+        "cell": [1],
+        "machine": {"cpu": ["a", "b"]},
+        "topology": {"brokers": 3},
+        "figure": {"y": "lost"},
+        "short": 1,
+        "seed": 2**70,
+        "lab": None,
+    }
     (tmp_path / "run.json").write_text(json.dumps(about))
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "run.json").write_text(json.dumps({"run": "r2", "scenario": "s", "began": float("inf"), "ended": 5}))
+    (tmp_path / "other" / "run.json").write_text(
+        json.dumps({"run": "r2", "scenario": "s", "began": float("inf"), "ended": 5})
+    )
     first, second = read([str(tmp_path)])
     assert first.about == {"run": "r", "scenario": "s", "machine": {"cpu": '["a", "b"]'}}
     assert second.about == {"run": "r2", "scenario": "s", "ended": 5}
     said = sorted(remark.split(" is ")[0] for remark in first.remarks if remark != "no trace")
-    names = ("began", "cell", "failures", "figure", "measure_from_ns", "repetition", "seed", "short", "topology")
+    names = (
+        "began",
+        "cell",
+        "failures",
+        "figure",
+        "measure_from_ns",
+        "repetition",
+        "seed",
+        "short",
+        "topology",
+    )
     assert said == [f"run.json: {name}" for name in names]
     assert 'run.json: began is "yes", not a time in seconds; left out' in first.remarks
 
@@ -212,7 +278,10 @@ def test_a_copy_of_a_run_is_not_counted_twice(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     (run,) = read([str(tmp_path)])
     assert (len(run.files), run.rows, run.broken) == (1, {"p": writer.rows}, set())
-    assert run.remarks == ["its run.json is there twice", "p: p-00000.parquet is there twice, the second one is left out"]
+    assert run.remarks == [
+        "its run.json is there twice",
+        "p: p-00000.parquet is there twice, the second one is left out",
+    ]
 
 
 def test_a_file_of_another_run_and_a_process_that_wrote_nothing_are_named(tmp_path: Path) -> None:
@@ -223,7 +292,9 @@ def test_a_file_of_another_run_and_a_process_that_wrote_nothing_are_named(tmp_pa
     moved = file.parent.with_name("run=other")
     file.parent.rename(moved)
     processes = [{"name": name} for name in ("p", "network", "observer")]
-    (tmp_path / "run.json").write_text(json.dumps({"run": "other", "scenario": "s", "processes": processes}))
+    (tmp_path / "run.json").write_text(
+        json.dumps({"run": "other", "scenario": "s", "processes": processes})
+    )
     with Writer(tmp_path / "trace", **NAMES | {"run": "other", "process": "z"}) as writer:
         writer.note(1, "here")
     (run,) = read([str(tmp_path)])
@@ -240,7 +311,12 @@ def test_nothing_to_read_is_one_line(tmp_path: Path) -> None:
 
 
 def test_spark_reads_the_columns_that_are_written() -> None:
-    names = {"dictionary<values=string, indices=int32, ordered=0>": "string", "int64": "long", "int32": "int", "int8": "byte"}
+    names = {
+        "dictionary<values=string, indices=int32, ordered=0>": "string",
+        "int64": "long",
+        "int32": "int",
+        "int8": "byte",
+    }
     names |= {"bool": "boolean", "double": "double"}
     assert ", ".join(f"{field.name} {names[str(field.type)]}" for field in SCHEMA) == events.DDL
     assert all(column in SCHEMA.names for columns in KINDS.values() for column in columns)
@@ -253,7 +329,12 @@ def test_the_documentation_has_the_columns_types_and_units_of_the_schema() -> No
     told = [(name, kind, what) for names, kind, what in rows for name in re.findall(r"\w+", names)]
     words = {"double": "float64"}
     have = [
-        (field.name, "text" if pa.types.is_dictionary(field.type) else words.get(str(field.type), str(field.type)))
+        (
+            field.name,
+            "text"
+            if pa.types.is_dictionary(field.type)
+            else words.get(str(field.type), str(field.type)),
+        )
         for field in SCHEMA
     ]
     assert [(name, kind) for name, kind, _ in told] == have
@@ -267,7 +348,9 @@ def test_the_documentation_has_the_columns_types_and_units_of_the_schema() -> No
 
 
 def test_the_quickest_answer_tells_the_time() -> None:
-    offset, error = clock.best([(1000, 5_000_600, 2000), (3000, 5_002_510, 3020), (4000, 5_009_000, 9000)])
+    offset, error = clock.best(
+        [(1000, 5_000_600, 2000), (3000, 5_002_510, 3020), (4000, 5_009_000, 9000)]
+    )
     assert (offset, error) == (5_002_510 - 3010, 10)
     with pytest.raises(clock.ClockError):
         clock.best([])
@@ -278,7 +361,8 @@ def test_two_machines_compare_their_clocks() -> None:
         serving = threading.Thread(target=clock.serve, args=(listener, 2), daemon=True)
         serving.start()
         port = listener.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)) as stranger:  # what does not speak it is let go
+        # What does not speak it is let go.
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
             with suppress(ConnectionError):
                 assert stranger.recv(1) == b""

@@ -34,7 +34,9 @@ def vector(name: str, tenths: int = 10, boot: int = 1) -> RootVector:
 class Hand:
     """A Tree named m with capability 5.0, its clock, and neighbours played by the test."""
 
-    def __init__(self, *neighbours: str, capability: float = 5.0, config: TreeConfig | None = None) -> None:
+    def __init__(
+        self, *neighbours: str, capability: float = 5.0, config: TreeConfig | None = None
+    ) -> None:
         self.now = 100.0
         self.numbers = itertools.count(1)
         self.tree = Tree(who("m"), capability, config or TreeConfig(), self.now, random.Random(1))
@@ -57,11 +59,16 @@ class Hand:
         echo: Role = NONE,
         **more: object,
     ) -> None:
-        bpdu = Bpdu(root, seq, round(cost_ms * 1000), 10, role, echo, number=next(self.numbers), **more)  # type: ignore[arg-type]
+        bpdu = Bpdu(
+            root, seq, round(cost_ms * 1000), 10, role, echo, number=next(self.numbers), **more
+        )  # type: ignore[arg-type]
         self.tree.bpdu_received(who(name).id, bpdu, self.now)
 
     def sent(self) -> dict[str, Bpdu]:
-        return {peer.decode().rstrip("."): decode(encode(b)) for peer, b in self.tree.take_bpdus(self.now)}
+        return {
+            peer.decode().rstrip("."): decode(encode(b))
+            for peer, b in self.tree.take_bpdus(self.now)
+        }
 
     def wait(self, seconds: float) -> None:
         end = self.now + seconds
@@ -83,7 +90,13 @@ BEST, GOOD, POOR = vector("r", 90), vector("s", 80), vector("p", 1)
 
 def test_alone() -> None:
     tree = Hand().tree
-    assert (tree.is_root, tree.parent, tree.path_cost_ms, tree.agreed, tree.epoch) == (True, None, 0.0, True, 0)
+    assert (tree.is_root, tree.parent, tree.path_cost_ms, tree.agreed, tree.epoch) == (
+        True,
+        None,
+        0.0,
+        True,
+        0,
+    )
     assert tree.root == RootVector.of(who("m"), 5.0)
     assert tree.capability == 5.0
 
@@ -120,7 +133,10 @@ def test_forwarding_needs_both_ends() -> None:
     assert hand.port("a").forwarding and hand.tree.agreed
     hand.hear("a", BEST, role=BLOCKED, echo=ROOT)
     assert not hand.port("a").forwarding
-    assert [c.forwarding for c in hand.tree.take_changes() if isinstance(c, ForwardingChanged)] == [True, False]
+    assert [c.forwarding for c in hand.tree.take_changes() if isinstance(c, ForwardingChanged)] == [
+        True,
+        False,
+    ]
 
 
 def test_a_child_is_forwarded_to_and_answered() -> None:
@@ -228,7 +244,8 @@ def test_answers_that_a_stopped_neighbour_gives_late_are_no_round_trips() -> Non
 
 
 def settled_hand() -> Hand:
-    """m follows BEST through a (4 ms from it, 8 in all), b is an alternative; the time of free choice is over."""
+    """m follows BEST through a (4 ms from it, 8 in all), b is an alternative; the time of free
+    choice is over."""
     hand = Hand("a", "b")
     hand.hear("a", BEST, seq=1, cost_ms=4.0, hops=1)
     hand.wait(1.1)
@@ -335,7 +352,9 @@ def test_requests_travel_towards_the_root_once() -> None:
     assert set(told) == {"b"} and told["b"].seq == 2, "what it wants is here already"
     hand.hear("a", BEST, seq=2, cost_ms=4.0, request=request)
     hand.hear("b", POOR, request=SeqRequest(GOOD.id, 1, 2))
-    assert all(b.request is None for b in hand.sent().values()), "not back to the parent, not for another root"
+    assert all(b.request is None for b in hand.sent().values()), (
+        "not back to the parent, not for another root"
+    )
 
 
 def test_a_silent_root_dies_of_age_everywhere_at_once() -> None:
@@ -493,7 +512,8 @@ def test_feasibility_table_is_bounded_and_expires() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5), st.integers(0, 9)), max_size=30))
 def test_what_was_advertised_is_never_feasible_again(said: list[tuple[int, int, int]]) -> None:
-    """Neither one's own claim nor a dearer one under the same seq, an older seq or an older life may come back."""
+    """Neither one's own claim nor a dearer one under the same seq, an older seq or an older life
+    may come back."""
     table = FeasibilityTable(10.0, 8)
     lowest: tuple[int, int, int] | None = None
     for boot, seq, cost in said:
@@ -519,7 +539,10 @@ events = st.one_of(
         st.sampled_from([ROOT, DESIGNATED, BLOCKED]),
         st.sampled_from(Role),
         st.sampled_from([0, 100, 5000]),
-        st.none() | st.builds(SeqRequest, st.sampled_from([BEST.id, who("m").id]), st.just(1), st.integers(0, 9)),
+        st.none()
+        | st.builds(
+            SeqRequest, st.sampled_from([BEST.id, who("m").id]), st.just(1), st.integers(0, 9)
+        ),
     ),
 )
 
@@ -527,7 +550,8 @@ events = st.one_of(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(events, max_size=40))
 def test_no_neighbour_can_break_the_invariants(script: list[tuple[object, ...]]) -> None:
-    """Whatever neighbours claim: one root port at most, forwarding only as agreed, BPDUs that can be encoded, an end."""
+    """Whatever neighbours claim: one root port at most, forwarding only as agreed, BPDUs that can
+    be encoded, an end."""
     hand = Hand()
     for event in script:
         match event:
@@ -541,7 +565,9 @@ def test_no_neighbour_can_break_the_invariants(script: list[tuple[object, ...]])
                 hand.hear(name, root, seq, cost, role, echo, age_ms=age, request=request)  # type: ignore[arg-type]
         hand.sent()
         tree = hand.tree
-        assert [p.peer.id for p in tree.ports.values() if p.role is ROOT] == ([tree.parent] if tree.parent else [])
+        assert [p.peer.id for p in tree.ports.values() if p.role is ROOT] == (
+            [tree.parent] if tree.parent else []
+        )
         assert tree.is_root == (tree.parent is None) == (tree.root == RootVector.of(tree.own, 5.0))
         assert tree.root.key <= RootVector.of(tree.own, 5.0).key
         for port in tree.ports.values():
@@ -571,7 +597,9 @@ def unreadable() -> None:
         (unreadable, 2.0 + 4.0),
     ],
 )
-def test_capability_is_measured(monkeypatch: pytest.MonkeyPatch, frequency: object, expected: float) -> None:
+def test_capability_is_measured(
+    monkeypatch: pytest.MonkeyPatch, frequency: object, expected: float
+) -> None:
     monkeypatch.setattr(psutil, "cpu_freq", frequency)
     monkeypatch.setattr(psutil, "cpu_count", lambda: 2)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=4.2 * 2**30))
@@ -581,7 +609,9 @@ def test_capability_is_measured(monkeypatch: pytest.MonkeyPatch, frequency: obje
 def test_what_is_available_is_followed_slowly() -> None:
     """A burst moves nothing, and neither does what comes and goes: the root must not flap."""
     damped = capability_module.Damped(20.0)
-    assert not any(damped.take(value) for value in (24.9, 15.1, 5.0, 5.0, 20.0, 40.0, 5.0, 40.0, 40.0, 25.0))
+    assert not any(
+        damped.take(value) for value in (24.9, 15.1, 5.0, 5.0, 20.0, 40.0, 5.0, 40.0, 40.0, 25.0)
+    )
     assert [damped.take(value) for value in (10.0, 9.0, 11.0)] == [False, False, True]
     assert damped.value == 11.0
     assert [damped.take(value) for value in (14.0, 14.0, 14.0, 9.0)] == [False, False, True, False]

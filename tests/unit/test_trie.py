@@ -86,7 +86,9 @@ def test_every_small_filter_against_every_small_topic() -> None:
         assert sorted(trie.match(topic)) == sorted(f for f in FILTERS if matches(f, topic)), topic
     for filter_ in FILTERS:
         alone = filled([filter_])
-        assert [t for t in TOPICS if alone.match(t)] == [t for t in TOPICS if matches(filter_, t)], filter_
+        assert [t for t in TOPICS if alone.match(t)] == [
+            t for t in TOPICS if matches(filter_, t)
+        ], filter_
 
 
 def test_first_and_last_interest() -> None:
@@ -96,7 +98,12 @@ def test_first_and_last_interest() -> None:
         assert trie.insert(filter_, "x", 2) is False
         assert trie.insert(filter_, "y", 3) is False
         assert trie.insert(filter_, "z", 4) is False
-        assert (len(trie), trie.get(filter_, "x"), trie.get(filter_, "y"), trie.get(filter_, "w")) == (3, 2, 3, None)
+        assert (
+            len(trie),
+            trie.get(filter_, "x"),
+            trie.get(filter_, "y"),
+            trie.get(filter_, "w"),
+        ) == (3, 2, 3, None)
         assert filter_ in trie and "other" not in trie
         assert trie.remove(filter_, "x") is False
         assert trie.remove(filter_, "x") is False
@@ -252,7 +259,9 @@ class SubscriptionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model)
     @rule(topic=some_topics)
     def match(self, topic: str) -> None:
-        expected = [v for f, holders in self.model.items() if matches(f, topic) for v in holders.values()]
+        expected = [
+            v for f, holders in self.model.items() if matches(f, topic) for v in holders.values()
+        ]
         assert sorted(self.trie.match(topic)) == sorted(expected)
 
     @rule(filter_=some_filters, key=st.integers(0, 3))
@@ -266,7 +275,9 @@ class SubscriptionMachine(RuleBasedStateMachine):
         assert self.trie._root.is_empty() is not any(map(self.trie._wild.__contains__, self.model))
 
 
-SubscriptionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+SubscriptionMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None
+)
 TestSubscriptionMachine = SubscriptionMachine.TestCase
 
 
@@ -306,7 +317,8 @@ def test_deep_topics_cost_no_more_than_the_filters_are_deep() -> None:
 
 
 def test_cost_of_wildcard_chains_is_bounded_by_the_nodes() -> None:
-    """Filters +/+/.../x of every depth are 2**depth paths to a matcher that retries, and few nodes to this one."""
+    """Filters +/+/.../x of every depth are 2**depth paths to a matcher that retries, and few nodes
+    to this one."""
     filters = ["+/" * depth + tail for depth in range(200) for tail in ("a/x", "#", "+/x")]
     trie = filled(filters)
     visited = sum(1 for _ in nodes(trie._root))
@@ -317,7 +329,9 @@ def test_cost_of_wildcard_chains_is_bounded_by_the_nodes() -> None:
 
 def test_cost_does_not_depend_on_other_peoples_filters() -> None:
     def cost(width: int) -> int:
-        trie = filled([f"device/{n}/+" for n in range(width)] + [f"device/{n}/state" for n in range(width)])
+        trie = filled(
+            [f"device/{n}/+" for n in range(width)] + [f"device/{n}/state" for n in range(width)]
+        )
         assert trie.match("device/7/state") == ["device/7/state", "device/7/+"]
         return steps(lambda: trie.match("device/7/state"))
 
@@ -329,7 +343,9 @@ def test_cost_of_change_does_not_depend_on_the_number_of_subscribers() -> None:
         trie: SubscriptionTrie[int] = SubscriptionTrie()
         for key in range(width):
             trie.insert("a/#", key, key)
-        return steps(lambda: (trie.insert("a/#", -1, 0), trie.insert("a/+", 0, 0), trie.remove("a/#", 0)))
+        return steps(
+            lambda: (trie.insert("a/#", -1, 0), trie.insert("a/+", 0, 0), trie.remove("a/#", 0))
+        )
 
     assert cost(20_000) == cost(20)
 
@@ -341,12 +357,16 @@ def test_every_small_topic_against_every_small_filter() -> None:
     trie = stored(TOPICS)
     for filter_ in FILTERS:
         found = trie.match(filter_)
-        assert sorted(found) == sorted((t, t.upper()) for t in TOPICS if matches(filter_, t)), filter_
+        assert sorted(found) == sorted((t, t.upper()) for t in TOPICS if matches(filter_, t)), (
+            filter_
+        )
         assert found == trie.match(filter_)
 
 
 def test_retained_table() -> None:
-    trie = stored(["sport", "sport/tennis", "sport/tennis/player1", "/finance", "$SYS/uptime", "$SYS"])
+    trie = stored(
+        ["sport", "sport/tennis", "sport/tennis/player1", "/finance", "$SYS/uptime", "$SYS"]
+    )
     for filter_, topics in {
         "sport/#": {"sport", "sport/tennis", "sport/tennis/player1"},
         "sport/+": {"sport/tennis"},
@@ -397,19 +417,25 @@ def test_topics_against_a_dict(changes: list[tuple[str, int | None]], filters: l
     assert len(trie) == len(model)
     assert dict(trie.items()) == model
     for filter_ in filters:
-        assert sorted(trie.match(filter_)) == sorted((t, v) for t, v in model.items() if matches(filter_, t))
+        assert sorted(trie.match(filter_)) == sorted(
+            (t, v) for t, v in model.items() if matches(filter_, t)
+        )
     assert sum(1 for _ in nodes(trie._root)) == sum(1 for _ in nodes(stored(list(model))._root))
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(some_topics, unique=True), st.randoms(use_true_random=False))
-def test_popping_leaves_no_node_behind_and_takes_no_other(topics: list[str], rng: random.Random) -> None:
+def test_popping_leaves_no_node_behind_and_takes_no_other(
+    topics: list[str], rng: random.Random
+) -> None:
     trie = stored(topics)
     rng.shuffle(topics)
     while topics:
         topic = topics.pop()
         assert trie.pop(topic) == topic.upper()
-        assert sorted(t for t, _ in trie.match("+/#")) == sorted(t for t in topics if matches("+/#", t))
+        assert sorted(t for t, _ in trie.match("+/#")) == sorted(
+            t for t in topics if matches("+/#", t)
+        )
         assert sum(1 for _ in nodes(trie._root)) == sum(1 for _ in nodes(stored(topics)._root))
     assert trie._root.children is None
 

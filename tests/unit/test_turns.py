@@ -1,4 +1,5 @@
-"""How much one peer has done in a turn of the event loop: filters that overlap, new topics, thousands of filters in a packet."""
+"""How much one peer has done in a turn of the event loop: filters that overlap, new topics,
+thousands of filters in a packet."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ from tests.unit.link_harness import FAR, Neighbour, lone, message
 from tests.unit.node_harness import FakeClient, World, connect_packet
 
 QUOTA, QOS = 0x97, 1
-OVERLAPPING = ["/".join(levels) for levels in itertools.product(*((word, "+") for word in "abcdefghij"))]
+OVERLAPPING = [
+    "/".join(levels) for levels in itertools.product(*((word, "+") for word in "abcdefghij"))
+]
 """A thousand filters that all match one topic."""
 
 
@@ -45,20 +48,38 @@ def subscribe(client: FakeClient, filters: list[str], qos: int = 0) -> list[int]
 
 def fill(world: World, count: int) -> None:
     for number in range(count):
-        world.node.federation.retention.written(Message(b"r/%d" % number, b"%d" % number, 1, True, b"", None, None))
+        world.node.federation.retention.written(
+            Message(b"r/%d" % number, b"%d" % number, 1, True, b"", None, None)
+        )
 
 
 # ---------------------------------------------------------------- forms
 
 
 def test_filters_of_one_form_match_one_topic_at_most_once() -> None:
-    filters = ["a/+/c", "b/+/c", "a/+/#", "+/+/c", "a/b", "a/c", "$share/g/a", "$share/g/b", "$share/h/a", "$share/g/+", "#", "+"]
+    filters = [
+        "a/+/c",
+        "b/+/c",
+        "a/+/#",
+        "+/+/c",
+        "a/b",
+        "a/c",
+        "$share/g/a",
+        "$share/g/b",
+        "$share/h/a",
+        "$share/g/+",
+        "#",
+        "+",
+    ]
     for one, other in itertools.combinations(filters, 2):
         if form_of(one) == form_of(other) is not None:
-            assert not any(matches(one, topic) and matches(other, topic) for topic in ("a", "b", "a/b", "a/x/c", "b/x/c"))
-    assert [form_of(f) for f in ("a/b", "a/+/c", "x/+/y", "$share/g/t", "$share/g/+/t", "$share/h/x/+")] == [
-        None, "/+/", "/+/", "g/", "g//+/", "h///+",
-    ]  # fmt: skip
+            assert not any(
+                matches(one, topic) and matches(other, topic)
+                for topic in ("a", "b", "a/b", "a/x/c", "b/x/c")
+            )
+    assert [
+        form_of(f) for f in ("a/b", "a/+/c", "x/+/y", "$share/g/t", "$share/g/+/t", "$share/h/x/+")
+    ] == [None, "/+/", "/+/", "g/", "g//+/", "h///+"]
 
 
 def test_what_one_client_can_make_a_topic_cost() -> None:
@@ -74,7 +95,9 @@ def test_what_one_client_can_make_a_topic_cost() -> None:
     # Those that it has stay good, and it may have any number that differ in words.
     assert subscribe(client, [OVERLAPPING[1]]) == [0]
     assert set(subscribe(client, [f"device/{n}" for n in range(3_000)])) == {0}
-    granted = next(form for form, code in zip(OVERLAPPING, codes, strict=True) if code == 0 and "+" in form)
+    granted = next(
+        form for form, code in zip(OVERLAPPING, codes, strict=True) if code == 0 and "+" in form
+    )
     other = "/".join(level if level == "+" else level + "x" for level in granted.split("/"))
     assert subscribe(client, [other]) == [0]
     # A form is free again when none of its filters is left.
@@ -106,14 +129,18 @@ def test_shared_subscriptions_of_one_client() -> None:
 
 
 def attacked(count: int) -> tuple[World, FakeClient, Neighbour, list[bytes]]:
-    """A client with as many filters as it may have that match `count` new topics, and these as they come over a link."""
+    """A client with as many filters as it may have that match `count` new topics, and these as they
+    come over a link."""
     world = lone(link_timeout=2.0)
     neighbour = Neighbour(world, 1)
     neighbour.child()
     client = world.connect("attacker")
     subscribe(client, OVERLAPPING)
     topics = ["/".join([*"abcdefghi", f"j{n}"]) for n in range(count)]
-    packets = [message(t.encode(), b"%d" % n, key=origin_key(FAR, 2_000), sequence=n + 1) for n, t in enumerate(topics)]
+    packets = [
+        message(t.encode(), b"%d" % n, key=origin_key(FAR, 2_000), sequence=n + 1)
+        for n, t in enumerate(topics)
+    ]
     return world, client, neighbour, packets
 
 
@@ -127,7 +154,8 @@ def test_a_link_rests_and_nothing_is_lost() -> None:
     assert not neighbour.transport.reading
     other.send(Pingreq())
     assert other.take() == [Pingresp()]
-    world.now += 3.0  # much else was to be done: that nothing was read is no silence of the neighbour
+    # Much else was to be done: that nothing was read is no silence of the neighbour.
+    world.now += 3.0
     world.advance(0.1)
     assert neighbour.up
     assert neighbour.transport.reading
@@ -136,10 +164,15 @@ def test_a_link_rests_and_nothing_is_lost() -> None:
 
 
 def test_large_requests_of_many_clients_take_a_turn_each() -> None:
-    """Two hundred clients that each sent 40,000 filters kept everybody waiting for seven seconds."""
+    """Two hundred clients that each sent 40,000 filters kept everybody waiting for seven
+    seconds."""
     world = World()
     clients = [world.connect(f"c{number}") for number in range(20)]
-    packets = [encode_packet(Subscribe(7, [SubscriptionRequest(f"{n}/{'x' * 90}", 0) for n in range(1_200)]), 5)]
+    packets = [
+        encode_packet(
+            Subscribe(7, [SubscriptionRequest(f"{n}/{'x' * 90}", 0) for n in range(1_200)]), 5
+        )
+    ]
     packets.append(encode_packet(Unsubscribe(8, [f"{n}/{'x' * 90}" for n in range(1_200)]), 5))
     for packet, answer in zip(packets, (Suback, Unsuback), strict=True):
         before = world.counters.packets_single
@@ -196,7 +229,9 @@ def test_a_client_that_goes_while_it_rests() -> None:
 def test_each_piece_has_a_turn_of_its_own() -> None:
     world = World()
     client = world.connect("c")
-    client.send(Subscribe(1, [SubscriptionRequest(f"a/{n}", 1) for n in range(4 * limits.FILTERS_AT_ONCE)]))
+    client.send(
+        Subscribe(1, [SubscriptionRequest(f"a/{n}", 1) for n in range(4 * limits.FILTERS_AT_ONCE)])
+    )
     for turn in range(1, 4):
         assert len(world.session("c").subscriptions) == turn * limits.FILTERS_AT_ONCE
         world.now += 0.01
@@ -226,7 +261,10 @@ def test_packets_with_very_many_filters_take_several_turns() -> None:
 def test_packets_with_more_filters_than_a_turn_can_decode() -> None:
     world = World()
     filters = [f"building/{n:08}/sensor/state" for n in range(45_000)]
-    for packet in (Subscribe(1, [SubscriptionRequest(f, 0) for f in filters]), Unsubscribe(1, filters)):
+    for packet in (
+        Subscribe(1, [SubscriptionRequest(f, 0) for f in filters]),
+        Unsubscribe(1, filters),
+    ):
         client = world.connect("c")
         client.send(packet)
         assert client.closed
@@ -286,7 +324,11 @@ def test_retained_messages_of_a_subscription_come_in_several_turns() -> None:
     other.publish("r/0", b"new", retain=True)
     world.advance(0.1)
     packets += client.take()
-    found = [(packet.topic, packet.payload) for packet in packets if isinstance(packet, Publish) and packet.retain]
+    found = [
+        (packet.topic, packet.payload)
+        for packet in packets
+        if isinstance(packet, Publish) and packet.retain
+    ]
     assert len(found) == 3_000
     assert {(f"r/{n}", b"%d" % n) for n in range(1, 3_000)} <= set(found)
     assert len(world.node.feeds) == 0
@@ -370,13 +412,22 @@ def test_a_packet_of_very_many_filters_is_decoded_in_several_turns(version: int)
     assert not world.session("c").subscriptions
 
 
-@pytest.mark.parametrize("bad", [b"\0\1#\3", b"\0\3a/#", b"\0\4a#/b\0", b"\0\1"], ids=["QoS 3", "short", "wrong", "no options"])
+@pytest.mark.parametrize(
+    "bad",
+    [b"\0\1#\3", b"\0\3a/#", b"\0\4a#/b\0", b"\0\1"],
+    ids=["QoS 3", "short", "wrong", "no options"],
+)
 @pytest.mark.parametrize("version", [4, 5])
 def test_the_last_of_very_many_filters_is_bad(bad: bytes, version: int) -> None:
     """It is noticed late, and no filter before it is subscribed to."""
     world = World()
     client = world.connect("c", version=version)
-    body = b"\0\7" + b"\0" * (version == 5) + b"".join(b"\0\1" + word.encode() + b"\0" for word in WORDS) + bad
+    body = (
+        b"\0\7"
+        + b"\0" * (version == 5)
+        + b"".join(b"\0\1" + word.encode() + b"\0" for word in WORDS)
+        + bad
+    )
     client.send(b"\x82" + encode_varint(len(body)) + body, Pingreq())
     assert not client.closed
     world.advance(1.0)
@@ -389,7 +440,8 @@ def test_the_last_of_very_many_filters_is_bad(bad: bytes, version: int) -> None:
 @pytest.mark.parametrize("how", ["vanish", "again", "clean"])
 @pytest.mark.parametrize("turns", [0, 1, 3])
 def test_a_client_that_goes_while_its_filters_are_decoded(how: str, turns: int) -> None:
-    """It came before it went: a session that is kept has the filters; a new one of the same client has none of them."""
+    """It came before it went: a session that is kept has the filters; a new one of the same client
+    has none of them."""
     world = World()
     expiry = {Property.SESSION_EXPIRY_INTERVAL: 1000}
     client = world.connect("c", clean=False, properties=expiry)

@@ -12,7 +12,8 @@ from tests.unit.node_harness import FakeClient, World
 
 
 def place(monkeypatch: pytest.MonkeyPatch, *, qos: int = 2) -> tuple[World, FakeClient, Unlogged]:
-    """A broker whose log has room for next to nothing, somebody who publishes there, and a client that has left its session."""
+    """A broker whose log has room for next to nothing, somebody who publishes there, and a client
+    that has left its session."""
     monkeypatch.setattr(limits, "LOG_BYTES", 100)
     world = lone()
     world.node.federation.unlogged._way_changed(bid(101), bid(101))
@@ -29,7 +30,9 @@ def numbers(world: World) -> list[int | None]:
 
 def test_what_waits_keeps_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     world, publisher, unlogged = place(monkeypatch)
-    for number, (topic, payload) in enumerate((("a/1", b"x"), ("b", b"x"), ("a/1", b"y"), ("a/1", b"x"), ("a/2", b"x")), 1):
+    for number, (topic, payload) in enumerate(
+        (("a/1", b"x"), ("b", b"x"), ("a/1", b"y"), ("a/1", b"x"), ("a/2", b"x")), 1
+    ):
         publisher.publish(topic, payload, qos=2, packet_id=number)
     publisher.publish("b", bytes(1000), qos=2, packet_id=10)
     assert numbers(world) == [1, 3, 4, 5]
@@ -50,7 +53,9 @@ def test_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("granted", "published"), [(1, 2), (2, 1)])
-def test_what_may_come_twice_is_not_noted(granted: int, published: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_come_twice_is_not_noted(
+    granted: int, published: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world, publisher, unlogged = place(monkeypatch, qos=granted)
     assert bool(world.node.relay.log.dropped) == (granted == 2)
     publisher.publish("a", b"x", qos=published, packet_id=1)

@@ -1,5 +1,5 @@
-"""What had not been written to a client when it went is sent for certain to nobody: a broker that has a newer session of this
-client takes it, at QoS 2, too."""
+"""What had not been written to a client when it went is sent for certain to nobody: a broker that
+has a newer session of this client takes it, at QoS 2, too."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ KEPT: Any = {Property.SESSION_EXPIRY_INTERVAL: 3600}
 def gone(how: str, version: int = 5) -> tuple[World, list[int]]:
     """A session whose client went, and where what it was sent last is for another broker."""
     world = World()
-    reader = world.connect("reader", version, clean=False, properties=KEPT if version == 5 else None)
+    reader = world.connect(
+        "reader", version, clean=False, properties=KEPT if version == 5 else None
+    )
     reader.subscribe("a", qos=2)
     writer = world.connect("writer")
     if how == "backlog":
         reader.conn.pause()
     for number in range(3):
-        writer.conn.receive(encode_packet(Publish("a", b"%d" % number, 2, packet_id=number + 1), 5), world.now)
+        writer.conn.receive(
+            encode_packet(Publish("a", b"%d" % number, 2, packet_id=number + 1), 5), world.now
+        )
     if how in ("written", "backlog"):
         world.settle()
     if how == "disconnected":
@@ -35,7 +39,9 @@ def gone(how: str, version: int = 5) -> tuple[World, list[int]]:
         world.node.connection_lost(reader.conn, "reset", world.now)
     world.settle()
     assert bool(reader.transport.written) == (how == "written")
-    return world, [item.place for item in old_state(world.node, world.session("reader"), world.now).items]
+    return world, [
+        item.place for item in old_state(world.node, world.session("reader"), world.now).items
+    ]
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -52,13 +58,17 @@ def test_here_it_is_sent_again_with_its_identifiers() -> None:
     world, _ = gone("lost")
     reader = world.connect("reader", clean=False, properties=KEPT)
     packets = [packet for packet in reader.take() if isinstance(packet, Publish)]
-    assert [(packet.packet_id, packet.payload) for packet in packets] == [(n + 1, b"%d" % n) for n in range(3)]
+    assert [(packet.packet_id, packet.payload) for packet in packets] == [
+        (n + 1, b"%d" % n) for n in range(3)
+    ]
     assert not world.session("reader").unsent
 
 
 def test_identifiers() -> None:
     """Of messages alone, and not of those that are sent once more: they may be there."""
-    first = encode_packet(Publish("a", b"x" * 200, 2, packet_id=300), 5) + encode_packet(Publish("b", b"", 1, packet_id=7), 4)
+    first = encode_packet(Publish("a", b"x" * 200, 2, packet_id=300), 5) + encode_packet(
+        Publish("b", b"", 1, packet_id=7), 4
+    )
     again = encode_packet(Publish("a", b"x", 2, packet_id=9, dup=True), 5)
     pubrel = b"\x62\x02" + PACKET_IDS[11]
     assert identifiers([first, pubrel + encode_packet(Publish("c", b"", 0), 5), again]) == {300, 7}

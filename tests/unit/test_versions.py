@@ -1,4 +1,5 @@
-"""Versions of the link protocol: which one a link has, and what is made of a newer one's words on a link of version 1."""
+"""Versions of the link protocol: which one a link has, and what is made of a newer one's words on a
+link of version 1."""
 
 from __future__ import annotations
 
@@ -8,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.link.codec import LINK_ID, STAMP_MARK, encode_for_links, encode_link_publish, origin_key
+from broker.cluster.link.codec import (
+    LINK_ID,
+    STAMP_MARK,
+    encode_for_links,
+    encode_link_publish,
+    origin_key,
+)
 from broker.cluster.link.control_records import DIGEST, DIRECTORY, ROUTED
 from broker.cluster.link.receiver_assignment import Choice
 from broker.cluster.link.versions import NEWEST, OldOutbox, common, for_version_1, named
@@ -25,10 +32,18 @@ KEY = origin_key(FAR, 7)
 @pytest.mark.parametrize(
     ("ours", "theirs", "version"),
     [
-        ((1, 2), (1, 2), 2), ((1, 2), (1, 1), 1), ((1, 1), (1, 2), 1), ((1, 2), (2, 3), 2), ((1, 2), (1, 99), 2),
-        ((2, 2), (1, 1), 0), ((1, 2), (3, 4), 0), ((1, 2), (3, 3), 0), ((3, 5), (1, 4), 4), ((1, 2), (0, 0), 0),
+        ((1, 2), (1, 2), 2),
+        ((1, 2), (1, 1), 1),
+        ((1, 1), (1, 2), 1),
+        ((1, 2), (2, 3), 2),
+        ((1, 2), (1, 99), 2),
+        ((2, 2), (1, 1), 0),
+        ((1, 2), (3, 4), 0),
+        ((1, 2), (3, 3), 0),
+        ((3, 5), (1, 4), 4),
+        ((1, 2), (0, 0), 0),
     ],
-)  # fmt: skip
+)
 def test_common(ours: tuple[int, int], theirs: tuple[int, int], version: int) -> None:
     assert common(ours, theirs) == common(theirs, ours) == version
 
@@ -44,10 +59,14 @@ def test_named() -> None:
 @pytest.mark.parametrize(
     ("said", "version"),
     [
-        ({"protocol": "2"}, 2), ({"protocol": "2", "oldest": "1"}, 2), ({"protocol": "1", "oldest": "1"}, 1),
-        ({"protocol": "1"}, 1), ({"protocol": "3", "oldest": "2"}, 2), ({"protocol": "99", "oldest": "1"}, 2),
+        ({"protocol": "2"}, 2),
+        ({"protocol": "2", "oldest": "1"}, 2),
+        ({"protocol": "1", "oldest": "1"}, 1),
+        ({"protocol": "1"}, 1),
+        ({"protocol": "3", "oldest": "2"}, 2),
+        ({"protocol": "99", "oldest": "1"}, 2),
     ],
-)  # fmt: skip
+)
 def test_a_link_has_the_newest_that_both_speak(said: dict[str, str], version: int) -> None:
     world = lone()
     neighbour = Neighbour(world, 1, **said)
@@ -55,7 +74,9 @@ def test_a_link_has_the_newest_that_both_speak(said: dict[str, str], version: in
     unharmed(world)
 
 
-@pytest.mark.parametrize("said", [{"protocol": "3"}, {"protocol": "4", "oldest": "3"}, {"protocol": "0"}])
+@pytest.mark.parametrize(
+    "said", [{"protocol": "3"}, {"protocol": "4", "oldest": "3"}, {"protocol": "0"}]
+)
 def test_one_that_has_none_of_ours_is_refused_in_one_line(said: dict[str, str]) -> None:
     world = lone()
     for _ in range(5):
@@ -71,10 +92,14 @@ def test_one_that_has_none_of_ours_is_refused_in_one_line(said: dict[str, str]) 
 @pytest.mark.parametrize(
     "said",
     [
-        {"protocol": "two"}, {"protocol": "2", "oldest": "x"}, {"protocol": "-1"}, {"protocol": "1", "oldest": "2"},
-        {"protocol": "65536"}, {"protocol": "9" * 5000},
+        {"protocol": "two"},
+        {"protocol": "2", "oldest": "x"},
+        {"protocol": "-1"},
+        {"protocol": "1", "oldest": "2"},
+        {"protocol": "65536"},
+        {"protocol": "9" * 5000},
     ],
-)  # fmt: skip
+)
 def test_versions_that_cannot_be(said: dict[str, str]) -> None:
     world = lone()
     fake = Neighbour(world, 1, link=False)
@@ -101,21 +126,33 @@ def _connect_of(fake: Neighbour) -> Any:
 payloads = st.lists(st.binary(min_size=3, max_size=3), min_size=1, max_size=5)
 
 
-@given(payloads, st.sampled_from((1, 2)), st.sampled_from((b"", b"\x26\0\1a\0\1b")), st.integers(1, 2**40))
+@given(
+    payloads,
+    st.sampled_from((1, 2)),
+    st.sampled_from((b"", b"\x26\0\1a\0\1b")),
+    st.integers(1, 2**40),
+)
 def test_runs_come_apart(bodies: list[bytes], qos: int, properties: bytes, sequence: int) -> None:
     ones = [LINK_ID.join(encode_halves(b"t/x", body, 5, qos, False, properties)) for body in bodies]
     start = ones[0].index(b"t/x") + 3
     batch = Batch(b"t/x", qos, properties, 5, b"".join(ones), start, len(ones[0]) - 3, len(ones[0]))
-    alone = [encode_link_publish(b"t/x", x, qos, False, properties, None, KEY, n) for n, x in enumerate(bodies, sequence)]
+    alone = [
+        encode_link_publish(b"t/x", x, qos, False, properties, None, KEY, n)
+        for n, x in enumerate(bodies, sequence)
+    ]
     assert for_version_1(batch.for_links(KEY, sequence)) == b"".join(alone)
 
 
 @pytest.mark.parametrize("expiry", (None, 60))
 @pytest.mark.parametrize("properties", (b"", b"\x26\0\1a\0\1b"))
 def test_a_stamp_is_taken_off(expiry: int | None, properties: bytes) -> None:
-    stamped = encode_link_publish(b"t", b"x" * 200, 1, True, properties, expiry, KEY, 5, Stamp(77 << 16, 0))
+    stamped = encode_link_publish(
+        b"t", b"x" * 200, 1, True, properties, expiry, KEY, 5, Stamp(77 << 16, 0)
+    )
     assert STAMP_MARK in stamped
-    assert for_version_1(stamped) == encode_link_publish(b"t", b"x" * 200, 1, True, properties, expiry, KEY, 5)
+    assert for_version_1(stamped) == encode_link_publish(
+        b"t", b"x" * 200, 1, True, properties, expiry, KEY, 5
+    )
 
 
 def test_what_a_comparison_brings_is_left_out() -> None:
@@ -141,12 +178,16 @@ def test_runs_at_qos_0_stay_as_they_are() -> None:
 def test_who_is_to_have_it_is_not_said(qos: int) -> None:
     choice = Choice([(b"b" * 8, bytes(8))])
     shared = Message(b"t", b"x", qos, False, b"", None, None)
-    named_one = encode_link_publish(b"t", b"x", qos, False, b"", None, KEY, 5, None, choice.encode())
+    named_one = encode_link_publish(
+        b"t", b"x", qos, False, b"", None, KEY, 5, None, choice.encode()
+    )
     outbox = OldOutbox()
     outbox.append(named_one)
     assert outbox == [encode_for_links(shared, KEY, 5, 0.0)]
     alone = Choice([(b"b" * 8, bytes(8))], passed=True, visited=(b"c" * 8,))
-    outbox.append(encode_link_publish(b"t", b"x", qos, False, b"", None, KEY, 6, None, alone.encode()))
+    outbox.append(
+        encode_link_publish(b"t", b"x", qos, False, b"", None, KEY, 6, None, alone.encode())
+    )
     assert len(outbox) == 1
 
 
@@ -187,7 +228,9 @@ def test_newer_words_of_a_neighbour_of_version_1_are_garbage(what: str) -> None:
     if what == "stamp":
         old.send(encode_link_publish(b"t", b"x", 1, True, b"", None, KEY, 5, Stamp(77 << 16, 0)))
     else:
-        old.send(message(sequence=1, key=KEY), LINK_ID.join(encode_halves(b"t", b"x", 5, 1, False, b"")))
+        old.send(
+            message(sequence=1, key=KEY), LINK_ID.join(encode_halves(b"t", b"x", 5, 1, False, b""))
+        )
     assert not old.up
     assert world.counters.link_garbage == 1
     unharmed(world)

@@ -1,4 +1,5 @@
-"""WebSocket as browsers speak it, byte by byte on a virtual clock: the upgrade, frames, pings, and every way to end.
+"""WebSocket as browsers speak it, byte by byte on a virtual clock: the upgrade, frames, pings, and
+every way to end.
 
 The client's side is written here by hand (RFC 6455), so that it can break the rules, too."""
 
@@ -45,12 +46,25 @@ BROWSER = {
 
 def request(path: str = "/mqtt", **changes: str | None) -> bytes:
     """An upgrade request, with other headers (None: without)."""
-    headers: dict[str, str | None] = {**BROWSER, **{name.replace("_", "-"): value for name, value in changes.items()}}
-    lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items() if value is not None)]
+    headers: dict[str, str | None] = {
+        **BROWSER,
+        **{name.replace("_", "-"): value for name, value in changes.items()},
+    }
+    lines = [
+        f"GET {path} HTTP/1.1",
+        *(f"{name}: {value}" for name, value in headers.items() if value is not None),
+    ]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-def frame(opcode: int, payload: bytes = b"", *, end: bool = True, mask: bytes | None = b"\1\2\3\4", bits: int = 0) -> bytes:
+def frame(
+    opcode: int,
+    payload: bytes = b"",
+    *,
+    end: bool = True,
+    mask: bytes | None = b"\1\2\3\4",
+    bits: int = 0,
+) -> bytes:
     size = len(payload)
     masked = 0x80 if mask is not None else 0
     data = bytes([(0x80 if end else 0) | bits | opcode])
@@ -193,14 +207,20 @@ class Page:
     def _frames(self) -> Iterator[tuple[int, bytes]]:
         data, self.socket.written = self.socket.written, b""
         while data:
-            assert data[0] & 0xF0 == 0x80 and data[1] < 126, "one whole frame, no extension, not masked"
+            assert data[0] & 0xF0 == 0x80 and data[1] < 126, (
+                "one whole frame, no extension, not masked"
+            )
             yield data[0] & 15, data[2 : 2 + data[1]]
             data = data[2 + data[1] :]
 
     @property
     def count(self) -> tuple[int, int, int]:
         counters = self.node.counters
-        return counters.websocket_refused, counters.websocket_errors, counters.websocket_close_timeout
+        return (
+            counters.websocket_refused,
+            counters.websocket_errors,
+            counters.websocket_close_timeout,
+        )
 
 
 # -------------------------------------------------------------------- the upgrade
@@ -230,7 +250,13 @@ def test_any_path_and_any_origin(path: str, origin: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("offered", "chosen"), [("mqtt", "mqtt"), ("mqttv3.1", "mqttv3.1"), ("soap, mqtt", "mqtt"), ("mqttv3.1, mqtt", "mqtt")]
+    ("offered", "chosen"),
+    [
+        ("mqtt", "mqtt"),
+        ("mqttv3.1", "mqttv3.1"),
+        ("soap, mqtt", "mqtt"),
+        ("mqttv3.1, mqtt", "mqtt"),
+    ],
 )
 def test_the_subprotocol(offered: str, chosen: str) -> None:
     page = Page()
@@ -338,10 +364,16 @@ def test_part_of_a_long_frame_is_a_sign_of_life() -> None:
 
 
 @pytest.mark.parametrize("half", [True, False])
-@pytest.mark.parametrize("data", [[frame(TEXT, b"x")], [frame(TEXT, b"x", end=False), frame(CONT, b"y")]])
+@pytest.mark.parametrize(
+    "data", [[frame(TEXT, b"x")], [frame(TEXT, b"x", end=False), frame(CONT, b"y")]]
+)
 def test_text_is_refused_with_everything_behind_it(data: list[bytes], half: bool) -> None:
     page = Page(half).connected()
-    page.send(frame(BINARY, PINGREQ), *data, frame(BINARY, encode_packet(Publish("t", b"", 1, packet_id=1), 4)))
+    page.send(
+        frame(BINARY, PINGREQ),
+        *data,
+        frame(BINARY, encode_packet(Publish("t", b"", 1, packet_id=1), 4)),
+    )
     page.send(frame(BINARY, encode_packet(Publish("t", b"", 1, packet_id=2), 4)))
     found = page.frames()
     assert found[0][0] == CLOSE and found[0][1][:2] == closing(1003)
@@ -369,7 +401,8 @@ def test_text_is_refused_with_everything_behind_it(data: list[bytes], half: bool
 )
 @pytest.mark.parametrize("half", [True, False])
 def test_frames_that_break_the_rules(data: bytes, code: int, half: bool) -> None:
-    """The reason can be read although the peer was still sending: what it sends is taken for a while, and looked at by nobody."""
+    """The reason can be read although the peer was still sending: what it sends is taken for a
+    while, and looked at by nobody."""
     page = Page(half).connected()
     page.send(data, frame(BINARY, PINGREQ))
     found = page.frames()
@@ -399,7 +432,9 @@ def test_only_who_was_let_in_may_send_large_messages() -> None:
 def test_pings_are_answered_with_what_they_carried() -> None:
     page = Page().connected()
     page.send(frame(PING, b"1"), frame(PING, b"22"), frame(BINARY, PINGREQ), frame(PING))
-    assert sorted(page.frames()) == sorted([(PONG, b"1"), (PONG, b"22"), (PONG, b""), (BINARY, PINGRESP)])
+    assert sorted(page.frames()) == sorted(
+        [(PONG, b"1"), (PONG, b"22"), (PONG, b""), (BINARY, PINGRESP)]
+    )
 
 
 def test_who_pings_and_does_not_read_is_sent_the_last_pong_only() -> None:
@@ -428,7 +463,10 @@ def test_a_page_that_closes() -> None:
 
 
 def test_a_page_that_is_gone() -> None:
-    for end in (lambda page: page.protocol.eof_received(), lambda page: page.protocol.connection_lost(OSError("reset"))):
+    for end in (
+        lambda page: page.protocol.eof_received(),
+        lambda page: page.protocol.connection_lost(OSError("reset")),
+    ):
         page = Page().connected()
         end(page)
         assert not page.node.connections and not page.server.conn_count
@@ -488,7 +526,9 @@ def test_messages_to_who_is_closing_go_nowhere() -> None:
 
 def test_a_read_that_took_long_is_the_last_of_its_turn() -> None:
     page = Page().connected()
-    page.driver.time = lambda: setattr(page.loop, "now", page.loop.now + limits.TURN_TIME) or page.loop.now  # type: ignore[func-returns-value]
+    page.driver.time = lambda: (
+        setattr(page.loop, "now", page.loop.now + limits.TURN_TIME) or page.loop.now
+    )  # type: ignore[func-returns-value]
     page.protocol.data_received(frame(BINARY, PINGREQ))
     assert not page.socket.reading
     page.loop.run()

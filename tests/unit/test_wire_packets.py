@@ -44,7 +44,9 @@ from broker.wire import (
 from broker.wire.properties import TABLE, Kind
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=6)
-TOPICS = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0+#"), min_size=1, max_size=8)
+TOPICS = st.text(
+    st.characters(blacklist_categories=("Cs",), blacklist_characters="\0+#"), min_size=1, max_size=8
+)
 FILTERS = st.one_of(
     TOPICS.filter(lambda topic: not topic.startswith("$share/")),
     st.sampled_from(["#", "+", "a/+/b", "/#", "+/+/#", "$share/g/#", "$share/group/a/+"]),
@@ -111,29 +113,45 @@ def connects(version: int) -> st.SearchStrategy[Connect]:
 def publishes(version: int) -> st.SearchStrategy[Publish]:
     properties = properties_for(PacketType.PUBLISH, version)
     at_0 = st.builds(Publish, TOPICS, PAYLOADS, st.just(0), st.booleans(), properties=properties)
-    above = st.builds(Publish, TOPICS, PAYLOADS, st.integers(1, 2), st.booleans(), st.booleans(), IDS, properties)
+    above = st.builds(
+        Publish, TOPICS, PAYLOADS, st.integers(1, 2), st.booleans(), st.booleans(), IDS, properties
+    )
     return at_0 | above
 
 
 def packets(version: int) -> st.SearchStrategy[Packet]:
     """Every packet that ``version`` can express."""
     v5 = version == V5
-    received = st.sampled_from([0, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99]) if v5 else st.just(0)
+    received = (
+        st.sampled_from([0, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99]) if v5 else st.just(0)
+    )
     released = st.sampled_from([0, 0x92]) if v5 else st.just(0)
-    requests = st.builds(
-        SubscriptionRequest, FILTERS, QOS, st.booleans(), st.booleans(), st.integers(0, 2)
-    ) if v5 else st.builds(SubscriptionRequest, FILTERS, QOS)  # fmt: skip
-    requests = requests.filter(lambda request: not (request.no_local and request.filter.startswith("$share/")))
+    requests = (
+        st.builds(
+            SubscriptionRequest, FILTERS, QOS, st.booleans(), st.booleans(), st.integers(0, 2)
+        )
+        if v5
+        else st.builds(SubscriptionRequest, FILTERS, QOS)
+    )
+    requests = requests.filter(
+        lambda request: not (request.no_local and request.filter.startswith("$share/"))
+    )
     codes = st.sampled_from([0, 1, 2, 0x80, 0x87, 0xA2] if v5 else [0, 1, 2, 0x80])
-    unsubscribed = st.lists(st.sampled_from([0, 0x11, 0x80]), min_size=1, max_size=4) if v5 else st.just([])
+    unsubscribed = (
+        st.lists(st.sampled_from([0, 0x11, 0x80]), min_size=1, max_size=4) if v5 else st.just([])
+    )
     refused = st.builds(
-        Connack, st.just(False), st.sampled_from([0x80, 0x87, 0x9F] if v5 else [1, 2, 3, 4, 5]),
+        Connack,
+        st.just(False),
+        st.sampled_from([0x80, 0x87, 0x9F] if v5 else [1, 2, 3, 4, 5]),
         properties_for(PacketType.CONNACK, version),
-    )  # fmt: skip
+    )
     accepted = st.builds(
-        Connack, st.just(False) if version == V31 else st.booleans(), st.just(0),
+        Connack,
+        st.just(False) if version == V31 else st.booleans(),
+        st.just(0),
         properties_for(PacketType.CONNACK, version),
-    )  # fmt: skip
+    )
     kinds: list[st.SearchStrategy[Any]] = [
         connects(version),
         accepted | refused,
@@ -143,11 +161,22 @@ def packets(version: int) -> st.SearchStrategy[Packet]:
         st.builds(Pubrel, IDS, released, properties_for(PacketType.PUBREL, version)),
         st.builds(Pubcomp, IDS, released, properties_for(PacketType.PUBCOMP, version)),
         st.builds(
-            Subscribe, IDS, st.lists(requests, min_size=1, max_size=4), properties_for(PacketType.SUBSCRIBE, version)
+            Subscribe,
+            IDS,
+            st.lists(requests, min_size=1, max_size=4),
+            properties_for(PacketType.SUBSCRIBE, version),
         ),
-        st.builds(Suback, IDS, st.lists(codes, min_size=1, max_size=4), properties_for(PacketType.SUBACK, version)),
         st.builds(
-            Unsubscribe, IDS, st.lists(FILTERS, min_size=1, max_size=4), properties_for(PacketType.UNSUBSCRIBE, version)
+            Suback,
+            IDS,
+            st.lists(codes, min_size=1, max_size=4),
+            properties_for(PacketType.SUBACK, version),
+        ),
+        st.builds(
+            Unsubscribe,
+            IDS,
+            st.lists(FILTERS, min_size=1, max_size=4),
+            properties_for(PacketType.UNSUBSCRIBE, version),
         ),
         st.builds(Unsuback, IDS, unsubscribed, properties_for(PacketType.UNSUBACK, version)),
         st.builds(Pingreq, PAYLOADS),
@@ -159,7 +188,11 @@ def packets(version: int) -> st.SearchStrategy[Packet]:
         ),
     ]
     if v5:
-        kinds.append(st.builds(Auth, st.sampled_from([0, 0x18, 0x19]), properties_for(PacketType.AUTH, version)))
+        kinds.append(
+            st.builds(
+                Auth, st.sampled_from([0, 0x18, 0x19]), properties_for(PacketType.AUTH, version)
+            )
+        )
     return st.one_of(kinds)
 
 
@@ -189,19 +222,27 @@ def test_streams_split_anywhere_give_the_same_packets(version: int, data: st.Dat
 
 @pytest.mark.parametrize("version", [V31, V311, V5])
 def test_golden_stream_at_each_split_point(version: int) -> None:
-    rows = [(packet, raw) for _, versions, packet, raw in GOLDEN if version in versions and len(raw) < 200]
+    rows = [
+        (packet, raw)
+        for _, versions, packet, raw in GOLDEN
+        if version in versions and len(raw) < 200
+    ]
     expected = [packet for packet, _ in rows]
     stream = b"".join(raw for _, raw in rows)
     for cut in range(len(stream) + 1):
         decoder = Decoder(version)
         assert decoder.receive(stream[:cut]) + decoder.receive(stream[cut:]) == expected
     decoder = Decoder(version)
-    assert [packet for at in range(len(stream)) for packet in decoder.receive(stream[at : at + 1])] == expected
+    assert [
+        packet for at in range(len(stream)) for packet in decoder.receive(stream[at : at + 1])
+    ] == expected
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 255), st.binary(max_size=60), st.sampled_from([V31, V311, V5]), st.booleans())
-def test_random_bodies_raise_only_wire_errors(first: int, body: bytes, version: int, ping_payload: bool) -> None:
+def test_random_bodies_raise_only_wire_errors(
+    first: int, body: bytes, version: int, ping_payload: bool
+) -> None:
     try:
         packet = decode_packet(first, body, version, ping_payload=ping_payload)
     except WireError:
@@ -243,12 +284,17 @@ def test_random_streams_raise_only_wire_errors(chunks: list[bytes], version: int
 
 @settings(max_examples=200, deadline=None)
 @given(st.data(), st.sampled_from([*PacketType, WILL]), st.binary(max_size=3))
-def test_properties_are_read_where_they_stand(data: st.DataObject, packet_type: int, around: bytes) -> None:
+def test_properties_are_read_where_they_stand(
+    data: st.DataObject, packet_type: int, around: bytes
+) -> None:
     bare = packet_type in (PacketType.PINGREQ, PacketType.PINGRESP)
     properties = None if bare else data.draw(some_properties(packet_type))
     encoded = encode_properties(properties)
     raw = around + encoded + around
-    assert decode_properties(raw, len(around), packet_type) == (properties, len(around) + len(encoded))
+    assert decode_properties(raw, len(around), packet_type) == (
+        properties,
+        len(around) + len(encoded),
+    )
     for cut in range(len(encoded)):
         with pytest.raises(WireError):
             decode_properties((around + encoded)[: len(around) + cut], len(around), packet_type)
@@ -258,7 +304,12 @@ def test_properties_are_read_where_they_stand(data: st.DataObject, packet_type: 
 @pytest.mark.parametrize("ident", list(Property))
 def test_property_is_refused_in_other_packets(ident: Property, packet_type: int) -> None:
     kind, types = TABLE[ident]
-    value: Any = {Kind.STRING: "a", Kind.BINARY: b"a", Kind.PAIR: [("a", "b")], Kind.VARINT: [1]}.get(kind, 1)
+    value: Any = {
+        Kind.STRING: "a",
+        Kind.BINARY: b"a",
+        Kind.PAIR: [("a", "b")],
+        Kind.VARINT: [1],
+    }.get(kind, 1)
     properties = {ident: value}
     if ident == Property.AUTHENTICATION_DATA:
         properties[Property.AUTHENTICATION_METHOD] = "m"

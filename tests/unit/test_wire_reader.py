@@ -23,7 +23,8 @@ from broker.wire import (
 
 BODIES = st.lists(
     st.tuples(
-        st.integers(0, 255), st.one_of(st.binary(max_size=5), st.sampled_from([127, 128, 300, 16384]).map(bytes))
+        st.integers(0, 255),
+        st.one_of(st.binary(max_size=5), st.sampled_from([127, 128, 300, 16384]).map(bytes)),
     ),
     max_size=5,
 )
@@ -31,7 +32,9 @@ BODIES = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(BODIES, st.lists(st.integers(1, 200), min_size=1, max_size=10))
-def test_any_cutting_gives_the_same_packets(bodies: list[tuple[int, bytes]], sizes: list[int]) -> None:
+def test_any_cutting_gives_the_same_packets(
+    bodies: list[tuple[int, bytes]], sizes: list[int]
+) -> None:
     stream = b"".join(bytes((first,)) + encode_varint(len(body)) + body for first, body in bodies)
     reader = PacketReader()
     got: list[tuple[int, bytes]] = []
@@ -47,11 +50,14 @@ def test_any_cutting_gives_the_same_packets(bodies: list[tuple[int, bytes]], siz
 def test_bodies_are_bytes_however_they_came() -> None:
     reader = PacketReader()
     assert reader.feed(b"\x30\x03ab") == []
-    assert [type(body) for _, body in reader.feed(b"c\x30\x03abc\x30\x01") + reader.feed(b"x")] == [bytes] * 3
+    assert [type(body) for _, body in reader.feed(b"c\x30\x03abc\x30\x01") + reader.feed(b"x")] == [
+        bytes
+    ] * 3
 
 
 def test_a_large_packet_byte_by_byte_costs_linear_work() -> None:
-    """The buffer is extended in place: no call may allocate anything like the size of what was received before."""
+    """The buffer is extended in place: no call may allocate anything like the size of what was
+    received before."""
     size = 300_000
     reader = PacketReader()
     reader.feed(b"\x30" + encode_varint(size) + bytes(size // 2))
@@ -126,7 +132,9 @@ def test_packets_before_a_fault_are_handed_over_with_it() -> None:
     assert caught.value.packets == []
 
 
-@pytest.mark.parametrize("fault", [b"\x00\x00", b"\x30\x80\x80\x80\x80", b"\x36\x05\x00\x01a\x00\x01"])
+@pytest.mark.parametrize(
+    "fault", [b"\x00\x00", b"\x30\x80\x80\x80\x80", b"\x36\x05\x00\x01a\x00\x01"]
+)
 def test_decoder_hands_over_packets_before_a_fault(fault: bytes) -> None:
     decoder = Decoder(V311)
     with pytest.raises(WireError) as caught:

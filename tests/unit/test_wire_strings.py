@@ -5,16 +5,48 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.wire import MalformedPacket, ProtocolViolation, check_topic_filter, check_topic_name
-from broker.wire.strings import decode_utf8, encode_binary, encode_string, read_binary, read_string, shorten
+from broker.wire.strings import (
+    decode_utf8,
+    encode_binary,
+    encode_string,
+    read_binary,
+    read_string,
+    shorten,
+)
 from broker.wire.varint import decode_varint, encode_varint, read_length
 
 GOOD_FILTERS = [
-    *("a", "/", "//", "#", "/#", "a/#", "+", "+/+", "/+", "+/#", "a/+/b", "$SYS/#", "\u00e9/+", " ", "+/"),
+    *(
+        "a",
+        "/",
+        "//",
+        "#",
+        "/#",
+        "a/#",
+        "+",
+        "+/+",
+        "/+",
+        "+/#",
+        "a/+/b",
+        "$SYS/#",
+        "\u00e9/+",
+        " ",
+        "+/",
+    ),
     *("$share", "$shared/a", "$share/g/a", "$share/g/#", "$share/g/+/b", "$share/g//"),
 ]
 BAD_FILTERS = [
     *("", "##", "a#", "#a", "#/", "a/#/", "/#/#", "+#", "#+", "++", "a+/b", "a/+b", "+/b+"),
-    *("$share/", "$share//", "$share/g", "$share/g/", "$share/#", "$share/+/x", "$share/g+/x", "$share/g/x+"),
+    *(
+        "$share/",
+        "$share//",
+        "$share/g",
+        "$share/g/",
+        "$share/#",
+        "$share/+/x",
+        "$share/g+/x",
+        "$share/g/x+",
+    ),
 ]
 
 
@@ -30,7 +62,9 @@ def test_bad_filter(topic_filter: str) -> None:
     assert caught.value.reason == 0x81
 
 
-@pytest.mark.parametrize("topic_filter", ["$share/", "$share//", "$share/g", "$share/g/", "$share/#", "$share/+/x"])
+@pytest.mark.parametrize(
+    "topic_filter", ["$share/", "$share//", "$share/g", "$share/g/", "$share/#", "$share/+/x"]
+)
 def test_before_mqtt_5_shared_subscriptions_have_no_form_of_their_own(topic_filter: str) -> None:
     check_topic_filter(topic_filter, shared=False)
     with pytest.raises(MalformedPacket):
@@ -85,7 +119,10 @@ def test_binary_and_string_are_read_where_they_stand(value: bytes, around: bytes
 
 
 def test_utf8_limits() -> None:
-    assert decode_utf8(b"\xef\xbb\xbf\x01\x7f\xef\xbf\xbf\xf4\x8f\xbf\xbf") == "\ufeff\x01\x7f\uffff\U0010ffff"
+    assert (
+        decode_utf8(b"\xef\xbb\xbf\x01\x7f\xef\xbf\xbf\xf4\x8f\xbf\xbf")
+        == "\ufeff\x01\x7f\uffff\U0010ffff"
+    )
     for raw in (b"\xed\xbf\xbf", b"\xf4\x90\x80\x80", b"\xc1\xbf", b"\x80", b"\0"):
         with pytest.raises(MalformedPacket):
             decode_utf8(raw)
@@ -119,7 +156,9 @@ def test_varint_out_of_range(value: int) -> None:
         encode_varint(value)
 
 
-@pytest.mark.parametrize("data", [b"\x80\x00", b"\xff\x80\x00", b"\x80\x80\x80\x00", b"\x80\x80\x80\x80\x01"])
+@pytest.mark.parametrize(
+    "data", [b"\x80\x00", b"\xff\x80\x00", b"\x80\x80\x80\x00", b"\x80\x80\x80\x80\x01"]
+)
 def test_varint_longer_than_needed_or_allowed(data: bytes) -> None:
     with pytest.raises(MalformedPacket, match="longer"):
         decode_varint(data, 0)

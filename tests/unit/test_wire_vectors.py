@@ -35,7 +35,9 @@ from broker.wire.properties import TABLE
 
 def each_version(table):
     """One parameter set for each version of each row; versions take the place of their tuple."""
-    return [pytest.param(*row[:1], v, *row[2:], id=f"{row[0]} v{v}") for row in table for v in row[1]]
+    return [
+        pytest.param(*row[:1], v, *row[2:], id=f"{row[0]} v{v}") for row in table for v in row[1]
+    ]
 
 
 @pytest.mark.parametrize(("name", "version", "packet", "data"), each_version(GOLDEN))
@@ -72,7 +74,9 @@ def test_vectors_cover_every_property_in_every_packet() -> None:
             seen |= {(int(ident), data[0] >> 4) for ident in properties}
         if (will := getattr(packet, "will", None)) and will.properties:
             seen |= {(int(ident), 16) for ident in will.properties}
-    assert seen == {(int(ident), int(kind)) for ident, (_, kinds) in TABLE.items() for kind in kinds}
+    assert seen == {
+        (int(ident), int(kind)) for ident, (_, kinds) in TABLE.items() for kind in kinds
+    }
 
 
 @pytest.mark.parametrize("version", [V31, V311, V5])
@@ -97,18 +101,35 @@ def test_old_versions_leave_out_what_they_do_not_have(version: int) -> None:
     assert encode_packet(Publish("a", b"x", properties=extra), version) == b"\x30\x04\x00\x01ax"
     assert encode_packet(Puback(1, 0x10, extra), version) == b"\x40\x02\x00\x01"
     request = SubscriptionRequest("a", 1, True, True, 2)
-    assert encode_packet(Subscribe(1, [request], extra), version) == b"\x82\x06\x00\x01\x00\x01a\x01"
+    assert (
+        encode_packet(Subscribe(1, [request], extra), version) == b"\x82\x06\x00\x01\x00\x01a\x01"
+    )
     assert encode_packet(Suback(1, [2, 0x87], extra), version) == b"\x90\x04\x00\x01\x02\x80"
     assert encode_packet(Unsuback(1, [0x11], extra), version) == b"\xb0\x02\x00\x01"
     assert encode_packet(Disconnect(0x8E, extra), version) == b"\xe0\x00"
-    assert encode_packet(Connack(True, ReasonCode.NOT_AUTHORIZED, extra), version) == b"\x20\x02\x00\x05"
+    assert (
+        encode_packet(Connack(True, ReasonCode.NOT_AUTHORIZED, extra), version)
+        == b"\x20\x02\x00\x05"
+    )
     with pytest.raises(ValueError, match="MQTT 5"):
         encode_packet(Auth(), version)
 
 
 @pytest.mark.parametrize(
     ("reason", "code"),
-    [(0, 0), (3, 3), (0x84, 1), (0x85, 2), (0x86, 4), (0x8C, 4), (0x87, 5), (0x8A, 5), (0x88, 3), (0x89, 3), (0x9F, 3)],
+    [
+        (0, 0),
+        (3, 3),
+        (0x84, 1),
+        (0x85, 2),
+        (0x86, 4),
+        (0x8C, 4),
+        (0x87, 5),
+        (0x8A, 5),
+        (0x88, 3),
+        (0x89, 3),
+        (0x9F, 3),
+    ],
 )
 def test_return_code(reason: int, code: int) -> None:
     assert return_code(reason) == code
@@ -150,10 +171,15 @@ def test_what_does_not_fit_is_a_value_error(packet: Packet) -> None:
 
 def test_publish_bytes_from_encoded_parts() -> None:
     assert publish_bytes(b"a", b"x") == b"\x30\x04\x00\x01ax"
-    assert publish_bytes(b"a", b"x", 2, retain=True, dup=True, packet_id=5) == b"\x3d\x06\x00\x01a\x00\x05x"
+    assert (
+        publish_bytes(b"a", b"x", 2, retain=True, dup=True, packet_id=5)
+        == b"\x3d\x06\x00\x01a\x00\x05x"
+    )
     assert publish_bytes(b"a", b"x", properties=b"\x00") == b"\x30\x05\x00\x01a\x00x"
 
 
 def test_password_stays_out_of_the_representation() -> None:
-    packet = next(packet for _, _, packet, _ in GOLDEN if getattr(packet, "password", None) == b"\xff\x00")
+    packet = next(
+        packet for _, _, packet, _ in GOLDEN if getattr(packet, "password", None) == b"\xff\x00"
+    )
     assert "xff" not in repr(packet)

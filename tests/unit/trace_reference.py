@@ -1,4 +1,5 @@
-"""What the tables should say of a trace, worked out message by message in plain Python; and how test traces are written."""
+"""What the tables should say of a trace, worked out message by message in plain Python; and how
+test traces are written."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from bench.load.histogram import bucket, upper
 from bench.trace import Writer
 
 UNSURE = 6
-"""ns around an interruption; a trace in which all happens within some hundred ns has no use for a second."""
+"""ns around an interruption; a trace in which all happens within some hundred ns has no use for a
+second."""
 Spell = tuple[str, str, float, float]
 """Client, filter with share, since, until."""
 
@@ -24,7 +26,8 @@ Event = tuple[str, tuple[Any, ...]]
 
 @dataclass
 class Script:
-    """A run: what its two processes note, in order; killed: those that are ended before they complete their last file."""
+    """A run: what its two processes note, in order; killed: those that are ended before they
+    complete their last file."""
 
     run: str
     publishers: list[Event] = field(default_factory=list)
@@ -39,13 +42,24 @@ class Script:
         """Write run.json and the trace."""
         place = folder / self.run
         place.mkdir(parents=True)
-        about = {"run": self.run, "scenario": "random", "status": "complete", "topology": {"brokers": ["b0", "b1"]}} | self.about
+        about = {
+            "run": self.run,
+            "scenario": "random",
+            "status": "complete",
+            "topology": {"brokers": ["b0", "b1"]},
+        } | self.about
         if self.window:
             about |= {"measure_from_ns": self.window[0], "measure_to_ns": self.window[1]}
         (place / "run.json").write_text(json.dumps(about))
         both = (("publishers", self.publishers), ("subscribers", self.subscribers))
         for host, (process, events) in zip(self.hosts, both, strict=True):
-            writer = Writer(place / "trace", run=self.run, scenario=about["scenario"], process=process, host=host)
+            writer = Writer(
+                place / "trace",
+                run=self.run,
+                scenario=about["scenario"],
+                process=process,
+                host=host,
+            )
             for name, arguments in events:
                 getattr(writer, name)(*arguments)
             if process in self.killed:
@@ -109,14 +123,33 @@ def expected(script: Script) -> dict[str, Any]:
         newer = [
             other_at
             for (other, later), other_at in first.items()
-            if other == who and later[0] == key[0] and later[1] > key[1] and topics[later] == topics[key]
+            if other == who
+            and later[0] == key[0]
+            and later[1] > key[1]
+            and topics[later] == topics[key]
         ]
-        late = key in counted and not who.startswith("$share/") and any(at > other for other in newer)
+        late = (
+            key in counted and not who.startswith("$share/") and any(at > other for other in newer)
+        )
         figures["disordered"] += late
     delays = sorted(max(at - sent[key][0], 0) for (who, key), at in first.items() if key in counted)
     figures["early"] = sum(at < sent[key][0] for (who, key), at in first.items() if key in counted)
-    figures |= {"published": len(counted), "accepted": len(counted & answered), "delivered": len(delays)}
-    _losses(figures, spells, first, counted, answered, sent, topics, vague, "subscribers" in script.killed)
+    figures |= {
+        "published": len(counted),
+        "accepted": len(counted & answered),
+        "delivered": len(delays),
+    }
+    _losses(
+        figures,
+        spells,
+        first,
+        counted,
+        answered,
+        sent,
+        topics,
+        vague,
+        "subscribers" in script.killed,
+    )
     if delays:
         figures["delay_mean_ms"] = sum(delays) / len(delays) / 1e6
         figures["delay_max_ms"] = delays[-1] / 1e6
@@ -133,7 +166,11 @@ def _spells(script: Script) -> list[Spell]:
         if name == "subscribed":
             at, client, broker, filter, _qos = arguments
             mine = (client, broker, filter)
-            ends = [a[0] for n, a in script.subscribers if n == "unsubscribed" and a[1:4] == mine and a[0] > at]
+            ends = [
+                a[0]
+                for n, a in script.subscribers
+                if n == "unsubscribed" and a[1:4] == mine and a[0] > at
+            ]
             found.append((client, filter, at, min(ends, default=math.inf)))
     return found
 
@@ -144,8 +181,11 @@ def _receiver(spell: Spell) -> tuple[str, str]:
     return (spell[1], share[1]) if share else (spell[0], spell[1])
 
 
-def _receivers(spells: list[Spell], topics: set[str]) -> tuple[dict[tuple[str, str], list[str]], set[tuple[str, str]]]:
-    """By client and topic, for whom messages come: the client itself first; and receivers and topics that nothing tells apart."""
+def _receivers(
+    spells: list[Spell], topics: set[str]
+) -> tuple[dict[tuple[str, str], list[str]], set[tuple[str, str]]]:
+    """By client and topic, for whom messages come: the client itself first; and receivers and
+    topics that nothing tells apart."""
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
     for spell in spells:
         who, plain = _receiver(spell)
@@ -156,7 +196,10 @@ def _receivers(spells: list[Spell], topics: set[str]) -> tuple[dict[tuple[str, s
     for (client, topic), all_of in found.items():
         if len(all_of - {client}) > 1:
             vague |= {(who, topic) for who in all_of}
-    return {key: sorted(all_of, key=lambda who: (who.startswith("$share/"), who)) for key, all_of in found.items()}, vague
+    return {
+        key: sorted(all_of, key=lambda who: (who.startswith("$share/"), who))
+        for key, all_of in found.items()
+    }, vague
 
 
 def _gaps(spells: list[Spell], who: str, topic: str) -> list[tuple[float, float]]:
@@ -169,14 +212,25 @@ def _gaps(spells: list[Spell], who: str, topic: str) -> list[tuple[float, float]
     for each in mine.values():
         for lost in {until for _, until in each if until < math.inf}:
             if not any(since <= lost < until for since, until in each):
-                result.append((lost, min((since for since, _ in each if since > lost), default=math.inf)))
+                result.append(
+                    (lost, min((since for since, _ in each if since > lost), default=math.inf))
+                )
     return result
 
 
 def _losses(
-    figures: Any, spells: Any, first: Any, counted: Any, answered: Any, sent: Any, topics: Any, vague: Any, killed: bool
+    figures: Any,
+    spells: Any,
+    first: Any,
+    counted: Any,
+    answered: Any,
+    sent: Any,
+    topics: Any,
+    vague: Any,
+    killed: bool,
 ) -> None:
-    """Compare what should have come with what did. vague: receivers and topics; killed: whoever noted deliveries."""
+    """Compare what should have come with what did. vague: receivers and topics; killed: whoever
+    noted deliveries."""
     if not spells:
         return
     due = set()
@@ -188,10 +242,15 @@ def _losses(
                 due.add((who, key))
     figures["unexpected"] = sum(key in counted and (who, key) not in due for who, key in first)
     for who, key in sorted(due - first.keys()):
-        if any(lost - UNSURE <= sent[key][0] <= back + UNSURE for lost, back in _gaps(spells, who, topics[key])):
+        if any(
+            lost - UNSURE <= sent[key][0] <= back + UNSURE
+            for lost, back in _gaps(spells, who, topics[key])
+        ):
             due.discard((who, key))
     figures["expected"] = len(due)
     missing = due - first.keys()
-    known = set() if killed else {(who, key) for who, key in missing if (who, topics[key]) not in vague}
+    known = (
+        set() if killed else {(who, key) for who, key in missing if (who, topics[key]) not in vague}
+    )
     figures["lost"], figures["unknown"] = len(known), len(missing - known)
     figures["lost_accepted"] = sum(key in answered for _, key in known)

@@ -1,4 +1,5 @@
-"""Packets beside their bytes, and bytes that are not packets, written by hand from the specifications."""
+"""Packets beside their bytes, and bytes that are not packets, written by hand from the
+specifications."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ _WILL_PROPERTIES = {
     P.CORRELATION_DATA: b"\x01\x02",
     P.USER_PROPERTY: [("k", "v")],
 }
-# (name, versions, packet, bytes): encodes to exactly these bytes, and these bytes decode to exactly this packet.
+# (name, versions, packet, bytes): encodes to exactly these bytes, and these bytes decode to exactly
+# this packet.
 GOLDEN: list[tuple[str, tuple[int, ...], Packet, bytes]] = [
     (
         "connect 3.1",
@@ -65,7 +67,8 @@ GOLDEN: list[tuple[str, tuple[int, ...], Packet, bytes]] = [
         "connect 3.1.1, everything",
         (V311,),
         Connect("MQTT", 4, False, 65535, "c", "us", b"\xff\x00", Will("w/t", b"bye", 2, True)),
-        b"\x10\x1f\x00\x04MQTT\x04\xf4\xff\xff\x00\x01c\x00\x03w/t\x00\x03bye\x00\x02us\x00\x02\xff\x00",
+        b"\x10\x1f\x00\x04MQTT\x04\xf4\xff\xff\x00\x01c"
+        b"\x00\x03w/t\x00\x03bye\x00\x02us\x00\x02\xff\x00",
     ),
     (
         "connect 3.1.1 bridge",
@@ -128,7 +131,8 @@ GOLDEN: list[tuple[str, tuple[int, ...], Packet, bytes]] = [
         b"\x2a\x11\x00\x00\x0e\x10\x21\x00\x14\x27\x00\x01\x00\x00\x22\x00\x0a\x19\x01\x17\x00"
         b"\x26\x00\x01a\x00\x011\x26\x00\x01a\x00\x012\x15\x00\x01M\x16\x00\x01\x00"
         b"\x00\x02id"
-        b"\x20\x18\x00\x00\x00\x05\x01\x01\x02\x00\x00\x00\x3c\x03\x00\x01t\x08\x00\x01r\x09\x00\x02\x01\x02"
+        b"\x20\x18\x00\x00\x00\x05\x01\x01\x02\x00\x00\x00\x3c"
+        b"\x03\x00\x01t\x08\x00\x01r\x09\x00\x02\x01\x02"
         b"\x26\x00\x01k\x00\x01v"
         b"\x00\x01w"
         b"\x00\x04gone"
@@ -167,18 +171,40 @@ GOLDEN: list[tuple[str, tuple[int, ...], Packet, bytes]] = [
             },
         ),
         b"\x20\x3f\x00\x00\x3c"
-        b"\x11\xff\xff\xff\xff\x21\x00\x01\x24\x01\x25\x00\x27\x00\x00\x00\x01\x12\x00\x02x1\x22\x00\x00"
-        b"\x1f\x00\x02\xc3\xa9\x26\x00\x00\x00\x00\x28\x00\x29\x01\x2a\x00\x13\x01\x00\x1a\x00\x02ri\x1c\x00\x01s"
+        b"\x11\xff\xff\xff\xff\x21\x00\x01\x24\x01\x25\x00\x27\x00\x00\x00\x01"
+        b"\x12\x00\x02x1\x22\x00\x00"
+        b"\x1f\x00\x02\xc3\xa9\x26\x00\x00\x00\x00\x28\x00\x29\x01\x2a\x00\x13\x01\x00"
+        b"\x1a\x00\x02ri\x1c\x00\x01s"
         b"\x15\x00\x01M\x16\x00\x00",
     ),
     ("publish QoS 0", OLD, Publish("a/b", b"hi"), b"\x30\x07\x00\x03a/bhi"),
     ("publish empty payload, retained", OLD, Publish("a", b"", 0, True), b"\x31\x03\x00\x01a"),
-    ("publish QoS 1", OLD, Publish("a/b", b"hi", 1, packet_id=10), b"\x32\x09\x00\x03a/b\x00\x0ahi"),
-    ("publish all flags", OLD, Publish("a", b"x", 2, True, True, 0xFFFF), b"\x3d\x06\x00\x01a\xff\xffx"),
-    ("publish topic of two bytes a letter", OLD, Publish("\u00e9", b""), b"\x30\x04\x00\x02\xc3\xa9"),
+    (
+        "publish QoS 1",
+        OLD,
+        Publish("a/b", b"hi", 1, packet_id=10),
+        b"\x32\x09\x00\x03a/b\x00\x0ahi",
+    ),
+    (
+        "publish all flags",
+        OLD,
+        Publish("a", b"x", 2, True, True, 0xFFFF),
+        b"\x3d\x06\x00\x01a\xff\xffx",
+    ),
+    (
+        "publish topic of two bytes a letter",
+        OLD,
+        Publish("\u00e9", b""),
+        b"\x30\x04\x00\x02\xc3\xa9",
+    ),
     ("publish topic with BOM", OLD, Publish("\ufeffa", b""), b"\x30\x06\x00\x04\xef\xbb\xbfa"),
     ("publish of 128 bytes", OLD, Publish("a", b"x" * 125), b"\x30\x80\x01\x00\x01a" + b"x" * 125),
-    ("publish of 16384 bytes", OLD, Publish("a", b"x" * 16381), b"\x30\x80\x80\x01\x00\x01a" + b"x" * 16381),
+    (
+        "publish of 16384 bytes",
+        OLD,
+        Publish("a", b"x" * 16381),
+        b"\x30\x80\x80\x01\x00\x01a" + b"x" * 16381,
+    ),
     (
         "publish of 2097152 bytes",
         OLD,
@@ -186,7 +212,12 @@ GOLDEN: list[tuple[str, tuple[int, ...], Packet, bytes]] = [
         b"\x30\x80\x80\x80\x01\x00\x01a" + b"x" * 2097149,
     ),
     ("publish 5 QoS 0", (V5,), Publish("a/b", b"hi"), b"\x30\x08\x00\x03a/b\x00hi"),
-    ("publish 5 QoS 2", (V5,), Publish("a", b"", 2, False, True, 1), b"\x3c\x06\x00\x01a\x00\x01\x00"),
+    (
+        "publish 5 QoS 2",
+        (V5,),
+        Publish("a", b"", 2, False, True, 1),
+        b"\x3c\x06\x00\x01a\x00\x01\x00",
+    ),
     (
         "publish 5 alias instead of topic",
         (V5,),
@@ -212,7 +243,8 @@ GOLDEN: list[tuple[str, tuple[int, ...], Packet, bytes]] = [
         ),
         b"\x30\x35\x00\x01t\x30"
         b"\x01\x00\x02\x00\x00\x00\x01\x23\x00\x01\x08\x00\x03r/1\x09\x00\x02\x00\xff"
-        b"\x26\x00\x01b\x00\x012\x26\x00\x01a\x00\x011\x0b\x01\x0b\x80\x01\x0b\xff\xff\xff\x7f\x03\x00\x00!",
+        b"\x26\x00\x01b\x00\x012\x26\x00\x01a\x00\x011"
+        b"\x0b\x01\x0b\x80\x01\x0b\xff\xff\xff\x7f\x03\x00\x00!",
     ),
     ("puback", ALL, Puback(1), b"\x40\x02\x00\x01"),
     ("pubrec", ALL, Pubrec(258), b"\x50\x02\x01\x02"),
@@ -260,7 +292,10 @@ GOLDEN: list[tuple[str, tuple[int, ...], Packet, bytes]] = [
         (V5,),
         Subscribe(
             10,
-            [SubscriptionRequest("a", 2, True, True, 2), SubscriptionRequest("$share/g/a", 1, False, True, 1)],
+            [
+                SubscriptionRequest("a", 2, True, True, 2),
+                SubscriptionRequest("$share/g/a", 1, False, True, 1),
+            ],
             {P.SUBSCRIPTION_IDENTIFIER: [200], P.USER_PROPERTY: [("k", "")]},
         ),
         b"\x82\x1d\x00\x0a\x09\x0b\xc8\x01\x26\x00\x01k\x00\x00\x00\x01a\x2e\x00\x0a$share/g/a\x19",
@@ -329,7 +364,9 @@ def _framed(first: int, body: bytes) -> bytes:
 
 
 def _subscribe(topic_filter: bytes, options: int = 0) -> bytes:
-    return _framed(0x82, b"\x00\x01" + len(topic_filter).to_bytes(2, "big") + topic_filter + bytes((options,)))
+    return _framed(
+        0x82, b"\x00\x01" + len(topic_filter).to_bytes(2, "big") + topic_filter + bytes((options,))
+    )
 
 
 # (name, versions, bytes, packet): accepted though not what the encoder writes.
@@ -349,10 +386,30 @@ LENIENT: list[tuple[str, tuple[int, ...], bytes, Packet]] = [
     ),
     # Ill-formed filters are not for the decoder to refuse.
     *(
-        (f"subscribe to {name!r}", OLD, _subscribe(name.encode()), Subscribe(1, [SubscriptionRequest(name, 0)]))
-        for name in ("", "a#", "a/#/b", "+a", "$share/", "$share/g", "$share//a", "$share/+/a", "$share/g/a#")
+        (
+            f"subscribe to {name!r}",
+            OLD,
+            _subscribe(name.encode()),
+            Subscribe(1, [SubscriptionRequest(name, 0)]),
+        )
+        for name in (
+            "",
+            "a#",
+            "a/#/b",
+            "+a",
+            "$share/",
+            "$share/g",
+            "$share//a",
+            "$share/+/a",
+            "$share/g/a#",
+        )
     ),
-    ("unsubscribe from an ill-formed filter", OLD, b"\xa2\x06\x00\x01\x00\x02a#", Unsubscribe(1, ["a#"])),
+    (
+        "unsubscribe from an ill-formed filter",
+        OLD,
+        b"\xa2\x06\x00\x01\x00\x02a#",
+        Unsubscribe(1, ["a#"]),
+    ),
     ("unsubscribe sent again in 3.1", (V31,), b"\xaa\x05\x00\x01\x00\x01a", Unsubscribe(1, ["a"])),
     ("connack with a reserved byte in 3.1", (V31,), b"\x20\x02\x01\x00", Connack(False, 0)),
     (
@@ -389,7 +446,9 @@ def _publish5(properties: bytes, topic: bytes = b"\x00\x01a") -> bytes:
 
 
 def _connect5(properties: bytes) -> bytes:
-    return _framed(0x10, _C5 + b"\x02\x00\x00" + bytes((len(properties),)) + properties + b"\x00\x00")
+    return _framed(
+        0x10, _C5 + b"\x02\x00\x00" + bytes((len(properties),)) + properties + b"\x00\x00"
+    )
 
 
 # (name, versions, bytes, reason)
@@ -399,7 +458,12 @@ BAD: list[tuple[str, tuple[int, ...], bytes, ReasonCode]] = [
     ("auth before 5", OLD, b"\xf0\x00", _R.MALFORMED_PACKET),
     ("remaining length of five bytes", ALL, b"\x30\x80\x80\x80\x80\x01", _R.MALFORMED_PACKET),
     *(
-        (f"reserved flags of {first:02x}", ALL, bytes((first | flags, 2, 0, 1)), _R.MALFORMED_PACKET)
+        (
+            f"reserved flags of {first:02x}",
+            ALL,
+            bytes((first | flags, 2, 0, 1)),
+            _R.MALFORMED_PACKET,
+        )
         for first in (0x10, 0x20, 0x40, 0x50, 0x70, 0x90, 0xB0, 0xC0, 0xD0, 0xE0, 0xF0)
         for flags in (1, 2, 4, 8)
     ),
@@ -423,27 +487,92 @@ BAD: list[tuple[str, tuple[int, ...], bytes, ReasonCode]] = [
         _R.UNSUPPORTED_PROTOCOL_VERSION,
     ),
     *(
-        (f"connect MQTT version {v:#x}", ALL, b"\x10\x07\x00\x04MQTT" + bytes((v,)), _R.UNSUPPORTED_PROTOCOL_VERSION)
+        (
+            f"connect MQTT version {v:#x}",
+            ALL,
+            b"\x10\x07\x00\x04MQTT" + bytes((v,)),
+            _R.UNSUPPORTED_PROTOCOL_VERSION,
+        )
         for v in (0, 3, 6, 0x80, 0x83, 0x86, 0xFF)
     ),
-    ("connect MQIsdp version 4", ALL, b"\x10\x09\x00\x06MQIsdp\x04", _R.UNSUPPORTED_PROTOCOL_VERSION),
-    ("connect reserved flag", ALL, _framed(0x10, _C4 + b"\x03\x00\x00\x00\x00"), _R.MALFORMED_PACKET),
-    ("connect reserved flag in 5", ALL, _framed(0x10, _C5 + b"\x03\x00\x00\x00\x00\x00"), _R.MALFORMED_PACKET),
-    ("connect will QoS 3", ALL, _framed(0x10, _C4 + b"\x1c\x00\x00\x00\x00\x00\x01w\x00\x00"), _R.MALFORMED_PACKET),
-    ("connect will QoS without will", ALL, _framed(0x10, _C4 + b"\x0a\x00\x00\x00\x00"), _R.MALFORMED_PACKET),
-    ("connect will retain without will", ALL, _framed(0x10, _C4 + b"\x22\x00\x00\x00\x00"), _R.MALFORMED_PACKET),
-    ("connect will missing", ALL, _framed(0x10, _C4 + b"\x06\x00\x00\x00\x00"), _R.MALFORMED_PACKET),
-    ("connect will message missing", ALL, _framed(0x10, _C4 + b"\x06\x00\x00\x00\x00\x00\x01w"), _R.MALFORMED_PACKET),
+    (
+        "connect MQIsdp version 4",
+        ALL,
+        b"\x10\x09\x00\x06MQIsdp\x04",
+        _R.UNSUPPORTED_PROTOCOL_VERSION,
+    ),
+    (
+        "connect reserved flag",
+        ALL,
+        _framed(0x10, _C4 + b"\x03\x00\x00\x00\x00"),
+        _R.MALFORMED_PACKET,
+    ),
+    (
+        "connect reserved flag in 5",
+        ALL,
+        _framed(0x10, _C5 + b"\x03\x00\x00\x00\x00\x00"),
+        _R.MALFORMED_PACKET,
+    ),
+    (
+        "connect will QoS 3",
+        ALL,
+        _framed(0x10, _C4 + b"\x1c\x00\x00\x00\x00\x00\x01w\x00\x00"),
+        _R.MALFORMED_PACKET,
+    ),
+    (
+        "connect will QoS without will",
+        ALL,
+        _framed(0x10, _C4 + b"\x0a\x00\x00\x00\x00"),
+        _R.MALFORMED_PACKET,
+    ),
+    (
+        "connect will retain without will",
+        ALL,
+        _framed(0x10, _C4 + b"\x22\x00\x00\x00\x00"),
+        _R.MALFORMED_PACKET,
+    ),
+    (
+        "connect will missing",
+        ALL,
+        _framed(0x10, _C4 + b"\x06\x00\x00\x00\x00"),
+        _R.MALFORMED_PACKET,
+    ),
+    (
+        "connect will message missing",
+        ALL,
+        _framed(0x10, _C4 + b"\x06\x00\x00\x00\x00\x00\x01w"),
+        _R.MALFORMED_PACKET,
+    ),
     (
         "connect will topic with wildcard",
         ALL,
         _framed(0x10, _C4 + b"\x06\x00\x00\x00\x00\x00\x01#\x00\x00"),
         _R.TOPIC_NAME_INVALID,
     ),
-    ("connect password alone", ALL, _framed(0x10, _C4 + b"\x42\x00\x00\x00\x00\x00\x01p"), _R.PROTOCOL_ERROR),
-    ("connect user name missing", ALL, _framed(0x10, _C4 + b"\x82\x00\x00\x00\x00"), _R.MALFORMED_PACKET),
-    ("connect trailing byte", ALL, _framed(0x10, _C4 + b"\x02\x00\x00\x00\x00\x00"), _R.MALFORMED_PACKET),
-    ("connect client id ill-formed", ALL, _framed(0x10, _C4 + b"\x02\x00\x00\x00\x01\xff"), _R.MALFORMED_PACKET),
+    (
+        "connect password alone",
+        ALL,
+        _framed(0x10, _C4 + b"\x42\x00\x00\x00\x00\x00\x01p"),
+        _R.PROTOCOL_ERROR,
+    ),
+    (
+        "connect user name missing",
+        ALL,
+        _framed(0x10, _C4 + b"\x82\x00\x00\x00\x00"),
+        _R.MALFORMED_PACKET,
+    ),
+    (
+        "connect trailing byte",
+        ALL,
+        _framed(0x10, _C4 + b"\x02\x00\x00\x00\x00\x00"),
+        _R.MALFORMED_PACKET,
+    ),
+    (
+        "connect client id ill-formed",
+        ALL,
+        _framed(0x10, _C4 + b"\x02\x00\x00\x00\x01\xff"),
+        _R.MALFORMED_PACKET,
+    ),
     (
         "connect 5 will property in connect",
         ALL,
@@ -460,7 +589,12 @@ BAD: list[tuple[str, tuple[int, ...], bytes, ReasonCode]] = [
     ("connect 5 maximum packet size 0", ALL, _connect5(b"\x27\x00\x00\x00\x00"), _R.PROTOCOL_ERROR),
     ("connect 5 request problem information 2", ALL, _connect5(b"\x17\x02"), _R.PROTOCOL_ERROR),
     ("connect 5 request response information 2", ALL, _connect5(b"\x19\x02"), _R.PROTOCOL_ERROR),
-    ("connect 5 session expiry twice", ALL, _connect5(b"\x11\x00\x00\x00\x01\x11\x00\x00\x00\x01"), _R.PROTOCOL_ERROR),
+    (
+        "connect 5 session expiry twice",
+        ALL,
+        _connect5(b"\x11\x00\x00\x00\x01\x11\x00\x00\x00\x01"),
+        _R.PROTOCOL_ERROR,
+    ),
     ("connect 5 authentication data alone", ALL, _connect5(b"\x16\x00\x00"), _R.PROTOCOL_ERROR),
     # CONNACK
     ("connack short", ALL, b"\x20\x01\x00", _R.MALFORMED_PACKET),
@@ -485,30 +619,90 @@ BAD: list[tuple[str, tuple[int, ...], bytes, ReasonCode]] = [
     ("publish without packet id", ALL, b"\x32\x04\x00\x01a\x00", _R.MALFORMED_PACKET),
     ("publish packet id 0", ALL, b"\x32\x06\x00\x01a\x00\x00\x00", _R.PROTOCOL_ERROR),
     ("publish empty topic", ALL, b"\x30\x03\x00\x00\x00", _R.PROTOCOL_ERROR),
-    ("publish empty topic, properties but no alias", (V5,), _publish5(b"\x01\x00", b"\x00\x00"), _R.PROTOCOL_ERROR),
+    (
+        "publish empty topic, properties but no alias",
+        (V5,),
+        _publish5(b"\x01\x00", b"\x00\x00"),
+        _R.PROTOCOL_ERROR,
+    ),
     *(
-        (f"publish to {topic!r}", ALL, _framed(0x30, b"\x00\x03" + topic + b"\x00"), _R.TOPIC_NAME_INVALID)
+        (
+            f"publish to {topic!r}",
+            ALL,
+            _framed(0x30, b"\x00\x03" + topic + b"\x00"),
+            _R.TOPIC_NAME_INVALID,
+        )
         for topic in (b"a/+", b"a/#", b"a#b", b"+++")
     ),
     *(
-        (f"publish to {topic!r}", ALL, _framed(0x30, b"\x00\x03" + topic + b"\x00"), _R.MALFORMED_PACKET)
+        (
+            f"publish to {topic!r}",
+            ALL,
+            _framed(0x30, b"\x00\x03" + topic + b"\x00"),
+            _R.MALFORMED_PACKET,
+        )
         for topic in (b"a\0b", b"\xed\xa0\x80", b"ab\xff", b"ab\xc3", b"\xc0\x80a", b"\xe0\x80\x80")
     ),
     ("publish without property length", (V5,), b"\x30\x03\x00\x01a", _R.MALFORMED_PACKET),
-    ("publish property length beyond the packet", (V5,), b"\x30\x05\x00\x01a\x02\x01", _R.MALFORMED_PACKET),
+    (
+        "publish property length beyond the packet",
+        (V5,),
+        b"\x30\x05\x00\x01a\x02\x01",
+        _R.MALFORMED_PACKET,
+    ),
     ("publish property length truncated", (V5,), b"\x30\x04\x00\x01a\x80", _R.MALFORMED_PACKET),
-    ("publish property length padded", (V5,), b"\x30\x07\x00\x01a\x82\x00\x01\x00", _R.MALFORMED_PACKET),
-    ("publish property length of five bytes", (V5,), b"\x30\x08\x00\x01a\x80\x80\x80\x80\x00", _R.MALFORMED_PACKET),
+    (
+        "publish property length padded",
+        (V5,),
+        b"\x30\x07\x00\x01a\x82\x00\x01\x00",
+        _R.MALFORMED_PACKET,
+    ),
+    (
+        "publish property length of five bytes",
+        (V5,),
+        b"\x30\x08\x00\x01a\x80\x80\x80\x80\x00",
+        _R.MALFORMED_PACKET,
+    ),
     *(
-        (f"publish property {ident:02x}", (V5,), _publish5(bytes((ident, 0, 0, 0, 0))), _R.MALFORMED_PACKET)
+        (
+            f"publish property {ident:02x}",
+            (V5,),
+            _publish5(bytes((ident, 0, 0, 0, 0))),
+            _R.MALFORMED_PACKET,
+        )
         for ident in (0x00, 0x04, 0x11, 0x18, 0x1F, 0x21, 0x27, 0x2B, 0x7F, 0x80, 0xFF)
     ),
-    ("publish property across its area", (V5,), b"\x30\x06\x00\x01a\x01\x01\x00", _R.MALFORMED_PACKET),
-    ("publish four-byte property truncated", (V5,), _publish5(b"\x02\x00\x00\x00"), _R.MALFORMED_PACKET),
+    (
+        "publish property across its area",
+        (V5,),
+        b"\x30\x06\x00\x01a\x01\x01\x00",
+        _R.MALFORMED_PACKET,
+    ),
+    (
+        "publish four-byte property truncated",
+        (V5,),
+        _publish5(b"\x02\x00\x00\x00"),
+        _R.MALFORMED_PACKET,
+    ),
     ("publish string property truncated", (V5,), _publish5(b"\x03\x00\x02a"), _R.MALFORMED_PACKET),
-    ("publish string property ill-formed", (V5,), _publish5(b"\x03\x00\x01\xff"), _R.MALFORMED_PACKET),
-    ("publish string property with NUL", (V5,), _publish5(b"\x03\x00\x01\x00"), _R.MALFORMED_PACKET),
-    ("publish user property without value", (V5,), _publish5(b"\x26\x00\x01a"), _R.MALFORMED_PACKET),
+    (
+        "publish string property ill-formed",
+        (V5,),
+        _publish5(b"\x03\x00\x01\xff"),
+        _R.MALFORMED_PACKET,
+    ),
+    (
+        "publish string property with NUL",
+        (V5,),
+        _publish5(b"\x03\x00\x01\x00"),
+        _R.MALFORMED_PACKET,
+    ),
+    (
+        "publish user property without value",
+        (V5,),
+        _publish5(b"\x26\x00\x01a"),
+        _R.MALFORMED_PACKET,
+    ),
     (
         "publish user property with surrogate",
         (V5,),
@@ -520,23 +714,51 @@ BAD: list[tuple[str, tuple[int, ...], bytes, ReasonCode]] = [
     ("publish topic alias 0", (V5,), _publish5(b"\x23\x00\x00"), _R.TOPIC_ALIAS_INVALID),
     ("publish topic alias twice", (V5,), _publish5(b"\x23\x00\x01\x23\x00\x01"), _R.PROTOCOL_ERROR),
     ("publish subscription identifier 0", (V5,), _publish5(b"\x0b\x00"), _R.PROTOCOL_ERROR),
-    ("publish subscription identifier padded", (V5,), _publish5(b"\x0b\x81\x00"), _R.MALFORMED_PACKET),
-    ("publish response topic with wildcard", (V5,), _publish5(b"\x08\x00\x01+"), _R.TOPIC_NAME_INVALID),
+    (
+        "publish subscription identifier padded",
+        (V5,),
+        _publish5(b"\x0b\x81\x00"),
+        _R.MALFORMED_PACKET,
+    ),
+    (
+        "publish response topic with wildcard",
+        (V5,),
+        _publish5(b"\x08\x00\x01+"),
+        _R.TOPIC_NAME_INVALID,
+    ),
     ("publish response topic empty", (V5,), _publish5(b"\x08\x00\x00"), _R.TOPIC_NAME_INVALID),
     # PUBACK and its like
     *(
         (f"{first:02x} packet id 0", ALL, bytes((first, 2, 0, 0)), _R.PROTOCOL_ERROR)
         for first in (0x40, 0x50, 0x62, 0x70)
     ),
-    *((f"{first:02x} short", ALL, bytes((first, 1, 1)), _R.MALFORMED_PACKET) for first in (0x40, 0x50, 0x62, 0x70)),
-    *((f"{first:02x} empty", ALL, bytes((first, 0)), _R.MALFORMED_PACKET) for first in (0x40, 0x50, 0x62, 0x70)),
+    *(
+        (f"{first:02x} short", ALL, bytes((first, 1, 1)), _R.MALFORMED_PACKET)
+        for first in (0x40, 0x50, 0x62, 0x70)
+    ),
+    *(
+        (f"{first:02x} empty", ALL, bytes((first, 0)), _R.MALFORMED_PACKET)
+        for first in (0x40, 0x50, 0x62, 0x70)
+    ),
     *(
         (f"{first:02x} reason", OLD, bytes((first, 3, 0, 1, 0)), _R.MALFORMED_PACKET)
         for first in (0x40, 0x50, 0x62, 0x70)
     ),
     *(
-        (f"{first:02x} reason {reason:02x}", (V5,), bytes((first, 3, 0, 1, reason)), _R.PROTOCOL_ERROR)
-        for first, reason in ((0x40, 1), (0x40, 0x92), (0x50, 0x81), (0x62, 0x10), (0x62, 0x80), (0x70, 0x91))
+        (
+            f"{first:02x} reason {reason:02x}",
+            (V5,),
+            bytes((first, 3, 0, 1, reason)),
+            _R.PROTOCOL_ERROR,
+        )
+        for first, reason in (
+            (0x40, 1),
+            (0x40, 0x92),
+            (0x50, 0x81),
+            (0x62, 0x10),
+            (0x62, 0x80),
+            (0x70, 0x91),
+        )
     ),
     ("puback trailing byte", (V5,), b"\x40\x05\x00\x01\x00\x00\x00", _R.MALFORMED_PACKET),
     ("puback message property", (V5,), b"\x40\x06\x00\x01\x00\x02\x01\x00", _R.MALFORMED_PACKET),
@@ -548,7 +770,12 @@ BAD: list[tuple[str, tuple[int, ...], bytes, ReasonCode]] = [
     ("subscribe QoS 3", OLD, _subscribe(b"a", 3), _R.MALFORMED_PACKET),
     ("subscribe reserved bits", OLD, _subscribe(b"a", 4), _R.MALFORMED_PACKET),
     *(
-        (f"subscribe 5 options {options:02x}", (V5,), b"\x82\x07\x00\x01\x00\x00\x01a" + bytes((options,)), reason)
+        (
+            f"subscribe 5 options {options:02x}",
+            (V5,),
+            b"\x82\x07\x00\x01\x00\x00\x01a" + bytes((options,)),
+            reason,
+        )
         for options, reason in (
             (0x03, _R.PROTOCOL_ERROR),
             (0x30, _R.PROTOCOL_ERROR),

@@ -1,8 +1,9 @@
-"""Answers to brokers that ask for what they lack of the messages published here (`gap_recovery`): from the replay log, and
-first from its tail on the disk, for who was away (docs/decisions/0031).
+"""Answers to brokers that ask for what they lack of the messages published here (`gap_recovery`):
+from the replay log, and first from its tail on the disk, for who was away (docs/decisions/0031).
 
-What the tail has is older than what the log has. It comes a frame at a time: whoever asks goes on asking, behind what that
-brought, until the log has the rest. While a frame is read, further questions of the same broker wait: it asks again.
+What the tail has is older than what the log has. It comes a frame at a time: whoever asks goes on
+asking, behind what that brought, until the log has the rest. While a frame is read, further
+questions of the same broker wait: it asks again.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ CHUNK = 256 * 1024
 """bytes of messages for which one is asked at a time."""
 
 LOOKS = 25_000
-"""messages of which it is looked whether they are wanted, at a time: some 15 ms. The asker goes on behind them."""
+"""messages of which it is looked whether they are wanted, at a time: some 15 ms. The asker goes on
+behind them."""
 
 SMALL = 8 * 1024
-"""bytes of messages in an ANSWER, which takes only live links. More come as PIECEs, over any, and are asked on: what they fill
-(the queue of a slow link, so that it leaves the live stream) must not stop them."""
+"""bytes of messages in an ANSWER, which takes only live links. More come as PIECEs, over any, and
+are asked on: what they fill (the queue of a slow link, so that it leaves the live stream) must not
+stop them."""
 
 READ_COST = 5.0
 """Units of work (limits.LINK_REQUESTS) of a question for which the disk is read."""
@@ -65,7 +68,8 @@ class Answers:
         self._node = node
         self._federation = federation
         self._budget = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, node.now)
-        self._reading: set[tuple[bytes, bytes]] = set()  # brokers and origins for which the tail is being read
+        # Brokers and origins for which the tail is being read.
+        self._reading: set[tuple[bytes, bytes]] = set()
         federation.listings.receive(ASK, self._ask_received)
 
     def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
@@ -81,7 +85,8 @@ class Answers:
         directory = federation.listings.directory
         if directory.via(sender) is None or directory.state(sender) < state:
             return  # what it wants by now is not known, or not used, here; it asks again
-        self._budget.earn(now, max(1, len(federation.links)))  # as much as all neighbours may ask for
+        # As much as all neighbours may ask for.
+        self._budget.earn(now, max(1, len(federation.links)))
         if self._budget.left < 0:  # it asks again
             federation.count("routed_dropped")
             return
@@ -95,7 +100,9 @@ class Answers:
             self._reading.add((sender, key))
             self._budget.left -= READ_COST
             part = frame.parts[sender, key]
-            federation.absents.tail.read(frame, lambda entries: self._from_tail(asked, entries, part))
+            federation.absents.tail.read(
+                frame, lambda entries: self._from_tail(asked, entries, part)
+            )
 
     def _from_log(self, asked: Asked, now: float) -> None:
         federation = self._federation
@@ -122,8 +129,9 @@ class Answers:
         self._send(asked, numbers, parts, top, now, more=more, gone=gone)
 
     def _logged(self, asked: Asked, now: float) -> tuple[int, Iterable[Entry]]:
-        """Return up to which number what is asked for has left the log, and what is there. Of this life of ours no more of the
-        log is looked at than an answer takes: who lacks all of it asks a hundred times."""
+        """Return up to which number what is asked for has left the log, and what is there. Of this
+        life of ours no more of the log is looked at than an answer takes: who lacks all of it asks
+        a hundred times."""
         relay = self._federation.relay
         horizon = now - limits.LOG_AGE
         if not asked.lacks:
@@ -133,11 +141,15 @@ class Answers:
             left = intersect(asked.lacks, [(1, first - 1)]) if first > 1 else []
             return left[-1][1] if left else 0, relay.log.own(asked.key, asked.lacks, horizon)
         found = relay.log.those({asked.key: asked.lacks}, horizon)
-        left = subtract(asked.lacks, merge([(entry.sequence, entry.sequence + entry.count - 1) for entry in found]))
+        left = subtract(
+            asked.lacks,
+            merge([(entry.sequence, entry.sequence + entry.count - 1) for entry in found]),
+        )
         return left[-1][1] if left else 0, found
 
     def _from_tail(self, asked: Asked, entries: list[Entry] | None, part: Part) -> None:
-        """Answer with a frame of the tail, up to its last number. None: it cannot be read any more, and is asked for again."""
+        """Answer with a frame of the tail, up to its last number. None: it cannot be read any more,
+        and is asked for again."""
         self._reading.discard((asked.sender, asked.key))
         now, federation = self._node.now, self._federation
         if entries is None or asked.key not in federation.relay.ours:
@@ -150,13 +162,17 @@ class Answers:
         for entry in filter(self._wants(asked, now, named_too=True), parts):
             data.append(current(entry, now))
             self._node.counters.tail_replayed += entry.count
-        # What is before all that is in the tail may be on its way; what is missing in between was not wanted.
-        begins = part.first > 1 and part.first == federation.absents.tail.begins(asked.sender, asked.key)
+        # What is before all that is in the tail may be on its way; what is missing in between was
+        # not wanted.
+        begins = part.first > 1 and part.first == federation.absents.tail.begins(
+            asked.sender, asked.key
+        )
         left = intersect(asked.lacks, [(1, part.first - 1)]) if begins else []
         self._send(asked, numbers, data, part.last, now, more=True, gone=left[-1][1] if left else 0)
 
     def _wants(self, asked: Asked, now: float, *, named_too: bool) -> Callable[[Entry], bool]:
-        """Return what tells whether the sender wants an entry. `named_too`: some may be for members of shared subscriptions."""
+        """Return what tells whether the sender wants an entry. `named_too`: some may be for members
+        of shared subscriptions."""
         wanted = self._federation.interest.wanted_by(asked.sender)
 
         def wants(entry: Entry) -> bool:
@@ -167,9 +183,18 @@ class Answers:
         return wants
 
     def _send(
-        self, asked: Asked, numbers: list[int], parts: list[bytes], top: int, now: float, *, more: bool, gone: int = 0
+        self,
+        asked: Asked,
+        numbers: list[int],
+        parts: list[bytes],
+        top: int,
+        now: float,
+        *,
+        more: bool,
+        gone: int = 0,
     ) -> None:
-        """Send an answer. `more`: it is asked on behind `top`; `gone`: what has left the log ends here, and may be on its way."""
+        """Send an answer. `more`: it is asked on behind `top`; `gone`: what has left the log ends
+        here, and may be on its way."""
         federation = self._federation
         data = answer_of(numbers, now) + b"".join(parts)
         self._budget.left -= 1 + len(data) / 50_000
@@ -180,11 +205,19 @@ class Answers:
         count = max(1, -(-len(data) // PART))
         for index in range(count):
             flags = (index == count - 1) | more << 1 | (4 if gone else 0)
-            head = asked.state + asked.number + index.to_bytes(4, "big") + bytes((flags,)) + top.to_bytes(6, "big")
+            head = (
+                asked.state
+                + asked.number
+                + index.to_bytes(4, "big")
+                + bytes((flags,))
+                + top.to_bytes(6, "big")
+            )
             if gone:
                 head += gone.to_bytes(6, "big")
             kind = PIECE if more else ANSWER
-            federation.listings.send(asked.sender, kind, head + data[index * PART : (index + 1) * PART])
+            federation.listings.send(
+                asked.sender, kind, head + data[index * PART : (index + 1) * PART]
+            )
 
 
 def named(entry: Entry, broker_id: bytes) -> bool:
@@ -213,4 +246,8 @@ def lacked(data: bytes, top: int) -> Ranges:
 def current(entry: Entry, now: float) -> bytes:
     """Return an old entry as links carry it; what expires says how long it still has."""
     data = entry.data(now)
-    return data if entry.expires_at is None else with_expiry(data, max(1, round(entry.expires_at - now)))
+    return (
+        data
+        if entry.expires_at is None
+        else with_expiry(data, max(1, round(entry.expires_at - now)))
+    )

@@ -1,11 +1,13 @@
 """Messages over the tree: flooding, each at most once per broker (design sections 3 and 4).
 
-Every broker numbers what is published on it; (origin, boot, sequence) travels with the message. A broker takes a message once,
-from whichever link it comes, delivers it and passes it on over its other tree links. QoS 1, QoS 2 and retained messages stay in a
-log for a while, from which `Repair` replays what a neighbour lacks before it joins the live stream.
+Every broker numbers what is published on it; (origin, boot, sequence) travels with the message. A
+broker takes a message once, from whichever link it comes, delivers it and passes it on over its
+other tree links. QoS 1, QoS 2 and retained messages stay in a log for a while, from which `Repair`
+replays what a neighbour lacks before it joins the live stream.
 
-Who meets an origin delivers what is published from then on. So that nobody takes an origin's first messages, lost on the way,
-for old ones, a new origin is made known (ORIGINS) over all links ahead of its messages. What is older is history.
+Who meets an origin delivers what is published from then on. So that nobody takes an origin's first
+messages, lost on the way, for old ones, a new origin is made known (ORIGINS) over all links ahead
+of its messages. What is older is history.
 """
 
 from __future__ import annotations
@@ -45,13 +47,16 @@ FORGET_ORIGIN = 3600.0
 """s; an origin unheard for so long is forgotten: its messages are long out of every log."""
 
 QUIET = FORGET_ORIGIN / 2
-"""s; an origin unheard for so long counts as quiet, and so does at once one that a neighbour only told of."""
+"""s; an origin unheard for so long counts as quiet, and so does at once one that a neighbour only
+told of."""
 
 ALONE = 10.0
-"""s without having heard of any other broker, after which nothing is kept for one: long enough to find those that are there."""
+"""s without having heard of any other broker, after which nothing is kept for one: long enough to
+find those that are there."""
 
 RECENT = 1000
-"""messages of an origin that a broker which meets it takes over at once, some hundredths of a second's work."""
+"""messages of an origin that a broker which meets it takes over at once, some hundredths of a
+second's work."""
 
 ILLEGAL = frozenset((0x36, 0x37, 0x3E, 0x3F, 0x38, 0x39))
 """First bytes of a PUBLISH that MQTT forbids."""
@@ -65,12 +70,18 @@ class Relay:
         self.federation = federation
         self.key = origin_key(federation.own.id, federation.own.boot)
         self.own = Window(0, now)
-        self.since = federation.own.boot  # what began later we miss from its first message on; sessions may be older than we are
+        # What began later we miss from its first message on; sessions may be older than we are.
+        self.since = federation.own.boot
         self.vector: Vector = {self.key: self.own}
-        self.ours = {self.key}  # and earlier starts of this broker, of which the journal has brought back messages
+        # This start, and earlier ones of this broker, of which the journal has brought back
+        # messages.
+        self.ours = {self.key}
         self.down = 0.0  # s for which this broker was down before it started
-        self.log: MessageLog = MessageLog(node.counters, node.config.log_limit(), node.config.log_room())
-        self.runs: dict[bytes, int] = {}  # origin -> last number of what is not kept (QoS 0), which is numbered by itself
+        self.log: MessageLog = MessageLog(
+            node.counters, node.config.log_limit(), node.config.log_room()
+        )
+        # Origin -> last number of what is not kept (QoS 0), which is numbered by itself.
+        self.runs: dict[bytes, int] = {}
         self.own_runs = 0
         self.backpressure = federation.backpressure
         self.repeats = federation.repeats
@@ -80,7 +91,8 @@ class Relay:
     # ---------------------------------------------------------------- published here
 
     def forward(self, message: Message, choice: Choice | None = None) -> None:
-        """Pass on a message that was published here. `choice`: who of shared subscriptions gets it."""
+        """Pass on a message that was published here. `choice`: who of shared subscriptions gets
+        it."""
         if message.topic[:1] == b"$":
             return
         node = self.node
@@ -88,7 +100,11 @@ class Relay:
         if message.qos or message.retain:
             links = self._links(message, choice, self.key)
             self.own.top = sequence = self.own.top + 1
-            data = encode_for_links(message, self.key, sequence, node.now, told) if links or told else b""
+            data = (
+                encode_for_links(message, self.key, sequence, node.now, told)
+                if links or told
+                else b""
+            )
             entry = Entry(self.key, sequence, data, message, node.now)
             self.log.append(entry)
             if told:
@@ -112,23 +128,33 @@ class Relay:
         interest = self.federation.interest
         if message.retain:
             return interest.everywhere(key)
-        links = interest.links(message.topic) if key == self.key else interest.onward(message.topic, key)
+        links = (
+            interest.links(message.topic)
+            if key == self.key
+            else interest.onward(message.topic, key)
+        )
         return links if choice is None else self.federation.sharing.links(choice, links, key)
 
     def forward_run(self, chunk: bytes, prefix: int, size: int, version: int) -> None:
-        """Pass on a run of QoS 0 packets that was published here: only its first packet says where it comes from."""
-        if not self.node.forwarding or not (links := self.federation.interest.links(topic_of(chunk))):
+        """Pass on a run of QoS 0 packets that was published here: only its first packet says where
+        it comes from."""
+        if not self.node.forwarding or not (
+            links := self.federation.interest.links(topic_of(chunk))
+        ):
             return
         sequence = self.own_runs + 1
         self.own_runs += len(chunk) // size
         rest = chunk[size:]
         if rest and version != 5:
             rest = convert_run(rest, prefix, size, 5)
-        first = encode_link_publish(topic_of(chunk), chunk[prefix:size], 0, False, b"", None, self.key, sequence)
+        first = encode_link_publish(
+            topic_of(chunk), chunk[prefix:size], 0, False, b"", None, self.key, sequence
+        )
         self._send(first + rest, len(chunk) // size, links, None)
 
     def forward_batch(self, batch: Batch) -> None:
-        """Pass on a run of QoS 1 or 2 packets that was published here: one piece of bytes and one entry in the log."""
+        """Pass on a run of QoS 1 or 2 packets that was published here: one piece of bytes and one
+        entry in the log."""
         count = batch.count
         sequence = self.own.top + 1
         self.own.top += count
@@ -156,14 +182,20 @@ class Relay:
 
     # ---------------------------------------------------------------- received
 
-    def check(self, topic: bytes, first: int, sequence: int, count: int, often: bool = True) -> None:
-        """Refuse a PUBLISH before it is passed on: others would take it for our fault. `often`: more of its topic may come.
+    def check(
+        self, topic: bytes, first: int, sequence: int, count: int, often: bool = True
+    ) -> None:
+        """Refuse a PUBLISH before it is passed on: others would take it for our fault. `often`:
+        more of its topic may come.
 
         Raises:
-            MalformedPacket, ProtocolViolation: QoS 3, no topic name, or numbers that no broker reaches.
+            MalformedPacket, ProtocolViolation: QoS 3, no topic name, or numbers that no broker
+                reaches.
         """
         if first in ILLEGAL:
-            raise MalformedPacket("PUBLISH with QoS 3, or DUP at QoS 0 [MQTT-3.3.1-2, MQTT-3.3.1-4]")
+            raise MalformedPacket(
+                "PUBLISH with QoS 3, or DUP at QoS 0 [MQTT-3.3.1-2, MQTT-3.3.1-4]"
+            )
         if sequence < 1 or sequence + count > LAST:
             raise MalformedPacket("PUBLISH on a link with a sequence number out of range")
         if topic not in self.node.fanout.routes:
@@ -173,9 +205,11 @@ class Relay:
                 topic_name(topic)
 
     def accept(self, key: bytes, first: int, count: int, now: float, late: bool = True) -> int:
-        """Take sequence numbers of an origin; returns `count` when all are new, 0 when none is, -1 for some.
+        """Take sequence numbers of an origin; returns `count` when all are new, 0 when none is, -1
+        for some.
 
-        Not `late`: QoS 0, which is not worth more than its order; what newer messages have overtaken is dropped.
+        Not `late`: QoS 0, which is not worth more than its order; what newer messages have
+        overtaken is dropped.
         """
         if not late:
             return self._accept_run(key, first, count)
@@ -205,17 +239,20 @@ class Relay:
         return count
 
     def _meet(self, key: bytes, known: Window, now: float) -> Window:
-        """Begin with an origin where a neighbour is. The last that was before is missed at once: after a repair somebody
-        else is likely to lack it, too, and then it is here in time."""
+        """Begin with an origin where a neighbour is. The last that was before is missed at once:
+        after a repair somebody else is likely to lack it, too, and then it is here in time."""
         broker_id, boot = split_key(key)
         if len(self.vector) >= limits.MAX_ORIGINS:
             others = (k for k in self.vector if k != self.key)
-            for oldest in nsmallest(limits.MAX_ORIGINS // 16, others, key=lambda k: self.vector[k].heard):
+            for oldest in nsmallest(
+                limits.MAX_ORIGINS // 16, others, key=lambda k: self.vector[k].heard
+            ):
                 del self.vector[oldest]  # some at a time: to find them takes a walk through all
                 self.repeats.highest.pop(oldest, None)
         if boot >= self.since and broker_id != self.federation.own.id:
-            # It began after us, or in the same second (boot numbers are seconds where they can be): what we have not heard of it,
-            # we missed, or it was published before anybody here had subscribed.
+            # It began after us, or in the same second (boot numbers are seconds where they can be):
+            # what we have not heard of it, we missed, or it was published before anybody here had
+            # subscribed.
             window = self.vector[key] = Window(0, now, self.node.counters)
             self.federation.streams.met(key, window)
             return window
@@ -229,7 +266,8 @@ class Relay:
             window.gaps = [*intersect(known.gaps, old), (max(1, known.top - RECENT + 1), known.top)]
             window.limit()
         if broker_id == self.federation.own.id:
-            window.begin = LAST  # an earlier start of this very broker: its subscribers went with it
+            # An earlier start of this very broker: its subscribers went with it.
+            window.begin = LAST
         self.federation.streams.met(key, window)
         return window
 
@@ -244,27 +282,29 @@ class Relay:
                 self.federation.repair.made_known(link, origins)
 
     def remember(self, key: bytes, last: int) -> None:
-        """Go on with what an earlier incarnation of this broker published, up to number `last`: others may ask for it. Sessions
-        here have had it."""
+        """Go on with what an earlier incarnation of this broker published, up to number `last`:
+        others may ask for it. Sessions here have had it."""
         window = self.vector.setdefault(key, Window(0, self.node.now))
         window.begin = LAST
         window.top = max(window.top, last)
         self.ours.add(key)
 
     def uncounted(self, key: bytes) -> float:
-        """Return how much older (s) the messages of an origin are than our log says: it does not count the time in which this
-        broker was down."""
+        """Return how much older (s) the messages of an origin are than our log says: it does not
+        count the time in which this broker was down."""
         return self.down if key != self.key and key in self.ours else 0.0
 
     def learn(self, seen: Vector, link: Link, now: float) -> None:
-        """Begin with the origins that a neighbour knows and that are new here where that neighbour is.
+        """Begin with the origins that a neighbour knows and that are new here where that neighbour
+        is.
 
         Raises:
             MalformedPacket: it knows numbers that no broker reaches.
         """
         if any(window.top >= LAST for window in seen.values()):
             raise MalformedPacket("neighbour that has seen a number that no broker reaches")
-        # What nobody published goes first when the table is full, and takes nobody's place then: it would circulate for ever.
+        # What nobody published goes first when the table is full, and takes nobody's place then: it
+        # would circulate for ever.
         quiet = sum(window.heard <= now - QUIET for window in self.vector.values())
         room = min(limits.MAX_ORIGINS - len(self.vector), limits.MAX_QUIET_ORIGINS - quiet)
         new = {key: window for key, window in seen.items() if key not in self.vector}
@@ -276,7 +316,14 @@ class Relay:
         self._make_known({key: new[key] for key in new if key in self.vector}, link)
 
     def received(
-        self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float, choice: Choice | None = None
+        self,
+        link: Link,
+        message: Message,
+        key: bytes,
+        sequence: int,
+        data: bytes,
+        now: float,
+        choice: Choice | None = None,
     ) -> None:
         """Deliver a message from a link here and pass it on, byte for byte."""
         self.node.counters.received_link += 1
@@ -287,7 +334,11 @@ class Relay:
             self.backpressure.at_hand = (key, message.topic, now)
             window = self.vector[key]
             stream = window.stream
-            had = stream is not None and sequence <= stream.kept_top and find(stream.kept, sequence, sequence) >= 0
+            had = (
+                stream is not None
+                and sequence <= stream.kept_top
+                and find(stream.kept, sequence, sequence) >= 0
+            )
             if not had:
                 entry = Entry(key, sequence, data, message, now)
                 self.log.append(entry)
@@ -308,8 +359,17 @@ class Relay:
             return
         if held and entry is not None and stream is not None:
             self.federation.streams.hold(stream, entry)
-        new = message.retain and self.federation.retention.received(message, key, sequence, now) and not held
-        if (here or new) and sequence <= self.repeats.highest.get(key, 0) and (message.qos or message.retain) and not had:
+        new = (
+            message.retain
+            and self.federation.retention.received(message, key, sequence, now)
+            and not held
+        )
+        if (
+            (here or new)
+            and sequence <= self.repeats.highest.get(key, 0)
+            and (message.qos or message.retain)
+            and not had
+        ):
             self.repeats.deliver(key, sequence, message, choice)
         elif choice is not None:
             if not (held or had):
@@ -317,8 +377,11 @@ class Relay:
         elif here or new:
             self.node.fanout.publish(message, ())
 
-    def batch_received(self, link: Link, batch: Batch, key: bytes, sequence: int, data: bytes, now: float) -> None:
-        """Deliver and pass on a run of QoS 1 or 2 packets. `data`: as it came, when its first packet names its origin, or b""."""
+    def batch_received(
+        self, link: Link, batch: Batch, key: bytes, sequence: int, data: bytes, now: float
+    ) -> None:
+        """Deliver and pass on a run of QoS 1 or 2 packets. `data`: as it came, when its first
+        packet names its origin, or b""."""
         count = batch.count
         new = self.accept(key, sequence, count, now)
         if not new:
@@ -326,7 +389,9 @@ class Relay:
         elif new < 0 or sequence <= self.repeats.highest.get(key, 0) or self._mixed(key, sequence):
             for number, message in enumerate(batch.messages(), sequence):
                 if new > 0 or self.accept(key, number, 1, now):
-                    self.received(link, message, key, number, encode_for_links(message, key, number, now), now)
+                    self.received(
+                        link, message, key, number, encode_for_links(message, key, number, now), now
+                    )
                 else:
                     self.node.counters.duplicates += 1
         else:
@@ -344,7 +409,11 @@ class Relay:
             self._send(data, count, self.federation.interest.onward(batch.topic, key), link)
             # So many were published before we met their origin, or are held for now.
             stream = window.stream
-            old = window.begin + 1 - sequence if stream is None else count - stream.take(link, sequence, count)
+            old = (
+                window.begin + 1 - sequence
+                if stream is None
+                else count - stream.take(link, sequence, count)
+            )
             if old < count:
                 if batch.topic[:1] != b"$":
                     self.deliver_batch(batch.part(old, count) if old > 0 else batch)
@@ -352,16 +421,21 @@ class Relay:
                 self.federation.streams.hold(stream, entry)
 
     def _mixed(self, key: bytes, sequence: int) -> bool:
-        """Whether of numbers in a row, from this one on, some may be for those here and some not."""
+        """Whether of numbers in a row, from this one on, some may be for those here and some
+        not."""
         window = self.vector[key]
         if (stream := window.stream) is None:
             return bool(window.owed)
         return sequence <= stream.kept_top or (bool(stream.owed) and sequence <= stream.owed[-1][1])
 
-    def keep(self, key: bytes, sequence: int, message: Message, choice: Choice | None, now: float) -> None:
+    def keep(
+        self, key: bytes, sequence: int, message: Message, choice: Choice | None, now: float
+    ) -> None:
         """Put a message into the log that came to this broker alone."""
         told = b"" if choice is None else choice.encode()
-        self.log.append(Entry(key, sequence, encode_for_links(message, key, sequence, now, told), message, now))
+        self.log.append(
+            Entry(key, sequence, encode_for_links(message, key, sequence, now, told), message, now)
+        )
         self.log.chosen = self.log.end
 
     def deliver_batch(self, batch: Batch) -> None:
@@ -374,9 +448,17 @@ class Relay:
             fanout.batch(fanout.route(batch.topic), batch, groups=False)
 
     def run_received(
-        self, link: Link, chunk: bytes, prefix: int, size: int, key: bytes, sequence: int, now: float
+        self,
+        link: Link,
+        chunk: bytes,
+        prefix: int,
+        size: int,
+        key: bytes,
+        sequence: int,
+        now: float,
     ) -> None:
-        """Deliver and pass on a run of QoS 0 packets that continues what came before it on this link."""
+        """Deliver and pass on a run of QoS 0 packets that continues what came before it on this
+        link."""
         count = len(chunk) // size
         top = self.runs.get(key, 0)
         if sequence <= top < sequence + count - 1:
@@ -395,7 +477,9 @@ class Relay:
         links = self.federation.interest.onward(topic, key) if further else []
         if any(other is not link for other in links):
             # Explicit again: what preceded it here need not be what preceded it on the next link.
-            first = encode_link_publish(topic, chunk[prefix:size], 0, False, b"", None, key, sequence)
+            first = encode_link_publish(
+                topic, chunk[prefix:size], 0, False, b"", None, key, sequence
+            )
             self._send(first + chunk[size:], count, links, link)
         if topic[:1] == b"$":
             return
@@ -430,9 +514,13 @@ class Relay:
     # ---------------------------------------------------------------- time
 
     def _limit_ranges(self) -> None:
-        """Give up what is missing of very many origins, from the oldest on: others may make them up."""
+        """Give up what is missing of very many origins, from the oldest on: others may make them
+        up."""
         windows = self.vector.values()
-        if len(windows) * 3 * limits.MAX_SKIPS <= limits.MAX_RANGES or sum(w.ranges for w in windows) <= limits.MAX_RANGES:
+        if (
+            len(windows) * 3 * limits.MAX_SKIPS <= limits.MAX_RANGES
+            or sum(w.ranges for w in windows) <= limits.MAX_RANGES
+        ):
             return
         most = limits.MAX_RANGES // (4 * len(windows))
         self.node.counters.gaps_forgotten += sum(window.give_up(most) for window in windows)
@@ -443,7 +531,11 @@ class Relay:
         if now < self._next_sweep:
             return
         self._next_sweep = now + 1.0
-        if self.federation.links or self.federation.handshakes or self.federation.membership.members(now):
+        if (
+            self.federation.links
+            or self.federation.handshakes
+            or self.federation.membership.members(now)
+        ):
             self._alone_since = now
             self.node.federated = True
         elif self._alone_since + ALONE < now:
@@ -455,7 +547,9 @@ class Relay:
         self._limit_ranges()
         for link in self.federation.links.values():
             link.replayed = max(0, link.replayed - limits.LOG_BYTES)
-        for key in [k for k, w in self.vector.items() if w.heard + FORGET_ORIGIN < now and k != self.key]:
+        for key in [
+            k for k, w in self.vector.items() if w.heard + FORGET_ORIGIN < now and k != self.key
+        ]:
             del self.vector[key]
             self.repeats.highest.pop(key, None)
             if key in self.ours:

@@ -1,18 +1,24 @@
-"""Routing by interest: what reaches those here of each origin is whole and in order (docs/decisions/0013).
+"""Routing by interest: what reaches those here of each origin is whole and in order
+(docs/decisions/0013).
 
-A message crosses only links behind which somebody wants it, so numbers are missing here that nobody missed. Which they are, only
-the broker knows where they were published; and it is asked only when something may have been lost on the way. As long as nothing
-has, what comes over the link that leads to an origin is all that is wanted here, in order: the stream has a source. It loses it
-when the way to the origin or back changes: who finds a new way to a broker tells that broker (BREAK), ahead of the messages that
-take it. From then on messages are passed on as ever, but held from those here until the origin has sent what is missing:
+A message crosses only links behind which somebody wants it, so numbers are missing here that nobody
+missed. Which they are, only the broker knows where they were published; and it is asked only when
+something may have been lost on the way. As long as nothing has, what comes over the link that leads
+to an origin is all that is wanted here, in order: the stream has a source. It loses it when the way
+to the origin or back changes: who finds a new way to a broker tells that broker (BREAK), ahead of
+the messages that take it. From then on messages are passed on as ever, but held from those here
+until the origin has sent what is missing:
 
-    ASK     what is not here, and when subscriptions were made meanwhile      to the origin
-    ANSWER  of that, what is wanted here; "up to number n that is all"        back, behind the messages that are on their way
+    ASK     to the origin: what is not here, and when subscriptions were made meanwhile
+    ANSWER  back, behind the messages that are on their way: of that, what is wanted here; "up to
+            number n that is all"
 
-A broker on the way passes an ANSWER on only while it knows what the receiver knew of itself when it asked, over a link in the
-live stream: so what is published behind the answer takes the same way, or a BREAK precedes it.
+A broker on the way passes an ANSWER on only while it knows what the receiver knew of itself when it
+asked, over a link in the live stream: so what is published behind the answer takes the same way, or
+a BREAK precedes it.
 
-    record UPTO  (id, boot, u48 number)...: all that is wanted behind this link, up to here, has been sent over it
+    record UPTO  (id, boot, u48 number)...: all that is wanted behind this link, up to here, has
+                 been sent over it
 """
 
 from __future__ import annotations
@@ -42,26 +48,28 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 BREAK, CHANGED = BEHIND | LIVE | 7, BEHIND | LIVE | 9
-"""Kinds of messages to one broker, beside those of `answers`. CHANGED is BREAK for one origin (8 bytes): its messages come
-another way from here on."""
+"""Kinds of messages to one broker, beside those of `answers`. CHANGED is BREAK for one origin (8
+bytes): its messages come another way from here on."""
 
 ASK_PAUSE = 0.005
 """s; several breaks that one change leads to are one."""
 
 MAX_QUESTIONS = 16
-"""questions to one origin whose answers are still taken: over a slow link they come later than the next question is asked, and
-who took the last one's alone would never get any further. As many as are asked within PATIENCE."""
+"""questions to one origin whose answers are still taken: over a slow link they come later than the
+next question is asked, and who took the last one's alone would never get any further. As many as
+are asked within PATIENCE."""
 
 SPLIT, RELINK = 5.0, 3.5
-"""s; a split that is shorter leaves order whole; and after a split, until brokers are linked again: a dial that was begun before
-its end times out first (3 s), and the next one follows."""
+"""s; a split that is shorter leaves order whole; and after a split, until brokers are linked again:
+a dial that was begun before its end times out first (3 s), and the next one follows."""
 
 HOLD = SPLIT + RELINK
-"""s; longest wait for an origin that is gone. What came meanwhile is delivered then, and what is missing later,
-should it come."""
+"""s; longest wait for an origin that is gone. What came meanwhile is delivered then, and what is
+missing later, should it come."""
 
 PATIENCE = 30.0
-"""s; the same for one that is there and does not answer: what it cannot say now, it cannot publish now."""
+"""s; the same for one that is there and does not answer: what it cannot say now, it cannot publish
+now."""
 
 STRANGER = 1.0
 """s; the same for an origin that the directory does not know: it is about to, or never will."""
@@ -71,6 +79,7 @@ STEP = 12 + 6
 EARLIER = STATE + b"earlier"
 """Boot numbers of a broker's earlier starts of which it still has messages, 4 bytes each."""
 
+
 class Streams:
     """The streams of all origins, and what other brokers are told of ways that break."""
 
@@ -78,14 +87,18 @@ class Streams:
         self.node = node
         self.federation = federation
         self.active = federation.interest.selective
-        """Whether some broker routes by interest, so that numbers that do not come may be wanted by nobody."""
+        """Whether some broker routes by interest, so that numbers that do not come may be wanted by
+        nobody."""
         self.release = Release(node, federation)
         self._number = 0
         self._ways: dict[bytes, Link] = {}  # over the tree, by the broker at the end
         self._away: dict[bytes, float] = {}  # s; when the tree lost brokers, within HOLD
         listings = federation.listings
-        # With the boot number: an entry that changes tells that a broker is another one than before, at the end of the same way.
-        listings.post(ROUTING, federation.own.boot.to_bytes(4, "big") + federation.config.routing.encode())
+        # With the boot number: an entry that changes tells that a broker is another one than
+        # before, at the end of the same way.
+        listings.post(
+            ROUTING, federation.own.boot.to_bytes(4, "big") + federation.config.routing.encode()
+        )
         listings.watch(ROUTING[:1], self._posted)
         listings.on_way.append(self._way_changed)
         listings.receive(ANSWER, self._answer_received)
@@ -109,28 +122,36 @@ class Streams:
             self.activate()
 
     def _started(self, broker_id: bytes) -> None:
-        """Note that a broker is there, perhaps another incarnation of it: what it was asked before it was started is asked again,
-        and what its last incarnation had not sent yet, it sends no more over the way of up to now."""
+        """Note that a broker is there, perhaps another incarnation of it: what it was asked before
+        it was started is asked again, and what its last incarnation had not sent yet, it sends no
+        more over the way of up to now."""
         listing = self.federation.listings.directory.listings.get(broker_id)
         if listing is None:
             return
         for stream in self._of(broker_id):
-            if listing.boot != stream.boot and not stream.finished and stream.seen_boot != listing.boot:
+            if (
+                listing.boot != stream.boot
+                and not stream.finished
+                and stream.seen_boot != listing.boot
+            ):
                 stream.seen_boot = listing.boot
                 stream.questions.clear()
                 self.lose(stream)
                 self.federation.orphans.left()
 
     def tell_earlier(self) -> None:
-        """Tell others of which earlier incarnations of this broker it can still be asked for messages."""
+        """Tell others of which earlier incarnations of this broker it can still be asked for
+        messages."""
         relay = self.federation.relay
         boots = (split_key(key)[1] for key in relay.ours if key != relay.key)
         self.federation.listings.post(EARLIER, b"".join(boot.to_bytes(4, "big") for boot in boots))
 
     def follows(self, stream: Stream) -> bool:
-        """Whether a stream has to wait for what an earlier incarnation of its broker published: that comes first. It waits for
-        PATIENCE at most, should the broker not say what that was."""
-        earlier = [s for s in self._of(stream.broker_id) if s.boot < stream.boot and self._unfinished(s)]
+        """Whether a stream has to wait for what an earlier incarnation of its broker published:
+        that comes first. It waits for PATIENCE at most, should the broker not say what that was."""
+        earlier = [
+            s for s in self._of(stream.broker_id) if s.boot < stream.boot and self._unfinished(s)
+        ]
         if not earlier or stream.free:
             stream.follows_since = 0.0
             return False
@@ -142,11 +163,13 @@ class Streams:
         return True
 
     def _unfinished(self, stream: Stream) -> bool:
-        return bool(stream.waiting) or (not stream.finished and (stream.held or self.reachable(stream)))
+        return bool(stream.waiting) or (
+            not stream.finished and (stream.held or self.reachable(stream))
+        )
 
     def activate(self) -> None:
-        """Somebody routes by interest. The neighbours hear of it ahead of all messages: these may leave numbers out from now on,
-        and are passed on as they come."""
+        """Somebody routes by interest. The neighbours hear of it ahead of all messages: these may
+        leave numbers out from now on, and are passed on as they come."""
         if not self.active:
             self.active = True
             for origin, window in self.federation.relay.vector.items():
@@ -156,7 +179,8 @@ class Streams:
                     self.federation.listings.send_over(link, link.peer.id, BREAK, b"")
 
     def met(self, key: bytes, window: Window) -> None:
-        """Begin the stream of an origin that has just been met, or of one that floods did for up to now."""
+        """Begin the stream of an origin that has just been met, or of one that floods did for up to
+        now."""
         broker_id, _ = split_key(key)
         if self.active and window.stream is None and broker_id != self.federation.own.id:
             stream = window.stream = Stream(self, key, window, max(window.top, window.begin))
@@ -167,7 +191,11 @@ class Streams:
             self._broken(stream)
 
     def _all(self) -> Iterable[Stream]:
-        return [window.stream for window in self.federation.relay.vector.values() if window.stream is not None]
+        return [
+            window.stream
+            for window in self.federation.relay.vector.values()
+            if window.stream is not None
+        ]
 
     def _of(self, broker_id: bytes) -> Iterable[Stream]:
         """Return the streams of all lives of a broker."""
@@ -177,7 +205,11 @@ class Streams:
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
         old = self._ways.pop(broker_id, None)
-        self._away = {other: since for other, since in self._away.items() if other != broker_id and since > self.node.now - HOLD}
+        self._away = {
+            other: since
+            for other, since in self._away.items()
+            if other != broker_id and since > self.node.now - HOLD
+        }
         if via is None:
             self._away[broker_id] = self.node.now
         if via is not None and (link := self.federation.listings.link_to(broker_id)) is not None:
@@ -188,7 +220,8 @@ class Streams:
             self._arm_all(broker_id)
             return
         if old is not None and old.live:
-            # The old way may go on for others, and bring the broker what is newer than what the new one is going to bring.
+            # The old way may go on for others, and bring the broker what is newer than what the new
+            # one is going to bring.
             self.federation.listings.send_over(old, broker_id, BREAK, b"")
         if via is not None:
             self.tell_break(broker_id)
@@ -199,7 +232,8 @@ class Streams:
         return [broker_id for broker_id, way in self._ways.items() if way is link]
 
     def tell_break(self, broker_id: bytes) -> None:
-        """Tell a broker that all messages come another way to it from here on, those of the tree."""
+        """Tell a broker that all messages come another way to it from here on, those of the
+        tree."""
         link = self.federation.listings.link_to(broker_id)
         if link is not None and link.live:
             self.federation.listings.send(broker_id, BREAK, b"")
@@ -209,15 +243,24 @@ class Streams:
         streams = self._of(broker_id)
         newest = max((stream.boot for stream in streams), default=0)
         for stream in streams:
-            if stream.boot == newest or not stream.held:  # no way to a later start brings what an earlier one has left out
+            if (
+                stream.boot == newest or not stream.held
+            ):  # no way to a later start brings what an earlier one has left out
                 stream.since = self.node.now
             self.lose(stream)
 
     def entering(self, link: Link) -> None:
-        """A link is about to enter the live stream: what goes over it from now on is not what went there before."""
+        """A link is about to enter the live stream: what goes over it from now on is not what went
+        there before."""
         if self.active and link.peer is not None and not self.federation.overlays.active:
-            behind = {listing.id for listing in self.federation.listings.directory.reachable() if listing.via == link.peer.id}
-            for broker_id in sorted(behind | {link.peer.id}):  # the neighbour may not know yet that somebody routes by interest
+            behind = {
+                listing.id
+                for listing in self.federation.listings.directory.reachable()
+                if listing.via == link.peer.id
+            }
+            for broker_id in sorted(
+                behind | {link.peer.id}
+            ):  # the neighbour may not know yet that somebody routes by interest
                 self.federation.listings.send_over(link, broker_id, BREAK, b"")
         link.upto.clear()
 
@@ -243,9 +286,10 @@ class Streams:
             self.lose(stream)
 
     def came(self, stream: Stream, link: Link) -> None:
-        """Note that something is about to be passed on that did not come over the stream's source. If it is not the tree's way
-        either (retained messages take all links, also those that a repair has left in a circle) it may be ahead of others, and
-        those behind us, who trust that what comes from here is whole, are told before they get it."""
+        """Note that something is about to be passed on that did not come over the stream's source.
+        If it is not the tree's way either (retained messages take all links, also those that a
+        repair has left in a circle) it may be ahead of others, and those behind us, who trust that
+        what comes from here is whole, are told before they get it."""
         if link is stream.behind:
             return
         if link is self._ways.get(stream.broker_id):
@@ -255,11 +299,17 @@ class Streams:
             listings = self.federation.listings
             for listing in listings.directory.reachable():
                 onward = listings.link_to(listing.id)
-                if onward is not None and onward is not link and onward.live and listing.id != stream.broker_id:
+                if (
+                    onward is not None
+                    and onward is not link
+                    and onward.live
+                    and listing.id != stream.broker_id
+                ):
                     listings.send_over(onward, listing.id, CHANGED, stream.broker_id)
 
     def answered(self, broker_id: bytes) -> None:
-        """Note that an answer of a broker is passed on: behind it everything has to come over the tree's way again."""
+        """Note that an answer of a broker is passed on: behind it everything has to come over the
+        tree's way again."""
         for stream in self._of(broker_id):
             stream.strange = False
 
@@ -273,25 +323,35 @@ class Streams:
             if not stream.questions:
                 stream.ask_at = min(stream.ask_at, self.node.now + ASK_PAUSE)
                 stream.pause = RETRY
-            elif len(stream.questions) < MAX_QUESTIONS // 2:  # they may be lost, or answers on their way, behind much else
+            elif (
+                len(stream.questions) < MAX_QUESTIONS // 2
+            ):  # they may be lost, or answers on their way, behind much else
                 stream.ask_at = min(stream.ask_at, self.node.now + RETRY)
             self.arm(stream)
 
     def holds(self, key: bytes, sequence: int) -> bool:
         """Whether a message is here and comes to everybody here when what is before it has come."""
         window = self.federation.relay.vector.get(key)
-        if window is None or window.stream is None or sequence <= window.stream.done or window.missing(sequence):
+        if (
+            window is None
+            or window.stream is None
+            or sequence <= window.stream.done
+            or window.missing(sequence)
+        ):
             return False
         return find(window.history, sequence, sequence) < 0
 
     def fetch(self, session: Session, key: bytes, ranges: Ranges) -> None:
-        """Ask an origin for what a session here lacks, and nobody here wanted when it was published."""
+        """Ask an origin for what a session here lacks, and nobody here wanted when it was
+        published."""
         window = self.federation.relay.vector.get(key)
         stream = None if window is None else window.stream
         if window is None or stream is None:
             return
         waiting = intersect(stream.here(), [(stream.done + 1, stream.settled)])
-        owed = subtract(merge([*stream.owed, *waiting]), self.federation.repeats.alone(key))  # to all here
+        owed = subtract(
+            merge([*stream.owed, *waiting]), self.federation.repeats.alone(key)
+        )  # to all here
         missing = subtract(intersect(ranges, merge([*window.history, *window.lacks])), owed)
         if old := intersect(missing, [(1, max(stream.done, stream.settled))]):
             self.federation.repeats.fetch(session, key, old)
@@ -304,8 +364,8 @@ class Streams:
         self.distrust(())
 
     def distrust(self, known: Collection[bytes]) -> None:
-        """Trust no stream but those of these brokers: the others do not know all that is wanted here. What they were asked before
-        may be answered without it, and is asked again."""
+        """Trust no stream but those of these brokers: the others do not know all that is wanted
+        here. What they were asked before may be answered without it, and is asked again."""
         if self.active:
             for stream in self._all():
                 if stream.broker_id not in known:
@@ -341,11 +401,16 @@ class Streams:
             self.node.cancel(stream.timer)
             stream.timer = None
         if times:
-            stream.timer = self.node.schedule(max(min(times), self.node.now + 0.001), lambda now: self._due(stream, now))
+            stream.timer = self.node.schedule(
+                max(min(times), self.node.now + 0.001), lambda now: self._due(stream, now)
+            )
 
     def stood_still(self, seconds: float, now: float) -> None:
-        """Note that this broker did not run for so long: what came meanwhile is still to be read, and nobody was away."""
-        self._away = {broker_id: min(now, since + seconds) for broker_id, since in self._away.items()}
+        """Note that this broker did not run for so long: what came meanwhile is still to be read,
+        and nobody was away."""
+        self._away = {
+            broker_id: min(now, since + seconds) for broker_id, since in self._away.items()
+        }
         for stream in self._all():
             stream.stood_still(seconds, now)
 
@@ -369,23 +434,32 @@ class Streams:
         listing = self.federation.listings.directory.listings.get(stream.broker_id)
         if listing is None or listing.via is None:
             return False
-        return listing.boot == stream.boot or stream.boot.to_bytes(4, "big") in earlier_boots(listing.entries.get(EARLIER, b""))
+        return listing.boot == stream.boot or stream.boot.to_bytes(4, "big") in earlier_boots(
+            listing.entries.get(EARLIER, b"")
+        )
 
     def _longest(self, stream: Stream) -> float:
         if self.reachable(stream):
             return PATIENCE
         listing = self.federation.listings.directory.listings.get(stream.broker_id)
         if listing is not None and listing.via is not None and listing.boot > stream.boot:
-            # The broker is there again and has nothing of that incarnation any more. Others may: one that hangs or is cut off,
-            # which is noticed within link_timeout, or whose log is on its way to here.
+            # The broker is there again and has nothing of that incarnation any more. Others may:
+            # one that hangs or is cut off, which is noticed within link_timeout, or whose log is on
+            # its way to here.
             split = any(since > self.node.now - HOLD for since in self._away.values())
-            quiet = max(0.0, stream.window.heard - stream.since) + self.federation.config.link_timeout + STRANGER
+            quiet = (
+                max(0.0, stream.window.heard - stream.since)
+                + self.federation.config.link_timeout
+                + STRANGER
+            )
             return HOLD if split else min(HOLD, quiet)
-        # The directory takes the tree alone: with overlays an origin's messages can be here before any word of it.
+        # The directory takes the tree alone: with overlays an origin's messages can be here before
+        # any word of it.
         return HOLD if listing is not None or self.federation.overlays.active else STRANGER
 
     def _set_free(self, stream: Stream, now: float) -> None:
-        """Hold nothing any more: what waits is delivered, and what is missing is taken whenever it comes."""
+        """Hold nothing any more: what waits is delivered, and what is missing is taken whenever it
+        comes."""
         stream.free = True
         here = self._settle_all(stream)
         stream.owe(subtract(stream.refused, here))
@@ -393,7 +467,8 @@ class Streams:
         self.release.begin(stream, now)
 
     def _settle_all(self, stream: Stream) -> Ranges:
-        """Have all that waits delivered, and take what is missing before it whenever it comes. Returns which numbers wait."""
+        """Have all that waits delivered, and take what is missing before it whenever it comes.
+        Returns which numbers wait."""
         begin = max(stream.done, stream.settled)
         here = stream.here()
         top = max(stream.window.top, here[-1][1] if here else 0)
@@ -408,7 +483,9 @@ class Streams:
 
     def asking(self, keys: set[bytes]) -> bool:
         """Whether one of these origins has been asked, and is about to answer."""
-        return bool(keys) and any(s.key in keys and not s.fed and self.reachable(s) for s in self._all())
+        return bool(keys) and any(
+            s.key in keys and not s.fed and self.reachable(s) for s in self._all()
+        )
 
     # ---------------------------------------------------------------- asking
 
@@ -420,7 +497,11 @@ class Streams:
         stream.ask_at = now + stream.pause
         stream.pause = min(2 * stream.pause, RETRY_MOST)
         listings = self.federation.listings
-        body = [listings.directory.own.stamp()[8:], self._number.to_bytes(4, "big"), a2b_base64(stream.key)[8:]]
+        body = [
+            listings.directory.own.stamp()[8:],
+            self._number.to_bytes(4, "big"),
+            a2b_base64(stream.key)[8:],
+        ]
         body.append(self.federation.positions.question(stream.key, self._number, now))
         body.append(encode_pairs(question.asked))
         listings.send(stream.broker_id, ASK, b"".join(body))
@@ -429,7 +510,11 @@ class Streams:
     def _answer_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) < 27:
             raise MalformedPacket("answer with messages is truncated")
-        number, index, flags = int.from_bytes(body[12:16], "big"), int.from_bytes(body[16:20], "big"), body[20]
+        number, index, flags = (
+            int.from_bytes(body[12:16], "big"),
+            int.from_bytes(body[16:20], "big"),
+            body[20],
+        )
         top = int.from_bytes(body[21:27], "big")
         if top >= LAST:
             raise MalformedPacket("answer up to a number that no broker reaches")
@@ -445,12 +530,17 @@ class Streams:
             return
         question.parts.append(body[begin:])
         question.size += len(body)
-        if question.size >> 20 != question.size - len(body) >> 20 and self._answers() > limits.ANSWERS_BYTES:
+        if (
+            question.size >> 20 != question.size - len(body) >> 20
+            and self._answers() > limits.ANSWERS_BYTES
+        ):
             del stream.questions[number]
             raise MalformedPacket("answer with messages that is too large")
         stream.ask_at = max(stream.ask_at, now + stream.pause)
         if not flags & 1:
-            if not stream.free and now < question.at + PATIENCE:  # it answers: over a slow link that takes a while
+            if (
+                not stream.free and now < question.at + PATIENCE
+            ):  # it answers: over a slow link that takes a while
                 stream.since = now
             return
         before = max(stream.done, stream.settled)
@@ -459,7 +549,9 @@ class Streams:
             if older == number:
                 break
         more = flags & 2 != 0
-        data, again = self.federation.positions.answered(stream.key, number, b"".join(question.parts), top, more=more)
+        data, again = self.federation.positions.answered(
+            stream.key, number, b"".join(question.parts), top, more=more
+        )
         if data is None:
             stream.pause = RETRY
             self._ask(stream, now)
@@ -470,9 +562,12 @@ class Streams:
         if more and top > before:
             self._advanced(stream, now)
         listing = self.federation.listings.directory.listings.get(sender)
-        # An incarnation that was killed may have sent what it had not written yet: the next one cannot say any more of it.
+        # An incarnation that was killed may have sent what it had not written yet: the next one
+        # cannot say any more of it.
         later = listing is not None and listing.boot > stream.boot
-        missed = bool(stream.refused) and stream.refused[0][0] <= top  # refused since the question, which was not for it
+        missed = (
+            bool(stream.refused) and stream.refused[0][0] <= top
+        )  # refused since the question, which was not for it
         if waits:
             self.release.begin(stream, now)
             stream.ask_at = now + stream.pause
@@ -480,7 +575,8 @@ class Streams:
         elif more or question.again or missed or (stream.window.top > top and not later):
             self.release.begin(stream, now)
             stream.pause = max(RETRY, min(RETRY_MOST, 2 * (now - question.at)))
-            # What is asked for already is not asked for again, unless this answer was a step forward and that one would be none.
+            # What is asked for already is not asked for again, unless this answer was a step
+            # forward and that one would be none.
             if (more and top > before) or all(newer.again for newer in stream.questions.values()):
                 if stream.next_held() is None:
                     self._ask(stream, now)
@@ -497,18 +593,24 @@ class Streams:
 
     def _answers(self) -> int:
         """Return the bytes of all answers of which parts are here."""
-        return sum(question.size for stream in self._all() for question in stream.questions.values())
+        return sum(
+            question.size for stream in self._all() for question in stream.questions.values()
+        )
 
     def _advanced(self, stream: Stream, now: float) -> None:
-        """Note that an answer was a step forward: what waits for the rest of it waits on, however long that takes."""
+        """Note that an answer was a step forward: what waits for the rest of it waits on, however
+        long that takes."""
         stream.since = now
         for later in self._of(stream.broker_id):
             if later.boot > stream.boot and later.follows_since:
                 later.follows_since = now
 
-    def _take_found(self, stream: Stream, question: Question, data: bytes, top: int, now: float, gone: int) -> bool:
-        """Take what an answer brought, and its word that up to `top` there is nothing else; up to `gone` it may be on its way.
-        Returns whether that is waited for: for as long as a split may last without order being lost."""
+    def _take_found(
+        self, stream: Stream, question: Question, data: bytes, top: int, now: float, gone: int
+    ) -> bool:
+        """Take what an answer brought, and its word that up to `top` there is nothing else; up to
+        `gone` it may be on its way. Returns whether that is waited for: for as long as a split may
+        last without order being lost."""
         found: Ranges = []
         for key, sequence, message, choice, _ in read_link_packets(data, now):
             if key != stream.key or not 0 < sequence <= top:
@@ -519,10 +621,14 @@ class Streams:
             found.append((sequence, sequence))
             self._keep(stream, sequence, message, choice, now)
             size = size_of(message) + limits.HELD_MEMORY
-            self.release.put_by(stream, Held(sequence, 1, (message, choice), message.topic, size, late=late))
+            self.release.put_by(
+                stream, Held(sequence, 1, (message, choice), message.topic, size, late=late)
+            )
         settled = intersect(question.asked, [(1, top)]) if top else []
         stream.answered(settled, merge(found))
-        waits = gone > 0 and stream.await_gone(subtract(intersect(settled, [(1, gone)]), merge(found)), now - SPLIT, now)
+        waits = gone > 0 and stream.await_gone(
+            subtract(intersect(settled, [(1, gone)]), merge(found)), now - SPLIT, now
+        )
         if stream.refused:
             top = min(top, stream.refused[0][0] - 1)
         stream.settled = max(stream.settled, top)
@@ -532,7 +638,10 @@ class Streams:
 
     def hold(self, stream: Stream, entry: Entry) -> None:
         """Have an entry of the log wait that those here may not have yet."""
-        self.release.hold(stream, Held(entry.sequence, entry.count, entry, entry.topic, entry.size + limits.HELD_MEMORY))
+        self.release.hold(
+            stream,
+            Held(entry.sequence, entry.count, entry, entry.topic, entry.size + limits.HELD_MEMORY),
+        )
 
     def released(self, stream: Stream, now: float) -> None:
         """Note that those here have had everything that they may have."""
@@ -545,8 +654,11 @@ class Streams:
             self._ask(stream, now)
             self.arm(stream)
 
-    def _keep(self, stream: Stream, sequence: int, message: Message, choice: Choice | None, now: float) -> None:
-        """Keep what an answer brought: a session that moves on may need it. It may still cross this broker, for others."""
+    def _keep(
+        self, stream: Stream, sequence: int, message: Message, choice: Choice | None, now: float
+    ) -> None:
+        """Keep what an answer brought: a session that moves on may need it. It may still cross this
+        broker, for others."""
         window = stream.window
         if not window.missing(sequence) and find(window.history, sequence, sequence) < 0:
             return
@@ -564,7 +676,8 @@ class Streams:
     # ---------------------------------------------------------------- what is not wanted
 
     def send_upto(self, link: Link) -> None:
-        """Tell a neighbour, behind what it was sent, how far that is all. Not while messages wait: some may be dropped."""
+        """Tell a neighbour, behind what it was sent, how far that is all. Not while messages wait:
+        some may be dropped."""
         on_ways = link.live or self.federation.overlays.active
         if not (self.active and on_ways) or link.conn.backlog or link.conn.paused:
             return

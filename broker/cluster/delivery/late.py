@@ -1,18 +1,22 @@
-"""What has left the log for its tail, and nobody asks for, is offered to a broker that was away, once it is back
-(docs/decisions/0031): with flooding by who published it; and in any case what was on its way over a link that was lost, by the
-broker that had it last.
+"""What has left the log for its tail, and nobody asks for, is offered to a broker that was away,
+once it is back (docs/decisions/0031): with flooding by who published it; and in any case what was
+on its way over a link that was lost, by the broker that had it last.
 
     broker that has it                      broker that is back
     OFFER  numbers that the tail has  --->
-                                      <---  LACK   those of them that it lacks, after its neighbours have replayed their logs
-    PIECE  a frame of these           --->  taken like messages from a link: delivered here, passed on, each once
-                                      <---  LACK   when subscribers here have room: what is still missing, until nothing is
+                                      <---  LACK   those of them that it lacks, after its
+                                                   neighbours have replayed their logs
+    PIECE  a frame of these           --->  taken like messages from a link: delivered here,
+                                            passed on, each once
+                                      <---  LACK   when subscribers here have room: what is still
+                                                   missing, until nothing is
 
 It is offered again each second until something is heard. It comes behind what is newer.
 
     body of OFFER, LACK   origin, (u48 first, u48 last)...
-    body of PIECE         origin, u32 number of it, u32 index, u8 last, u48 up to which number it stands for what was offered,
-                          a part of (u32 size of ages, ages, PUBLISH packets)
+    body of PIECE         origin, u32 number of it, u32 index, u8 last, u48 up to which number it
+                          stands for what was offered, a part of (u32 size of ages, ages, PUBLISH
+                          packets)
     origin                id, u32 boot
 """
 
@@ -27,7 +31,16 @@ from broker.cluster.delivery.answers import CHUNK, PART, current, parts_of
 from broker.cluster.delivery.paced_release import crowded
 from broker.cluster.delivery.replay_log import Entry, read_link_packets
 from broker.cluster.delivery.subscription_start import encode_ages
-from broker.cluster.link.codec import LAST, Ranges, encode_for_links, intersect, merge, roughly, split_key, subtract
+from broker.cluster.link.codec import (
+    LAST,
+    Ranges,
+    encode_for_links,
+    intersect,
+    merge,
+    roughly,
+    split_key,
+    subtract,
+)
 from broker.cluster.strategy.directory import BEHIND
 from broker.wire.errors import MalformedPacket
 
@@ -40,7 +53,8 @@ OFFER, LACK, PIECE = BEHIND | 17, 18, BEHIND | 19
 """Kinds of messages to one broker."""
 
 AGAIN = 1.0
-"""s without an answer after which is offered again; and after a broker is back until it is for the first time."""
+"""s without an answer after which is offered again; and after a broker is back until it is for the
+first time."""
 
 PAUSE = 0.005
 """s between two looks at subscribers that have to catch up."""
@@ -52,7 +66,8 @@ HEAD = ORIGIN_SIZE + 15
 """and ahead of what is in a part of a PIECE."""
 
 LONGEST = 4 * CHUNK
-"""bytes of all pieces that are coming, beyond the largest message; of more, some are offered again."""
+"""bytes of all pieces that are coming, beyond the largest message; of more, some are offered
+again."""
 
 
 class Late:
@@ -64,7 +79,8 @@ class Late:
         self._node = node
         self._federation = federation
         self._number = 0
-        self._reading: set[tuple[bytes, bytes]] = set()  # brokers and origins for which the tail is being read
+        # Brokers and origins for which the tail is being read.
+        self._reading: set[tuple[bytes, bytes]] = set()
         # By who offers it, and origin: number of the piece that comes, and what has come of it.
         self._parts: dict[tuple[bytes, bytes], tuple[int, list[bytes]]] = {}
         self._coming = 0  # bytes of these
@@ -87,7 +103,9 @@ class Late:
                 numbers = [(part.first, part.last) for part in left.get(key, ())]
                 numbers += [(first, last) for first, last, _ in absent.dropped.get(key, ())]
                 if numbers and absent.lacking.get(key) != []:
-                    self._federation.listings.send(broker_id, OFFER, encode_ranges(key, merge(numbers)))
+                    self._federation.listings.send(
+                        broker_id, OFFER, encode_ranges(key, merge(numbers))
+                    )
 
     def _lack_received(self, sender: bytes, body: bytes, now: float) -> None:
         key, lacks = decode_ranges(body)
@@ -103,19 +121,30 @@ class Late:
             top = frame.parts[sender, key].last
             absents.tail.read(frame, lambda entries: self._send(sender, key, lacks, entries, top))
 
-    def _send(self, receiver: bytes, key: bytes, lacks: Ranges, entries: list[Entry] | None, top: int) -> None:
+    def _send(
+        self, receiver: bytes, key: bytes, lacks: Ranges, entries: list[Entry] | None, top: int
+    ) -> None:
         self._reading.discard((receiver, key))
         now = self._node.now
         found = parts_of(entries or (), key, lacks)
         ages = encode_ages(found, now) if found else b""
-        data = b"".join((len(ages).to_bytes(4, "big"), ages, *(current(entry, now) for entry in found)))
+        data = b"".join(
+            (len(ages).to_bytes(4, "big"), ages, *(current(entry, now) for entry in found))
+        )
         self._node.counters.tail_replayed += sum(entry.count for entry in found)
         self._number = self._number + 1 & 0xFFFFFFFF
         head = a2b_base64(key) + self._number.to_bytes(4, "big")
         count = max(1, -(-len(data) // PART))
         for index in range(count):
-            told = head + index.to_bytes(4, "big") + bytes((index == count - 1,)) + top.to_bytes(6, "big")
-            self._federation.listings.send(receiver, PIECE, told + data[index * PART : (index + 1) * PART])
+            told = (
+                head
+                + index.to_bytes(4, "big")
+                + bytes((index == count - 1,))
+                + top.to_bytes(6, "big")
+            )
+            self._federation.listings.send(
+                receiver, PIECE, told + data[index * PART : (index + 1) * PART]
+            )
 
     # ---------------------------------------------------------------- the broker that is back
 
@@ -149,7 +178,10 @@ class Late:
         if len(body) < HEAD:
             raise MalformedPacket("old messages are truncated")
         key = b2a_base64(body[:ORIGIN_SIZE], newline=False)
-        number, index = int.from_bytes(body[ORIGIN_SIZE:16], "big"), int.from_bytes(body[16:20], "big")
+        number, index = (
+            int.from_bytes(body[ORIGIN_SIZE:16], "big"),
+            int.from_bytes(body[16:20], "big"),
+        )
         link = self._federation.listings.arriving
         if (sender, key) not in self._asked or link is None:
             return
@@ -164,9 +196,12 @@ class Late:
         if body[20]:
             self._forget(sender, key)
             topics = self._take(link, key, b"".join(parts), now)
-            # What is missing up to there is not there, either: nobody here wanted it. It must not be asked for again.
+            # What is missing up to there is not there, either: nobody here wanted it. It must not
+            # be asked for again.
             top = int.from_bytes(body[21:HEAD], "big")
-            self._asked[sender, key] = intersect(self._asked[sender, key], [(top + 1, LAST)]) if top < LAST else []
+            self._asked[sender, key] = (
+                intersect(self._asked[sender, key], [(top + 1, LAST)]) if top < LAST else []
+            )
             self._when_room(key, sender, topics, now)
 
     def _forget(self, sender: bytes, key: bytes) -> None:
@@ -186,7 +221,15 @@ class Late:
                 continue
             topics.add(message.topic)
             told = b"" if choice is None else choice.encode()
-            relay.received(link, message, key, sequence, encode_for_links(message, key, sequence, now, told), now, choice)
+            relay.received(
+                link,
+                message,
+                key,
+                sequence,
+                encode_for_links(message, key, sequence, now, told),
+                now,
+                choice,
+            )
         return topics
 
     def _when_room(self, key: bytes, sender: bytes, topics: set[bytes], now: float) -> None:
@@ -195,7 +238,11 @@ class Late:
         journal = node.durability
         full = node.fanout.waiting >= limits.HOLD_QUEUED
         full |= journal is not None and journal.pending > limits.JOURNAL_BACKLOG_BYTES // 2
-        if full or any(crowded(delivery.session) for topic in topics for delivery in node.fanout.route(topic).deliveries):
+        if full or any(
+            crowded(delivery.session)
+            for topic in topics
+            for delivery in node.fanout.route(topic).deliveries
+        ):
             node.schedule(now + PAUSE, lambda at: self._when_room(key, sender, topics, at))
         else:
             self._ask(key, sender, now)
@@ -210,4 +257,6 @@ def decode_ranges(body: bytes) -> tuple[bytes, Ranges]:
     """Return the origin and the numbers of an OFFER or a LACK. Raises MalformedPacket."""
     if not ORIGIN_SIZE <= len(body) <= ORIGIN_SIZE + 12 * limits.MAX_GAPS:
         raise MalformedPacket("offer of old messages is truncated")
-    return b2a_base64(body[:ORIGIN_SIZE], newline=False), decode_pairs(body[ORIGIN_SIZE:], "offer of old messages")
+    return b2a_base64(body[:ORIGIN_SIZE], newline=False), decode_pairs(
+        body[ORIGIN_SIZE:], "offer of old messages"
+    )

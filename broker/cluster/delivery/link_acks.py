@@ -1,12 +1,16 @@
-"""What each neighbour has acknowledged of the replay log, and who waits while the log is full of the rest (decision 27).
+"""What each neighbour has acknowledged of the replay log, and who waits while the log is full of
+the rest (decision 27).
 
-A position is the number of bytes that the log had taken before an entry. A link keeps the log from the position up to which its
-neighbour is known to have everything. To find out, a mark (a PINGREQ with a number of its own) is sent behind the messages of the
-link; the PINGRESP with that number says that all of them have arrived. Marks are sent only when the log is about to drop what
-nobody has acknowledged, every 16 MiB or so: messages cost nothing more.
+A position is the number of bytes that the log had taken before an entry. A link keeps the log from
+the position up to which its neighbour is known to have everything. To find out, a mark (a PINGREQ
+with a number of its own) is sent behind the messages of the link; the PINGRESP with that number
+says that all of them have arrived. Marks are sent only when the log is about to drop what nobody
+has acknowledged, every 16 MiB or so: messages cost nothing more.
 
-    link: not keeping -(forwards, or a way of topics leads over it)-> keeping from a position -(mark acknowledged)-> a later one
-    log:  room -(neighbours may lack LOG_BYTES and HOLD_LOG_BYTES)-> publishers held -(they lack LOG_BYTES at most)-> room
+    link: not keeping -(forwards, or a way of topics leads over it)-> keeping from a position
+                      -(mark acknowledged)-> keeping from a later one
+    log:  room -(neighbours may lack LOG_BYTES and HOLD_LOG_BYTES)-> publishers held
+               -(they lack LOG_BYTES at most)-> room
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ MARK = 1 << 30
 """Numbers of our marks have this bit, those of other users of `Link.send_mark` have not."""
 
 AHEAD = 2
-"""Marks are sent this part of the log before it would drop what is not acknowledged: more than a round trip brings."""
+"""Marks are sent this part of the log before it would drop what is not acknowledged: more than a
+round trip brings."""
 
 STEP = 1024 * 1024
 """bytes of the log between two marks on one link at least."""
@@ -36,7 +41,17 @@ STEP = 1024 * 1024
 class LinkAcks:
     """Which part of the log each link still needs."""
 
-    __slots__ = ("_again", "_away", "_federation", "_holding", "_keeping", "_log", "_node", "_number", "_parted")
+    __slots__ = (
+        "_again",
+        "_away",
+        "_federation",
+        "_holding",
+        "_keeping",
+        "_log",
+        "_node",
+        "_number",
+        "_parted",
+    )
 
     def __init__(self, relay: Relay, federation: Federation) -> None:
         self._node = relay.node
@@ -46,7 +61,8 @@ class LinkAcks:
         self._log.full = self._full
         self._log.lost = self._lost
         self._keeping: list[Link] = []
-        self._parted: dict[bytes, tuple[int, float, float]] = {}  # brokers that are about to ask: position, until when, at most
+        # Brokers that are about to ask: position, until when, at most.
+        self._parted: dict[bytes, tuple[int, float, float]] = {}
         self._number = 0
         self._again = False  # marks are to be sent behind a large message that is about to be sent
         self._away: set[bytes] = set()  # of the parted ones those that the tree has lost
@@ -55,7 +71,8 @@ class LinkAcks:
     # ---------------------------------------------------------------- who needs what
 
     def keep(self, link: Link, position: int) -> None:
-        """Keep the log from `position` on until the neighbour has it, or the link does not lead there any more."""
+        """Keep the log from `position` on until the neighbour has it, or the link does not lead
+        there any more."""
         if link.kept_from is None:
             link.kept_from = position
             link.kept_since = self._node.now
@@ -74,7 +91,8 @@ class LinkAcks:
             self._settle()
 
     def lost(self, link: Link) -> None:
-        """A link is gone. Its neighbour may be on its way back, or have another one, and asks for what it has not got."""
+        """A link is gone. Its neighbour may be on its way back, or have another one, and asks for
+        what it has not got."""
         if link.kept_from is not None and link.peer is not None:
             self.part(link.peer.id, link.kept_from)
         self.free(link)
@@ -82,7 +100,8 @@ class LinkAcks:
     def part(self, broker_id: bytes, position: int) -> None:
         """Keep the log for a broker until it has got what it asks for, for PARTED_TIME at most."""
         if len(self._parted) < limits.ABSENT_BROKERS:
-            patience = limits.PARTED_TIME if self._federation.streams.active else 0.0  # who floods asks its next neighbour
+            # Who floods asks its next neighbour.
+            patience = limits.PARTED_TIME if self._federation.streams.active else 0.0
             now = self._node.now
             if (known := self._parted.get(broker_id)) is not None:  # of two links at once one ends
                 position = min(position, known[0])
@@ -94,7 +113,11 @@ class LinkAcks:
         """A broker has asked for what it lacks; `more`: it has not got all of it yet."""
         known = self._parted.get(broker_id)
         if known is not None and more:
-            self._parted[broker_id] = (known[0], min(self._node.now + limits.PARTED_TIME, known[2]), known[2])
+            self._parted[broker_id] = (
+                known[0],
+                min(self._node.now + limits.PARTED_TIME, known[2]),
+                known[2],
+            )
         elif known is not None:
             self.parted(broker_id)
 
@@ -104,7 +127,8 @@ class LinkAcks:
         return self._log.begin if found is None else found[0]
 
     def went(self, broker_id: bytes) -> None:
-        """The tree has lost a broker, perhaps for the moment that a new link takes. Nobody is held for it."""
+        """The tree has lost a broker, perhaps for the moment that a new link takes. Nobody is held
+        for it."""
         if (known := self._parted.get(broker_id)) is not None:
             self._parted[broker_id] = (known[0], self._node.now + limits.PARTED_TIME, known[2])
             self._away.add(broker_id)
@@ -118,11 +142,14 @@ class LinkAcks:
 
     def _lowest(self, parted: Iterable[bytes]) -> int:
         """Return from which position on the log is needed by links, and by these brokers."""
-        lowest = min((link.kept_from for link in self._keeping if link.kept_from is not None), default=NEVER)
+        lowest = min(
+            (link.kept_from for link in self._keeping if link.kept_from is not None), default=NEVER
+        )
         return min([lowest, *(self._parted[broker_id][0] for broker_id in parted)])
 
     def _settle(self) -> None:
-        """Tell the log up to where it is free to drop, and let publishers go on if that made room."""
+        """Tell the log up to where it is free to drop, and let publishers go on if that made
+        room."""
         log = self._log
         log.floor = self._lowest(self._parted)
         log.warn = max(log.begin, log.floor - log.limit // AHEAD) if self._keeping else NEVER
@@ -140,7 +167,8 @@ class LinkAcks:
         log.warn = log.recent + STEP
         for link in self._keeping:
             self._mark(link)
-        if log.unsent >= STEP and not self._again:  # nothing may come behind it: who published it is held
+        # Nothing may come behind it: who published it is held.
+        if log.unsent >= STEP and not self._again:
             self._again = True
             self._node.schedule(self._node.now, self._press_again)
 
@@ -153,7 +181,11 @@ class LinkAcks:
         assert link.kept_from is not None
         last = link.marks[-1][1] if link.marks else link.kept_from
         # A link that is about to be repaired has not been sent everything.
-        if (link.live or not link.forwarding) and link.state == "up" and (last + STEP <= end or (last < end and not link.marks)):
+        if (
+            (link.live or not link.forwarding)
+            and link.state == "up"
+            and (last + STEP <= end or (last < end and not link.marks))
+        ):
             self._number = self._number + 1 & MARK - 1
             link.marks.append((MARK | self._number, end))
             link.send_mark(MARK | self._number)
@@ -180,9 +212,13 @@ class LinkAcks:
         self._node.hold_publisher(self)
 
     def _room_for_away(self) -> bool:
-        """Whether the log is full of what only brokers lack that are gone; of very much of it the oldest goes."""
+        """Whether the log is full of what only brokers lack that are gone; of very much of it the
+        oldest goes."""
         log = self._log
-        if log.end - self._lowest(self._parted.keys() - self._away) > log.limit + limits.HOLD_LOG_BYTES:
+        if (
+            log.end - self._lowest(self._parted.keys() - self._away)
+            > log.limit + limits.HOLD_LOG_BYTES
+        ):
             return False
         if log.size > limits.AWAY_LOGS * log.limit:
             for broker_id in list(self._away):
@@ -190,27 +226,36 @@ class LinkAcks:
         return True
 
     def _lost(self, entry: Entry, position: int) -> None:
-        """Count what is dropped although a link in repair needs it. What a live link needs waits in its own queue."""
+        """Count what is dropped although a link in repair needs it. What a live link needs waits in
+        its own queue."""
         for link in self._keeping:
             waits = link.behind or (link.forwarding and not link.live)
             if not waits or link.kept_from is None or link.kept_from > position:
                 continue
             window = None if link.seen is None else link.seen.get(entry.key)
-            if window is not None and not any(window.missing(n) for n in range(entry.sequence, entry.sequence + entry.count)):
+            if window is not None and not any(
+                window.missing(n) for n in range(entry.sequence, entry.sequence + entry.count)
+            ):
                 continue
             if entry.retain or self._federation.interest.wanted_behind(link)(entry.topic):
                 link.log_lost += entry.count
                 self._node.counters.log_lost += entry.count
 
     def tick(self, now: float) -> None:
-        """Once a second: free what nobody will acknowledge, close who takes nothing, tell what was lost."""
+        """Once a second: free what nobody will acknowledge, close who takes nothing, tell what was
+        lost."""
         for broker_id in [b for b, (_, until, _) in self._parted.items() if until < now]:
             self.parted(broker_id)
         timeout = self._federation.config.link_timeout
         for link in list(self._keeping):
             if link.log_lost:
                 self._tell(link)
-            if link.forwarding and not link.live and not link.behind and now - link.kept_since > limits.REPAIR_TIME:
+            if (
+                link.forwarding
+                and not link.live
+                and not link.behind
+                and now - link.kept_since > limits.REPAIR_TIME
+            ):
                 self.free(link)  # it does not say what it has, and nobody waits for that for ever
             conn = link.conn
             if not (conn.backlog or conn.paused):
@@ -223,12 +268,17 @@ class LinkAcks:
                 link.taken_at = now
             elif now - link.taken_at > 2 * timeout:
                 self._federation.count("link_timeouts")
-                self._federation.log("warning", f"link to {link.title}: took nothing for {2 * timeout:g} s; closed")
+                self._federation.log(
+                    "warning", f"link to {link.title}: took nothing for {2 * timeout:g} s; closed"
+                )
                 conn.abort("takes nothing")
         if self._keeping and (self._log.size > self._log.limit or self._log.old(now)):
-            self._pressed()  # also for a link that was being repaired as the log became full, and could not be asked
+            # also for a link that was being repaired as the log became full, and could not be asked
+            self._pressed()
 
     def _tell(self, link: Link) -> None:
         lost, link.log_lost = link.log_lost, 0
         why = f"more than {limits.LOG_KEPT_BYTES >> 20} MiB waited for it"
-        self._federation.log("warning", f"link to {link.title}: {lost} messages for it are lost, as {why}")
+        self._federation.log(
+            "warning", f"link to {link.title}: {lost} messages for it are lost, as {why}"
+        )

@@ -1,4 +1,5 @@
-"""The stream of one origin: which of its numbers those here have had, and may have next (docs/decisions/0013)."""
+"""The stream of one origin: which of its numbers those here have had, and may have next
+(docs/decisions/0013)."""
 
 from __future__ import annotations
 
@@ -7,7 +8,16 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.base.sequence_set import discard
-from broker.cluster.link.codec import LAST, Ranges, Window, intersect, merge, roughly, split_key, subtract
+from broker.cluster.link.codec import (
+    LAST,
+    Ranges,
+    Window,
+    intersect,
+    merge,
+    roughly,
+    split_key,
+    subtract,
+)
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.gap_recovery import Streams
@@ -18,20 +28,31 @@ if TYPE_CHECKING:
     from broker.node import Timer
 
 RETRY, RETRY_MOST = 0.1, 2.0
-"""s until an origin is asked again; twice as long each time. Not sooner than in twice the time that its last answer took: what is
-sent again meanwhile only makes the next one slower."""
+"""s until an origin is asked again; twice as long each time. Not sooner than in twice the time that
+its last answer took: what is sent again meanwhile only makes the next one slower."""
 
 Found = tuple["Message", "Choice | None"]
 """A message that an answer brought, and who of shared subscriptions gets it."""
 
 
 class Held:
-    """Messages that wait until what is before them has been delivered: an entry of the log, or what an answer brought."""
+    """Messages that wait until what is before them has been delivered: an entry of the log, or what
+    an answer brought."""
 
     __slots__ = ("count", "first", "item", "late", "size", "topic")
 
-    def __init__(self, first: int, count: int, item: Entry | Found, topic: bytes, size: int, *, late: bool = False) -> None:
-        """`first`: its number, or that of the first of `count`; `size`: bytes; `late`: what is newer has been delivered."""
+    def __init__(
+        self,
+        first: int,
+        count: int,
+        item: Entry | Found,
+        topic: bytes,
+        size: int,
+        *,
+        late: bool = False,
+    ) -> None:
+        """`first`: its number, or that of the first of `count`; `size`: bytes; `late`: what is
+        newer has been delivered."""
         self.first = first
         self.count = count
         self.item = item
@@ -54,13 +75,43 @@ class Question:
 
 
 class Stream:
-    """What has come of one origin to those here: all numbers up to `done` that they want, but for those `owed`."""
+    """What has come of one origin to those here: all numbers up to `done` that they want, but for
+    those `owed`."""
 
     __slots__ = (
-        "ask_at", "awaited", "behind", "boot", "broker_id", "done", "finished", "follows_since", "free", "gone_since", "held",
-        "held_bytes", "held_count", "jumbled", "kept", "kept_top", "key", "more", "owed", "pause", "questions", "refused",
-        "seen_boot", "settled", "since", "slow_since", "source", "strange", "streams", "timer", "waiting", "window",
-    )  # fmt: skip
+        "ask_at",
+        "awaited",
+        "behind",
+        "boot",
+        "broker_id",
+        "done",
+        "finished",
+        "follows_since",
+        "free",
+        "gone_since",
+        "held",
+        "held_bytes",
+        "held_count",
+        "jumbled",
+        "kept",
+        "kept_top",
+        "key",
+        "more",
+        "owed",
+        "pause",
+        "questions",
+        "refused",
+        "seen_boot",
+        "settled",
+        "since",
+        "slow_since",
+        "source",
+        "strange",
+        "streams",
+        "timer",
+        "waiting",
+        "window",
+    )
 
     def __init__(self, streams: Streams, key: bytes, window: Window, done: int) -> None:
         self.streams = streams
@@ -68,30 +119,39 @@ class Stream:
         self.broker_id, self.boot = split_key(key)
         self.seen_boot = self.boot  # the incarnation of the broker that it has been asked for again
         self.finished = False  # a later incarnation of the broker has sent all that there is
-        self.follows_since = 0.0  # s; so long it waits for streams of earlier incarnations; 0: it does not
+        # s; so long it waits for streams of earlier incarnations; 0: it does not.
+        self.follows_since = 0.0
         self.window = window
         self.done = done
-        self.settled = done  # up to here all that is wanted has been delivered or waits: it is delivered in steps
+        # up to here all that is wanted has been delivered or waits: it is delivered in steps
+        self.settled = done
         self.waiting: deque[Held] = deque()  # in the order of their numbers, unless `jumbled`
         self.jumbled = False
         self.held_count = 0  # messages that wait
         self.held_bytes = 0
-        self.refused: Ranges = []  # came while too much waited, so that the origin is asked for them again
+        # came while too much waited, so that the origin is asked for them again
+        self.refused: Ranges = []
         self.owed: Ranges = []
-        self.gone_since = 0.0  # s; for so long what the origin's log has not any more is waited for: another way may bring it
+        # s; for so long what the origin's log has not any more is waited for: another way may bring
+        # it
+        self.gone_since = 0.0
         self.awaited: Ranges = []  # of that, what is ahead of all that waits for it
         self.kept: Ranges = []  # in the log although it has not crossed this broker
         self.kept_top = 0  # the highest of them
-        self.source: Link | None = None  # what comes over it is whole and in order, and goes straight to those here
+        # What comes over it is whole and in order, and goes straight to those here.
+        self.source: Link | None = None
         self.behind: Link | None = None  # the same, but what is before it is still being delivered
-        self.strange = False  # those behind us know that messages came over another link than the tree's
+        # Those behind us know that messages came over another link than the tree's.
+        self.strange = False
         self.held = False  # something is here that those here have not had
         self.free = False  # without a source for so long that nothing is held any more
         self.more = False  # the origin said that it has more to answer
         self.since = 0.0  # s; for so long something is held, and the origin can be reached, or not
-        self.slow_since = 0.0  # s; what waits has waited so long for a session that has to catch up; 0: it does not
+        # s; what waits has waited so long for a session that has to catch up; 0: it does not
+        self.slow_since = 0.0
         self.timer: Timer | None = None
-        self.questions: dict[int, Question] = {}  # by number, oldest first: answers may take longer than our patience
+        # By number, oldest first: answers may take longer than our patience.
+        self.questions: dict[int, Question] = {}
         self.ask_at = 0.0
         self.pause = RETRY
 
@@ -101,8 +161,8 @@ class Stream:
         return self.source is not None or self.behind is not None
 
     def take(self, link: Link, first: int, count: int) -> int:
-        """Take numbers that cross this broker for the first time; returns how many of them, the last ones, those here get now.
-        Others beyond `done` have to be put by (`Streams.hold`)."""
+        """Take numbers that cross this broker for the first time; returns how many of them, the
+        last ones, those here get now. Others beyond `done` have to be put by (`Streams.hold`)."""
         last = first + count - 1
         if last > self.done:
             if link is not self.source:
@@ -127,8 +187,9 @@ class Stream:
         return count if discard(self.owed, first, last) else 0
 
     def advance(self, first: int, last: int) -> None:
-        """Note that numbers beyond `done` are delivered now. They may have been owed: what waits is delivered in steps, and what
-        was missing behind it comes meanwhile. Who went on owing them would deliver them twice."""
+        """Note that numbers beyond `done` are delivered now. They may have been owed: what waits is
+        delivered in steps, and what was missing behind it comes meanwhile. Who went on owing them
+        would deliver them twice."""
         self.done = last
         if self.owed and self.owed[-1][1] >= first and not discard(self.owed, first, last):
             self.owed = subtract(self.owed, [(first, last)])
@@ -155,7 +216,8 @@ class Stream:
             self.gone_since = min(now, self.gone_since + seconds)
 
     def holds(self, sequence: int) -> bool:
-        """Whether a message that came another way than over the streams of links has to wait (`Streams.hold`)."""
+        """Whether a message that came another way than over the streams of links has to wait
+        (`Streams.hold`)."""
         if sequence <= self.done:
             discard(self.owed, sequence, sequence)
             return False
@@ -173,7 +235,8 @@ class Stream:
         return False
 
     def settle_late(self, first: int, last: int) -> None:
-        """Have numbers follow what waits although something may be missing before them: it has been waited for long enough."""
+        """Have numbers follow what waits although something may be missing before them: it has been
+        waited for long enough."""
         if first > self.settled + 1:
             self.owe([(self.settled + 1, first - 1)])
         self.settled = max(self.settled, last)
@@ -184,7 +247,8 @@ class Stream:
             self.owe([(first, last)])
         else:
             self.refused = joined(self.refused, [(first, last)])
-            if len(self.refused) > limits.MAX_SKIPS:  # what is between them is asked for, too: what is here is not taken twice
+            # What is between them is asked for, too: what is here is not taken twice.
+            if len(self.refused) > limits.MAX_SKIPS:
                 self.refused = roughly(self.refused, limits.MAX_SKIPS // 2)
             self.settled = min(self.settled, first - 1)
 
@@ -221,21 +285,24 @@ class Stream:
             self.streams.node.counters.gaps_forgotten += beyond
 
     def answered(self, asked: Ranges, found: Ranges) -> None:
-        """Note that the origin was asked for these, and that it has no more of them than was found."""
+        """Note that the origin was asked for these, and that it has no more of them than was
+        found."""
         self.owed = subtract(self.owed, subtract(asked, found))
         self.refused = subtract(self.refused, asked)
         if self.refused:  # it may have come another way since, and is not asked for then
             self.refused = subtract(self.refused, self.here())
 
     def await_gone(self, gone: Ranges, long_ago: float, now: float) -> bool:
-        """Note what the origin's log has not any more and another way may bring. Returns whether what follows waits for it:
-        not if nothing of it has come since `long_ago`. Neighbours are asked for it, too: one to which it was on its way may have
-        passed it on to nobody here, as the way had changed by then."""
+        """Note what the origin's log has not any more and another way may bring. Returns whether
+        what follows waits for it: not if nothing of it has come since `long_ago`. Neighbours are
+        asked for it, too: one to which it was on its way may have passed it on to nobody here, as
+        the way had changed by then."""
         missing, here = merge([*self.window.history, *self.window.lacks]), self.here()
         on_way = intersect(gone, missing)
         ahead = subtract(intersect(on_way, [(self.done + 1, LAST)]), here)
         first = not self.gone_since
-        if first or subtract(self.awaited, subtract(missing, here)):  # the way that it takes is slow, but brings it
+        # The way that it takes is slow, but brings it.
+        if first or subtract(self.awaited, subtract(missing, here)):
             self.gone_since = now
         self.awaited, self.gone_since = ahead, self.gone_since if ahead else 0.0
         waits = bool(ahead) and self.gone_since > long_ago
@@ -252,7 +319,9 @@ class Stream:
         begin = max(self.done, self.settled)
         top = max(begin, self.window.top)
         holes = sorted([*self.window.gaps, *self.window.history])
-        lacks = merge([*self.owed, *self.refused, *intersect(holes, [(begin + 1, top)]), (top + 1, LAST)])
+        lacks = merge(
+            [*self.owed, *self.refused, *intersect(holes, [(begin + 1, top)]), (top + 1, LAST)]
+        )
         if self.gone_since:  # what waits for another way is not asked for again
             lacks = subtract(lacks, self.here())
         return roughly(lacks)
@@ -263,7 +332,8 @@ class Stream:
 
 
 def joined(some: Ranges, more: Ranges) -> Ranges:
-    """Return two sets of numbers as one, which may be the first. Costs little when the second is behind the first, as mostly."""
+    """Return two sets of numbers as one, which may be the first. Costs little when the second is
+    behind the first, as mostly."""
     if some and more and more[0][0] > some[-1][1] + 1:
         some += more
         return some

@@ -1,12 +1,16 @@
-"""Origins that are gone, and of which some brokers have messages that others lack: nobody else can be asked for these.
+"""Origins that are gone, and of which some brokers have messages that others lack: nobody else can
+be asked for these.
 
-With flooding the neighbours of a link that begins to forward replay all that is missing behind it, whoever published it. Where
-messages cross only links behind which somebody wants them, a broker takes what does not come for unwanted, and asks the origin.
-Of an origin that is gone it says what may be missing (SEEN), and fetches history for others as with flooding (`resync`).
-With routing by topic messages did not take the tree; so the neighbours there tell each other what they have of an origin, as soon
-as it is gone, and send what the other one lacks. It passes that on over the tree (`Overlays.onward`).
+With flooding the neighbours of a link that begins to forward replay all that is missing behind it,
+whoever published it. Where messages cross only links behind which somebody wants them, a broker
+takes what does not come for unwanted, and asks the origin. Of an origin that is gone it says what
+may be missing (SEEN), and fetches history for others as with flooding (`resync`). With routing by
+topic messages did not take the tree; so the neighbours there tell each other what they have of an
+origin, as soon as it is gone, and send what the other one lacks. It passes that on over the tree
+(`Overlays.onward`).
 
-    origin   there -(the tree loses it; no links lead to it any more; it is back and knows nothing of that incarnation)-> gone
+    origin   there -(the tree loses it; no links lead to it any more; it is back and knows nothing
+                     of that incarnation)-> gone
 """
 
 from __future__ import annotations
@@ -39,20 +43,30 @@ class Orphans:
     def gone(self, key: bytes) -> bool:
         """Whether an origin cannot be asked for what is wanted of it."""
         window = self._federation.relay.vector.get(key)
-        return window is not None and window.stream is not None and not self._federation.streams.reachable(window.stream)
+        return (
+            window is not None
+            and window.stream is not None
+            and not self._federation.streams.reachable(window.stream)
+        )
 
     def told(self) -> Vector:
-        """Return what has been here, for neighbours; what may be missing of origins that are gone is not taken for unwanted."""
+        """Return what has been here, for neighbours; what may be missing of origins that are gone
+        is not taken for unwanted."""
         vector = self._federation.relay.vector
         told: Vector = {}
         for key, window in vector.items():
-            if window.stream is not None and self.gone(key) and (lacks := intersect(window.stream.lacks(), [(1, window.top)])):
+            if (
+                window.stream is not None
+                and self.gone(key)
+                and (lacks := intersect(window.stream.lacks(), [(1, window.top)]))
+            ):
                 told[key] = Window(window.top, window.heard)
                 told[key].gaps = merge([*window.gaps, *lacks])
         return vector | told if told else vector
 
     def left(self) -> None:
-        """An origin is gone: exchange what is here of it with neighbours in the live stream, which may have got other parts."""
+        """An origin is gone: exchange what is here of it with neighbours in the live stream, which
+        may have got other parts."""
         if self._federation.overlays.active:
             for link in self._node.forwarding:
                 self._federation.repair.send_seen(link)

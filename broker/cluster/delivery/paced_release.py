@@ -1,8 +1,10 @@
-"""What streams hold from those here is delivered in steps, as fast as those who get it keep up (docs/decisions/0013).
+"""What streams hold from those here is delivered in steps, as fast as those who get it keep up
+(docs/decisions/0013).
 
-A step is a few ms of work; between two, bytes are read and written, and other streams have their turn. Publishers are held at the
-origin of what waits while much does (docs/decisions/0018). What comes while more waits than there is room for is not taken: the
-origin is asked for it again when there is.
+A step is a few ms of work; between two, bytes are read and written, and other streams have their
+turn. Publishers are held at the origin of what waits while much does (docs/decisions/0018). What
+comes while more waits than there is room for is not taken: the origin is asked for it again when
+there is.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from broker.node import Node, Timer
 
 STEP = 500
-"""messages of a step, each counted once for every session that gets it: about 5 ms of work one by one, less in runs."""
+"""messages of a step, each counted once for every session that gets it: about 5 ms of work one by
+one, less in runs."""
 
 PACE = 0.001
 """s between two steps."""
@@ -38,8 +41,8 @@ SLOW_PACE = 0.005
 """s between two looks at sessions that have to catch up first."""
 
 SLOW_WAIT = 0.1
-"""s that a step waits for a session whose publishers can be held: a slow one has room for more in its own queue, and must not
-keep the others waiting."""
+"""s that a step waits for a session whose publishers can be held: a slow one has room for more in
+its own queue, and must not keep the others waiting."""
 
 
 class Release:
@@ -58,7 +61,8 @@ class Release:
     # ---------------------------------------------------------------- what comes
 
     def hold(self, stream: Stream, held: Held) -> None:
-        """Have messages wait that have just come; publishers at their origin wait, too, while it is many."""
+        """Have messages wait that have just come; publishers at their origin wait, too, while it is
+        many."""
         if self.held_bytes + held.size > limits.HELD_FEEDS_BYTES and stream.waiting:
             self._refuse(stream, held)
             return
@@ -77,8 +81,13 @@ class Release:
         """Leave out what there is no room for: its origin is asked for it again."""
         self._node.counters.feeds_refused += held.count
         origin = stream.broker_id.hex()
-        text = f"{self.held_bytes >> 20} MiB of messages wait for what is missing before them; what comes now is asked for again"
-        self._federation.log("warning", f"broker {origin}: {text}", cause="too much waits", peer=origin)
+        text = (
+            f"{self.held_bytes >> 20} MiB of messages wait for what is missing before them; "
+            "what comes now is asked for again"
+        )
+        self._federation.log(
+            "warning", f"broker {origin}: {text}", cause="too much waits", peer=origin
+        )
         stream.refuse(held.first, held.first + held.count - 1)
         if stream.fed:
             self._federation.streams.lose(stream)
@@ -100,7 +109,8 @@ class Release:
             self._timer = self._node.schedule(self._node.now + PACE, self._turn)
 
     def begin(self, stream: Stream, now: float) -> None:
-        """Deliver what may be delivered of a stream: a step at once, the rest in turn with all others."""
+        """Deliver what may be delivered of a stream: a step at once, the rest in turn with all
+        others."""
         if stream in self._turns:
             return
         self._step(stream, now)
@@ -132,7 +142,8 @@ class Release:
             return False
         if node.durability is not None:
             node.durability.saw(stream.key)
-        current, node.current = node.current, None  # publishers at the origin are held, by name, and nobody who is read here
+        # Publishers at the origin are held, by name, and nobody who is read here.
+        current, node.current = node.current, None
         left = STEP
         ready: set[bytes] = set()
         while left > 0 and (held := stream.next_held()) is not None:
@@ -146,7 +157,9 @@ class Release:
             self._deliver(stream, held, now)
             left -= max(held.count, node.counters.delivered - before)
         node.current = current
-        if stream.held_count < limits.HOLD_FEED // 2 and (not stream.waiting or self.held_bytes < limits.HOLD_FEEDS_BYTES // 2):
+        if stream.held_count < limits.HOLD_FEED // 2 and (
+            not stream.waiting or self.held_bytes < limits.HOLD_FEEDS_BYTES // 2
+        ):
             self._federation.backpressure.released(stream)
         if left < STEP:
             stream.slow_since = 0.0
@@ -169,7 +182,14 @@ class Release:
                 self._one(stream, sequence, message, choice, now)
 
     def _one(
-        self, stream: Stream, sequence: int, message: Message, choice: Choice | None, now: float, *, late: bool = False
+        self,
+        stream: Stream,
+        sequence: int,
+        message: Message,
+        choice: Choice | None,
+        now: float,
+        *,
+        late: bool = False,
     ) -> None:
         if sequence > stream.done:
             stream.advance(sequence, sequence)
@@ -188,15 +208,23 @@ class Release:
     # ---------------------------------------------------------------- who gets it
 
     def _behind(self, stream: Stream, topic: bytes, now: float) -> bool:
-        """Whether somebody who gets a topic has to catch up first. Publishers at the origin wait for those, too."""
+        """Whether somebody who gets a topic has to catch up first. Publishers at the origin wait
+        for those, too."""
         node = self._node
-        if node.durability is not None and node.durability.pending > limits.JOURNAL_BACKLOG_BYTES // 2:
+        if (
+            node.durability is not None
+            and node.durability.pending > limits.JOURNAL_BACKLOG_BYTES // 2
+        ):
             return True
         fanout = node.fanout
         if fanout.waiting >= limits.HOLD_QUEUED:
             return True
         route = fanout.route(topic)
-        found = [delivery.session for delivery in route.deliveries if delivery.qos and crowded(delivery.session)]
+        found = [
+            delivery.session
+            for delivery in route.deliveries
+            if delivery.qos and crowded(delivery.session)
+        ]
         for group in route.shared:
             members = [member.session for member in group.members.values() if member.qos]
             if members and all(crowded(session) or session.conn is None for session in members):
@@ -215,11 +243,14 @@ class Release:
 
 
 def crowded(session: Session) -> bool:
-    """Whether so much waits for a client that is connected, and takes something now and then, that it gets no more for now."""
+    """Whether so much waits for a client that is connected, and takes something now and then, that
+    it gets no more for now."""
     conn = session.conn
     if conn is None or conn.stalled or not isinstance(conn.owner, Client):
         return False
-    return len(session.queue) >= limits.HOLD_QUEUED or session.queued_bytes >= limits.HOLD_QUEUED_BYTES
+    return (
+        len(session.queue) >= limits.HOLD_QUEUED or session.queued_bytes >= limits.HOLD_QUEUED_BYTES
+    )
 
 
 def batch_of(entry: Entry) -> Batch:
@@ -227,7 +258,18 @@ def batch_of(entry: Entry) -> Batch:
     data = entry.data(0.0)
     rest = len(data) - (entry.count - 1) * entry.step
     _, _, message, _, _ = next(read_link_packets(data[:rest], entry.at))
-    one = LINK_ID.join(encode_halves(message.topic, message.payload, 5, message.qos, False, message.properties))
+    one = LINK_ID.join(
+        encode_halves(message.topic, message.payload, 5, message.qos, False, message.properties)
+    )
     payload = len(one) - len(message.payload)
     start = payload - len(message.properties) - len(encode_varint(len(message.properties))) - 2
-    return Batch(message.topic, message.qos, message.properties, 5, one + data[rest:], start, payload, len(one))
+    return Batch(
+        message.topic,
+        message.qos,
+        message.properties,
+        5,
+        one + data[rest:],
+        start,
+        payload,
+        len(one),
+    )

@@ -1,15 +1,20 @@
-"""What one neighbour lacks of the log, found and taken in steps: the log may have hundreds of thousands of entries.
+"""What one neighbour lacks of the log, found and taken in steps: the log may have hundreds of
+thousands of entries.
 
-A walk scans the log up to its end, notes what the neighbour may lack, and takes that (it is sent, say); then it does the same
-with what was logged meanwhile, until nothing is left. In that very turn it tells so, and a link may enter the live stream.
+A walk scans the log up to its end, notes what the neighbour may lack, and takes that (it is sent,
+say); then it does the same with what was logged meanwhile, until nothing is left. In that very turn
+it tells so, and a link may enter the live stream.
 
-    scan, SCAN entries at a time -> put in order -> take, FEW at a time -> has more been logged?   yes: scan that
-    as much of it in one turn as is some 10 ms of work                                            no: the end
+    scan, SCAN entries at a time -> put in order -> take, FEW at a time -> has more been logged?
+        yes: scan that
+        no:  the end
+    in one turn as much of this as is some 10 ms of work
 
-Nothing overtakes and nothing is left out: a link in repair gets messages from its walk alone; the log is in the order in which
-messages came, so what comes between two steps stands behind all that was scanned before; and the log keeps what a link in repair
-may lack (`link_acks`). Who wants a topic is asked when an entry is taken: that is after the entry was logged, as is all
-that those subscribed to who may expect it.
+Nothing overtakes and nothing is left out: a link in repair gets messages from its walk alone; the
+log is in the order in which messages came, so what comes between two steps stands behind all that
+was scanned before; and the log keeps what a link in repair may lack (`link_acks`). Who wants a
+topic is asked when an entry is taken: that is after the entry was logged, as is all that those
+subscribed to who may expect it.
 """
 
 from __future__ import annotations
@@ -40,16 +45,31 @@ BYTES = 2 * 1024 * 1024
 """bytes that are taken in one turn, about."""
 
 ROUNDS = 3
-"""rounds after which a turn does twice as much, with each round more: so that it ends, though more is logged than a turn takes.
-Mostly the third is the last one, as each takes as long as what was logged in the one before."""
+"""rounds after which a turn does twice as much, with each round more: so that it ends, though more
+is logged than a turn takes. Mostly the third is the last one, as each takes as long as what was
+logged in the one before."""
+
 
 class Walk:
     """One way through the log."""
 
     __slots__ = (
-        "_at", "_federation", "_found", "_link", "_may", "_mixed", "_next", "_once", "_rounds", "_seen", "_take", "_then",
-        "_tops", "_until", "over",
-    )  # fmt: skip
+        "_at",
+        "_federation",
+        "_found",
+        "_link",
+        "_may",
+        "_mixed",
+        "_next",
+        "_once",
+        "_rounds",
+        "_seen",
+        "_take",
+        "_then",
+        "_tops",
+        "_until",
+        "over",
+    )
 
     def __init__(
         self,
@@ -62,8 +82,9 @@ class Walk:
         *,
         once: bool = False,
     ) -> None:
-        """`take`: gets what somebody behind `link` lacks and wants, in the order of each origin; `then`: called at the end;
-        `may`: s that so many bytes have to wait; `once`: what is logged meanwhile is left out."""
+        """`take`: gets what somebody behind `link` lacks and wants, in the order of each origin;
+        `then`: called at the end; `may`: s that so many bytes have to wait; `once`: what is logged
+        meanwhile is left out."""
         self._federation = federation
         self._link = link
         self._seen = seen
@@ -75,7 +96,8 @@ class Walk:
         self._next = 0  # of these
         self._tops: dict[bytes, int] = {}
         self._mixed: set[bytes] = set()  # origins whose entries in `_found` are not in order
-        self._at = self._until = 0  # numbers of entries of the log: scanned next, and not in this round any more
+        # Numbers of entries of the log: scanned next, and not in this round any more.
+        self._at = self._until = 0
         self._rounds = 0
         self.over = False
 
@@ -129,7 +151,8 @@ class Walk:
             turns.later(self._step)
 
     def _scan(self) -> None:
-        """Note what the neighbour may lack of some entries; at the end of the round put all of it in order."""
+        """Note what the neighbour may lack of some entries; at the end of the round put all of it
+        in order."""
         count = min(SCAN, self._until - self._at)
         piece, self._at = self._federation.relay.log.lacked(self._seen, self._at, count)
         tops = self._tops
@@ -151,10 +174,15 @@ class Walk:
         orphans = federation.interest.wanted_behind(link, tree=True)
         candidates = self._found[self._next : self._next + FEW]
         gone = {key for key in {entry.key for entry in candidates} if federation.orphans.gone(key)}
-        entries = [part for entry in candidates for part in lacked_parts(entry, seen[entry.key], now)]
         entries = [
-            entry for entry in entries
-            if entry.retain or (orphans if entry.key in gone else wanted)(entry.topic) or chosen(link, entry)
-        ]  # fmt: skip
+            part for entry in candidates for part in lacked_parts(entry, seen[entry.key], now)
+        ]
+        entries = [
+            entry
+            for entry in entries
+            if entry.retain
+            or (orphans if entry.key in gone else wanted)(entry.topic)
+            or chosen(link, entry)
+        ]
         federation.node.turns.work += TAKEN * len(candidates)
         return entries

@@ -1,4 +1,5 @@
-"""The recent QoS 1 and 2 (and retained) messages that crossed this broker, kept for neighbours that missed them."""
+"""The recent QoS 1 and 2 (and retained) messages that crossed this broker, kept for neighbours that
+missed them."""
 
 from __future__ import annotations
 
@@ -51,7 +52,17 @@ class Entry:
     What was published here while no link was there is encoded only when somebody needs it.
     """
 
-    __slots__ = ("_data", "_message", "_step", "at", "count", "expires_at", "key", "sequence", "size")
+    __slots__ = (
+        "_data",
+        "_message",
+        "_step",
+        "at",
+        "count",
+        "expires_at",
+        "key",
+        "sequence",
+        "size",
+    )
 
     def __init__(self, key: bytes, sequence: int, data: bytes, message: Message, at: float) -> None:
         """`data`: the PUBLISH as links carry it, b"" to make it from `message` later; `at`: s."""
@@ -67,8 +78,9 @@ class Entry:
 
     @classmethod
     def run(cls, key: bytes, sequence: int, count: int, data: bytes, step: int, at: float) -> Entry:
-        """Return the entry of a run: its first PUBLISH names its origin, the others, `step` bytes each, continue it. One
-        entry and one piece of bytes; a neighbour may lack a part of it (`part`)."""
+        """Return the entry of a run: its first PUBLISH names its origin, the others, `step` bytes
+        each, continue it. One entry and one piece of bytes; a neighbour may lack a part of it
+        (`part`)."""
         entry = cls.__new__(cls)
         entry.key = key
         entry.sequence = sequence
@@ -82,14 +94,19 @@ class Entry:
         return entry
 
     def part(self, low: int, high: int) -> Entry:
-        """Return the messages numbered `low` to `high` (inclusive) of this entry as an entry, which is in no log."""
+        """Return the messages numbered `low` to `high` (inclusive) of this entry as an entry, which
+        is in no log."""
         first = self.sequence
         if low == first and high == first + self.count - 1:
             return self
         step = self._step
         begin = len(self._data) - (self.count - (low - first)) * step  # unless it is the first
         end = len(self._data) - (first + self.count - 1 - high) * step
-        data = self._data[:end] if low == first else explicit(self._data[begin : begin + step], self.key, low)
+        data = (
+            self._data[:end]
+            if low == first
+            else explicit(self._data[begin : begin + step], self.key, low)
+        )
         if low > first:
             data += self._data[begin + step : end]
         return Entry.run(self.key, low, high - low + 1, data, step, self.at)
@@ -146,16 +163,34 @@ class Entry:
 
 
 class MessageLog:
-    """A ring bounded in bytes and age. Order is that of acceptance, so per origin it is the origin's. `len`: entries.
+    """A ring bounded in bytes and age. Order is that of acceptance, so per origin it is the
+    origin's. `len`: entries.
 
-    What is behind `floor` is not dropped before neighbours have it (`link_acks`), up to LOG_KEPT_BYTES. Positions count
-    the bytes that the log has taken.
+    What is behind `floor` is not dropped before neighbours have it (`link_acks`), up to
+    LOG_KEPT_BYTES. Positions count the bytes that the log has taken.
     """
 
     __slots__ = (
-        "_bytes", "_counters", "_entries", "_gone", "_large", "_more", "begin", "chosen", "dropped", "floor", "full", "limit",
-        "looked_at", "lost", "pressed", "room", "spared", "unsent", "warn",
-    )  # fmt: skip
+        "_bytes",
+        "_counters",
+        "_entries",
+        "_gone",
+        "_large",
+        "_more",
+        "begin",
+        "chosen",
+        "dropped",
+        "floor",
+        "full",
+        "limit",
+        "looked_at",
+        "lost",
+        "pressed",
+        "room",
+        "spared",
+        "unsent",
+        "warn",
+    )
 
     def __init__(self, counters: Counters, limit: int = limits.LOG_BYTES, room: int = 0) -> None:
         """`limit`: bytes; `room`: as many more for large messages."""
@@ -166,12 +201,14 @@ class MessageLog:
         self.limit = limit
         """bytes"""
         self.room = room
-        self._large: deque[tuple[float, int, int]] = deque()  # that found the log full: when (s), position behind, bytes
+        # Large entries that found the log full: when (s), position behind, bytes.
+        self._large: deque[tuple[float, int, int]] = deque()
         self._more = 0  # bytes of these: as much has not been pushed out
         self.begin = 0
         """Position of the oldest entry."""
         self.chosen = 0
-        """Position behind the newest entry of this broker's that says who of shared subscriptions gets it."""
+        """Position behind the newest entry of this broker's that says who of shared subscriptions
+        gets it."""
         self.floor = NEVER
         """Position from which on neighbours may lack entries,"""
         self.warn = NEVER
@@ -234,14 +271,19 @@ class MessageLog:
             self.trim()
 
     def _take_room(self, now: float = 0.0) -> None:
-        """Take back the room of large messages that have had it for long enough, or are gone; of the oldest if there are too
-        many."""
+        """Take back the room of large messages that have had it for long enough, or are gone; of
+        the oldest if there are too many."""
         large = self._large
-        while large and (large[0][0] + limits.LOG_LARGE_TIME <= now or large[0][1] <= self.begin or self._more > self.room):
+        while large and (
+            large[0][0] + limits.LOG_LARGE_TIME <= now
+            or large[0][1] <= self.begin
+            or self._more > self.room
+        ):
             self._more -= large.popleft()[2]
 
     def trim(self) -> bool:
-        """Drop the oldest entries, some at a time, as far as no neighbour may lack them; returns whether there is room then."""
+        """Drop the oldest entries, some at a time, as far as no neighbour may lack them; returns
+        whether there is room then."""
         entries, dropped, floor = self._entries, self.dropped, self.floor
         size, begin, gone = self._bytes, self.begin, 0
         enough = self.limit + self._more if self._more else self.limit - (self.limit >> 9)
@@ -279,8 +321,9 @@ class MessageLog:
         return size <= self.limit
 
     def pieces(self, since: float = float("-inf")) -> Iterator[list[Entry]]:
-        """The entries that are here now and came since (s), the oldest first, some at a time; those that go before their turn are
-        left out. One list of all would be a burden for the garbage collector, which looks through all that is new."""
+        """The entries that are here now and came since (s), the oldest first, some at a time; those
+        that go before their turn are left out. One list of all would be a burden for the garbage
+        collector, which looks through all that is new."""
         at, end = self._gone, self._gone + len(self._entries)
         if self._entries and since > self._entries[0].at:
             at += bisect_left(self._entries, since, key=attrgetter("at"))
@@ -297,13 +340,18 @@ class MessageLog:
         return list(islice(reversed(self._entries), count - end, count - begin))[::-1]
 
     def forget_old(self, now: float) -> None:
-        """Drop what is older than LOG_AGE and what no neighbour may lack, so much of it in one turn."""
+        """Drop what is older than LOG_AGE and what no neighbour may lack, so much of it in one
+        turn."""
         if self._more:
             self._take_room(now)
             self.trim()
         entries = self._entries
         least = max(0, len(entries) - limits.LOG_OLD)
-        while len(entries) > least and entries[0].at + limits.LOG_AGE < now and self.begin + entries[0].size <= self.floor:
+        while (
+            len(entries) > least
+            and entries[0].at + limits.LOG_AGE < now
+            and self.begin + entries[0].size <= self.floor
+        ):
             entry = entries.popleft()
             self._gone += 1
             for call in self.dropped:
@@ -321,13 +369,18 @@ class MessageLog:
         return self._gone + len(self._entries)
 
     def lacked(self, seen: Vector, first: int, most: int) -> tuple[list[Entry], int]:
-        """Look at up to `most` entries, from number `first` on. Return those of which a neighbour with `seen` may lack something
-        (`lacked_parts`), none of origins that it does not know, and the number of the entry behind all of them."""
+        """Look at up to `most` entries, from number `first` on. Return those of which a neighbour
+        with `seen` may lack something (`lacked_parts`), none of origins that it does not know, and
+        the number of the entry behind all of them."""
         begin = max(0, first - self._gone)
         end = max(begin, min(len(self._entries), first + most - self._gone))
-        least = {key: window.gaps[0][0] if window.gaps else window.top + 1 for key, window in seen.items()}
+        least = {
+            key: window.gaps[0][0] if window.gaps else window.top + 1
+            for key, window in seen.items()
+        }
         lacks = least.get
-        found = [e for e in self._some(begin, end) if e.sequence + e.count > lacks(e.key, NEVER)]  # hardly any, mostly
+        # Hardly any, mostly.
+        found = [e for e in self._some(begin, end) if e.sequence + e.count > lacks(e.key, NEVER)]
         return found, self._gone + end
 
     def latest(self) -> Iterator[Entry]:
@@ -342,12 +395,14 @@ class MessageLog:
         return islice(self._entries, begin, None)
 
     def first_of(self, key: bytes, horizon: float) -> int:
-        """Return the number of the oldest message of an origin that came after `horizon` (s); NEVER: there is none."""
+        """Return the number of the oldest message of an origin that came after `horizon` (s);
+        NEVER: there is none."""
         return next((entry.sequence for entry in self._since(horizon) if entry.key == key), NEVER)
 
     def own(self, key: bytes, numbers: Ranges, horizon: float) -> Iterator[Entry]:
-        """These messages of an origin that were logged as they were numbered (of this broker), as far as they came after
-        `horizon` (s), the oldest first. Looks no further than it is asked to. No change while iterating."""
+        """These messages of an origin that were logged as they were numbered (of this broker), as
+        far as they came after `horizon` (s), the oldest first. Looks no further than it is asked
+        to. No change while iterating."""
         entries = self._since(horizon)
         low, at = numbers[0][0], 0
         while piece := list(islice(entries, PIECE)):
@@ -365,8 +420,8 @@ class MessageLog:
                         yield entry.part(first, end)
 
     def those(self, numbers: Numbers, horizon: float) -> list[Entry]:
-        """Return these messages, in the order of each origin, as far as they came after `horizon` (s). Costs no more than the
-        way back to the oldest of them."""
+        """Return these messages, in the order of each origin, as far as they came after `horizon`
+        (s). Costs no more than the way back to the oldest of them."""
         found: list[Entry] = []
         left = sum(high - low + 1 for ranges in numbers.values() for low, high in ranges)
         self.looked_at = 0
@@ -393,7 +448,8 @@ class MessageLog:
 
 
 def lacked_parts(entry: Entry, window: Window, now: float) -> list[Entry]:
-    """Return what a neighbour that has had `window` of its origin lacks of an entry: of a run that it has in part, the parts."""
+    """Return what a neighbour that has had `window` of its origin lacks of an entry: of a run that
+    it has in part, the parts."""
     if entry.expires_at is not None and now >= entry.expires_at:
         return []
     last = entry.sequence + entry.count - 1
@@ -403,12 +459,14 @@ def lacked_parts(entry: Entry, window: Window, now: float) -> list[Entry]:
         return []
     if entry.count == 1:
         return [entry]
-    return [entry.part(low, high) for low, high in intersect([(entry.sequence, last)], window.lacks)]
+    return [
+        entry.part(low, high) for low, high in intersect([(entry.sequence, last)], window.lacks)
+    ]
 
 
 def in_order(entries: list[Entry], origins: Container[bytes]) -> list[Entry]:
-    """Return entries with those of each of these origins in the order of their numbers: history that was fetched for somebody
-    came after what is newer."""
+    """Return entries with those of each of these origins in the order of their numbers: history
+    that was fetched for somebody came after what is newer."""
     ordered: dict[bytes, list[Entry]] = {}
     for entry in entries:
         if entry.key in origins:
@@ -426,9 +484,12 @@ def _nobody(entry: Entry, position: int) -> None:
 
 
 def _section(packet: bytes) -> tuple[int, int]:
-    """Return how long the property section of a PUBLISH for links is (bytes), and where it begins."""
+    """Return how long the property section of a PUBLISH for links is (bytes), and where it
+    begins."""
     body = read_length(packet, 1)[1]
-    return read_length(packet, body + 2 + (packet[body] << 8 | packet[body + 1]) + (2 if packet[0] & 0x06 else 0))
+    return read_length(
+        packet, body + 2 + (packet[body] << 8 | packet[body + 1]) + (2 if packet[0] & 0x06 else 0)
+    )
 
 
 def choice_of(packet: bytes) -> Choice | None:
@@ -441,7 +502,8 @@ def choice_of(packet: bytes) -> Choice | None:
 
 
 def _behind_stamp(packet: bytes) -> int:
-    """Return where the property section of a PUBLISH for links goes on behind its origin and its stamp."""
+    """Return where the property section of a PUBLISH for links goes on behind its origin and its
+    stamp."""
     at = _section(packet)[1]
     if packet.startswith(ORIGIN, at):
         at += SIZE - 24 + (packet[at + 4] << 8 | packet[at + 5])
@@ -451,7 +513,9 @@ def _behind_stamp(packet: bytes) -> int:
 def expiry_of(packet: bytes) -> int | None:
     """Return the expiry interval (s) that a PUBLISH for links says, None when it says none."""
     at = _behind_stamp(packet)
-    return int.from_bytes(packet[at + 1 : at + 5], "big") if packet[at : at + 1] == b"\x02" else None
+    return (
+        int.from_bytes(packet[at + 1 : at + 5], "big") if packet[at : at + 1] == b"\x02" else None
+    )
 
 
 def with_expiry(packet: bytes, seconds: int) -> bytes:
@@ -461,8 +525,8 @@ def with_expiry(packet: bytes, seconds: int) -> bytes:
 
 
 def read_link_messages(data: bytes, at: float) -> Iterator[tuple[bytes, int, Message]]:
-    """Read PUBLISH packets as links carry them: (origin, sequence number, message), but for those that are for one group of
-    subscribers alone. `at`: s, from when on they expire.
+    """Read PUBLISH packets as links carry them: (origin, sequence number, message), but for those
+    that are for one group of subscribers alone. `at`: s, from when on they expire.
 
     Raises:
         MalformedPacket, ProtocolViolation: not such packets.
@@ -472,9 +536,11 @@ def read_link_messages(data: bytes, at: float) -> Iterator[tuple[bytes, int, Mes
             yield key, sequence, message
 
 
-def read_link_packets(data: bytes, at: float) -> Iterator[tuple[bytes, int, Message, Choice | None, bool]]:
-    """Read PUBLISH packets as links carry them: origin, sequence number, message, who of shared subscriptions gets it, whether
-    that is all who get it. `at`: s, from when on they expire.
+def read_link_packets(
+    data: bytes, at: float
+) -> Iterator[tuple[bytes, int, Message, Choice | None, bool]]:
+    """Read PUBLISH packets as links carry them: origin, sequence number, message, who of shared
+    subscriptions gets it, whether that is all who get it. `at`: s, from when on they expire.
 
     Raises:
         MalformedPacket, ProtocolViolation: not such packets.
@@ -498,10 +564,13 @@ def read_link_packets(data: bytes, at: float) -> Iterator[tuple[bytes, int, Mess
         choice: Choice | None = None
         stamp: Stamp | None = None
         if section.startswith(ORIGIN) and size >= SIZE:
-            alone = section[4:6] != MARK[4:6] and section[SIZE : SIZE + 1] not in FOR_ALL  # for a shared subscription
+            # It is for a shared subscription.
+            alone = section[4:6] != MARK[4:6] and section[SIZE : SIZE + 1] not in FOR_ALL
             key, sequence = section[SIZE - 24 : SIZE - 8], decode_sequence(section[SIZE - 8 : SIZE])
             behind = SIZE - 24 + (section[4] << 8 | section[5])
-            choice = decode_choice(section[SIZE:behind]).of(key, sequence) if behind > SIZE else None
+            choice = (
+                decode_choice(section[SIZE:behind]).of(key, sequence) if behind > SIZE else None
+            )
             section = section[behind:]
         if section.startswith(STAMP_MARK):
             stamp = decode_stamp(section)
@@ -517,7 +586,9 @@ def read_link_packets(data: bytes, at: float) -> Iterator[tuple[bytes, int, Mess
             sound = False
         if not sound:
             raise MalformedPacket("messages of another broker have no topic name")
-        message = Message(topic, data[payload:end], first >> 1 & 3, bool(first & 1), section, expires_at, None)
+        message = Message(
+            topic, data[payload:end], first >> 1 & 3, bool(first & 1), section, expires_at, None
+        )
         if stamp is not None:
             message.stamp = stamp
         yield key, sequence, message, choice, alone

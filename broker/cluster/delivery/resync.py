@@ -1,9 +1,12 @@
-"""Replay after a repair of the tree: what a neighbour missed comes before what is new (design section 4, promises 2 and 4).
+"""Replay after a repair of the tree: what a neighbour missed comes before what is new (design
+section 4, promises 2 and 4).
 
-A link that begins to forward first tells the neighbour what has been here (SEEN); the neighbour replays from its log what is
-missing, in order, and only then adds the link to the live stream. What was published before a broker met its origin is history
-to it: that is fetched (WANT, DONE) when a neighbour that was cut off lacks it and can get it only through here. With routing by
-interest each broker asks origins itself (`gap_recovery`), and nothing is fetched but of those that are gone (`orphans`).
+A link that begins to forward first tells the neighbour what has been here (SEEN); the neighbour
+replays from its log what is missing, in order, and only then adds the link to the live stream. What
+was published before a broker met its origin is history to it: that is fetched (WANT, DONE) when a
+neighbour that was cut off lacks it and can get it only through here. With routing by interest each
+broker asks origins itself (`gap_recovery`), and nothing is fetched but of those that are gone
+(`orphans`).
 """
 
 from __future__ import annotations
@@ -24,13 +27,16 @@ if TYPE_CHECKING:
     from broker.cluster.link.link import Link
 
 FETCH_TIME = 0.5
-"""s; longest wait for history: a neighbour that hangs must not keep another one from the live stream."""
+"""s; longest wait for history: a neighbour that hangs must not keep another one from the live
+stream."""
 
 MAX_WANTS = 16
-"""WANTs of one neighbour that wait to be answered; of more the oldest are dropped, and it goes on without."""
+"""WANTs of one neighbour that wait to be answered; of more the oldest are dropped, and it goes on
+without."""
 
 INTRODUCTIONS = 8
-"""Round trips at most until a neighbour knows all origins that are known here; it needs more only if its table is full."""
+"""Round trips at most until a neighbour knows all origins that are known here; it needs more only
+if its table is full."""
 
 
 class Repair:
@@ -40,7 +46,8 @@ class Repair:
         self.node = relay.node
         self.relay = relay
         self.federation = federation
-        self._fetches: dict[int, tuple[set[Link], list[Callable[[float], None]]]] = {}  # -> who has to answer, who waits
+        # By number: who has to answer, who waits.
+        self._fetches: dict[int, tuple[set[Link], list[Callable[[float], None]]]] = {}
         self._fetch_number = 0
         self.records: dict[int, Handler] = {
             SEEN: self.seen_received,
@@ -49,9 +56,11 @@ class Repair:
             WANT: self.want_received,
             DONE: self.done_received,
         }
-        self._joining: dict[Link, Walk] = {}  # what is replayed to those that are about to enter the live stream
+        # What is replayed to those that are about to enter the live stream.
+        self._joining: dict[Link, Walk] = {}
         self._wants: dict[Link, deque[Walk]] = {}  # what answers WANTs, one after the other
-        self._waiting: list[tuple[Link, float, Callable[[float], None]]] = []  # for who is behind it; until when (s); what then
+        # Links, for who is behind them; until when (s); what then.
+        self._waiting: list[tuple[Link, float, Callable[[float], None]]] = []
 
     # ---------------------------------------------------------------- the tree's word
 
@@ -73,8 +82,8 @@ class Repair:
                 self.federation.acks.free(link)
 
     def made_known(self, link: Link, origins: Vector) -> None:
-        """Note that a neighbour was told of origins that are new here, and begins with them where we do: it lacks what comes of
-        them before it is in the live stream."""
+        """Note that a neighbour was told of origins that are new here, and begins with them where
+        we do: it lacks what comes of them before it is in the live stream."""
         if link.seen is not None:
             for key, window in origins.items():
                 if key not in link.seen:
@@ -109,7 +118,8 @@ class Repair:
         self.relay.learn(decode_vector(body, now), link, now)
 
     def seen_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take what has been at a neighbour. Its word for origins that are new here is where we begin with them."""
+        """Take what has been at a neighbour. Its word for origins that are new here is where we
+        begin with them."""
         seen = decode_vector(body, now)
         self.relay.learn(seen, link, now)
         link.asked = False
@@ -120,7 +130,9 @@ class Repair:
         if link.live:
             self.federation.orphans.seen(link, seen, now)
         if link.live or link in self._joining:
-            return  # asked for twice; the stream to it has been whole since it joined, or has had the first step of its replay
+            # asked for twice; the stream to it has been whole since it joined, or has had the first
+            # step of its replay
+            return
         link.seen = seen
         if link.forwarding and not link.behind:
             if not link.told:
@@ -130,8 +142,9 @@ class Repair:
     # ---------------------------------------------------------------- into the live stream
 
     def _prepare(self, link: Link, now: float) -> None:
-        """Join, but first make known the origins that the neighbour has not met, so that it says where it begins; and fetch
-        what it lacks and was history here: that has to come before what is newer."""
+        """Join, but first make known the origins that the neighbour has not met, so that it says
+        where it begins; and fetch what it lacks and was history here: that has to come before what
+        is newer."""
         assert link.seen is not None
         strange = {key: window for key, window in self.relay.vector.items() if key not in link.seen}
         if strange and link.introductions < INTRODUCTIONS:
@@ -144,14 +157,15 @@ class Repair:
         self._when_complete(link, lambda at: self._gather(link, at), now)
 
     def _gather(self, link: Link, now: float) -> None:
-        """Tell the others who is behind a link that is going to join, then fetch what it lacks from them: in this order, so that
-        nothing falls in between."""
+        """Tell the others who is behind a link that is going to join, then fetch what it lacks from
+        them: in this order, so that nothing falls in between."""
         if link.seen is None or not link.forwarding or link.behind:
             return
         self.federation.listings.ready(link)
         self.federation.listings.settle(now)
         self.federation.overlays.settle(now)  # who is there now may route otherwise
-        link.fetching += 1 + len(self._fetches)  # what is being fetched for others is missing for this one, too
+        # What is being fetched for others is missing for this one, too.
+        link.fetching += 1 + len(self._fetches)
         for _, waiting in self._fetches.values():
             waiting.append(lambda at: self._fetched(link, at))
         self._fetch(link.seen, link, lambda at: self._fetched(link, at), now)
@@ -159,11 +173,13 @@ class Repair:
     def _fetched(self, link: Link, now: float) -> None:
         link.fetching -= 1
         ready = not link.fetching and link.seen is not None and link.forwarding and not link.behind
-        if ready and self.federation.listings.named(link):  # else it left the tree and is about to gather again
+        # A link that is not named left the tree and is about to gather again.
+        if ready and self.federation.listings.named(link):
             self._join(link, now)
 
     def _when_complete(self, link: Link, then: Callable[[float], None], now: float) -> None:
-        """Go on when it is known who is behind a link and what they want, which decides what is replayed; or after a while."""
+        """Go on when it is known who is behind a link and what they want, which decides what is
+        replayed; or after a while."""
         if not link.selective or self.federation.listings.complete(link):
             then(now)
         else:
@@ -184,15 +200,17 @@ class Repair:
                     self._waiting.append(entry)
 
     def _join(self, link: Link, now: float) -> None:
-        """Replay what the neighbour lacks, then let it into the live stream, in the turn in which nothing is left. It hears first
-        that its messages take another way than before: so do those of the first step."""
+        """Replay what the neighbour lacks, then let it into the live stream, in the turn in which
+        nothing is left. It hears first that its messages take another way than before: so do those
+        of the first step."""
         assert link.seen is not None
         self.federation.streams.entering(link)
         walk = self._joining[link] = self.walk(link, link.seen, lambda at: self._enter(link, at))
         walk.begin(now)
 
     def _enter(self, link: Link, now: float) -> None:
-        if self._joining.pop(link, None) is not None:  # else the last step was more than it can take
+        # If it is not there any more, the last step was more than it can take.
+        if self._joining.pop(link, None) is not None:
             link.seen = None
             self.relay.enter(link)
             self.federation.hurry(now)
@@ -205,7 +223,8 @@ class Repair:
             link.seen = None
 
     def walk(self, link: Link, seen: Vector, then: Callable[[float], None]) -> Walk:
-        """Return what sends a neighbour what it lacks. Who asks again and again costs us no more than MAX_REPLAY."""
+        """Return what sends a neighbour what it lacks. Who asks again and again costs us no more
+        than MAX_REPLAY."""
         free: bool | None = None  # it has had nothing replayed lately, so it may have the whole log
 
         def may(size: int) -> float:
@@ -213,9 +232,20 @@ class Repair:
             if free is None:
                 free = not link.replayed
             over = link.replayed + size - limits.MAX_REPLAY
-            return 0.0 if free or not link.replayed or over <= 0 else min(link.replayed, over) / limits.LOG_BYTES + 1.0
+            return (
+                0.0
+                if free or not link.replayed or over <= 0
+                else min(link.replayed, over) / limits.LOG_BYTES + 1.0
+            )
 
-        return Walk(self.federation, link, seen, lambda entries, at: self._replay(link, entries, at), then, may)
+        return Walk(
+            self.federation,
+            link,
+            seen,
+            lambda entries, at: self._replay(link, entries, at),
+            then,
+            may,
+        )
 
     def _replay(self, link: Link, entries: list[Entry], now: float) -> None:
         self.federation.positions.tell_ages(link, entries, now)
@@ -229,9 +259,18 @@ class Repair:
     # ---------------------------------------------------------------- history
 
     def _fetch(self, seen: Vector, source: Link, then: Callable[[float], None], now: float) -> None:
-        """Ask the other neighbours for the history that `source` lacks; `then` when all have answered, or took too long."""
+        """Ask the other neighbours for the history that `source` lacks; `then` when all have
+        answered, or took too long."""
         wanted = self._history(seen)
-        asked = [link for link in self.federation.links.values() if link.state == "up" and link is not source] if wanted else []
+        asked = (
+            [
+                link
+                for link in self.federation.links.values()
+                if link.state == "up" and link is not source
+            ]
+            if wanted
+            else []
+        )
         if not asked:
             then(now)
             return
@@ -252,7 +291,10 @@ class Repair:
 
     def want(self, key: bytes, ranges: Ranges, now: float) -> None:
         """Ask all neighbours for messages of an origin that has them in its log no more."""
-        self._send_want({key: everything_in(ranges)}, [link for link in self.federation.links.values() if link.state == "up"])
+        self._send_want(
+            {key: everything_in(ranges)},
+            [link for link in self.federation.links.values() if link.state == "up"],
+        )
         self.federation.hurry(now)
 
     def _send_want(self, wanted: Vector, links: list[Link]) -> int:
@@ -302,7 +344,9 @@ class Repair:
         if wants:
             wants[0].begin(now)
 
-    def _want(self, link: Link, wanted: Vector, answer: Callable[[float], None], now: float) -> None:
+    def _want(
+        self, link: Link, wanted: Vector, answer: Callable[[float], None], now: float
+    ) -> None:
         self.federation.listings.settle(now)  # who is new behind this link is told first
         self._fetch(wanted, link, answer, now)
 
@@ -324,7 +368,8 @@ class Repair:
             self._answered(number, link, self.node.now)
 
     def link_behind(self, link: Link) -> None:
-        """More waits for a link than it may keep; it asks where the neighbour is when it has drained."""
+        """More waits for a link than it may keep; it asks where the neighbour is when it has
+        drained."""
         self._leave(link)
 
     def link_caught_up(self, link: Link) -> None:

@@ -1,9 +1,12 @@
-"""Entries that leave the log while sessions are on their way, and that these may need (docs/decisions/0016).
+"""Entries that leave the log while sessions are on their way, and that these may need
+(docs/decisions/0016).
 
-Who takes a session finds in its log what came meanwhile, and so does who gives it. Messages of some megabytes push everything
-else out of the log in less time than that takes; what sessions on their way get is spared until they have arrived.
+Who takes a session finds in its log what came meanwhile, and so does who gives it. Messages of some
+megabytes push everything else out of the log in less time than that takes; what sessions on their
+way get is spared until they have arrived.
 
-    on its way: taken here, or given from here -(an entry that it gets leaves the log)-> spared -(no session is on its way)-> gone
+    on its way: taken here, or given from here -(an entry that it gets leaves the log)-> spared
+                                               -(no session is on its way)-> gone
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class Spared:
-    """Sessions on their way, by who moves them, and what is kept for them behind the log (`MessageLog.spared`)."""
+    """Sessions on their way, by who moves them, and what is kept for them behind the log
+    (`MessageLog.spared`)."""
 
     __slots__ = ("_federation", "_moved", "_movers", "_node", "size")
 
@@ -64,7 +68,8 @@ class Spared:
             del self._moved[session]
 
     def _everything(self) -> bool:
-        """Whether all has to be kept: with flooding, who gives a session away says nothing of what came since."""
+        """Whether all has to be kept: with flooding, who gives a session away says nothing of what
+        came since."""
         return None in self._moved and not self._federation.interest.selective
 
     def _wanted(self, entry: Entry) -> bool:

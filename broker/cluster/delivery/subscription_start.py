@@ -1,18 +1,24 @@
-"""Where subscriptions begin: what was published before a SUBSCRIBE is not delivered to it, whatever logs bring later.
+"""Where subscriptions begin: what was published before a SUBSCRIBE is not delivered to it, whatever
+logs bring later.
 
-A subscription begins behind all numbers of each origin that have been at this broker (`Start.tops`). That says too little where
-the feed of an origin is not whole: what was published before may be anywhere. So the question to the origin (`gap_recovery`)
-tells when these subscriptions began, and the answer says which number was the newest one then, ahead of all that is delivered.
-Who has confirmed the subscription has said that number then (`subscription_barrier`), and is not asked.
-Times are told in the origin's clock: each answer says what it showed, some time between question and answer. What the origin
-published before then it finds in its log, or, where that does not go back so far, in the numbers that it had at times (`Past`).
-Who replays messages to a neighbour says how old they are, and all behind that are told: with flooding, where nobody is asked, and
-for an origin that does not answer. As long as nobody has said where a subscription begins, it gets what comes.
-When it began, and which origins may say more, goes with its session to the journal and to other brokers, each by its own clock.
+A subscription begins behind all numbers of each origin that have been at this broker
+(`Start.tops`). That says too little where the feed of an origin is not whole: what was published
+before may be anywhere. So the question to the origin (`gap_recovery`) tells when these
+subscriptions began, and the answer says which number was the newest one then, ahead of all that is
+delivered. Who has confirmed the subscription has said that number then (`subscription_barrier`),
+and is not asked.
+Times are told in the origin's clock: each answer says what it showed, some time between question
+and answer. What the origin published before then it finds in its log, or, where that does not go
+back so far, in the numbers that it had at times (`Past`). Who replays messages to a neighbour says
+how old they are, and all behind that are told: with flooding, where nobody is asked, and for an
+origin that does not answer. As long as nobody has said where a subscription begins, it gets what
+comes. When it began, and which origins may say more, goes with its session to the journal and to
+other brokers, each by its own clock.
 
     question  u8 count, u48 times of the origin's clock (ms)
     answer    u8 count, u48 the origin's clock (ms), u48 numbers
-    record AGES  u8 hops, for each origin: id, boot, u16 count of (u48 number, u32 ms since it came), oldest first
+    record AGES  u8 hops, for each origin: id, boot,
+                 u16 count of (u48 number, u32 ms since it came), oldest first
 """
 
 from __future__ import annotations
@@ -47,17 +53,20 @@ MAX_HOPS = 64
 """brokers on the way of a record; more are a loop."""
 
 PASSED = 4096
-"""records that have been passed on and are not passed on again, the newest: what a log has may take thousands. While a tree
-forms links make circles, and each broker would send on as many copies as it has links, again and again."""
+"""records that have been passed on and are not passed on again, the newest: what a log has may take
+thousands. While a tree forms links make circles, and each broker would send on as many copies as it
+has links, again and again."""
 
 UNSURE = 0.2
-"""s; of a clock that may be so much ahead or not, as no question has been answered quickly, nothing is concluded."""
+"""s; of a clock that may be so much ahead or not, as no question has been answered quickly, nothing
+is concluded."""
 
 DRIFT = 1e-4
 """s that two clocks may come apart in a second."""
 
 OLDER = 64
-"""points that are kept of what one origin's messages in our log are older than it says; of more, some are left out."""
+"""points that are kept of what one origin's messages in our log are older than it says; of more,
+some are left out."""
 
 ASKED = 1000
 """questions whose time is kept, for all origins."""
@@ -77,13 +86,16 @@ UNKNOWN = float("-inf")
 
 
 class Start:
-    """Where subscriptions of one moment begin: numbers up to `tops` are not for them. `open`: origins of which it may be more.
-    `early`: numbers up to `tops` that were delivered to them before it was known that they are older. `began`: when they
-    began, by our clock; `at`: since when the start is known here; `was_open`: `open` as it came from elsewhere."""
+    """Where subscriptions of one moment begin: numbers up to `tops` are not for them. `open`:
+    origins of which it may be more. `early`: numbers up to `tops` that were delivered to them
+    before it was known that they are older. `began`: when they began, by our clock; `at`: since
+    when the start is known here; `was_open`: `open` as it came from elsewhere."""
 
     __slots__ = ("at", "began", "early", "open", "state", "tops", "was_open")
 
-    def __init__(self, at: float, tops: dict[bytes, int], unsettled: set[bytes], state: tuple[int, int, int]) -> None:
+    def __init__(
+        self, at: float, tops: dict[bytes, int], unsettled: set[bytes], state: tuple[int, int, int]
+    ) -> None:
         self.at = at
         self.began = UNKNOWN if state == ADOPTED else at
         self.tops = tops
@@ -99,7 +111,8 @@ class Start:
 
 
 def starts_of(session: Session) -> list[Start | None]:
-    """Return where the subscriptions of a session begin, each start once: many of one moment share theirs."""
+    """Return where the subscriptions of a session begin, each start once: many of one moment share
+    theirs."""
     return list(dict.fromkeys(s.start for s in session.subscriptions.values()))
 
 
@@ -109,7 +122,8 @@ def oldest(session: Session) -> Start | None:
 
 
 def older(session: Session, key: bytes, number: int) -> bool:
-    """Whether a message turned out to be older than a session that has come from elsewhere, where nobody knew that."""
+    """Whether a message turned out to be older than a session that has come from elsewhere, where
+    nobody knew that."""
     start = oldest(session)
     return start is not None and key in start.was_open and number <= start.tops.get(key, 0)
 
@@ -150,10 +164,18 @@ class Positions:
         self._node = node
         self.past = Past()
         self._starts: deque[Start] = deque()
-        self._clocks: dict[bytes, tuple[float, float, float]] = {}  # origin -> s that it is ahead, at least and at most; since
-        self._asked: dict[int, tuple[float, list[list[Start]]]] = {}  # question -> when it was asked, of what
-        self._older: dict[bytes, list[tuple[int, float]]] = {}  # origin -> when its numbers were published, at the latest (s)
-        self._passed: dict[int, None] = {}  # hashes of records that have been passed on, oldest first
+        self._clocks: dict[
+            bytes, tuple[float, float, float]
+        ] = {}  # origin -> s that it is ahead, at least and at most; since
+        self._asked: dict[
+            int, tuple[float, list[list[Start]]]
+        ] = {}  # question -> when it was asked, of what
+        self._older: dict[
+            bytes, list[tuple[int, float]]
+        ] = {}  # origin -> when its numbers were published, at the latest (s)
+        self._passed: dict[
+            int, None
+        ] = {}  # hashes of records that have been passed on, oldest first
         self.records: dict[int, Handler] = {AGES: self._ages_received}
 
     @property
@@ -165,8 +187,9 @@ class Positions:
     # ---------------------------------------------------------------- subscriptions
 
     def begin(self) -> Start | None:
-        """Return where a subscription begins that is made now; None when nothing can come that was published before. Who is alone
-        may be so because its data was lost: others that were down meanwhile have logs of before."""
+        """Return where a subscription begins that is made now; None when nothing can come that was
+        published before. Who is alone may be so because its data was lost: others that were down
+        meanwhile have logs of before."""
         node = self._node
         relay = node.relay
         if len(relay.vector) < 2 and not node.federation.enabled:
@@ -182,7 +205,9 @@ class Positions:
             stream = window.stream
             top = tops[key] = max(window.top, window.begin if stream is None else stream.done)
             if window is not relay.own:
-                if (last := last_before(key)) is not None:  # it may have left numbers out until then, or they are on their way
+                if (
+                    last := last_before(key)
+                ) is not None:  # it may have left numbers out until then, or they are on their way
                     top = tops[key] = max(top, last)
                 elif stream is not None and not stream.fed:
                     unsettled.add(key)
@@ -192,9 +217,12 @@ class Positions:
         starts.append(start)
         return start
 
-    def adopt(self, tops: dict[bytes, int], began: float = UNKNOWN, unsettled: Iterable[bytes] = ()) -> Start | None:
-        """Return where the subscriptions of a session begin that has come from another broker, or from the journal. `unsettled`:
-        origins of which it may be more, which can be asked if it is known when they began."""
+    def adopt(
+        self, tops: dict[bytes, int], began: float = UNKNOWN, unsettled: Iterable[bytes] = ()
+    ) -> Start | None:
+        """Return where the subscriptions of a session begin that has come from another broker, or
+        from the journal. `unsettled`: origins of which it may be more, which can be asked if it is
+        known when they began."""
         if not tops:
             return None
         node = self._node
@@ -205,20 +233,28 @@ class Positions:
             start.open.update(start.was_open)
         for key, top in tops.items():
             if key != node.relay.key:
-                node.federation.repeats.highest[key] = max(node.federation.repeats.highest.get(key, 0), top)
+                node.federation.repeats.highest[key] = max(
+                    node.federation.repeats.highest.get(key, 0), top
+                )
         self._forget(node.now)
         self._starts.append(start)
         return start
 
     def arrived(self, state: SessionState, sender: bytes) -> SessionState:
-        """Say by our clock when a session of another broker began, rather too early; nobody can if that one's is not known."""
+        """Say by our clock when a session of another broker began, rather too early; nobody can if
+        that one's is not known."""
         listing = self._node.federation.listings.directory.listings.get(sender)
         clock = None if listing is None else self._clocks.get(origin_key(sender, listing.boot))
-        state.began = UNKNOWN if clock is None else state.began - clock[1] - DRIFT * (self._node.now - clock[2])
+        state.began = (
+            UNKNOWN
+            if clock is None
+            else state.began - clock[1] - DRIFT * (self._node.now - clock[2])
+        )
         return state
 
     def _forget(self, now: float) -> None:
-        """What is in no log any more needs no start; while a broker is away, or asked, there may be a log's tail."""
+        """What is in no log any more needs no start; while a broker is away, or asked, there may be
+        a log's tail."""
         starts, federation = self._starts, self._node.federation
         longest = limits.LOG_AGE
         if starts and starts[0].at + longest < now and federation.behind():
@@ -227,8 +263,11 @@ class Positions:
             old = starts.popleft()
             old.tops, old.early, old.open = {}, {}, set()
 
-    def raised(self, key: bytes, starts: Iterable[Start], number: int, *, settled: bool = True) -> None:
-        """Note that numbers up to this one are not for what began there; `settled`: and all others are."""
+    def raised(
+        self, key: bytes, starts: Iterable[Start], number: int, *, settled: bool = True
+    ) -> None:
+        """Note that numbers up to this one are not for what began there; `settled`: and all others
+        are."""
         window = self._node.relay.vector.get(key)
         done = 0 if window is None else window.top if window.stream is None else window.stream.done
         for start in starts:
@@ -236,7 +275,9 @@ class Positions:
             begin = max(top, 0 if window is None else window.begin)
             if begin < min(done, number):  # it has come already
                 came = [(begin + 1, min(done, number))]
-                start.early.setdefault(key, []).extend(came if window is None else subtract(came, window.gaps))
+                start.early.setdefault(key, []).extend(
+                    came if window is None else subtract(came, window.gaps)
+                )
             start.tops[key] = max(top, number)
             if settled:
                 start.open.discard(key)
@@ -248,7 +289,11 @@ class Positions:
         highest[key] = max(highest.get(key, 0), number)
 
     def _open(self, key: bytes) -> list[Start]:
-        return [start for start in self._starts if key in start.open or (key not in start.tops and not start.adopted)]
+        return [
+            start
+            for start in self._starts
+            if key in start.open or (key not in start.tops and not start.adopted)
+        ]
 
     # ---------------------------------------------------------------- questions
 
@@ -263,15 +308,24 @@ class Positions:
         ahead = self._ahead(key)
         if ahead is None:  # the answer shows its clock; when it is known, it is asked again
             return b"\0"
-        # Those that were made here follow each other closely; those of elsewhere may be minutes apart.
-        told = [group[0 if any(start.adopted for start in group) else -1].began + ahead for group in groups]
-        return bytes((len(told),)) + b"".join(max(0, min(round(at * 1000), LAST)).to_bytes(6, "big") for at in told)
+        # Those that were made here follow each other closely; those of elsewhere may be minutes
+        # apart.
+        told = [
+            group[0 if any(start.adopted for start in group) else -1].began + ahead
+            for group in groups
+        ]
+        return bytes((len(told),)) + b"".join(
+            max(0, min(round(at * 1000), LAST)).to_bytes(6, "big") for at in told
+        )
 
-    def answered(self, key: bytes, number: int, body: bytes, top: int, *, more: bool) -> tuple[bytes | None, bool]:
-        """Take what an answer says of subscriptions, ahead of the messages up to `top` that it stands for; `more`: later ones are
-        still to be asked for, and so is where a subscription begins that was made behind `top`. Returns what is
-        behind that (None: it cannot be used, as nobody knows yet for which subscriptions it is), and whether it has to be asked
-        again: a subscription was made meanwhile. Raises MalformedPacket."""
+    def answered(
+        self, key: bytes, number: int, body: bytes, top: int, *, more: bool
+    ) -> tuple[bytes | None, bool]:
+        """Take what an answer says of subscriptions, ahead of the messages up to `top` that it
+        stands for; `more`: later ones are still to be asked for, and so is where a subscription
+        begins that was made behind `top`. Returns what is behind that (None: it cannot be used, as
+        nobody knows yet for which subscriptions it is), and whether it has to be asked again: a
+        subscription was made meanwhile. Raises MalformedPacket."""
         size = 7 + 6 * body[0] if body else 7
         if len(body) < size:
             raise MalformedPacket("answer with positions is truncated")
@@ -288,15 +342,17 @@ class Positions:
             self.raised(key, group, min(top, last), settled=not more or last <= top)
         if more:
             return body[size:], False
-        # When it was answered, by our clock: at the latest, where a question that was long on its way leaves that open. For what
-        # began meanwhile it is asked again, as messages that were published after that must not be taken for older ones.
+        # When it was answered, by our clock: at the latest, where a question that was long on its
+        # way leaves that open. For what began meanwhile it is asked again, as messages that were
+        # published after that must not be taken for older ones.
         least, most, _ = self._clocks[key]
         then = clock - (least if most - least > UNSURE else self._ahead(key) or 0.0)
         self.raised(key, [start for start in self._open(key) if start.began >= then], top)
         return body[size:], bool(self._open(key))
 
     def _set_clock(self, key: bytes, clock: float, asked: float) -> None:
-        """An origin's clock was `clock` at some time between a question and its answer, which comes now."""
+        """An origin's clock was `clock` at some time between a question and its answer, which comes
+        now."""
         now = self._node.now
         known = self._clocks.get(key)
         least, most = clock - now, clock - asked
@@ -308,8 +364,9 @@ class Positions:
         self._clocks[key] = (least, most, now)
 
     def _ahead(self, key: bytes) -> float | None:
-        """Return what an origin's clock is ahead of ours at least (s), None when that is not known. A subscription that begins
-        too early gets more than it should, one that begins too late misses what was published after SUBACK."""
+        """Return what an origin's clock is ahead of ours at least (s), None when that is not known.
+        A subscription that begins too early gets more than it should, one that begins too late
+        misses what was published after SUBACK."""
         known = self._clocks.get(key)
         return None if known is None else known[0] - DRIFT * (self._node.now - known[2])
 
@@ -321,8 +378,9 @@ class Positions:
             link.send_behind(AGES, b"\0" + encode_ages(entries, now, self.published))
 
     def published(self, entry: Entry) -> float:
-        """Return when the newest message of an entry was published, at the latest (s). Our log says when it came here, which is
-        later for what was replayed to us, and does not count the time in which this broker was down."""
+        """Return when the newest message of an entry was published, at the latest (s). Our log says
+        when it came here, which is later for what was replayed to us, and does not count the time
+        in which this broker was down."""
         at = entry.at - self._node.relay.uncounted(entry.key)
         if (points := self._older.get(entry.key)) is not None:
             index = bisect_left(points, (entry.sequence + entry.count - 1,))
@@ -331,13 +389,16 @@ class Positions:
         return at
 
     def _note_older(self, key: bytes, told: list[tuple[float, int]], now: float) -> None:
-        """Note when messages were published that are about to come, for those to whom we replay them."""
+        """Note when messages were published that are about to come, for those to whom we replay
+        them."""
         points = dict(self._older.get(key, ()))
         for at, number in told:
             points[number] = min(at, points.get(number, at))
         found: list[tuple[int, float]] = []
         at = now
-        for number in sorted(points, reverse=True):  # nothing is younger than what was published after it
+        for number in sorted(
+            points, reverse=True
+        ):  # nothing is younger than what was published after it
             at = min(at, points[number])
             if at < now - limits.LOG_AGE - limits.ABSENT_TIME:
                 break
@@ -346,14 +407,18 @@ class Positions:
         step = -(-len(found) // OLDER)
         self._older[key] = found[(len(found) - 1) % step :: step] if found else []
         if len(self._older) > limits.MAX_ORIGINS:
-            self._older = {key: points for key, points in self._older.items() if key in self._node.relay.vector}
+            self._older = {
+                key: points for key, points in self._older.items() if key in self._node.relay.vector
+            }
 
     def _ages_received(self, link: Link, body: bytes, now: float) -> None:
-        """What is replayed over a link is not for subscriptions that are younger; tell those behind us."""
+        """What is replayed over a link is not for subscriptions that are younger; tell those behind
+        us."""
         if not body:
             raise MalformedPacket("AGES record is truncated or too large")
-        # The record was on its way as well, for how long nobody knows: half a round trip is too much where a neighbour that has
-        # just started answered late. So messages count as younger than they are: who subscribed before one must get it.
+        # The record was on its way as well, for how long nobody knows: half a round trip is too
+        # much where a neighbour that has just started answered late. So messages count as younger
+        # than they are: who subscribed before one must get it.
         self.aged(body[1:], now)
         if body[0] < MAX_HOPS and self._first_time(body[1:]):
             for other in self._node.forwarding:
@@ -361,8 +426,8 @@ class Positions:
                     other.send_behind(AGES, bytes((body[0] + 1,)) + body[1:])
 
     def _first_time(self, ages: bytes) -> bool:
-        """Whether these have not been passed on yet: they are now. What they go ahead of is passed on once, too, so whoever gets
-        that from here has got them before."""
+        """Whether these have not been passed on yet: they are now. What they go ahead of is passed
+        on once, too, so whoever gets that from here has got them before."""
         number = hash(ages)
         if number in self._passed:
             return False
@@ -372,17 +437,23 @@ class Positions:
         return True
 
     def aged(self, body: bytes, now: float, *, holes: bool = False) -> None:
-        """Take the ages at `now` (s) of messages that are about to come; `holes`: newer ones of their origins have been here.
-        Raises MalformedPacket."""
+        """Take the ages at `now` (s) of messages that are about to come; `holes`: newer ones of
+        their origins have been here. Raises MalformedPacket."""
         at = 0
         while at < len(body):
-            key, count = b2a_base64(body[at : at + 12], newline=False), int.from_bytes(body[at + 12 : at + 14], "big")
+            key, count = (
+                b2a_base64(body[at : at + 12], newline=False),
+                int.from_bytes(body[at + 12 : at + 14], "big"),
+            )
             at += 14
             end = at + 10 * count
             if end > len(body) or not count or count > POINTS:
                 raise MalformedPacket("AGES record is truncated or too large")
             points = sorted(
-                (now - int.from_bytes(body[point + 6 : point + 10], "big") / 1000, int.from_bytes(body[point : point + 6], "big"))
+                (
+                    now - int.from_bytes(body[point + 6 : point + 10], "big") / 1000,
+                    int.from_bytes(body[point : point + 6], "big"),
+                )
                 for point in range(at, end, 10)
             )
             newest = [0, *accumulate((number for _, number in points), max)]  # of the first ones
@@ -397,38 +468,53 @@ class Positions:
                 last = newest[bisect_right(points, start.began, key=itemgetter(0))]
                 if window.stream is not None:
                     if last > start.tops.get(key, 0):
-                        self.raised(key, [start], last, settled=False)  # the origin may say that it is even later
+                        self.raised(
+                            key, [start], last, settled=False
+                        )  # the origin may say that it is even later
                 elif last and (holes or last > window.top):  # else it has been here
                     self.raised(key, [start], last)
 
 
-def encode_ages(entries: list[Entry], now: float, published: Callable[[Entry], float] = attrgetter("at")) -> bytes:
-    """Return how old messages are, as `Positions.aged` takes it. `published`: tells when those of an entry were published (s)."""
+def encode_ages(
+    entries: list[Entry], now: float, published: Callable[[Entry], float] = attrgetter("at")
+) -> bytes:
+    """Return how old messages are, as `Positions.aged` takes it. `published`: tells when those of
+    an entry were published (s)."""
     origins: dict[bytes, list[Entry]] = {}
     for entry in entries:
         origins.setdefault(entry.key, []).append(entry)
     step = -(-len(entries) // max(1, POINTS - len(origins)))
     parts = []
     for key, found in origins.items():
-        points = found[step - 1 :: step] if len(found) % step == 0 else [*found[step - 1 :: step], found[-1]]
+        points = (
+            found[step - 1 :: step]
+            if len(found) % step == 0
+            else [*found[step - 1 :: step], found[-1]]
+        )
         parts += [a2b_base64(key), len(points).to_bytes(2, "big")]
         for entry in points:
             age = max(0, min(round((now - published(entry)) * 1000), 0xFFFFFFFF))
-            parts.append((entry.sequence + entry.count - 1).to_bytes(6, "big") + age.to_bytes(4, "big"))
+            parts.append(
+                (entry.sequence + entry.count - 1).to_bytes(6, "big") + age.to_bytes(4, "big")
+            )
     return b"".join(parts)
 
 
 def times_of(question: bytes) -> tuple[list[float], bytes]:
-    """Return the times (s) that a question tells, and what is behind them in it. Raises MalformedPacket."""
+    """Return the times (s) that a question tells, and what is behind them in it. Raises
+    MalformedPacket."""
     count = question[0] if question else 0
     size = 1 + 6 * count
     if len(question) < size or count > MOST:
         raise MalformedPacket("question with positions is truncated")
-    return [int.from_bytes(question[at : at + 6], "big") / 1000 for at in range(1, size, 6)], question[size:]
+    return [
+        int.from_bytes(question[at : at + 6], "big") / 1000 for at in range(1, size, 6)
+    ], question[size:]
 
 
 def answer_of(numbers: list[int], now: float) -> bytes:
-    """Return what an answer says of subscriptions: `numbers`, by the times of the question; `now`: of this broker's clock."""
+    """Return what an answer says of subscriptions: `numbers`, by the times of the question; `now`:
+    of this broker's clock."""
     head = bytes((len(numbers),)) + max(0, round(now * 1000)).to_bytes(6, "big")
     return head + b"".join(number.to_bytes(6, "big") for number in numbers)
 
@@ -436,8 +522,9 @@ def answer_of(numbers: list[int], now: float) -> bytes:
 def numbers_at(
     latest: Iterable[Entry], key: bytes, times: list[float], top: int, past: Past | None = None
 ) -> tuple[list[int], int]:
-    """Return the newest number of an origin at each time (s), and how many entries were looked at. `latest`: entries, the newest
-    first; `top`: the newest number now; `past`: asked for times to which they do not go back, None: they have everything."""
+    """Return the newest number of an origin at each time (s), and how many entries were looked at.
+    `latest`: entries, the newest first; `top`: the newest number now; `past`: asked for times to
+    which they do not go back, None: they have everything."""
     found = [top] * len(times)
     waiting = sorted(range(len(times)), key=lambda index: times[index])
     looked = 0

@@ -1,8 +1,10 @@
-"""Numbers of QoS 2 messages that wait for clients that are away, and that have left the log (docs/decisions/0016).
+"""Numbers of QoS 2 messages that wait for clients that are away, and that have left the log
+(docs/decisions/0016).
 
-No message says in a session where it came from: who adds a session to a newer one finds that in the log. Large messages push
-everything else out of the log in milliseconds. So while clients are away that left a session, what they get at QoS 2 is noted as
-it leaves the log: origin, number, and a hash of topic and content, a run of messages in one piece.
+No message says in a session where it came from: who adds a session to a newer one finds that in the
+log. Large messages push everything else out of the log in milliseconds. So while clients are away
+that left a session, what they get at QoS 2 is noted as it leaves the log: origin, number, and a
+hash of topic and content, a run of messages in one piece.
 
     nothing -(a client leaves its session, or takes nothing)-> noting -(no client is away)-> nothing
 """
@@ -52,7 +54,8 @@ class Unlogged:
             self.watch(*self._node.sessions.values())
 
     def watch(self, *sessions: Session) -> None:
-        """Note from now on what leaves the log, if it is for who is away, as one of these is, and gets anything at QoS 2."""
+        """Note from now on what leaves the log, if it is for who is away, as one of these is, and
+        gets anything at QoS 2."""
         self._away.clear()
         if not self._noting and self._met and any(map(misses, sessions)):
             self._noting = True
@@ -94,10 +97,15 @@ class Unlogged:
         """Whether messages of a topic wait for somebody who is away, at QoS 2."""
         fanout = self._node.fanout
         route = fanout.routes.get(topic) or fanout.route(topic, keep=False)
-        return any(delivery.qos == 2 and takes_nothing(delivery.session) for delivery in route.deliveries)
+        return any(
+            delivery.qos == 2 and takes_nothing(delivery.session) for delivery in route.deliveries
+        )
 
-    def find(self, places: Places, ranges: dict[bytes, Ranges], found: list[tuple[bytes, int] | None]) -> None:
-        """Find where messages of a session come from, of those that were delivered to it (`ranges`), the newest first."""
+    def find(
+        self, places: Places, ranges: dict[bytes, Ranges], found: list[tuple[bytes, int] | None]
+    ) -> None:
+        """Find where messages of a session come from, of those that were delivered to it
+        (`ranges`), the newest first."""
         wanted = {hash(content): waiting for content, waiting in places.items() if waiting}
         for key, first, hashes in reversed(self._noted if wanted else ()):
             delivered = ranges.get(key)
@@ -111,7 +119,9 @@ class Unlogged:
 
 def misses(session: Session) -> bool:
     """Whether messages at QoS 2 wait for a session that takes nothing."""
-    return takes_nothing(session) and any(subscription.qos == 2 for subscription in session.subscriptions.values())
+    return takes_nothing(session) and any(
+        subscription.qos == 2 for subscription in session.subscriptions.values()
+    )
 
 
 def takes_nothing(session: Session) -> bool:

@@ -1,4 +1,5 @@
-"""Which brokers may link, and which of two links to one broker stays (design sections 3 and 4, promise 6)."""
+"""Which brokers may link, and which of two links to one broker stays (design sections 3 and 4,
+promise 6)."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Admission:
         self.federation = federation
 
     def make_room(self, now: float) -> None:
-        """Give up the oldest handshake of a caller when there are too many: a broker needs two round trips for its own."""
+        """Give up the oldest handshake of a caller when there are too many: a broker needs two
+        round trips for its own."""
         federation = self.federation
         callers: list[Link] = []
         if len(federation.handshakes) >= limits.MAX_HANDSHAKES:
@@ -37,8 +39,8 @@ class Admission:
             federation.link_lost(callers[0], "too many handshakes", now)
 
     def acceptable(self, link: Link, now: float, *, proven: bool = True) -> bool:
-        """Decide whether a broker that introduced itself may have a link at all; False: it was turned away. `proven`: it is going
-        to prove nothing more of what it says.
+        """Decide whether a broker that introduced itself may have a link at all; False: it was
+        turned away. `proven`: it is going to prove nothing more of what it says.
         """
         federation = self.federation
         config = federation.config
@@ -64,15 +66,20 @@ class Admission:
             self._drop(link, "comes while another broker has this one's id")
             return False
         old = federation.links.get(peer.id)
-        # Refused before our CONNECT goes back: the other broker would take that for a link, again and again.
+        # Refused before our CONNECT goes back: the other broker would take that for a link, again
+        # and again.
         return old is None or old is link or not self._namesake(link, old, now)
 
     def _is_self(self, peer: Peer) -> bool:
         """Whether who has our id is this very process."""
-        return (peer.boot, peer.instance) == (self.federation.own.boot, self.federation.config.instance)
+        return (peer.boot, peer.instance) == (
+            self.federation.own.boot,
+            self.federation.config.instance,
+        )
 
     def _own_id(self, link: Link, now: float) -> None:
-        """Turn away who has our id: ourselves, or a broker that goes about with a copy of our data directory."""
+        """Turn away who has our id: ourselves, or a broker that goes about with a copy of our data
+        directory."""
         federation = self.federation
         peer = link.peer
         assert peer is not None
@@ -82,28 +89,41 @@ class Admission:
                 federation.membership.address_is_self(dialled, now)
             self._drop(link, "is this broker itself")
         else:
-            link.handshake.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has this broker's own id", "duplicate_id")
+            link.handshake.refuse(
+                ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has this broker's own id", "duplicate_id"
+            )
             if dialled is not None:  # what a caller says of its address proves nothing
                 federation.membership.link_up(peer.id, peer.boot, dialled, now, dialled)
             if link.handshake.method is not None:
-                federation.id_conflict.proven((peer.boot, peer.instance), dialled or Address(peer.host, peer.port), now)
+                federation.id_conflict.proven(
+                    (peer.boot, peer.instance), dialled or Address(peer.host, peer.port), now
+                )
 
     def _namesake(self, link: Link, old: Link, now: float) -> bool:
         """Whether this is another broker with the id of a linked one; it was refused then."""
         new_peer, old_peer = link.peer, old.peer
         assert new_peer is not None
         assert old_peer is not None
-        if (new_peer.host, new_peer.port) == (old_peer.host, old_peer.port) or new_peer.boot < old_peer.boot:
+        if (new_peer.host, new_peer.port) == (
+            old_peer.host,
+            old_peer.port,
+        ) or new_peer.boot < old_peer.boot:
             return False
         alive = old.state == "up" and old.conn.last_heard + 2 * self.federation.config.hello > now
         if new_peer.boot > old_peer.boot and not alive:
             return False  # it has moved
         other = str(Address(old_peer.host, old_peer.port))
-        link.handshake.refuse(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has the id of another one", "duplicate_id", other)
+        link.handshake.refuse(
+            ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+            "has the id of another one",
+            "duplicate_id",
+            other,
+        )
         return True
 
     def admit(self, link: Link, now: float) -> bool:
-        """Make this the link to its peer, whose identity is proven; False: another one stays and this one was dropped."""
+        """Make this the link to its peer, whose identity is proven; False: another one stays and
+        this one was dropped."""
         links = self.federation.links
         peer = link.peer
         assert peer is not None
@@ -114,7 +134,8 @@ class Admission:
         return True
 
     def _replaces(self, link: Link, old: Link, now: float) -> bool:
-        """One pair keeps one link: decide which, the same way at both ends. False: the old one stays, `link` was dropped."""
+        """One pair keeps one link: decide which, the same way at both ends. False: the old one
+        stays, `link` was dropped."""
         new_peer, old_peer = link.peer, old.peer
         assert new_peer is not None
         assert old_peer is not None
@@ -124,18 +145,25 @@ class Admission:
             self._drop(link, "is an older start of a broker that is linked")
             return False
         if new_peer.boot == old_peer.boot:
-            # The link that the lower id dialled stays. A second dial of the same broker means that it lost the first.
+            # The link that the lower id dialled stays. A second dial of the same broker means that
+            # it lost the first.
             lower_dialled = (self.federation.own.id < new_peer.id) == link.dialled
             if old.dialled != link.dialled and not lower_dialled:
                 self._drop(link, "is linked already")
                 if link.dialled:
-                    self.federation.membership.address_is_peer(Address(*link.address), new_peer.id, now)
+                    self.federation.membership.address_is_peer(
+                        Address(*link.address), new_peer.id, now
+                    )
                 return False
         self._replace(old, now)
         return True
 
     def _replace(self, old: Link, now: float) -> None:
-        old.conn.close(encode_packet(Disconnect(ReasonCode.SESSION_TAKEN_OVER), 5) if old.state == "up" else b"")
+        old.conn.close(
+            encode_packet(Disconnect(ReasonCode.SESSION_TAKEN_OVER), 5)
+            if old.state == "up"
+            else b""
+        )
         self.federation.link_lost(old, "replaced by a newer link", now, quiet=True, replaced=True)
 
     def _drop(self, link: Link, why: str) -> None:

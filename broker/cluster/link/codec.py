@@ -1,10 +1,13 @@
-"""Where a message on a link was published: (broker id, boot, sequence), and which of them have been here (design section 3).
+"""Where a message on a link was published: (broker id, boot, sequence), and which of them have been
+here (design section 3).
 
-On a link the first property of a PUBLISH is a User Property "o" of 24 characters: 16 for id and boot, 8 for the sequence
-(base64 without padding), so that it is legal MQTT 5 and can be read and compared as it stands. A PUBLISH without it continues its
-predecessor on the link: same origin, next sequence. At QoS 0 such a one has no properties at all; at QoS 1 and 2 it may, but none
-that could be taken for an origin. A longer "o" goes on with who of shared subscriptions gets the message (`receiver_assignment`).
-Retained messages have a User Property "h" of 20 characters behind it, their `Stamp`.
+On a link the first property of a PUBLISH is a User Property "o" of 24 characters: 16 for id and
+boot, 8 for the sequence (base64 without padding), so that it is legal MQTT 5 and can be read and
+compared as it stands. A PUBLISH without it continues its predecessor on the link: same origin, next
+sequence. At QoS 0 such a one has no properties at all; at QoS 1 and 2 it may, but none that could
+be taken for an origin. A longer "o" goes on with who of shared subscriptions gets the message
+(`receiver_assignment`). Retained messages have a User Property "h" of 20 characters behind it,
+their `Stamp`.
 """
 
 from __future__ import annotations
@@ -15,7 +18,17 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.base.counters import Counters
-from broker.base.sequence_set import LAST, Ranges, decode_pairs, encode_pairs, find, intersect, merge, roughly, subtract
+from broker.base.sequence_set import (
+    LAST,
+    Ranges,
+    decode_pairs,
+    encode_pairs,
+    find,
+    intersect,
+    merge,
+    roughly,
+    subtract,
+)
 from broker.core.message import PACKET_IDS, Message, Stamp
 from broker.wire.errors import MalformedPacket
 from broker.wire.varint import encode_varint, read_length
@@ -32,7 +45,9 @@ SIZE = len(MARK) + 24
 STAMP_MARK = b"\x26\x00\x01h\x00\x14"
 STAMP_SIZE = len(STAMP_MARK) + 20
 LINK_ID = b"\0\1"
-"""The packet identifier of every QoS 1 and 2 PUBLISH on a link. It means nothing there: no packet is acknowledged by itself."""
+"""The packet identifier of every QoS 1 and 2 PUBLISH on a link. It means nothing there: no packet
+is acknowledged by itself."""
+
 
 def origin_key(broker_id: bytes, boot: int) -> bytes:
     """Return the 16 characters that name (8-byte id, boot number)."""
@@ -97,7 +112,9 @@ def decode_stamp(properties: bytes) -> Stamp | None:
         raise MalformedPacket("stamp is not base64") from None
     if len(raw) != 15 or raw[0] & 0x80:
         raise MalformedPacket("stamp has the wrong length, or a time that cannot be")
-    return Stamp(int.from_bytes(raw[:8], "big"), int.from_bytes(raw[8:14], "big"), bool(raw[14] & 1))
+    return Stamp(
+        int.from_bytes(raw[:8], "big"), int.from_bytes(raw[8:14], "big"), bool(raw[14] & 1)
+    )
 
 
 def encode_link_publish(
@@ -112,8 +129,9 @@ def encode_link_publish(
     stamp: Stamp | None = None,
     choice: bytes = b"",
 ) -> bytes:
-    """Encode a PUBLISH for links, once for all of them: the bytes stay the same on every hop; `expiry`: s left, or None;
-    `stamp`: of a retained message; `choice`: who of shared subscriptions gets it, encoded."""
+    """Encode a PUBLISH for links, once for all of them: the bytes stay the same on every hop;
+    `expiry`: s left, or None; `stamp`: of a retained message; `choice`: who of shared subscriptions
+    gets it, encoded."""
     section = encode_origin(key, sequence, choice)
     if stamp is not None:
         section += encode_stamp(stamp)
@@ -124,39 +142,67 @@ def encode_link_publish(
     middle += encode_varint(len(section)) + section
     length = 2 + len(topic) + len(middle) + len(payload)
     return b"".join(
-        (bytes((0x30 | qos << 1 | retain,)), encode_varint(length), PACKET_IDS[len(topic)], topic, middle, payload)
+        (
+            bytes((0x30 | qos << 1 | retain,)),
+            encode_varint(length),
+            PACKET_IDS[len(topic)],
+            topic,
+            middle,
+            payload,
+        )
     )
 
 
-def encode_for_links(message: Message, key: bytes, sequence: int, now: float, choice: bytes = b"") -> bytes:
-    """Encode a message for links; `now` (s) gives the time that it has left; `choice` as in `encode_link_publish`."""
+def encode_for_links(
+    message: Message, key: bytes, sequence: int, now: float, choice: bytes = b""
+) -> bytes:
+    """Encode a message for links; `now` (s) gives the time that it has left; `choice` as in
+    `encode_link_publish`."""
     return encode_link_publish(
-        message.topic, message.payload, message.qos, message.retain, message.properties, remaining(message, now), key, sequence,
-        message.stamp if message.retain else None, choice,
-    )  # fmt: skip
+        message.topic,
+        message.payload,
+        message.qos,
+        message.retain,
+        message.properties,
+        remaining(message, now),
+        key,
+        sequence,
+        message.stamp if message.retain else None,
+        choice,
+    )
 
 
 def remaining(message: Message, now: float) -> int | None:
-    """Return the s that a message has left at `now`, as its expiry interval (MQTT-3.3.2-6); None: it does not expire."""
-    return None if message.expires_at is None else max(0, min(0xFFFFFFFF, round(message.expires_at - now)))
+    """Return the s that a message has left at `now`, as its expiry interval (MQTT-3.3.2-6); None:
+    it does not expire."""
+    return (
+        None
+        if message.expires_at is None
+        else max(0, min(0xFFFFFFFF, round(message.expires_at - now)))
+    )
 
 
 def explicit(packet: bytes, key: bytes, sequence: int) -> bytes:
-    """Return a PUBLISH (MQTT 5) that continues another one as one that says itself where it comes from."""
+    """Return a PUBLISH (MQTT 5) that continues another one as one that says itself where it comes
+    from."""
     length, body = read_length(packet, 1)
     start = body + 2 + (packet[body] << 8 | packet[body + 1]) + (2 if packet[0] & 0x06 else 0)
     size, properties = read_length(packet, start)
     section = encode_origin(key, sequence)
     middle = encode_varint(len(section) + size) + section
     length += len(middle) - (properties - start)
-    return b"".join((packet[:1], encode_varint(length), packet[body:start], middle, packet[properties:]))
+    return b"".join(
+        (packet[:1], encode_varint(length), packet[body:start], middle, packet[properties:])
+    )
 
 
 class Window:
-    """Which sequence numbers of one origin have been here: all up to `top` except those in `gaps` (inclusive pairs).
+    """Which sequence numbers of one origin have been here: all up to `top` except those in `gaps`
+    (inclusive pairs).
 
-    What was published before this broker met the origin, up to `begin`, is not delivered here. `history` is the part of it
-    that is not missed either, and what nobody here or behind here wanted. It is taken all the same if it comes, to be passed on.
+    What was published before this broker met the origin, up to `begin`, is not delivered here.
+    `history` is the part of it that is not missed either, and what nobody here or behind here
+    wanted. It is taken all the same if it comes, to be passed on.
     """
 
     __slots__ = ("begin", "counters", "gaps", "heard", "history", "owed", "stream", "top")
@@ -167,8 +213,10 @@ class Window:
         self.begin = 0
         self.gaps: Ranges = []
         self.history: Ranges = []
-        self.owed: Ranges = []  # up to `begin`, but for sessions that are older than we are: they had all the rest
-        self.stream: Stream | None = None  # where somebody routes by interest: what those here have had
+        # up to `begin`, but for sessions that are older than we are: they had all the rest
+        self.owed: Ranges = []
+        # Where somebody routes by interest: what those here have had.
+        self.stream: Stream | None = None
         self.heard = heard  # s, for forgetting origins that are long gone
         self.counters = counters
 
@@ -178,8 +226,9 @@ class Window:
         return [*self.gaps, (self.top + 1, LAST)]
 
     def accept(self, first: int, count: int, *, skipped: bool = False) -> int:
-        """Take `count` numbers from `first` on as seen; returns how many were new. Either all, none, or (then ask one by
-        one) -1 and nothing is taken. `skipped`: those between were not wanted here, as the neighbour knows."""
+        """Take `count` numbers from `first` on as seen; returns how many were new. Either all,
+        none, or (then ask one by one) -1 and nothing is taken. `skipped`: those between were not
+        wanted here, as the neighbour knows."""
         top = self.top
         if first == top + 1:
             self.top = top + count
@@ -203,7 +252,9 @@ class Window:
             low, high = ranges[index]
             if first < low or last > high:
                 return -1
-            ranges[index : index + 1] = [g for g in ((low, first - 1), (last + 1, high)) if g[0] <= g[1]]
+            ranges[index : index + 1] = [
+                g for g in ((low, first - 1), (last + 1, high)) if g[0] <= g[1]
+            ]
             if ranges is self.gaps:
                 self.limit()
             else:
@@ -212,7 +263,8 @@ class Window:
         return 0
 
     def skip(self, first: int, last: int) -> None:
-        """Note numbers above all others as not wanted here: history, should somebody behind this broker want them."""
+        """Note numbers above all others as not wanted here: history, should somebody behind this
+        broker want them."""
         history = self.history
         if history and history[-1][1] == first - 1:
             history[-1] = (history[-1][0], last)
@@ -242,10 +294,13 @@ class Window:
     def ranges(self) -> int:
         """How many ranges are kept of it."""
         count = len(self.gaps) + len(self.history) + len(self.owed)
-        return count if self.stream is None else count + len(self.stream.owed) + len(self.stream.kept)
+        return (
+            count if self.stream is None else count + len(self.stream.owed) + len(self.stream.kept)
+        )
 
     def give_up(self, most: int) -> int:
-        """Keep `most` ranges of each kind, the newest, and those gaps that it may have; return how many are given up."""
+        """Keep `most` ranges of each kind, the newest, and those gaps that it may have; return how
+        many are given up."""
         before = self.ranges
         self._limit_history(most)
         del self.owed[:-most]
@@ -255,11 +310,14 @@ class Window:
         return before - self.ranges
 
     def miss(self, theirs: Window) -> Ranges:
-        """Miss from now on, and return, the history that a neighbour lacks too: who asks for it again finds none. It is from
-        before we met the origin, so that it is not for those here when it comes (`begin`)."""
+        """Miss from now on, and return, the history that a neighbour lacks too: who asks for it
+        again finds none. It is from before we met the origin, so that it is not for those here when
+        it comes (`begin`)."""
         if not self.history or not self.begin:
             return []
-        found = intersect(intersect([*theirs.gaps, (theirs.top + 1, LAST)], self.history), [(1, self.begin)])
+        found = intersect(
+            intersect([*theirs.gaps, (theirs.top + 1, LAST)], self.history), [(1, self.begin)]
+        )
         if found:
             self.history = subtract(self.history, found)
             self.gaps = merge(self.gaps + found)
@@ -283,8 +341,12 @@ def encode_vector(vector: Vector) -> bytes:
     """Encode what has been here, for a neighbour (record SEEN)."""
     parts = []
     most = limits.MAX_GAPS
-    if len(vector) * most > limits.MAX_VECTOR_GAPS and sum(len(w.gaps) for w in vector.values()) > limits.MAX_VECTOR_GAPS:
-        most = max(1, limits.MAX_VECTOR_GAPS // len(vector))  # the newest of each; of the others we say no more
+    if (
+        len(vector) * most > limits.MAX_VECTOR_GAPS
+        and sum(len(w.gaps) for w in vector.values()) > limits.MAX_VECTOR_GAPS
+    ):
+        # The newest of each; of the others we say no more.
+        most = max(1, limits.MAX_VECTOR_GAPS // len(vector))
     for key, window in vector.items():
         gaps = window.gaps[-most:]
         parts.append(a2b_base64(key) + window.top.to_bytes(6, "big") + bytes((len(gaps),)))
@@ -307,7 +369,11 @@ def decode_vector(data: bytes, now: float) -> Vector:
         window = Window(int.from_bytes(data[at + 12 : at + 18], "big"), now)
         gaps = data[at + 18]
         at += 19
-        if gaps > limits.MAX_GAPS or at + 12 * gaps > len(data) or len(vector) >= limits.MAX_ORIGINS:
+        if (
+            gaps > limits.MAX_GAPS
+            or at + 12 * gaps > len(data)
+            or len(vector) >= limits.MAX_ORIGINS
+        ):
             raise MalformedPacket("SEEN record is truncated or too large")
         window.gaps = decode_pairs(data[at : at + 12 * gaps], "SEEN record")
         if gaps and window.gaps[-1][1] > window.top:

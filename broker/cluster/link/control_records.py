@@ -1,6 +1,8 @@
-"""What brokers tell each other besides messages: typed records in the payload of a PINGREQ (design section 3).
+"""What brokers tell each other besides messages: typed records in the payload of a PINGREQ (design
+section 3).
 
-A record is u8 type, u24 length, body. Types that a broker does not know are skipped, so that brokers of several versions link.
+A record is u8 type, u24 length, body. Types that a broker does not know are skipped, so that
+brokers of several versions link.
 """
 
 from __future__ import annotations
@@ -15,20 +17,35 @@ if TYPE_CHECKING:
     from broker.cluster.link.link import Link
 
 Handler = Callable[["Link", bytes, float], None]
-"""Takes the body of a record from a link at `now` (s); raises MalformedPacket for one that cannot be read."""
+"""Takes the body of a record from a link at `now` (s); raises MalformedPacket for one that cannot
+be read."""
 
-PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE, DIRECTORY, ROUTED, UPTO = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE, DIRECTORY, ROUTED, UPTO = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+    10,
+    11,
+)
 TOLD, HEARD = 12, 13
 DIGEST, PARTS, LIST, FETCH = 16, 17, 18, 19
 AGES = 24
-"""Types of records. `Federation` has the table of who takes which; PING is the number that the PINGRESP repeats."""
+"""Types of records. `Federation` has the table of who takes which; PING is the number that the
+PINGRESP repeats."""
 
 COSTLY = frozenset((MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DIGEST))
 """Records that make us go through tables,"""
 REPLAYING = frozenset((SEEN, WANT))
 """and these through the log."""
 PACED = frozenset((DIRECTORY, ROUTED, TOLD, HEARD))
-"""Records that honest neighbours send often, on behalf of all behind them, and whose number each broker paces at its source."""
+"""Records that honest neighbours send often, on behalf of all behind them, and whose number each
+broker paces at its source."""
 
 
 def encode_record(kind: int, body: bytes) -> bytes:
@@ -56,8 +73,10 @@ def decode_records(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def work(kind: int, size: int) -> float:
-    """Return what it costs us to answer a record of `size` bytes, in units of limits.LINK_REQUESTS; REPLAYING: and a `walk`."""
-    if kind == ROUTED:  # most of it is passed on, or is messages, which cost no more than in a PUBLISH
+    """Return what it costs us to answer a record of `size` bytes, in units of limits.LINK_REQUESTS;
+    REPLAYING: and a `walk`."""
+    # Most of it is passed on, or is messages, which cost no more than in a PUBLISH.
+    if kind == ROUTED:
         return 0.1 + size / 500_000
     if kind in PACED:
         return 0.1 + size / 50_000

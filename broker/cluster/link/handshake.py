@@ -1,14 +1,19 @@
-"""How two brokers come to a link: who each says that it is, and the proof of the cluster secret (design section 3; MQTT-ST II-C).
+"""How two brokers come to a link: who each says that it is, and the proof of the cluster secret
+(design section 3; MQTT-ST II-C).
 
     dialler                          called broker
-    CONNECT 0x85                 ->                        nonce; with a secret an ephemeral key; the broker's own public key
+    CONNECT 0x85                 ->                        nonce; with a secret an ephemeral key;
+                                                           the broker's own public key
                                  <-  CONNECT 0x85          ("connects back"), the same
-                                 <-  AUTH                  the called broker's proof of the secret, and its signature
+                                 <-  AUTH                  the called broker's proof of the secret,
+                                                           and its signature
     AUTH                         ->                        the dialler's
-    CONNACK                     <->  CONNACK               and all that follows: with a secret in encrypted records
+    CONNACK                     <->  CONNACK               and all that follows: with a secret in
+                                                           encrypted records
 
-Proofs and signatures are over every byte of both CONNECTs (`link_keys`, `broker_key`). Nothing that a CONNECT says
-counts before. Nodes that have neither secret nor key (in tests, in programs of their own) leave AUTH out.
+Proofs and signatures are over every byte of both CONNECTs (`link_keys`, `broker_key`). Nothing that
+a CONNECT says counts before. Nodes that have neither secret nor key (in tests, in programs of their
+own) leave AUTH out.
 """
 
 from __future__ import annotations
@@ -61,7 +66,8 @@ class Peer:
 
 
 def calls_as_broker(connect: Connect) -> bool:
-    """Return whether a CONNECT with the top bit of the protocol level is one of ours: Mosquitto's bridges set that bit, too."""
+    """Return whether a CONNECT with the top bit of the protocol level is one of ours: Mosquitto's
+    bridges set that bit, too."""
     said = (connect.properties or {}).get(Property.USER_PROPERTY, [])
     return connect.version == 5 and any(name == "protocol" for name, _ in said)
 
@@ -89,24 +95,48 @@ def peer_of(connect: Connect) -> Peer:
             int(values.get("instance", "0"), 16),
         )
     except (KeyError, ValueError):
-        raise MalformedPacket("bridge CONNECT without id, boot, address, cluster, capability and protocol") from None
-    ranges = 0 <= peer.boot < 2**32 and 0 <= peer.instance < 2**64 and 0 < peer.port < 65536 and 0 <= peer.capability < 1e6
+        raise MalformedPacket(
+            "bridge CONNECT without id, boot, address, cluster, capability and protocol"
+        ) from None
+    ranges = (
+        0 <= peer.boot < 2**32
+        and 0 <= peer.instance < 2**64
+        and 0 < peer.port < 65536
+        and 0 <= peer.capability < 1e6
+    )
     if len(peer.id) != 8 or not ranges or not 0 <= peer.versions[0] <= newest <= MAX_VERSION:
         raise MalformedPacket("bridge CONNECT with values out of range")
     return peer
 
 
 class LinkHandshake:
-    """The exchange before a link is up. It says who we are and finds out who the other one is; `Admission` decides."""
+    """The exchange before a link is up. It says who we are and finds out who the other one is;
+    `Admission` decides."""
 
-    __slots__ = ("_body", "_keys", "_offer", "_public", "_transcript", "federation", "link", "method")
+    __slots__ = (
+        "_body",
+        "_keys",
+        "_offer",
+        "_public",
+        "_transcript",
+        "federation",
+        "link",
+        "method",
+    )
 
     def __init__(self, federation: Federation, link: Link) -> None:
         self.federation = federation
         self.link = link
-        federation.rng.randbytes(16)  # so that the seeds of simulations that broke something still mean the same
+        # Drawn so that the seeds of simulations that broke something still mean the same.
+        federation.rng.randbytes(16)
         config = federation.config
-        self.method = AUTHENTICATION if config.secret is not None else IDENTITY if config.key is not None else None
+        self.method = (
+            AUTHENTICATION
+            if config.secret is not None
+            else IDENTITY
+            if config.key is not None
+            else None
+        )
         self._offer: Offer | None = None
         self._body = b""  # of our CONNECT
         self._public = b""  # the other broker's key
@@ -139,7 +169,10 @@ class LinkHandshake:
             properties[Property.AUTHENTICATION_DATA] = self._data()
         keep_alive = max(1, round(config.link_timeout))
         packet = encode_packet(
-            Connect("MQTT", 5, True, keep_alive, own.id.hex(), None, None, None, properties, bridge=True), 5
+            Connect(
+                "MQTT", 5, True, keep_alive, own.id.hex(), None, None, None, properties, bridge=True
+            ),
+            5,
         )
         self._body = packet[read_length(packet, 1)[1] :]
         self.link.conn.send(packet)
@@ -154,7 +187,8 @@ class LinkHandshake:
         return self._offer.data + public
 
     def connect_received(self, connect: Connect, body: bytes, now: float) -> None:
-        """Take the other broker's CONNECT: the first packet to a called broker, the answer to a dialler. `body`: as it came.
+        """Take the other broker's CONNECT: the first packet to a called broker, the answer to a
+        dialler. `body`: as it came.
 
         Raises:
             MalformedPacket: it does not say who connects.
@@ -182,21 +216,31 @@ class LinkHandshake:
         elif method == AUTHENTICATION:
             self.refuse(ReasonCode.BAD_AUTHENTICATION_METHOD, "wants a cluster secret", counter)
         elif method == IDENTITY:
-            self.refuse(ReasonCode.BAD_AUTHENTICATION_METHOD, "wants a proof of the id, which this one has not", "link_wrong_id")
+            self.refuse(
+                ReasonCode.BAD_AUTHENTICATION_METHOD,
+                "wants a proof of the id, which this one has not",
+                "link_wrong_id",
+            )
         else:
             self.refuse(ReasonCode.NOT_AUTHORIZED, "does not prove its id", "link_wrong_id")
 
     def _begin_proof(self, data: bytes, body: bytes, now: float) -> None:
-        """Go on when both CONNECTs are there, or ours goes back now; who was called proves first."""
+        """Go on when both CONNECTs are there, or ours goes back now; who was called proves
+        first."""
         link, config = self.link, self.federation.config
         assert link.peer is not None
         size = NONCE_BYTES if config.secret is None else OFFER_BYTES
         self._public = data[size:]
-        if (config.key is not None and not self._public) or len(self._public) not in (0, PUBLIC_BYTES):
+        if (config.key is not None and not self._public) or len(self._public) not in (
+            0,
+            PUBLIC_BYTES,
+        ):
             self.refuse(ReasonCode.NOT_AUTHORIZED, "does not prove its id", "link_wrong_id")
             return
         if self._public and id_of(self._public) != link.peer.id:
-            self.refuse(ReasonCode.NOT_AUTHORIZED, "says an id that is not that of its key", "link_wrong_id")
+            self.refuse(
+                ReasonCode.NOT_AUTHORIZED, "says an id that is not that of its key", "link_wrong_id"
+            )
             return
         if not link.dialled:
             if not self.federation.admission.acceptable(link, now, proven=False):
@@ -219,11 +263,14 @@ class LinkHandshake:
         """Return the AUTH packet with which we prove what there is to be proven."""
         key, dialler = self.federation.config.key, self.link.dialled
         proof = self._keys.proof(dialler=dialler) if self._keys is not None else b""
-        return _auth_packet(self.method or "", proof + (key.sign(self._transcript, dialler=dialler) if key is not None else b""))
+        return _auth_packet(
+            self.method or "",
+            proof + (key.sign(self._transcript, dialler=dialler) if key is not None else b""),
+        )
 
     def auth_received(self, packet: Auth, body: bytes, now: float) -> None:
-        """Take the other broker's proof that it has the secret and its id, and has seen the same CONNECTs; with a secret all is
-        encrypted from here on.
+        """Take the other broker's proof that it has the secret and its id, and has seen the same
+        CONNECTs; with a secret all is encrypted from here on.
 
         Raises:
             MalformedPacket: it cannot be read.
@@ -238,23 +285,31 @@ class LinkHandshake:
             raise ProtocolViolation("AUTH of a broker with more in it than its proof")
         proof = keys.proof(dialler=not link.dialled) if keys is not None else b""
         if not hmac.compare_digest(data[: len(proof)], proof):
-            self.refuse(ReasonCode.NOT_AUTHORIZED, "has another cluster secret", "link_wrong_secret")
+            self.refuse(
+                ReasonCode.NOT_AUTHORIZED, "has another cluster secret", "link_wrong_secret"
+            )
             return
         signature = data[len(proof) :]
-        if self._public and not signed(self._public, signature, self._transcript, dialler=not link.dialled):
+        if self._public and not signed(
+            self._public, signature, self._transcript, dialler=not link.dialled
+        ):
             self.refuse(ReasonCode.NOT_AUTHORIZED, "does not prove its id", "link_wrong_id")
             return
-        if link.dialled:  # the last that goes out as it is; our CONNECT has, or there were no answer to it
+        # The last that goes out as it is; our CONNECT has, or there were no answer to it.
+        if link.dialled:
             link.conn.transport.write(self._auth())
         self._transcript = b""
         if keys is not None:
             self._keys = None
-            RecordLayer(link, keys.records(dialler=link.dialled), keys.records(dialler=not link.dialled))
+            RecordLayer(
+                link, keys.records(dialler=link.dialled), keys.records(dialler=not link.dialled)
+            )
         if self.federation.admission.acceptable(link, now):
             self._agree(now)
 
     def _agree(self, now: float) -> None:
-        """Have the link come up, now that it is known who the other broker is, unless another link to it stays."""
+        """Have the link come up, now that it is known who the other broker is, unless another link
+        to it stays."""
         link = self.link
         if self.federation.admission.admit(link, now):
             link.conn.send(encode_packet(Connack(False, 0, None), 5))
@@ -267,11 +322,17 @@ class LinkHandshake:
         properties = packet.properties or {}
         if packet.code:
             why = properties.get(Property.REASON_STRING, "")[:200] or hex(packet.code)
-            why = "".join(letter if letter.isprintable() else "?" for letter in why)  # it is going to stand in our log
+            # It is going to stand in our log.
+            why = "".join(letter if letter.isprintable() else "?" for letter in why)
             federation.refused(link, why)
-            if packet.code == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID and Property.SERVER_REFERENCE in properties:
+            if (
+                packet.code == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+                and Property.SERVER_REFERENCE in properties
+            ):
                 with contextlib.suppress(ValueError):
-                    federation.id_conflict.suspect(parse_address(properties[Property.SERVER_REFERENCE]), now)
+                    federation.id_conflict.suspect(
+                        parse_address(properties[Property.SERVER_REFERENCE]), now
+                    )
             link.conn.close()
             federation.link_lost(link, f"refused: {why}", now)
             return
@@ -283,12 +344,18 @@ class LinkHandshake:
         self._agree(now)
 
     def refuse(self, reason: int, why: str, counter: str, other: str = "") -> None:
-        """Turn the other broker away: it is told why, we log one line and count. `other`: where the broker is that has its id."""
+        """Turn the other broker away: it is told why, we log one line and count. `other`: where the
+        broker is that has its id."""
         link = self.link
         federation = self.federation
         federation.count(counter)
         peer = link.conn.peer
-        federation.log("warning", f"broker at {peer} {why}; link refused", cause=f"link refused ({counter})", peer=peer)
+        federation.log(
+            "warning",
+            f"broker at {peer} {why}; link refused",
+            cause=f"link refused ({counter})",
+            peer=peer,
+        )
         properties: Properties = {Property.REASON_STRING: f"your broker {why}"}
         if other:
             properties[Property.SERVER_REFERENCE] = other
@@ -298,5 +365,8 @@ class LinkHandshake:
 
 def _auth_packet(method: str, data: bytes) -> bytes:
     """Return an AUTH packet of a broker; it has no other form."""
-    properties: Properties = {Property.AUTHENTICATION_METHOD: method, Property.AUTHENTICATION_DATA: data}
+    properties: Properties = {
+        Property.AUTHENTICATION_METHOD: method,
+        Property.AUTHENTICATION_DATA: data,
+    }
     return encode_packet(Auth(ReasonCode.CONTINUE_AUTHENTICATION, properties), 5)

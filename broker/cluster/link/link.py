@@ -1,8 +1,9 @@
-"""A connection to another broker (design section 3; MQTT-ST II-C): packets in and out, records in PINGREQ, messages.
+"""A connection to another broker (design section 3; MQTT-ST II-C): packets in and out, records in
+PINGREQ, messages.
 
-States: `called` (we dialled, our CONNECT is out) or `calling` (theirs came, ours went back) -> `up` -> closed. What leads to `up`
-is the handshake's; from then on PINGREQ with records, PINGRESP and PUBLISH go both ways, with a cluster secret in encrypted
-records (`record_layer`).
+States: `called` (we dialled, our CONNECT is out) or `calling` (theirs came, ours went back) -> `up`
+-> closed. What leads to `up` is the handshake's; from then on PINGREQ with records, PINGRESP and
+PUBLISH go both ways, with a cluster secret in encrypted records (`record_layer`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from broker.cluster.link.codec import (
     decode_stamp,
     encode_for_links,
 )
-from broker.cluster.link.control_records import ORIGINS, PING, REPLAYING, decode_records, encode_record, walk, work
+from broker.cluster.link.control_records import (
+    ORIGINS,
+    PING,
+    REPLAYING,
+    decode_records,
+    encode_record,
+    walk,
+    work,
+)
 from broker.cluster.link.handshake import LinkHandshake, Peer
 from broker.cluster.link.receiver_assignment import Choice, decode_choice
 from broker.cluster.link.versions import LAST_KIND, OldOutbox
@@ -45,7 +54,8 @@ if TYPE_CHECKING:
     from broker.cluster.link.record_layer import RecordLayer
 
 MARKED = 1 << 31
-"""In the number of a PINGREQ: it stands behind messages, and its PINGRESP says that these have been handled."""
+"""In the number of a PINGREQ: it stands behind messages, and its PINGRESP says that these have been
+handled."""
 
 RUNS = frozenset((0x32, 0x34))
 """First bytes of the PUBLISH packets that may continue their predecessor besides those of QoS 0."""
@@ -99,7 +109,14 @@ class Link:
         "version",
     )
 
-    def __init__(self, federation: Federation, conn: Connection, dialled: bool, address: tuple[str, int], now: float):
+    def __init__(
+        self,
+        federation: Federation,
+        conn: Connection,
+        dialled: bool,
+        address: tuple[str, int],
+        now: float,
+    ):
         self.federation = federation
         self.conn = conn
         conn.traffic = federation.node.counters.to_links
@@ -109,12 +126,15 @@ class Link:
         self.state = "called" if dialled else "calling"
         self.opened = now
         self.handshake = LinkHandshake(federation, self)
-        self.layer: RecordLayer | None = None  # with a secret, once both have proven that they have it
+        # With a secret, once both have proven that they have it.
+        self.layer: RecordLayer | None = None
         self.forwarding = False  # the tree's word: both ends agree
         self.live = False  # forwarding, and the neighbour has what went before
-        self.selective = False  # both ends route by interest: what is not wanted behind a link is not sent on it
+        # Both ends route by interest: what is not wanted behind a link is not sent on it.
+        self.selective = False
         self.version = 0  # of the link protocol, known with the peer
-        self.upto: dict[bytes, int] = {}  # how far the neighbour knows that it has all that is wanted behind it
+        # How far the neighbour knows that it has all that is wanted behind it.
+        self.upto: dict[bytes, int] = {}
         self.seen: Vector | None = None  # what the neighbour says it has
         self.told = False  # it knows what has been here
         self.tell_at = now  # what has been here, no earlier
@@ -124,9 +144,11 @@ class Link:
         self.fetching = 0  # others are asked for what it lacks and we have not
         self.behind = False  # overflowed: out of the live stream until it drained
         self.asked = False
-        self.kept_from: int | None = None  # position of the log from which on it is kept for the neighbour
+        # Position of the log from which on it is kept for the neighbour.
+        self.kept_from: int | None = None
         self.kept_since = now
-        self.marks: deque[tuple[int, int]] = deque()  # (number, position) that the neighbour has not acknowledged
+        # (number, position) of each that the neighbour has not acknowledged.
+        self.marks: deque[tuple[int, int]] = deque()
         self.log_lost = 0  # messages that the log could not keep for it, not told yet
         self.unsent = 0  # bytes that its system had not taken when we looked last,
         self.taken_at = now  # and since when there was no progress
@@ -142,7 +164,8 @@ class Link:
         self._budget = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, now)
         self.listings = Budget(limits.MAX_REPLAY, limits.MAX_REPLAY / 32, now)
         self._walks = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, now)
-        self._waiting: dict[int, bytes] = {}  # records that make us go through the log, until we may again: the last of each kind
+        # Records that make us go through the log, until we may again: the last of each kind.
+        self._waiting: dict[int, bytes] = {}
 
     def come_up(self, now: float) -> None:
         """Note that both ends have agreed."""
@@ -158,14 +181,18 @@ class Link:
     # ---------------------------------------------------------------- control out
 
     def add_record(self, kind: int, body: bytes) -> None:
-        """Add a record to the next PINGREQ; `send_ping` sends it. The neighbour's version has to know it."""
+        """Add a record to the next PINGREQ; `send_ping` sends it. The neighbour's version has to
+        know it."""
         if kind > LAST_KIND.get(self.version, kind):
             return
         records = self._records
         if not records:
             self.federation.to_ping.append(self)
-        elif kind == ORIGINS and records[-1][0] == ORIGINS and len(records[-1]) + len(body) < 65_536:
-            body = records.pop()[4:] + body  # in one piece, as each record costs the neighbour some work
+        elif (
+            kind == ORIGINS and records[-1][0] == ORIGINS and len(records[-1]) + len(body) < 65_536
+        ):
+            # In one piece, as each record costs the neighbour some work.
+            body = records.pop()[4:] + body
         records.append(encode_record(kind, body))
 
     def send_behind(self, kind: int, body: bytes) -> None:
@@ -176,8 +203,8 @@ class Link:
         self.conn.send(b"\xc0" + encode_varint(len(record)) + record)
 
     def send_mark(self, number: int) -> None:
-        """Ask the neighbour to say when it has handled what was sent up to here (`Retention.marked`, `LinkAcks.acknowledged`);
-        `number`: below 2^31."""
+        """Ask the neighbour to say when it has handled what was sent up to here
+        (`Retention.marked`, `LinkAcks.acknowledged`); `number`: below 2^31."""
         self.conn.send(b"\xc0\x08" + encode_record(PING, (MARKED | number).to_bytes(4, "big")))
 
     def send_ping(self, now: float) -> None:
@@ -200,16 +227,22 @@ class Link:
             self._control.append(data)
             if len(self._control) > 256:
                 self._leave_out()
-        elif self.conn.gate:  # messages wait for the journal: like those in a backlog, they are overtaken
+        elif self.conn.gate:
+            # Messages wait for the journal: like those in a backlog, they are overtaken.
             self.conn.traffic.sent += len(data)
             self.conn.transport.write(data)
         else:
             self.conn.send(data)
 
     def _leave_out(self) -> None:
-        """Drop one control packet, as too many wait: an answer to a PINGREQ (each record behind messages brings one) if it is not
-        to a mark, which the peer waits for. Else the oldest: a peer that takes nothing any more is about to time out."""
-        answers = (at for at, data in enumerate(self._control) if data[0] == 0xD0 and not data[2:3] >= b"\x80")
+        """Drop one control packet, as too many wait: an answer to a PINGREQ (each record behind
+        messages brings one) if it is not to a mark, which the peer waits for. Else the oldest: a
+        peer that takes nothing any more is about to time out."""
+        answers = (
+            at
+            for at, data in enumerate(self._control)
+            if data[0] == 0xD0 and not data[2:3] >= b"\x80"
+        )
         del self._control[next(answers, 0)]
 
     def control_first(self) -> bytes:
@@ -259,7 +292,8 @@ class Link:
                 else:
                     self._packet(first, data[body:end], now)
                     position = end
-                    if conn.owner is not owner and conn.owner is not None:  # what follows is encrypted
+                    # What follows is encrypted.
+                    if conn.owner is not owner and conn.owner is not None:
                         return position + conn.owner.packets(data[position:], now)
                 if conn.closing or conn.closed:
                     break
@@ -292,7 +326,9 @@ class Link:
             self.conn.close()
             self.federation.link_left(self, packet.reason, now)
         else:
-            raise ProtocolViolation(f"{type(packet).__name__} has no place on a link in state {self.state}")
+            raise ProtocolViolation(
+                f"{type(packet).__name__} has no place on a link in state {self.state}"
+            )
 
     def _pingreq(self, payload: bytes, now: float) -> None:
         self.federation.node.counters.link_bytes_control += len(payload) + 2
@@ -317,7 +353,8 @@ class Link:
             raise ProtocolViolation("too many requests on a link", ReasonCode.MESSAGE_RATE_TOO_HIGH)
 
     def _may_walk(self, kind: int, body: bytes, now: float) -> bool:
-        """Whether we go through the log for a record now; else later, for the last one of its kind."""
+        """Whether we go through the log for a record now; else later, for the last one of its
+        kind."""
         self._walks.earn(now)
         if self._walks.left > 0 and kind not in self._waiting:
             self._walks.left -= walk(len(self.federation.relay.log))
@@ -357,13 +394,18 @@ class Link:
         sent = self._pings.pop(number, None)
         if sent is not None:
             sample = (now - sent) * 1000
-            self.rtt_ms = sample if self.rtt_ms is None else self.rtt_ms + (sample - self.rtt_ms) / 8
+            self.rtt_ms = (
+                sample if self.rtt_ms is None else self.rtt_ms + (sample - self.rtt_ms) / 8
+            )
             self.federation.rtt_sample(self, sample, now)
 
     # ---------------------------------------------------------------- messages in
 
-    def _publish(self, data: bytes, position: int, body: int, end: int, size: int, now: float) -> int:
-        """Handle the PUBLISH at `position`, with the run of QoS 0 packets behind it; returns where the next packet begins."""
+    def _publish(
+        self, data: bytes, position: int, body: int, end: int, size: int, now: float
+    ) -> int:
+        """Handle the PUBLISH at `position`, with the run of QoS 0 packets behind it; returns where
+        the next packet begins."""
         first = data[position]
         if end - body < 3:
             raise MalformedPacket("PUBLISH is truncated")
@@ -383,7 +425,9 @@ class Link:
         behind = at + SIZE
         if length < SIZE or not data.startswith(MARK, at):
             if length <= SIZE or not data.startswith(ORIGIN, at):
-                return self._continued(data, position, payload_at, end, size, data[at:payload_at], now)
+                return self._continued(
+                    data, position, payload_at, end, size, data[at:payload_at], now
+                )
             behind += (data[at + 4] << 8 | data[at + 5]) - 24
             if not at + SIZE < behind <= payload_at:
                 raise MalformedPacket("origin has the wrong length")
@@ -410,14 +454,23 @@ class Link:
             if properties[:1] == b"\x02" and len(properties) >= 5:
                 expires_at = now + int.from_bytes(properties[1:5], "big")
                 properties = properties[5:]
-            found, _ = decode_properties(encode_varint(len(properties)) + properties, 0, PacketType.PUBLISH)
+            found, _ = decode_properties(
+                encode_varint(len(properties)) + properties, 0, PacketType.PUBLISH
+            )
             if found is not None and not found.keys().isdisjoint(NOT_FORWARDED):
                 raise MalformedPacket("PUBLISH on a link with a property that ends at the broker")
-        like = first in RUNS and end < size - 2 and data[end] == first and data[end + 1] != data[position + 1]
+        like = (
+            first in RUNS
+            and end < size - 2
+            and data[end] == first
+            and data[end + 1] != data[position + 1]
+        )
         if like and expires_at is None and choice is None and self.version > 1:
             # What continues this one is shorter: most likely more of the same.
             same = encode_halves(topic, data[payload_at:end], 5, first >> 1 & 3, False, properties)
-            after = self._batch(data, position, payload_at, end, size, LINK_ID.join(same), properties, now)
+            after = self._batch(
+                data, position, payload_at, end, size, LINK_ID.join(same), properties, now
+            )
             if after > end:
                 return after
         # Only what is whole and legal counts as having been here, and is passed on.
@@ -425,7 +478,13 @@ class Link:
             relay.node.counters.duplicates += 1
             return end
         message = Message(
-            topic, data[payload_at:end], (first >> 1) & 3, bool(first & 1), properties, expires_at, None
+            topic,
+            data[payload_at:end],
+            (first >> 1) & 3,
+            bool(first & 1),
+            properties,
+            expires_at,
+            None,
         )
         packet = data[position:end]
         if message.retain:
@@ -441,21 +500,40 @@ class Link:
         return end
 
     def _continued(
-        self, data: bytes, position: int, payload: int, end: int, size: int, properties: bytes, now: float
+        self,
+        data: bytes,
+        position: int,
+        payload: int,
+        end: int,
+        size: int,
+        properties: bytes,
+        now: float,
     ) -> int:
-        """A QoS 1 or 2 packet that continues the one before it like one of QoS 0, and the run that begins with it."""
+        """A QoS 1 or 2 packet that continues the one before it like one of QoS 0, and the run that
+        begins with it."""
         if data[position] not in RUNS or not self._window_key or self.version == 1:
             raise MalformedPacket("PUBLISH on a link without its origin")
         if not (forwardable_cached if len(properties) < 128 else forwardable)(properties):
-            raise MalformedPacket("PUBLISH on a link with properties that do not continue its predecessor")
+            raise MalformedPacket(
+                "PUBLISH on a link with properties that do not continue its predecessor"
+            )
         self._sequence += 1
         return self._batch(data, position, payload, end, size, data[position:end], properties, now)
 
     def _batch(
-        self, data: bytes, position: int, payload: int, end: int, size: int, one: bytes, properties: bytes, now: float
+        self,
+        data: bytes,
+        position: int,
+        payload: int,
+        end: int,
+        size: int,
+        one: bytes,
+        properties: bytes,
+        now: float,
     ) -> int:
-        """Handle the run of QoS 1 or 2 packets that begins at `position` with number `_sequence`; returns where it ends, `end`
-        and nothing is done when the first one names its origin and none follows. `one`: that packet as it were without an origin.
+        """Handle the run of QoS 1 or 2 packets that begins at `position` with number `_sequence`;
+        returns where it ends, `end` and nothing is done when the first one names its origin and
+        none follows. `one`: that packet as it were without an origin.
         """
         packet = len(one)
         prefix = one[: packet - (end - payload)]
@@ -469,16 +547,21 @@ class Link:
             return end
         topic = topic_of(one)
         start = len(prefix) - len(properties) - len(encode_varint(len(properties))) - 2
-        batch = Batch(topic, one[0] >> 1 & 3, properties, 5, one + data[end:after], start, len(prefix), packet)
+        batch = Batch(
+            topic, one[0] >> 1 & 3, properties, 5, one + data[end:after], start, len(prefix), packet
+        )
         relay = self.federation.relay
         sequence = self._sequence
         relay.check(topic, one[0], sequence, batch.count)
         self._sequence += batch.count - 1
-        relay.batch_received(self, batch, self._window_key, sequence, data[position:after] if explicit else b"", now)
+        relay.batch_received(
+            self, batch, self._window_key, sequence, data[position:after] if explicit else b"", now
+        )
         return after
 
     def _run(self, data: bytes, position: int, start: int, end: int, size: int, now: float) -> int:
-        """A QoS 0 packet without properties: it continues the origin and sequence of the one before it."""
+        """A QoS 0 packet without properties: it continues the origin and sequence of the one before
+        it."""
         if not self._window_key:
             raise MalformedPacket("PUBLISH on a link continues nothing")
         packet = end - position

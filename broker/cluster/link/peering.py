@@ -1,4 +1,5 @@
-"""Whether brokers may link without proving that they belong to us: not where clients have to prove who they are."""
+"""Whether brokers may link without proving that they belong to us: not where clients have to prove
+who they are."""
 
 from __future__ import annotations
 
@@ -9,13 +10,20 @@ from broker.config.options import FederationSettings
 from broker.config.yaml_file import ConfigError
 
 OPTION = "federation: {allow-unauthenticated-brokers: true}"
-REMEDY = f"give all brokers one --secret-file, or mutual TLS (federation.tls), or let any broker in: {OPTION}"
+REMEDY = (
+    "give all brokers one --secret-file, or mutual TLS (federation.tls), "
+    f"or let any broker in: {OPTION}"
+)
 
 
-def guard(access: Access | None, listeners: Iterable[str], *, plugins: bool, certificates: Iterable[str]) -> str:
-    """Return what has clients prove who they are, or binds them, as a log line says it; "" when nothing does.
+def guard(
+    access: Access | None, listeners: Iterable[str], *, plugins: bool, certificates: Iterable[str]
+) -> str:
+    """Return what has clients prove who they are, or binds them, as a log line says it; "" when
+    nothing does.
 
-    `plugins`: whether plugins are asked who may come in; `certificates`: the listeners that ask for client certificates.
+    `plugins`: whether plugins are asked who may come in; `certificates`: the listeners that ask for
+    client certificates.
     """
     found = []
     if access is not None:
@@ -38,7 +46,8 @@ def unproven(settings: FederationSettings | None) -> bool:
 
 
 def settle(settings: FederationSettings, guarded: str) -> None:
-    """Have a broker whose clients are `guarded` by something stay alone, if other brokers would not have to prove anything.
+    """Have a broker whose clients are `guarded` by something stay alone, if other brokers would not
+    have to prove anything.
 
     Raises ConfigError with one line when it was told in so many words to look for others.
     """

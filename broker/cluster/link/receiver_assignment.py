@@ -1,13 +1,18 @@
-"""What a PUBLISH on a link says of shared subscriptions: which broker gives it to a member of which group (docs/decisions/0015).
+"""What a PUBLISH on a link says of shared subscriptions: which broker gives it to a member of which
+group (docs/decisions/0015).
 
 It stands behind the sequence number in the origin property (`codec`), as one letter and base64:
 
-    "c"  id and boot of a broker, mark of a group, as often as groups that match were given to other brokers than the origin
-    "a"  the same, chosen by the first broker on the way, as the origin cannot (link protocol 1): nobody keeps it, or grants it
-    "p"  id and boot, mark, ids of the brokers that had it before: passed on, as none of them had a member; for this group alone
+    "c"  id and boot of a broker, mark of a group, as often as groups that match were given to other
+         brokers than the origin
+    "a"  the same, chosen by the first broker on the way, as the origin cannot (link protocol 1):
+         nobody keeps it, or grants it
+    "p"  id and boot, mark, ids of the brokers that had it before: passed on, as none of them had a
+         member; for this group alone
     "r"  the same of a message that was published with RETAIN
 
-The boot says which life of a broker is meant: what its last one may have delivered, the next one does not deliver again.
+The boot says which life of a broker is meant: what its last one may have delivered, the next one
+does not deliver again.
 """
 
 from __future__ import annotations
@@ -53,15 +58,18 @@ class Choice:
         visited: tuple[bytes, ...] = (),
         adopted: bool = False,
     ) -> None:
-        """`entries`: (id and boot of a broker, mark of a group); one when it is `passed` on, then for nobody but this group.
-        `adopted`: the origin cannot choose, and answers no claim."""
+        """`entries`: (id and boot of a broker, mark of a group); one when it is `passed` on, then
+        for nobody but this group. `adopted`: the origin cannot choose, and answers no claim."""
         self.entries = entries
         self.adopted = adopted
         self.passed = passed
         self.retain = retain
         self.visited = visited
-        self.tries: Tries | None = None  # of a message that was given back before; not told to others
-        self.key = b""  # origin and sequence number of the message that it came with; not of one that was published here
+        # Of a message that was given back before; not told to others.
+        self.tries: Tries | None = None
+        # origin and sequence number of the message that it came with; not of one that was published
+        # here
+        self.key = b""
         self.sequence = 0
 
     def of(self, key: bytes, sequence: int) -> Choice:
@@ -72,8 +80,16 @@ class Choice:
 
     def encode(self) -> bytes:
         """Return it as text."""
-        letter = (ADOPTED if self.adopted else CHOSEN) if not self.passed else b"r" if self.retain else b"p"
-        return letter + b2a_base64(b"".join([*map(b"".join, self.entries), *self.visited]), newline=False)
+        letter = (
+            (ADOPTED if self.adopted else CHOSEN)
+            if not self.passed
+            else b"r"
+            if self.retain
+            else b"p"
+        )
+        return letter + b2a_base64(
+            b"".join([*map(b"".join, self.entries), *self.visited]), newline=False
+        )
 
 
 def decode_choice(text: bytes) -> Choice:
@@ -88,7 +104,9 @@ def decode_choice(text: bytes) -> Choice:
         raise MalformedPacket("choice of a shared subscription is not base64") from None
     kind = text[:1]
     if kind in FOR_ALL and 0 < len(raw) <= limits.MAX_CHOICES * ENTRY and not len(raw) % ENTRY:
-        entries = [(raw[at : at + WHO], raw[at + WHO : at + ENTRY]) for at in range(0, len(raw), ENTRY)]
+        entries = [
+            (raw[at : at + WHO], raw[at + WHO : at + ENTRY]) for at in range(0, len(raw), ENTRY)
+        ]
         return Choice(entries, adopted=kind == ADOPTED)
     hops, rest = divmod(len(raw) - ENTRY, ID)
     if kind not in (b"p", b"r") or rest or not 0 <= hops <= limits.MAX_PASSES:

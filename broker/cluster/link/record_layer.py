@@ -1,9 +1,11 @@
-"""Links between brokers with the cluster secret, byte for byte: encrypted, authenticated, in order, nothing left out.
+"""Links between brokers with the cluster secret, byte for byte: encrypted, authenticated, in order,
+nothing left out.
 
-A record is 0x00 (no MQTT packet begins so), its length as MQTT writes it, and that many bytes: up to RECORD_BYTES of the link's
-packets under AES-256-GCM, with a tag of 16 bytes at the end. Each direction has its own key, and its records are numbered: the
-number is the nonce and is not sent. Packets are cut wherever a record is full. Records are made when the link's bytes are handed
-to the transport, so that control packets overtake what waits.
+A record is 0x00 (no MQTT packet begins so), its length as MQTT writes it, and that many bytes: up
+to RECORD_BYTES of the link's packets under AES-256-GCM, with a tag of 16 bytes at the end. Each
+direction has its own key, and its records are numbered: the number is the nonce and is not sent.
+Packets are cut wherever a record is full. Records are made when the link's bytes are handed to the
+transport, so that control packets overtake what waits.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ PIECES = 32
 
 
 class RecordError(ValueError):
-    """Bytes that are no record of the other end: altered, injected, replayed or left out on the way."""
+    """Bytes that are no record of the other end: altered, injected, replayed or left out on the
+    way."""
 
 
 class Cipher:
@@ -57,7 +60,8 @@ class Cipher:
         return self._aead.encrypt(self._nonce(), data, None)
 
     def open(self, body: memoryview) -> bytes:
-        """Return what is in the body of the next record. Raises RecordError: it is not that record."""
+        """Return what is in the body of the next record. Raises RecordError: it is not that
+        record."""
         from cryptography.exceptions import InvalidTag
 
         try:
@@ -67,10 +71,20 @@ class Cipher:
 
 
 class RecordLayer:
-    """Stands between a link and its connection on both sides: the `Transport` that the link's bytes go to, and the `Owner` of
-    the connection, which gives the link what is in the records."""
+    """Stands between a link and its connection on both sides: the `Transport` that the link's bytes
+    go to, and the `Owner` of the connection, which gives the link what is in the records."""
 
-    __slots__ = ("_have", "_link", "_need", "_opener", "_parts", "_sealer", "close", "conn", "under")
+    __slots__ = (
+        "_have",
+        "_link",
+        "_need",
+        "_opener",
+        "_parts",
+        "_sealer",
+        "close",
+        "conn",
+        "under",
+    )
 
     def __init__(self, link: Link, sends: bytes, receives: bytes) -> None:
         """Put it in place. `sends`, `receives`: the keys of the two directions."""
@@ -136,7 +150,8 @@ class RecordLayer:
         return bool(self._parts)
 
     def packets(self, data: bytes, now: float) -> int:
-        """Give the link what is in the whole records at the start of `data`; returns the bytes used."""
+        """Give the link what is in the whole records at the start of `data`; returns the bytes
+        used."""
         position = 0
         size = len(data)
         opened: list[bytes] = []
@@ -157,7 +172,8 @@ class RecordLayer:
                 position = body + length
         except (RecordError, WireError) as error:
             fault = str(error)
-        if opened or (self._parts and self._have >= self._need):  # or the link has rested, with whole packets that wait
+        # Something was opened, or the link has rested, with whole packets that wait.
+        if opened or (self._parts and self._have >= self._need):
             self._deliver(opened, now)
         if fault:
             if not (self.conn.closing or self.conn.closed):
@@ -166,7 +182,8 @@ class RecordLayer:
         return position
 
     def _deliver(self, opened: list[bytes], now: float) -> None:
-        """Give the link its packets as far as they are whole; linear in their size also for one in many records."""
+        """Give the link its packets as far as they are whole; linear in their size also for one in
+        many records."""
         parts = self._parts
         if parts:
             parts += opened

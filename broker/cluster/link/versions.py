@@ -1,16 +1,29 @@
-"""Versions of the link protocol, so that brokers of two releases can be one federation (docs/decisions/0017).
+"""Versions of the link protocol, so that brokers of two releases can be one federation
+(docs/decisions/0017).
 
-    1  BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE; every PUBLISH above QoS 0 says where it comes from
-    2  runs of QoS 1 and 2 (decision 5); stamps on retained messages and their comparison (0014); the directory, messages to one
-       broker, and with them all that needs to know who is where and wants what (0013)
+    1  BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE; every PUBLISH above QoS 0 says where it
+       comes from
+    2  runs of QoS 1 and 2 (decision 5); stamps on retained messages and their comparison (0014);
+       the directory, messages to one broker, and with them all that needs to know who is where and
+       wants what (0013)
 
-Each broker says the newest version that it speaks and the oldest. A link has the newest that both speak. What is made for a newer
-version is put into the words of an older one in one place, the outbox of such a link, so that all others cost nothing more.
+Each broker says the newest version that it speaks and the oldest. A link has the newest that both
+speak. What is made for a newer version is put into the words of an older one in one place, the
+outbox of such a link, so that all others cost nothing more.
 """
 
 from __future__ import annotations
 
-from broker.cluster.link.codec import MARK, ORIGIN, SIZE, STAMP_MARK, STAMP_SIZE, decode_sequence, decode_stamp, explicit
+from broker.cluster.link.codec import (
+    MARK,
+    ORIGIN,
+    SIZE,
+    STAMP_MARK,
+    STAMP_SIZE,
+    decode_sequence,
+    decode_stamp,
+    explicit,
+)
 from broker.cluster.link.control_records import DONE
 from broker.cluster.link.receiver_assignment import FOR_ALL
 from broker.wire.varint import encode_varint, read_length
@@ -19,14 +32,16 @@ OLDEST, NEWEST = 1, 2
 """Versions that this release speaks."""
 
 SELECTIVE = 2
-"""The oldest version in which numbers can be skipped: without it there is no routing by interest."""
+"""The oldest version in which numbers can be skipped: without it there is no routing by
+interest."""
 
 LAST_KIND = {1: DONE}
 """The highest type of a record that a version knows; later versions know all of ours."""
 
 
 def common(ours: tuple[int, int], theirs: tuple[int, int]) -> int:
-    """Return the version of a link between two that speak (oldest, newest) each; 0 when there is none."""
+    """Return the version of a link between two that speak (oldest, newest) each; 0 when there is
+    none."""
     version = min(ours[1], theirs[1])
     return version if version >= max(ours[0], theirs[0]) else 0
 
@@ -44,7 +59,11 @@ class OldOutbox(list[bytes]):
 
     def append(self, data: bytes) -> None:
         """Queue whole packets in the words of version 1; what it has none for is not sent."""
-        if data[0] >> 4 == 3 and (data[0] != 0x30 or names_receivers(data)) and not (data := for_version_1(data)):
+        if (
+            data[0] >> 4 == 3
+            and (data[0] != 0x30 or names_receivers(data))
+            and not (data := for_version_1(data))
+        ):
             return
         super().append(data)
 
@@ -57,12 +76,14 @@ def names_receivers(data: bytes) -> bool:
 
 
 def for_version_1(data: bytes) -> bytes:
-    """Return PUBLISH packets, the first of which says where it comes from, as version 1 has them: each of them says it, and
-    nothing else of ours. What is for one group of subscribers alone, and what comes of comparing retained messages, has no place
-    in its stream and is left out."""
+    """Return PUBLISH packets, the first of which says where it comes from, as version 1 has them:
+    each of them says it, and nothing else of ours. What is for one group of subscribers alone, and
+    what comes of comparing retained messages, has no place in its stream and is left out."""
     packets = []
     position = 0
-    text = b""  # origin and sequence as they stand in the last packet that has them, and how many came behind it
+    # origin and sequence as they stand in the last packet that has them, and how many came behind
+    # it
+    text = b""
     behind = 0
     while position < len(data):
         length, body = read_length(data, position + 1)
@@ -79,10 +100,14 @@ def for_version_1(data: bytes) -> bytes:
                 after += STAMP_SIZE
             if not alone:
                 section = MARK + text + data[after : at + size]
-                rest = data[body:start] + encode_varint(len(section)) + section + data[at + size : end]
+                rest = (
+                    data[body:start] + encode_varint(len(section)) + section + data[at + size : end]
+                )
                 packets.append(data[position : position + 1] + encode_varint(len(rest)) + rest)
         else:
             behind += 1
-            packets.append(explicit(data[position:end], text[:16], decode_sequence(text[16:]) + behind))
+            packets.append(
+                explicit(data[position:end], text[:16], decode_sequence(text[16:]) + behind)
+            )
         position = end
     return b"".join(packets)

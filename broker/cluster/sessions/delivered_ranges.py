@@ -1,7 +1,9 @@
-"""Messages that a session had at the broker that it came from, and that come here later (docs/decisions/0016).
+"""Messages that a session had at the broker that it came from, and that come here later
+(docs/decisions/0016).
 
-With routing by interest a broker may be behind the one that a session comes from: what that one had, and the session got there,
-is for the others here alone when it comes. Numbers say which these are, by origin.
+With routing by interest a broker may be behind the one that a session comes from: what that one
+had, and the session got there, is for the others here alone when it comes. Numbers say which these
+are, by origin.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class Repeats:
         self._sessions: dict[bytes, dict[Session, Ranges]] = {}
         self._fetched: dict[bytes, dict[Session, Ranges]] = {}
         self.highest: dict[bytes, int] = {}
-        """Origin -> the highest number that some session has had. Empty as long as none comes from elsewhere: look here first."""
+        """Origin -> the highest number that some session has had. Empty as long as none comes from
+        elsewhere: look here first."""
 
     def add(self, session: Session, had: Mapping[bytes, Ranges]) -> None:
         """Note what a session has had of each origin: ascending inclusive pairs."""
@@ -46,10 +49,13 @@ class Repeats:
             self.highest[key] = max(self.highest.get(key, 0), ranges[-1][1])
         if had:
             # What is not in any log any more comes to nobody.
-            self._node.schedule(self._node.now + limits.LOG_AGE, lambda now: self._forget(session, had))
+            self._node.schedule(
+                self._node.now + limits.LOG_AGE, lambda now: self._forget(session, had)
+            )
 
     def fetch(self, session: Session, key: bytes, ranges: Ranges) -> None:
-        """Note what an origin is asked for as this session alone lacks it: those here count as having had it."""
+        """Note what an origin is asked for as this session alone lacks it: those here count as
+        having had it."""
         sessions = self._fetched.setdefault(key, {})
         sessions[session] = merge([*sessions.get(session, ()), *ranges])
         self.highest[key] = max(self.highest.get(key, 0), ranges[-1][1])
@@ -81,22 +87,41 @@ class Repeats:
     def sessions(self, key: bytes, sequence: int) -> set[Session]:
         """Return who has had a message."""
         known = self._sessions.get(key, {})
-        return {session for session, ranges in known.items() if any(low <= sequence <= high for low, high in ranges)}
+        return {
+            session
+            for session, ranges in known.items()
+            if any(low <= sequence <= high for low, high in ranges)
+        }
 
     def of(self, session: Session) -> dict[bytes, Ranges]:
         """Return what a session has had elsewhere, and what is missing here for others alone."""
-        found = {key: ranges for key, known in self._sessions.items() if (ranges := known.get(session)) is not None}
+        found = {
+            key: ranges
+            for key, known in self._sessions.items()
+            if (ranges := known.get(session)) is not None
+        }
         for key, known in self._fetched.items():
             if others := subtract(self.alone(key), known.get(session, [])):
                 found[key] = merge([*found.get(key, ()), *others])
         return found
 
     def complete(self, seen: Vector, session: Session) -> None:
-        """Add what a session has had elsewhere, and what was published before it subscribed, to what it was offered here."""
+        """Add what a session has had elsewhere, and what was published before it subscribed, to
+        what it was offered here."""
         starts = starts_of(session)
-        tops = {} if None in starts or not starts else dict(starts[0].tops) if starts[0] is not None else {}
+        tops = (
+            {}
+            if None in starts or not starts
+            else dict(starts[0].tops)
+            if starts[0] is not None
+            else {}
+        )
         for start in starts:
-            tops = {key: min(top, start.tops.get(key, 0)) for key, top in tops.items()} if start is not None else {}
+            tops = (
+                {key: min(top, start.tops.get(key, 0)) for key, top in tops.items()}
+                if start is not None
+                else {}
+            )
         elsewhere = self.of(session)
         for key in {*elsewhere, *tops}:
             had = list(elsewhere.get(key, ()))
@@ -104,12 +129,15 @@ class Repeats:
                 had = merge([*had, (1, top)])
             if had:
                 window = seen.get(key, Window(0, 0.0))
-                all_of_it = merge([*subtract([(1, window.top)] if window.top else [], window.gaps), *had])
+                all_of_it = merge(
+                    [*subtract([(1, window.top)] if window.top else [], window.gaps), *had]
+                )
                 both = seen[key] = Window(all_of_it[-1][1], 0.0)
                 both.gaps = roughly(subtract([(1, both.top)], all_of_it))
 
     def deliver(self, key: bytes, sequence: int, message: Message, choice: Choice | None) -> None:
-        """Deliver a message from a link to those here that have not had it. `choice`: who of shared subscriptions gets it."""
+        """Deliver a message from a link to those here that have not had it. `choice`: who of shared
+        subscriptions gets it."""
         if choice is not None:
             self._federation.sharing.received(message, choice, ordinary=False)
             if choice.passed:
@@ -132,8 +160,11 @@ class Repeats:
             begun = since(delivery, key, sequence, message.topic)
             if begun is not None:
                 few.append(begun)
-            elif message.retain and self._state(message):  # it was on its way as what is retained was sent
-                delivery.session.deliver(message, min(message.qos, delivery.qos), True, delivery.ids)
+            elif message.retain and self._state(message):
+                # It was on its way as what is retained was sent.
+                delivery.session.deliver(
+                    message, min(message.qos, delivery.qos), True, delivery.ids
+                )
         fanout.publish_along(Route(few, route.shared, route.forward, {}), message, ())
 
     def _state(self, message: Message) -> bool:
@@ -142,8 +173,9 @@ class Repeats:
         return known is not None and known.payload == message.payload
 
     def restored(self, key: bytes, sequence: int, message: Message) -> None:
-        """Deliver a retained message that a comparison brought to those here that have not had it. For a subscription that began
-        after it was published it is the state of its topic, which was not here then."""
+        """Deliver a retained message that a comparison brought to those here that have not had it.
+        For a subscription that began after it was published it is the state of its topic, which was
+        not here then."""
         fanout = self._node.fanout
         if sequence > self.highest.get(key, 0) or not (had := self.sessions(key, sequence)):
             fanout.publish(message, (), keep=False)
@@ -154,7 +186,8 @@ class Repeats:
 
 
 def since(delivery: Delivery, key: bytes, sequence: int, topic: bytes) -> Delivery | None:
-    """Return what a session gets of a message by the subscriptions that were made before it was published; None: nothing."""
+    """Return what a session gets of a message by the subscriptions that were made before it was
+    published; None: nothing."""
     session = delivery.session
     wanted = list(session.wanting(topic.decode()))
     begun = [s for s in wanted if s.start is None or sequence > s.start.tops.get(key, 0)]

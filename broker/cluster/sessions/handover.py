@@ -1,13 +1,18 @@
-"""Sessions that other brokers take: the holder's side of a move (`takeover` has the whole of it), and what both sides say.
+"""Sessions that other brokers take: the holder's side of a move (`takeover` has the whole of it),
+and what both sides say.
 
-    request  u8 TAKE, REST, DONE or MERGE, u64 stamp of the taker's connection, client id, u32 from where on,
-             digest of its user (8), with REST and MERGE the vector of what has to have come to the session before it is encoded
-    answer   u8 NOTHING, MOVED, NEWER, ENDED, COMING or FOREIGN, stamp, client id, with MOVED the id of the broker that has it
-             (its own: begin again)
-    part     u8 TAKE, REST or MERGE, stamp, client id, and what `session_parts` says. Of all parts together
-             TAKE, MERGE: the session (`session_codec`); REST: u32 size, vector of what has come to it, PUBLISH packets
+    request  u8 TAKE, REST, DONE or MERGE, u64 stamp of the taker's connection, client id, u32 from
+             where on, digest of its user (8), with REST and MERGE the vector of what has to have
+             come to the session before it is encoded
+    answer   u8 NOTHING, MOVED, NEWER, ENDED, COMING or FOREIGN, stamp, client id, with MOVED the id
+             of the broker that has it (its own: begin again)
+    part     u8 TAKE, REST or MERGE, stamp, client id, and what `session_parts` says.
+             Of all parts together
+             TAKE, MERGE: the session (`session_codec`);
+             REST: u32 size, vector of what has come to it, PUBLISH packets
 
-A client id is u16 size and UTF-8. All requests may be repeated; an export stays what it was, until it is taken or given up.
+A client id is u16 size and UTF-8. All requests may be repeated; an export stays what it was, until
+it is taken or given up.
 """
 
 from __future__ import annotations
@@ -60,24 +65,29 @@ REQUEST, ANSWER, PART = 2, 3, 4 | BEHIND
 """Kinds of messages to one broker; parts come behind the messages that clients published before."""
 
 TAKE, REST, DONE, MERGE = 1, 2, 3, 4
-"""Requests; there are parts of all but DONE. MERGE: the taker has a newer session of this client (`merge`)."""
+"""Requests; there are parts of all but DONE. MERGE: the taker has a newer session of this client
+(`merge`)."""
 NOTHING, MOVED, NEWER, ENDED, COMING, FOREIGN = 1, 2, 3, 4, 5, 6
 """Answers. FOREIGN: the session is another user's."""
 
 GIVEN_TIME = 5.0
 """s; as long we tell who asks to whom a session went, until everybody knows."""
 LINGER = 1.0
-"""s for which the entry of a session that went elsewhere stays when the new one is known here: a broker that hears that the old
-one is withdrawn has heard of the new one by then. With neither, it would begin a new session."""
+"""s for which the entry of a session that went elsewhere stays when the new one is known here: a
+broker that hears that the old one is withdrawn has heard of the new one by then. With neither, it
+would begin a new session."""
 LATE = 10.0
-"""s; with routing by interest, what came to a broker so long before a move began has been offered to those there: no repair takes
-longer, and what is held from them until it ends comes from the log."""
+"""s; with routing by interest, what came to a broker so long before a move began has been offered
+to those there: no repair takes longer, and what is held from them until it ends comes from the
+log."""
 COMPLETE_TIME = 5.0
-"""s for which a session that another broker takes waits for what was published before that one's subscriptions: longer than it
-takes to notice that a neighbour is silent (2 s), and to ask again (seed 7004453)."""
+"""s for which a session that another broker takes waits for what was published before that one's
+subscriptions: longer than it takes to notice that a neighbour is silent (2 s), and to ask again
+(seed 7004453)."""
 MERGE_TIME = 30.0
-"""s for which a session that is to be added to a newer one waits for that, as long as the publisher's broker is there: nobody
-waits for it. What has not come then the newer session's broker asks for."""
+"""s for which a session that is to be added to a newer one waits for that, as long as the
+publisher's broker is there: nobody waits for it. What has not come then the newer session's broker
+asks for."""
 MERGE_AWAY = 10.0
 """s of these while that broker is away."""
 EXPORT_TIME = 30.0
@@ -108,7 +118,9 @@ def heard(body: bytes) -> tuple[int, int, str, bytes]:
     try:
         name = body[_HEAD.size : end].decode()
     except UnicodeDecodeError:
-        raise MalformedPacket("message about a session with a client id that is not UTF-8") from None
+        raise MalformedPacket(
+            "message about a session with a client id that is not UTF-8"
+        ) from None
     if end > len(body):
         raise MalformedPacket("message about a session is truncated")
     return what, stamp, name, body[end:]
@@ -117,9 +129,24 @@ def heard(body: bytes) -> tuple[int, int, str, bytes]:
 class Export:
     """A session of ours that somebody takes."""
 
-    __slots__ = ("at", "awaited", "began", "data", "merged", "number", "queued", "rest", "seen", "sending", "stamp", "taker")
+    __slots__ = (
+        "at",
+        "awaited",
+        "began",
+        "data",
+        "merged",
+        "number",
+        "queued",
+        "rest",
+        "seen",
+        "sending",
+        "stamp",
+        "taker",
+    )
 
-    def __init__(self, taker: bytes, stamp: int, number: int, seen: Vector, queued: int, at: float) -> None:
+    def __init__(
+        self, taker: bytes, stamp: int, number: int, seen: Vector, queued: int, at: float
+    ) -> None:
         self.taker = taker
         self.stamp = stamp
         self.number = number
@@ -136,7 +163,17 @@ class Export:
 class Giving:
     """Sessions of ours that others take, and those that they took."""
 
-    __slots__ = ("_asked", "_exports", "_federation", "_given", "_never", "_node", "_number", "_spared", "size")
+    __slots__ = (
+        "_asked",
+        "_exports",
+        "_federation",
+        "_given",
+        "_never",
+        "_node",
+        "_number",
+        "_spared",
+        "size",
+    )
 
     def __init__(self, node: Node, federation: Federation, spared: Spared) -> None:
         self._node = node
@@ -146,8 +183,10 @@ class Giving:
         self._number = 0
         self._spared = spared
         self._given: dict[str, Given] = {}
-        self._asked: dict[str, tuple[int, float]] = {}  # client -> stamp of who waits for its session to be complete, since when
-        self._never: dict[bytes, Ranges] = {}  # with flooding: what was waited for, and did not come
+        # Client -> stamp of who waits for its session to be complete, since when.
+        self._asked: dict[str, tuple[int, float]] = {}
+        # With flooding: what was waited for, and did not come.
+        self._never: dict[bytes, Ranges] = {}
 
     # ---------------------------------------------------------------- our own clients
 
@@ -168,13 +207,24 @@ class Giving:
         return self._given.get(client_id)
 
     def takers(self, client_id: str, lives: Callable[[bytes], bool]) -> list[Given]:
-        """Return who has taken a client's session, or has a newer one and is adding the one here to that: this broker may have
-        heard of it by that alone."""
+        """Return who has taken a client's session, or has a newer one and is adding the one here to
+        that: this broker may have heard of it by that alone."""
         found = [] if (given := self._given.get(client_id)) is None else [given]
         export = self._exports.get(client_id) if self._exports else None
         session = self._node.sessions.get(client_id)
-        if export is not None and session is not None and export.merged and export.stamp > session.stamp and lives(export.taker):
-            found.append((export.taker, Entry(KEPT, export.stamp, session.born, session.floor, digest(session.owner))))
+        if (
+            export is not None
+            and session is not None
+            and export.merged
+            and export.stamp > session.stamp
+            and lives(export.taker)
+        ):
+            found.append(
+                (
+                    export.taker,
+                    Entry(KEPT, export.stamp, session.born, session.floor, digest(session.owner)),
+                )
+            )
         return found
 
     def known(self, client_id: str, broker_id: bytes, stamp: int) -> None:
@@ -195,34 +245,60 @@ class Giving:
     # ---------------------------------------------------------------- requests
 
     def requested(self, sender: bytes, body: bytes, now: float, *, read: bool = False) -> None:
-        """Answer a request. `read`: the client's connection here was read to its end. Raises MalformedPacket."""
+        """Answer a request. `read`: the client's connection here was read to its end. Raises
+        MalformedPacket."""
         request, stamp, client_id, rest = heard(body)
         node = self._node
         session = node.sessions.get(client_id)
-        newer = session is not None and 0 < session.stamp <= stamp and rest[4:12] == digest(session.owner)
+        newer = (
+            session is not None
+            and 0 < session.stamp <= stamp
+            and rest[4:12] == digest(session.owner)
+        )
         need = decode_vector(rest[12:], now) if request in (REST, MERGE) else {}
         if not read and session is not None and session.conn is not None and newer:
-            node.predecessors.leave(client_id, lambda at: self.requested(sender, body, at, read=True), now)
+            node.predecessors.leave(
+                client_id, lambda at: self.requested(sender, body, at, read=True), now
+            )
             self._answer(sender, COMING, stamp, client_id)
             return
         export = self._exports.get(client_id)
-        if export is not None and export.taker == sender and export.stamp > stamp and request in (TAKE, MERGE):
-            self.forget(client_id)  # it was started again, and its clock was ahead: who took it then is no more
+        if (
+            export is not None
+            and export.taker == sender
+            and export.stamp > stamp
+            and request in (TAKE, MERGE)
+        ):
+            # It was started again, and its clock was ahead: who took it then is no more.
+            self.forget(client_id)
             export = None
         mine = export is not None and (export.taker, export.stamp) == (sender, stamp)
         if session is None or not session.stamp:
             self._absent(sender, request, stamp, client_id, rest[4:12])
         elif rest[4:12] != digest(session.owner):
             self._answer(sender, FOREIGN, stamp, client_id)
-        elif session.stamp > stamp or (export is not None and (export.stamp > stamp or (request == DONE and not mine))):
+        elif session.stamp > stamp or (
+            export is not None and (export.stamp > stamp or (request == DONE and not mine))
+        ):
             self._answer(sender, NEWER, stamp, client_id)
-        elif request == TAKE and (holder := self._holder(client_id, rest[4:12], sender, session.stamp, stamp)) is not None:
-            self._answer(sender, MOVED, stamp, client_id, holder)  # who asks has not heard of the newer session
-        elif request == DONE:  # if nothing of it is encoded: it was, before this broker was started again, or a while ago
+        elif (
+            request == TAKE
+            and (holder := self._holder(client_id, rest[4:12], sender, session.stamp, stamp))
+            is not None
+        ):
+            # Who asks has not heard of the newer session.
+            self._answer(sender, MOVED, stamp, client_id, holder)
+        elif request == DONE:
+            # if nothing of it is encoded: it was, before this broker was started again, or a while
+            # ago
             entry = Entry(KEPT, stamp, session.born, session.floor, digest(session.owner))
             given = self._given[client_id] = (sender, entry)
             end_quietly(node, session, len(session.queue) if export is None else export.queued)
-            self._withdraw_later(client_id, given, LINGER if posted(self._federation, sender, client_id) >= stamp else GIVEN_TIME)
+            self._withdraw_later(
+                client_id,
+                given,
+                LINGER if posted(self._federation, sender, client_id) >= stamp else GIVEN_TIME,
+            )
             self._answer(sender, ENDED, stamp, client_id)
         elif (
             request == MERGE
@@ -235,9 +311,19 @@ class Giving:
         else:
             self._give(sender, request, stamp, session, int.from_bytes(rest[:4], "big"), need, now)
 
-    def _lacks(self, client_id: str, stamp: int, need: Vector, now: float, *, merge: bool = False, late: bool = False) -> bool:
-        """Whether something is still to come to a session that was published before its taker's subscriptions (`need`), and has
-        not been waited for too long (`late`). A link may have swallowed it, and nobody knows yet."""
+    def _lacks(
+        self,
+        client_id: str,
+        stamp: int,
+        need: Vector,
+        now: float,
+        *,
+        merge: bool = False,
+        late: bool = False,
+    ) -> bool:
+        """Whether something is still to come to a session that was published before its taker's
+        subscriptions (`need`), and has not been waited for too long (`late`). A link may have
+        swallowed it, and nobody knows yet."""
         if self._asked.get(client_id, (0, now))[0] != stamp:
             self._asked[client_id] = (stamp, now)
         since = self._asked[client_id][1]
@@ -246,8 +332,14 @@ class Giving:
         if not merge and not self._federation.interest.selective:
             waits = self._on_its_way(need, waited, late)
         else:
-            known = {key: window for key, window in need.items() if key in vector and self._comes(key, waited, merge)}
-            waits = (waited < COMPLETE_TIME and self._federation.streams.unsettled()) or bool(only(known, offered(vector)))
+            known = {
+                key: window
+                for key, window in need.items()
+                if key in vector and self._comes(key, waited, merge)
+            }
+            waits = (waited < COMPLETE_TIME and self._federation.streams.unsettled()) or bool(
+                only(known, offered(vector))
+            )
         if waits and not late:
             if len(self._asked) > limits.MAX_MOVES:
                 del self._asked[next(iter(self._asked))]
@@ -256,12 +348,17 @@ class Giving:
         return False
 
     def _on_its_way(self, need: Vector, waited: float, late: bool) -> bool:
-        """Whether something of `need` is still to come, with flooding: over links, behind what they carry, though its origin may
-        be gone. What newer messages have overtaken comes soon, in a replay, or not at all: one that had expired is not replayed.
-        What did not come no later move waits for."""
+        """Whether something of `need` is still to come, with flooding: over links, behind what they
+        carry, though its origin may be gone. What newer messages have overtaken comes soon, in a
+        replay, or not at all: one that had expired is not replayed. What did not come no later move
+        waits for."""
         vector = self._node.relay.vector
         lacks = uncovered(need, dict.fromkeys(need, Window(0, 0.0)), self._offered())
-        overtaken = {key: subtract(ranges, [(vector[key].top + 1, LAST)]) for key, ranges in lacks.items() if key in vector}
+        overtaken = {
+            key: subtract(ranges, [(vector[key].top + 1, LAST)])
+            for key, ranges in lacks.items()
+            if key in vector
+        }
         lasts = {key: ranges for key, ranges in lacks.items() if ranges != overtaken.get(key)}
         if waited < COMPLETE_TIME and not late and any(key in vector for key in lacks):
             return True
@@ -269,12 +366,17 @@ class Giving:
             return True
         self._gave_up(overtaken)
         if lasts:
-            self._node.schedule(self._node.now, lambda now: self._gave_up(lasts))  # this move's taker hears that it lacks them
+            # This move's taker hears that it lacks them.
+            self._node.schedule(self._node.now, lambda now: self._gave_up(lasts))
         return False
 
     def _gave_up(self, lacks: dict[bytes, Ranges]) -> None:
         vector = self._node.relay.vector
-        self._never = {key: intersect(old, vector[key].lacks) for key, old in self._never.items() if key in vector}
+        self._never = {
+            key: intersect(old, vector[key].lacks)
+            for key, old in self._never.items()
+            if key in vector
+        }
         for key, ranges in lacks.items():
             if ranges and key in vector:
                 self._never[key] = merge([*self._never.get(key, ()), *ranges])[-limits.MAX_GAPS :]
@@ -294,7 +396,8 @@ class Giving:
         return listing is not None and listing.via is not None and listing.boot == boot
 
     def _comes(self, key: bytes, waited: float, merge: bool) -> bool:
-        """Whether what is missing of an origin comes, if it can be had at all, and is to be waited for."""
+        """Whether what is missing of an origin comes, if it can be had at all, and is to be waited
+        for."""
         if self._there(key):
             return waited < (MERGE_TIME if merge else COMPLETE_TIME)
         stream = self._node.relay.vector[key].stream
@@ -304,34 +407,63 @@ class Giving:
             return waited < MERGE_AWAY
         return waited < (MERGE_TIME if self._federation.streams.reachable(stream) else MERGE_AWAY)
 
-    def _answer(self, broker_id: bytes, answer: int, stamp: int, client_id: str, rest: bytes = b"") -> None:
+    def _answer(
+        self, broker_id: bytes, answer: int, stamp: int, client_id: str, rest: bytes = b""
+    ) -> None:
         self._federation.listings.send(broker_id, ANSWER, say(answer, stamp, client_id, rest))
 
-    def _absent(self, sender: bytes, request: int, stamp: int, client_id: str, owner: bytes) -> None:
+    def _absent(
+        self, sender: bytes, request: int, stamp: int, client_id: str, owner: bytes
+    ) -> None:
         given = self._given.get(client_id)
-        if given is None and request == TAKE and (holder := self._holder(client_id, owner, sender, 0, stamp)) is not None:
-            self._answer(sender, MOVED, stamp, client_id, holder)  # who asks has not heard of it yet
+        if (
+            given is None
+            and request == TAKE
+            and (holder := self._holder(client_id, owner, sender, 0, stamp)) is not None
+        ):
+            # Who asks has not heard of it yet.
+            self._answer(sender, MOVED, stamp, client_id, holder)
         elif given is None:
             self._answer(sender, NOTHING, stamp, client_id)
         elif owner != given[1].owner:
             self._answer(sender, FOREIGN, stamp, client_id)
         elif request == DONE:
-            self._answer(sender, ENDED if (given[0], given[1].stamp) == (sender, stamp) else NEWER, stamp, client_id)
+            self._answer(
+                sender,
+                ENDED if (given[0], given[1].stamp) == (sender, stamp) else NEWER,
+                stamp,
+                client_id,
+            )
         elif given[0] == sender:
             self._answer(sender, NOTHING, stamp, client_id)
         else:
             self._answer(sender, MOVED, stamp, client_id, given[0])
 
-    def _holder(self, client_id: str, owner: bytes, sender: bytes, above: int, below: int) -> bytes | None:
-        """Return who can be reached and has the newest session of a client that began between two stamps; None for nobody but who
-        asks."""
+    def _holder(
+        self, client_id: str, owner: bytes, sender: bytes, above: int, below: int
+    ) -> bytes | None:
+        """Return who can be reached and has the newest session of a client that began between two
+        stamps; None for nobody but who asks."""
         key = CLIENT + client_id.encode()
         others = [x for x in self._federation.listings.directory.reachable() if x.id != sender]
-        kept = [(e.stamp, broker_id) for broker_id, e in entries_of(others, key) if e.flags & KEPT and e.owner == owner]
+        kept = [
+            (e.stamp, broker_id)
+            for broker_id, e in entries_of(others, key)
+            if e.flags & KEPT and e.owner == owner
+        ]
         newest = max([one for one in kept if above < one[0] < below], default=None)
         return None if newest is None else newest[1]
 
-    def _give(self, sender: bytes, request: int, stamp: int, session: Session, at: int, need: Vector, now: float) -> None:
+    def _give(
+        self,
+        sender: bytes,
+        request: int,
+        stamp: int,
+        session: Session,
+        at: int,
+        need: Vector,
+        now: float,
+    ) -> None:
         """Send parts of a session, from `at` on."""
         node = self._node
         client_id = session.client_id
@@ -341,8 +473,13 @@ class Giving:
                 self._answer(sender, NOTHING, stamp, client_id)
                 return
         export = self._exports.get(client_id)
-        same = export is not None and (export.taker, export.stamp, export.merged) == (sender, stamp, request == MERGE)
-        if request == REST and not same:  # what it got is not known here any more, nor what came since: it has to begin again
+        same = export is not None and (export.taker, export.stamp, export.merged) == (
+            sender,
+            stamp,
+            request == MERGE,
+        )
+        # What it got is not known here any more, nor what came since: it has to begin again.
+        if request == REST and not same:
             self._answer(sender, MOVED, stamp, client_id, self._federation.own.id)
             return
         if export is None or not same:
@@ -355,7 +492,8 @@ class Giving:
         if request == REST and not export.rest:
             longest = export.began + limits.MOVE_LONGEST - limits.MOVE_TIME
             if self._lacks(client_id, stamp, need, now, late=now >= longest):
-                # What is on its way to us alone would be missing, and what is held for it out of order. It is asked again.
+                # What is on its way to us alone would be missing, and what is held for it out of
+                # order. It is asked again.
                 self._answer(sender, COMING, stamp, client_id)
                 return
             export.rest = self._rest(session, export, now)
@@ -363,17 +501,25 @@ class Giving:
             at = 0
         self._answer(sender, COMING, stamp, client_id)
         export.at = now
-        self._send(client_id, export, request, export.rest if request == REST else export.data, at, now)
+        self._send(
+            client_id, export, request, export.rest if request == REST else export.data, at, now
+        )
 
-    def _send(self, client_id: str, export: Export, request: int, data: bytes, at: int, now: float) -> None:
+    def _send(
+        self, client_id: str, export: Export, request: int, data: bytes, at: int, now: float
+    ) -> None:
         """Send parts of what is encoded, from `at` on, as many as are due."""
         for part in split(data, export.number, at, export.sending.due(request, at, now)):
-            if not self._federation.listings.send(export.taker, PART, say(request, export.stamp, client_id, part)):
+            if not self._federation.listings.send(
+                export.taker, PART, say(request, export.stamp, client_id, part)
+            ):
                 export.sending.refused(at)
                 return
             at += PART_SIZE
 
-    def _encode(self, taker: bytes, stamp: int, session: Session, now: float, *, merged: bool) -> Export:
+    def _encode(
+        self, taker: bytes, stamp: int, session: Session, now: float, *, merged: bool
+    ) -> Export:
         client_id = session.client_id
         if self.size > limits.MAX_EXPORT_BYTES:
             self._forget_old(now)
@@ -397,12 +543,18 @@ class Giving:
         self._exports[client_id] = export
         node.schedule(now + EXPORT_TIME, lambda at: self._expire(client_id, export, at))
         work = encoding(state, subscriptions_of(session), len(session.subscriptions), now)
-        node.turns.go(self._encoded(client_id, export, work), lambda: self._exports.get(client_id) is not export)
+        node.turns.go(
+            self._encoded(client_id, export, work),
+            lambda: self._exports.get(client_id) is not export,
+        )
         return export
 
-    def _encoded(self, client_id: str, export: Export, work: Generator[int, None, bytes]) -> Iterator[int]:
-        """Encode a session in steps. What it is was fixed before; what comes for it from then on is part of the rest.
-        A large one takes some turns: then its first parts are sent, as they have been asked for."""
+    def _encoded(
+        self, client_id: str, export: Export, work: Generator[int, None, bytes]
+    ) -> Iterator[int]:
+        """Encode a session in steps. What it is was fixed before; what comes for it from then on is
+        part of the rest. A large one takes some turns: then its first parts are sent, as they have
+        been asked for."""
         export.data = data = yield from work
         self.size += len(data)
         if export.awaited:
@@ -416,7 +568,8 @@ class Giving:
         return any(entry.stamp < stamp for _, entry in entries_of(listings, key))
 
     def _given_here(self, session: Session, state: SessionState) -> dict[bytes, Ranges]:
-        """Return which messages a session has that its start does not tell of: what waits, and what it got from logs."""
+        """Return which messages a session has that its start does not tell of: what waits, and what
+        it got from logs."""
         merging, vector = self._node.moving.merging, self._node.relay.vector
         merging.note(session)
         has, unlogged = ranges_of(offered(vector)), self._federation.unlogged
@@ -426,8 +579,9 @@ class Giving:
         return merging.given(session)
 
     def _tighten(self, session: Session, before: Vector) -> None:
-        """Say more exactly what was not for a session: what did not come here, as nobody wanted it before it subscribed. The next
-        broker cannot find that in its log when it merges an older session with this one."""
+        """Say more exactly what was not for a session: what did not come here, as nobody wanted it
+        before it subscribed. The next broker cannot find that in its log when it merges an older
+        session with this one."""
         begun = [start for start in starts_of(session) if start is not None]
         if any(start.adopted for start in begun) or self._federation.streams.unsettled():
             return
@@ -452,10 +606,13 @@ class Giving:
             if export.at + EXPORT_TIME <= now:
                 self.forget(client_id)
             else:
-                self._node.schedule(export.at + EXPORT_TIME, lambda at: self._expire(client_id, export, at))
+                self._node.schedule(
+                    export.at + EXPORT_TIME, lambda at: self._expire(client_id, export, at)
+                )
 
     def _rest(self, session: Session, export: Export, now: float) -> bytes:
-        """Encode what came since the session was encoded and is not in it, and how far that is all."""
+        """Encode what came since the session was encoded and is not in it, and how far that is
+        all."""
         relay = self._node.relay
         seen = encode_vector(self._offered())
         parts = [len(seen).to_bytes(4, "big"), seen]
@@ -482,16 +639,20 @@ class Giving:
 def posted(federation: Federation, broker_id: bytes, client_id: str) -> int:
     """Return the stamp of the session that a broker tells everybody of, 0 when it does not."""
     listing = federation.listings.directory.listings.get(broker_id)
-    entry = None if listing is None else decode_entry(listing.entries.get(CLIENT + client_id.encode()))
+    entry = (
+        None if listing is None else decode_entry(listing.entries.get(CLIENT + client_id.encode()))
+    )
     return 0 if entry is None else entry.stamp
 
 
 def old_state(node: Node, session: Session, now: float, *, alone: bool = False) -> SessionState:
-    """Return a session here as one that is to be added to a newer one; `alone`: without its subscriptions."""
+    """Return a session here as one that is to be added to a newer one; `alone`: without its
+    subscriptions."""
     has = delivered(node, session)
     state = state_of(session, vector_of(has), node.fanout, alone=alone)
     for item in state.items:
-        if item.place == IN_FLIGHT and item.packet_id in session.unsent:  # its client cannot have it
+        # Its client cannot have it.
+        if item.place == IN_FLIGHT and item.packet_id in session.unsent:
             item.place, item.packet_id = WAITING, 0
     state.given = node.moving.merging.given(session)
     state.origins = origins_of(state.items, has, node.relay.log, node.federation.unlogged, now)
@@ -500,7 +661,8 @@ def old_state(node: Node, session: Session, now: float, *, alone: bool = False) 
 
 
 def name_brought(state: SessionState, brought: list[Brought]) -> None:
-    """Tell of retained messages in a session which ones they are that comparisons brought: these are in no log."""
+    """Tell of retained messages in a session which ones they are that comparisons brought: these
+    are in no log."""
     left = {(content, topic): (key, number) for _, key, number, topic, content in brought if number}
     for index, item in enumerate(state.items if left else ()):
         topic = item.message.topic
@@ -509,7 +671,8 @@ def name_brought(state: SessionState, brought: list[Brought]) -> None:
 
 
 def need_of(starts: Iterable[dict[bytes, int]]) -> Vector:
-    """Return what was published before subscriptions that began behind these numbers: an older session has to have it."""
+    """Return what was published before subscriptions that began behind these numbers: an older
+    session has to have it."""
     need: Vector = {}
     for tops in starts:
         for key, top in tops.items():
@@ -519,8 +682,8 @@ def need_of(starts: Iterable[dict[bytes, int]]) -> Vector:
 
 
 def uncovered(need: Vector, *seen: Vector) -> dict[bytes, Ranges]:
-    """Return what of `need` is in none of these, which say what a session was offered; nothing of origins that the first of them
-    does not know."""
+    """Return what of `need` is in none of these, which say what a session was offered; nothing of
+    origins that the first of them does not know."""
     found = {}
     ranges = [ranges_of(vector) for vector in seen]
     for key, needed in ranges_of(need).items():
@@ -539,9 +702,12 @@ def numbered(found: Iterable[tuple[bytes, int]]) -> dict[bytes, Ranges]:
     return {key: merge(pairs) for key, pairs in numbers.items()}
 
 
-def unlogged(vector: Vector, seen: Vector, before: Vector, found: Iterable[tuple[bytes, int, object]]) -> Vector:
-    """Return what has been here (`vector`) and not been offered to a session (`seen`), came after its subscriptions (`before`),
-    and was not `found` in our log: large messages empty that in milliseconds, and the session's broker gets it behind these."""
+def unlogged(
+    vector: Vector, seen: Vector, before: Vector, found: Iterable[tuple[bytes, int, object]]
+) -> Vector:
+    """Return what has been here (`vector`) and not been offered to a session (`seen`), came after
+    its subscriptions (`before`), and was not `found` in our log: large messages empty that in
+    milliseconds, and the session's broker gets it behind these."""
     has = numbered((key, number) for key, number, _ in found)
     left: dict[bytes, Ranges] = {}
     for key, ranges in behind(only(vector, seen, held=False), before).items():
@@ -561,8 +727,8 @@ def whole(*seen: Vector) -> dict[bytes, int]:
 
 
 def behind(numbers: dict[bytes, Ranges], before: Vector) -> dict[bytes, Ranges]:
-    """Return what of these was published after some subscriptions (`before`): of what is older they say it themselves, as long as
-    no older session is added that lacks it."""
+    """Return what of these was published after some subscriptions (`before`): of what is older they
+    say it themselves, as long as no older session is added that lacks it."""
     found = {}
     for key, ranges in numbers.items():
         window = before.get(key)
@@ -573,7 +739,11 @@ def behind(numbers: dict[bytes, Ranges], before: Vector) -> dict[bytes, Ranges]:
 
 def ranges_of(vector: Vector) -> dict[bytes, Ranges]:
     """Return the numbers that a vector has."""
-    return {key: subtract([(1, window.top)], window.gaps) for key, window in vector.items() if window.top}
+    return {
+        key: subtract([(1, window.top)], window.gaps)
+        for key, window in vector.items()
+        if window.top
+    }
 
 
 def vector_of(has: dict[bytes, Ranges]) -> Vector:
@@ -586,20 +756,24 @@ def vector_of(has: dict[bytes, Ranges]) -> Vector:
 
 
 def seen_by_both(newer: SessionState, older: SessionState) -> Vector:
-    """Return what a session has been offered when an older one has been added to it: in the time before the newer one subscribed,
-    what the older one had, and what is older than both."""
+    """Return what a session has been offered when an older one has been added to it: in the time
+    before the newer one subscribed, what the older one had, and what is older than both."""
     has, old = ranges_of(newer.seen), ranges_of(older.seen)
     for key, window in newer.before.items():
         begun = older.before.get(key)
         low = min(window.top, 0 if begun is None else begun.top)
-        has[key] = [*([(1, low)] if low else []), *subtract(has.get(key, []), [(1, window.top)] if window.top else [])]
+        has[key] = [
+            *([(1, low)] if low else []),
+            *subtract(has.get(key, []), [(1, window.top)] if window.top else []),
+        ]
     both = {key: merge([*has.get(key, ()), *old.get(key, ())]) for key in {*has, *old}}
     return vector_of({key: ranges for key, ranges in both.items() if ranges})
 
 
 def delivered(node: Node, session: Session) -> dict[bytes, Ranges]:
-    """Return which messages were offered to a session, by number: what is behind the start of its subscriptions, what it had
-    at other brokers, and what it got from older sessions and from logs."""
+    """Return which messages were offered to a session, by number: what is behind the start of its
+    subscriptions, what it had at other brokers, and what it got from older sessions and from
+    logs."""
     starts = starts_of(session)
     vector = offered(node.relay.vector)
     elsewhere = node.federation.repeats.of(session)
@@ -611,7 +785,9 @@ def delivered(node: Node, session: Session) -> dict[bytes, Ranges]:
         if window is not None and starts:
             low = min(0 if start is None else start.tops.get(key, 0) for start in starts)
             has += subtract([(low + 1, window.top)] if window.top > low else [], window.gaps)
-            has += [pair for start in starts if start is not None for pair in start.early.get(key, ())]
+            has += [
+                pair for start in starts if start is not None for pair in start.early.get(key, ())
+            ]
         if has := merge(has):
             found[key] = has
     return found
@@ -620,9 +796,10 @@ def delivered(node: Node, session: Session) -> dict[bytes, Ranges]:
 def origins_of(
     items: list[Item], ranges: dict[bytes, Ranges], log: MessageLog, unlogged: Unlogged, now: float
 ) -> list[tuple[bytes, int] | None]:
-    """Find in the log, or in what is noted of what has left it, where messages that were delivered (`ranges`) come from, the
-    newest first: those of one topic and payload are as good as one another. Retained copies, which a subscription brought, are
-    none of them as long as there are others."""
+    """Find in the log, or in what is noted of what has left it, where messages that were delivered
+    (`ranges`) come from, the newest first: those of one topic and payload are as good as one
+    another. Retained copies, which a subscription brought, are none of them as long as there are
+    others."""
     found: list[tuple[bytes, int] | None] = [None] * len(items)
     places: dict[tuple[bytes, bytes], list[int]] = {}
     for index, item in sorted(enumerate(items), key=lambda found: not found[1].retain):
@@ -638,7 +815,8 @@ def origins_of(
 
 
 def end_quietly(node: Node, session: Session, queued: int) -> None:
-    """Forget a session that is somewhere else, with the first `queued` of its waiting messages; no will is due."""
+    """Forget a session that is somewhere else, with the first `queued` of its waiting messages; no
+    will is due."""
     session.will = None
     session.inflight.clear()
     for _ in range(min(queued, len(session.queue))):

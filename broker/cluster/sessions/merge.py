@@ -1,13 +1,16 @@
-"""Sessions that a client has left behind: the newest one takes what waits in them (docs/decisions/0016).
+"""Sessions that a client has left behind: the newest one takes what waits in them
+(docs/decisions/0016).
 
-A client whose broker is silent begins a new session elsewhere. When the old broker is back, two brokers have a session of this
-client. The one with the newest connection asks the other for its session, adds what waits there, less what it has delivered
-itself, and has it ended:
+A client whose broker is silent begins a new session elsewhere. When the old broker is back, two
+brokers have a session of this client. The one with the newest connection asks the other for its
+session, adds what waits there, less what it has delivered itself, and has it ended:
 
     newest broker                                  old broker
     WANTED   the entry is there, and a way
-    ASKING   MERGE, need ->                        closes its connection (0x8E); waits until all that was published before the
-                                                   newer session subscribed (`need`) has come to the old one; encodes it
+    ASKING   MERGE, need ->                        closes its connection (0x8E); waits until all
+                                                   that was published before the newer session
+                                                   subscribed (`need`) has come to the old one;
+                                                   encodes it
                     <- parts
     HELD     as long as a newer one of its old sessions is to come
     READING  decodes it, in steps
@@ -15,14 +18,17 @@ itself, and has it ended:
     CLOSING  DONE ->                               forgets the session
                     <- ENDED
 
-Of each message one of the two is sure to have it: the old session what is up to the start of the newer one's subscriptions (see
-`subscription_start`), the newer one what is behind that. What both had is found by number: the newer one's are in its broker's
-log. No message says in a session where it came from; so the old broker looks in its own log for the same topic and payload, and
-the newer one does for what is not found there. QoS 2 messages that were sent and not answered are not sent again: the client may
-have had them. The newer session's subscriptions hold; all that waited is delivered.
+Of each message one of the two is sure to have it: the old session what is up to the start of the
+newer one's subscriptions (see `subscription_start`), the newer one what is behind that. What both
+had is found by number: the newer one's are in its broker's log. No message says in a session where
+it came from; so the old broker looks in its own log for the same topic and payload, and the newer
+one does for what is not found there. QoS 2 messages that were sent and not answered are not sent
+again: the client may have had them. The newer session's subscriptions hold; all that waited is
+delivered.
 
-An entry's floor says since when nothing older is part of a session (a Clean Start): an older session below it ends, and is not
-taken. A session that ends while others have older ones leaves its entry, GONE, so that these do not come back.
+An entry's floor says since when nothing older is part of a session (a Clean Start): an older
+session below it ends, and is not taken. A session that ends while others have older ones leaves its
+entry, GONE, so that these do not come back.
 """
 
 from __future__ import annotations
@@ -37,7 +43,18 @@ from broker.base.sequence_set import find
 from broker.cluster.delivery.subscription_start import starts_of
 from broker.cluster.link.codec import Ranges, Vector, encode_vector, intersect, subtract
 from broker.cluster.link.codec import merge as joined
-from broker.cluster.sessions.handover import DONE, ENDED, MERGE, NEWER, NOTHING, REQUEST, need_of, posted, ranges_of, say
+from broker.cluster.sessions.handover import (
+    DONE,
+    ENDED,
+    MERGE,
+    NEWER,
+    NOTHING,
+    REQUEST,
+    need_of,
+    posted,
+    ranges_of,
+    say,
+)
 from broker.cluster.sessions.session_codec import (
     IN_FLIGHT,
     REPEATED,
@@ -85,7 +102,8 @@ UNSUBSCRIBED = 2.0
 UNSETTLED = 10.0
 """and until it is known where they begin."""
 HELD_TIME = 30.0
-"""s for which an old session that is here waits for newer ones at most; no longer does its broker keep what it has encoded."""
+"""s for which an old session that is here waits for newer ones at most; no longer does its broker
+keep what it has encoded."""
 
 
 ABSORBED = 1_000
@@ -99,7 +117,8 @@ Known = tuple[bytes, int]
 
 
 Brought = tuple[float, bytes, int, bytes, int]
-"""When a retained message that a comparison brought was delivered (s), its origin, number, topic, and a hash of its content."""
+"""When a retained message that a comparison brought was delivered (s), its origin, number, topic,
+and a hash of its content."""
 
 
 class State(Enum):
@@ -113,9 +132,20 @@ class State(Enum):
 
 
 class Merge:
-    """An old session of a client at one broker. `stamp`: of the newer session when it was asked for."""
+    """An old session of a client at one broker. `stamp`: of the newer session when it was asked
+    for."""
 
-    __slots__ = ("ask_at", "began", "client_id", "holder", "parts", "pause", "stamp", "state", "work")
+    __slots__ = (
+        "ask_at",
+        "began",
+        "client_id",
+        "holder",
+        "parts",
+        "pause",
+        "stamp",
+        "state",
+        "work",
+    )
 
     def __init__(self, client_id: str, holder: bytes, stamp: int, state: State, now: float) -> None:
         self.client_id = client_id
@@ -143,7 +173,9 @@ class Absorbed:
         for at in range(0, len(subscriptions), ABSORBED):
             if at:
                 yield ABSORBED
-            for topic_filter in {told[0] for told in subscriptions[at : at + ABSORBED]} - self._filters:
+            for topic_filter in {
+                told[0] for told in subscriptions[at : at + ABSORBED]
+            } - self._filters:
                 self._filters.add(topic_filter)
                 self._forms.add_filter(topic_filter)
 
@@ -158,18 +190,32 @@ class Absorbed:
 class Merging:
     """The old sessions that sessions here are to take, and those here that wait to be taken."""
 
-    __slots__ = ("_absorbed", "_brought", "_elsewhere", "_federation", "_merges", "_node", "_offered", "_timer", "_transitions")
+    __slots__ = (
+        "_absorbed",
+        "_brought",
+        "_elsewhere",
+        "_federation",
+        "_merges",
+        "_node",
+        "_offered",
+        "_timer",
+        "_transitions",
+    )
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
         self._merges: dict[tuple[str, bytes], Merge] = {}
-        self._absorbed: dict[Session, list[Absorbed]] = {}  # for as long as another old one may have the same
-        self._offered: dict[Session, dict[bytes, set[int]]] = {}  # what sessions got from logs and older ones, for as long
-        self._elsewhere: dict[Session, dict[bytes, Ranges]] = {}  # what sessions had where they came from, for as long
+        # For as long as another old one may have the same.
+        self._absorbed: dict[Session, list[Absorbed]] = {}
+        # What sessions got from logs and older ones, for as long.
+        self._offered: dict[Session, dict[bytes, set[int]]] = {}
+        # What sessions had where they came from, for as long.
+        self._elsewhere: dict[Session, dict[bytes, Ranges]] = {}
         self._brought: deque[Brought] = deque(maxlen=limits.MAX_BROUGHT)
         self._timer: Timer | None = None
-        # What an old broker may answer, and what follows; all else changes nothing, and it is asked again.
+        # What an old broker may answer, and what follows; all else changes nothing, and it is asked
+        # again.
         self._transitions: dict[tuple[State, int], Callable[[Merge], None]] = {
             (State.ASKING, NOTHING): self._over,
             (State.CLOSING, NOTHING): self._over,
@@ -190,19 +236,30 @@ class Merging:
 
     def found(self, session: Session, broker_id: bytes, entry: Entry) -> None:
         """Another broker has an older session of this one's client."""
-        mine = entry.flags & KEPT and not entry.flags & GONE and entry.owner == digest(session.owner)
-        older = session.floor <= entry.stamp and (entry.stamp, broker_id) < (session.stamp, self._federation.own.id)
+        mine = (
+            entry.flags & KEPT and not entry.flags & GONE and entry.owner == digest(session.owner)
+        )
+        older = session.floor <= entry.stamp and (entry.stamp, broker_id) < (
+            session.stamp,
+            self._federation.own.id,
+        )
         if mine and older and (session.client_id, broker_id) not in self._merges:
-            self._add(Merge(session.client_id, broker_id, session.stamp, State.WANTED, self._node.now))
+            self._add(
+                Merge(session.client_id, broker_id, session.stamp, State.WANTED, self._node.now)
+            )
 
     def look(self, session: Session) -> None:
-        """Find the older sessions of a client that brokers have which are not there, or were silent."""
+        """Find the older sessions of a client that brokers have which are not there, or were
+        silent."""
         key = CLIENT + session.client_id.encode()
-        for broker_id, entry in list(entries_of(self._federation.listings.directory.listings.values(), key)):
+        for broker_id, entry in list(
+            entries_of(self._federation.listings.directory.listings.values(), key)
+        ):
             self.found(session, broker_id, entry)
 
     def taken(self, client_id: str, holder: bytes, stamp: int) -> None:
-        """A session was taken whole, and its holder has not said that it has forgotten it: tell it until it does."""
+        """A session was taken whole, and its holder has not said that it has forgotten it: tell it
+        until it does."""
         self._merges.pop((client_id, holder), None)
         self._add(Merge(client_id, holder, stamp, State.CLOSING, self._node.now))
 
@@ -220,7 +277,8 @@ class Merging:
         self._merges.pop((merge.client_id, merge.holder), None)
 
     def _newer(self, merge: Merge) -> None:
-        """The client has been at the old broker again since: what it has there now is another session."""
+        """The client has been at the old broker again since: what it has there now is another
+        session."""
         self._over(merge)
         session = self._node.sessions.get(merge.client_id)
         if session is not None and session.stamp:
@@ -257,7 +315,9 @@ class Merging:
                 soon = True
                 if now >= merge.ask_at or not self._newer_first(merge):
                     self._read(merge)
-            elif asked < ACTIVE and self._federation.listings.directory.via(merge.holder) is not None:
+            elif (
+                asked < ACTIVE and self._federation.listings.directory.via(merge.holder) is not None
+            ):
                 asked += 1
                 if merge.ask_at <= now:
                     self._ask(merge, session, now)
@@ -265,38 +325,58 @@ class Merging:
             self._timer = self._node.schedule(now + (PACE if asked or soon else IDLE), self._turn)
 
     def _newer_first(self, merge: Merge) -> bool:
-        """Whether another old session of this client comes first, as it is newer: it may have had what waits in this one."""
+        """Whether another old session of this client comes first, as it is newer: it may have had
+        what waits in this one."""
         if len(self._merges) == 1:
             return False
         directory = self._federation.listings.directory
         listings, key = directory.listings, CLIENT + merge.client_id.encode()
 
         def stamp(broker_id: bytes) -> int:
-            return 0 if directory.via(broker_id) is None else posted(self._federation, broker_id, merge.client_id)
+            return (
+                0
+                if directory.via(broker_id) is None
+                else posted(self._federation, broker_id, merge.client_id)
+            )
 
         mine = stamp(merge.holder)
-        others = [listing.id for listing in listings.values() if key in listing.entries and listing.id != merge.holder]
+        others = [
+            listing.id
+            for listing in listings.values()
+            if key in listing.entries and listing.id != merge.holder
+        ]
         found = [self._merges.get((merge.client_id, other)) for other in others]
-        return any(m is not None and m.state is not State.CLOSING and stamp(m.holder) > mine for m in found)
+        return any(
+            m is not None and m.state is not State.CLOSING and stamp(m.holder) > mine for m in found
+        )
 
     def _ask(self, merge: Merge, session: Session, now: float) -> None:
         starts = [start for start in starts_of(session) if start is not None]
         if merge.state is State.WANTED:
             asking = self._federation.streams.asking
-            waits = session.conn is not None and session.conn.waiting  # its SUBSCRIBE, until all brokers know
+            # Its SUBSCRIBE waits until all brokers know.
+            waits = session.conn is not None and session.conn.waiting
             longest = UNSETTLED if session.subscriptions or waits else UNSUBSCRIBED
-            subscribing = not session.subscriptions or any(now < s.at + SUBSCRIBING or asking(s.open) for s in starts)
+            subscribing = not session.subscriptions or any(
+                now < s.at + SUBSCRIBING or asking(s.open) for s in starts
+            )
             if subscribing and now < merge.began + longest:
                 return
             merge.state = State.ASKING
-        if merge.state is not State.CLOSING and merge.stamp != session.stamp:  # its client has come once more
+        # Its client has come once more.
+        if merge.state is not State.CLOSING and merge.stamp != session.stamp:
             merge.stamp, merge.state = session.stamp, State.ASKING
             merge.parts.clear()
         merge.ask_at = now + merge.pause
         merge.pause = min(2 * merge.pause, RETRY_MOST)
         at = merge.parts.position.to_bytes(4, "big") + digest(session.owner)
         if merge.state is State.ASKING:
-            body = say(MERGE, merge.stamp, merge.client_id, at + encode_vector(need_of(s.tops for s in starts)))
+            body = say(
+                MERGE,
+                merge.stamp,
+                merge.client_id,
+                at + encode_vector(need_of(s.tops for s in starts)),
+            )
         else:
             body = say(DONE, merge.stamp, merge.client_id, at)
         self._federation.listings.send(merge.holder, REQUEST, body)
@@ -334,12 +414,14 @@ class Merging:
             self._ask(merge, session, now)
 
     def _read(self, merge: Merge) -> None:
-        """Add an old session that is here: a large one when it has been decoded, in steps. It is asked for again if its client
-        comes once more meanwhile, or goes to another broker."""
+        """Add an old session that is here: a large one when it has been decoded, in steps. It is
+        asked for again if its client comes once more meanwhile, or goes to another broker."""
         merge.state = State.READING
         work = merge.work = self._reading(merge, merge.parts.take())
         key = (merge.client_id, merge.holder)
-        self._node.turns.go(work, lambda: self._merges.get(key) is not merge or merge.work is not work)
+        self._node.turns.go(
+            work, lambda: self._merges.get(key) is not merge or merge.work is not work
+        )
 
     def _reading(self, merge: Merge, data: bytes) -> Iterator[int]:
         client_id = merge.client_id
@@ -348,8 +430,13 @@ class Merging:
         except WireError as error:
             self._over(merge)
             self._federation.count("routed_dropped")
-            text = f"broker {merge.holder.hex()}: old session of client {shorten(client_id)}: {error.message}; dropped"
-            self._federation.log("warning", text, cause="garbage from a broker", peer=merge.holder.hex())
+            text = (
+                f"broker {merge.holder.hex()}: old session of client {shorten(client_id)}: "
+                f"{error.message}; dropped"
+            )
+            self._federation.log(
+                "warning", text, cause="garbage from a broker", peer=merge.holder.hex()
+            )
             return
         absorbed = Absorbed(state.seen)
         yield from absorbed.adding(state.subscriptions)
@@ -366,9 +453,17 @@ class Merging:
 
     # ---------------------------------------------------------------- one session of two
 
-    def absorb(self, session: Session, old: SessionState, now: float, absorbed: Absorbed, there: Vector | None = None) -> None:
-        """Add what waits in an old session to a newer one of the same client; `old.seen`: what was delivered to it;
-        `absorbed`: what it wanted; `there`: what the newer one was offered, if it has come from another broker just now."""
+    def absorb(
+        self,
+        session: Session,
+        old: SessionState,
+        now: float,
+        absorbed: Absorbed,
+        there: Vector | None = None,
+    ) -> None:
+        """Add what waits in an old session to a newer one of the same client; `old.seen`: what was
+        delivered to it; `absorbed`: what it wanted; `there`: what the newer one was offered, if it
+        has come from another broker just now."""
         node = self._node
         here = offered(node.relay.vector)
         waiting: list[tuple[Item, Known | None]] = []
@@ -380,18 +475,31 @@ class Merging:
         seen = here if there is None else there
         numbers, both = self._both(session, old, seen, waiting, now)
         # Then the log may lack what was delivered: it was elsewhere, or is forgotten.
-        elsewhere = any(s.start is not None and s.start.adopted for s in session.subscriptions.values())
-        twin = old.born == session.born  # two brokers have taken one session: what waited in that is in both
+        elsewhere = any(
+            s.start is not None and s.start.adopted for s in session.subscriptions.values()
+        )
+        # Two brokers have taken one session: what waited in that is in both.
+        twin = old.born == session.born
         trimmed = node.counters.log_trimmed > 0 or elsewhere or twin
-        offered_here = {(key, number) for key, numbers in self._offered.get(session, {}).items() for number in numbers}
+        offered_here = {
+            (key, number)
+            for key, numbers in self._offered.get(session, {}).items()
+            for number in numbers
+        }
         kept: deque[Item] = deque()
         left_out = in_both(waiting, both)
         for index, (item, known) in reversed(list(enumerate(waiting))):
             topic = item.message.topic
             if known is not None:
-                mine = known in numbers or known in offered_here or self._had_elsewhere(session, *known, topic)
+                mine = (
+                    known in numbers
+                    or known in offered_here
+                    or self._had_elsewhere(session, *known, topic)
+                )
                 mine = mine or (trimmed and had(session, seen, *known, topic))
-                if not mine and not any(old_one.had(*known, topic) for old_one in self._absorbed.get(session, ())):
+                if not mine and not any(
+                    old_one.had(*known, topic) for old_one in self._absorbed.get(session, ())
+                ):
                     self.offers(session, *known)
                     kept.appendleft(item)
             elif not twin and index not in left_out:
@@ -407,11 +515,14 @@ class Merging:
         self._stand_for(session, old, here, now)
         if kept:
             client = shorten(session.client_id)
-            self._federation.log("info", f"client {client}: {len(kept)} messages of an older session are added")
+            self._federation.log(
+                "info", f"client {client}: {len(kept)} messages of an older session are added"
+            )
 
     def _stand_for(self, session: Session, old: SessionState, here: Vector, now: float) -> None:
-        """Have a session get from now on what the older one would have got: what was published after that one subscribed, at
-        brokers that could not be reached when it was encoded, comes later, although it is older than the newer subscriptions."""
+        """Have a session get from now on what the older one would have got: what was published
+        after that one subscribed, at brokers that could not be reached when it was encoded, comes
+        later, although it is older than the newer subscriptions."""
         starts: dict[Start, Start] = {}
         owed: dict[bytes, Ranges] = {}
         seen = ranges_of(old.seen)
@@ -424,23 +535,35 @@ class Merging:
                     top, before = tops[key], old.before.get(key)
                     tops[key] = low = min(top, 0 if before is None else before.top)
                     has = [*seen.get(key, ()), *s.start.early.get(key, ())]
-                    owed[key] = joined([*owed.get(key, ()), *subtract([(low + 1, top)] if low < top else [], joined(has))])
+                    owed[key] = joined(
+                        [
+                            *owed.get(key, ()),
+                            *subtract([(low + 1, top)] if low < top else [], joined(has)),
+                        ]
+                    )
                 start = starts[s.start] = self._federation.positions.adopt(tops) or s.start
                 start.at = s.start.at
             s.start = starts[s.start]
         if isinstance(session, KeptSession) and session.keeper is not None:
             session.keeper.begins(session)
-        for key, pairs in owed.items():  # waited for in vain at the older session's broker, and nobody here wanted it then
+        # Waited for in vain at the older session's broker, and nobody here wanted it then.
+        for key, pairs in owed.items():
             if pairs:
                 self._federation.streams.fetch(session, key, pairs)
-        ranges = {key: found for key, pairs in owed.items() if (found := intersect(pairs, ranges_of(here).get(key, [])))}
+        ranges = {
+            key: found
+            for key, pairs in owed.items()
+            if (found := intersect(pairs, ranges_of(here).get(key, [])))
+        }
         for entry in self._node.relay.log.those(ranges, now - limits.LOG_AGE) if ranges else ():
             for number, message in enumerate(entry.messages(), entry.sequence):
                 self._node.moving.offer(session, entry.key, number, message)
 
-    def put_back(self, client_id: str, stamp: int, permissions: Permissions | None, old: SessionState) -> Session:
-        """Make an older session again that was added to a newer one, as the newer one does not come. It gets what has come for it
-        meanwhile, as nobody else has that for its client."""
+    def put_back(
+        self, client_id: str, stamp: int, permissions: Permissions | None, old: SessionState
+    ) -> Session:
+        """Make an older session again that was added to a newer one, as the newer one does not
+        come. It gets what has come for it meanwhile, as nobody else has that for its client."""
         node = self._node
         session = node.sessions[client_id] = Session(node, client_id)
         session.permissions = permissions
@@ -456,7 +579,8 @@ class Merging:
         return session
 
     def brought(self, key: bytes, number: int, message: Message) -> None:
-        """Note a retained message that those here get from a comparison, whether it is older than their subscriptions or not."""
+        """Note a retained message that those here get from a comparison, whether it is older than
+        their subscriptions or not."""
         topic = message.topic
         self._brought.append((self._node.now, key, number, topic, hash((topic, message.payload))))
 
@@ -467,12 +591,15 @@ class Merging:
         for one in reversed(self._brought):
             if one[0] < since:
                 break
-            if any(s.start is None or s.start.at <= one[0] for s in session.wanting(one[3].decode())):
+            if any(
+                s.start is None or s.start.at <= one[0] for s in session.wanting(one[3].decode())
+            ):
                 found.append(one)
         return found
 
     def note(self, session: Session) -> None:
-        """Note what a session got that the start of its subscriptions does not tell of, before it goes to another broker."""
+        """Note what a session got that the start of its subscriptions does not tell of, before it
+        goes to another broker."""
         for _, key, number, _, _ in self.brought_to(session):
             self.offers(session, key, number)
         early: dict[bytes, Ranges] = {}
@@ -480,13 +607,16 @@ class Merging:
             for key, pairs in start.early.items():
                 early[key] = joined([*early.get(key, ()), *pairs])
         here = offered(self._node.relay.vector) if early else {}
-        for entry in self._node.relay.log.those(early, self._node.now - limits.LOG_AGE) if early else ():
+        for entry in (
+            self._node.relay.log.those(early, self._node.now - limits.LOG_AGE) if early else ()
+        ):
             for number in range(entry.sequence, entry.sequence + entry.count):
                 if had(session, here, entry.key, number, entry.topic, logged=True):
                     self.offers(session, entry.key, number)
 
     def offers(self, session: Session, key: bytes, number: int) -> bool:
-        """Note what a session gets from a log, or from an older session; False when it has got that before."""
+        """Note what a session gets from a log, or from an older session; False when it has got that
+        before."""
         known = self._offered.get(session)
         if known is None:
             known = self._offered[session] = {}
@@ -497,7 +627,8 @@ class Merging:
         return new
 
     def lacks(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
-        """Note what a session gets from a log; False when it has got that before, or an older session that was added to it."""
+        """Note what a session gets from a log; False when it has got that before, or an older
+        session that was added to it."""
         if any(old.had(key, number, topic) for old in self._absorbed.get(session, ())):
             return False
         return self.offers(session, key, number)
@@ -505,12 +636,16 @@ class Merging:
     def given(self, session: Session) -> dict[bytes, Ranges]:
         """Return what a session got from logs and older sessions, for the broker that takes it."""
         known = self._offered.get(session, {})
-        return {key: joined([(number, number) for number in numbers]) for key, numbers in known.items()}
+        return {
+            key: joined([(number, number) for number in numbers]) for key, numbers in known.items()
+        }
 
     def inherit(self, session: Session, state: SessionState) -> None:
         """Take over what a session has had where it was."""
         before = {key: [(1, window.top)] for key, window in state.before.items() if window.top}
-        self._elsewhere[session] = {key: subtract(had, before.get(key, [])) for key, had in ranges_of(state.seen).items()}
+        self._elsewhere[session] = {
+            key: subtract(had, before.get(key, [])) for key, had in ranges_of(state.seen).items()
+        }
         self._node.schedule(self._node.now + limits.LOG_AGE, lambda at: self._forget(session))
         self._inherit_given(session, state.given)
 
@@ -521,7 +656,8 @@ class Merging:
                     self.offers(session, key, number)
 
     def _had_elsewhere(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
-        """Whether a session had a message where it came from, by the subscriptions that it came with."""
+        """Whether a session had a message where it came from, by the subscriptions that it came
+        with."""
         ranges = self._elsewhere.get(session, {}).get(key)
         if not ranges or find(ranges, number, number) < 0:
             return False
@@ -533,25 +669,40 @@ class Merging:
         self._offered.pop(session, None)
 
     def _both(
-        self, session: Session, old: SessionState, here: Vector, waiting: list[tuple[Item, Known | None]], now: float
+        self,
+        session: Session,
+        old: SessionState,
+        here: Vector,
+        waiting: list[tuple[Item, Known | None]],
+        now: float,
     ) -> tuple[set[Known], Counter[Content]]:
-        """Find the messages that both sessions had: by number, and what those are that the old one has no numbers for."""
+        """Find the messages that both sessions had: by number, and what those are that the old one
+        has no numbers for."""
         numbers: set[Known] = set()
         both: Counter[Content] = Counter()
         topics = {item.message.topic for item, _ in waiting}
         numbered = {known for _, known in waiting if known is not None}
         if not topics or not (starts := ordinary_starts(session)):
             return numbers, both
-        unknown = [(item.message.topic, item.message.payload) for item, known in waiting if known is None]
+        unknown = [
+            (item.message.topic, item.message.payload) for item, known in waiting if known is None
+        ]
         contents = {hash(content): content for content in unknown}
         for _, key, number, _, content in self.brought_to(session):
             numbers.add((key, number))
             if content in contents:
                 both[contents[content]] += (key, number) not in numbered
-        theirs = {key: subtract([(1, window.top)], window.gaps) for key, window in old.seen.items() if window.top}
+        theirs = {
+            key: subtract([(1, window.top)], window.gaps)
+            for key, window in old.seen.items()
+            if window.top
+        }
         for key, number in numbered:
             theirs.setdefault(key, []).append((number, number))
-        ranges = {key: intersect(joined(pairs), delivered_ranges(starts, here, key)) for key, pairs in theirs.items()}
+        ranges = {
+            key: intersect(joined(pairs), delivered_ranges(starts, here, key))
+            for key, pairs in theirs.items()
+        }
         for entry in self._node.relay.log.those(ranges, now - limits.LOG_AGE):
             if (topic := entry.topic) not in topics:
                 continue
@@ -573,8 +724,13 @@ class Merging:
                 continue
             wanted = list(session.wanting(name))
             ids = Delivery(session, wanted).ids if wanted else b""
-            added.append(Outgoing(item.message, min(item.qos, node.config.max_qos), item.retain, ids))
-        sent = [session.queue.popleft() for _ in range(sum(isinstance(outgoing, Repeat) for outgoing in session.queue))]
+            added.append(
+                Outgoing(item.message, min(item.qos, node.config.max_qos), item.retain, ids)
+            )
+        sent = [
+            session.queue.popleft()
+            for _ in range(sum(isinstance(outgoing, Repeat) for outgoing in session.queue))
+        ]
         session.queue.extendleft(reversed([*sent, *added]))
         session.queued_bytes += sum(size_of(outgoing.message) for outgoing in added)
         if isinstance(session, KeptSession) and session.keeper is not None:
@@ -584,8 +740,9 @@ class Merging:
 
 
 def in_both(waiting: list[tuple[Item, Known | None]], both: Counter[Content]) -> set[int]:
-    """Return which of the messages without numbers that wait in an old session the newer one had: so many of each content, the
-    newest; of retained copies as few as can be, as the newer session had the messages themselves."""
+    """Return which of the messages without numbers that wait in an old session the newer one had:
+    so many of each content, the newest; of retained copies as few as can be, as the newer session
+    had the messages themselves."""
     found = set()
     for index in sorted(range(len(waiting)), key=lambda at: (waiting[at][0].retain, -at)):
         item, known = waiting[index]
@@ -596,30 +753,46 @@ def in_both(waiting: list[tuple[Item, Known | None]], both: Counter[Content]) ->
 
 
 def untouched(session: Session) -> bool:
-    """Return whether there is nothing in a session: its client was told that it is a new one, and went before it said more. One
-    that was found again, here or elsewhere, is its client's session, if there is nothing in it, too."""
-    holds = session.subscriptions or session.queue or session.inflight or session.incoming or session.will
+    """Return whether there is nothing in a session: its client was told that it is a new one, and
+    went before it said more. One that was found again, here or elsewhere, is its client's session,
+    if there is nothing in it, too."""
+    holds = (
+        session.subscriptions
+        or session.queue
+        or session.inflight
+        or session.incoming
+        or session.will
+    )
     return session.stamp == session.born and not holds
 
 
 def ordinary_starts(session: Session) -> list[Start | None]:
     """Return where the subscriptions of a session begin that are not shared, each start once."""
-    return list(dict.fromkeys(s.start for s in session.subscriptions.values() if not s.filter.startswith(SHARE_PREFIX)))
+    return list(
+        dict.fromkeys(
+            s.start for s in session.subscriptions.values() if not s.filter.startswith(SHARE_PREFIX)
+        )
+    )
 
 
 def delivered_ranges(starts: list[Start | None], here: Vector, key: bytes) -> Ranges:
-    """Return which numbers of an origin may have been delivered to a session with subscriptions that begin there, at its broker;
-    `here`: what was offered there."""
+    """Return which numbers of an origin may have been delivered to a session with subscriptions
+    that begin there, at its broker; `here`: what was offered there."""
     window = here.get(key)
     if window is None:
         return []
     low = min(0 if start is None else start.tops.get(key, 0) for start in starts)
     early = [pair for start in starts if start is not None for pair in start.early.get(key, ())]
-    return subtract(joined([*([(low + 1, window.top)] if window.top > low else []), *early]), window.gaps)
+    return subtract(
+        joined([*([(low + 1, window.top)] if window.top > low else []), *early]), window.gaps
+    )
 
 
-def had(session: Session, here: Vector, key: bytes, number: int, topic: bytes, *, logged: bool = False) -> bool:
-    """Whether a message was delivered to a session at its broker; `here`: what was offered there. `logged`: it has been there."""
+def had(
+    session: Session, here: Vector, key: bytes, number: int, topic: bytes, *, logged: bool = False
+) -> bool:
+    """Whether a message was delivered to a session at its broker; `here`: what was offered there.
+    `logged`: it has been there."""
     window = here.get(key)
     if window is None or window.missing(number):
         return False

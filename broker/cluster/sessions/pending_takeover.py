@@ -1,4 +1,5 @@
-"""One session that this broker takes from another one: where that has got to (`takeover` shows the whole of it)."""
+"""One session that this broker takes from another one: where that has got to (`takeover` shows the
+whole of it)."""
 
 from __future__ import annotations
 
@@ -27,11 +28,29 @@ class Pull:
     """A session that we take."""
 
     __slots__ = (
-        "began", "client_id", "dropped", "handshake", "heard", "holder", "hops", "left", "parts", "seen", "session", "since",
-        "stamp", "start", "state", "told", "waiting", "work",
-    )  # fmt: skip
+        "began",
+        "client_id",
+        "dropped",
+        "handshake",
+        "heard",
+        "holder",
+        "hops",
+        "left",
+        "parts",
+        "seen",
+        "session",
+        "since",
+        "stamp",
+        "start",
+        "state",
+        "told",
+        "waiting",
+        "work",
+    )
 
-    def __init__(self, handshake: Handshake, client_id: str, stamp: int, holder: bytes, now: float) -> None:
+    def __init__(
+        self, handshake: Handshake, client_id: str, stamp: int, holder: bytes, now: float
+    ) -> None:
         self.handshake = handshake
         self.client_id = client_id
         self.stamp = stamp
@@ -42,19 +61,26 @@ class Pull:
         self.parts = Parts()
         self.work: Iterator[int] | None = None  # what is done in steps just now
         self.session: Session | None = None
-        self.left: tuple[int, Permissions | None, SessionState] | None = None  # an older one here that was added to it
+        # An older one here that was added to it.
+        self.left: tuple[int, Permissions | None, SessionState] | None = None
         self.seen: Vector = {}  # what the holder has offered it,
         self.waiting = 0  # and what of that waited
-        self.start: Start | None = None  # what is published behind it comes here,
-        self.told: dict[bytes, int] = {}  # or behind these numbers: their brokers had published them when they heard of it
-        self.dropped: Vector = {}  # with flooding: what has been here, but not at the holder, and is in our log no more
+        self.start: Start | None = None  # what is published behind it comes here
+        # Or what is published behind these numbers: their brokers had published them when they
+        # heard of it.
+        self.told: dict[bytes, int] = {}
+        # with flooding: what has been here, but not at the holder, and is in our log no more
+        self.dropped: Vector = {}
 
     def slow(self, last_heard: float) -> bool:
-        """Whether the links to the holder are slow, rather than it silent: something has come over them (s) since it was asked.
-        A new session cannot tell what comes late over them from what is new, and would get again what this one has had."""
+        """Whether the links to the holder are slow, rather than it silent: something has come over
+        them (s) since it was asked. A new session cannot tell what comes late over them from what
+        is new, and would get again what this one has had."""
         return last_heard > max(self.heard, self.since) + RETRY
 
     @property
     def need(self) -> Vector:
         """What has to have come to the session at its holder."""
-        return self.dropped or need_of((self.told, *((self.start.tops,) if self.start is not None else ())))
+        return self.dropped or need_of(
+            (self.told, *((self.start.tops,) if self.start is not None else ()))
+        )

@@ -1,17 +1,21 @@
 """A client's session as bytes, for the broker that takes it over (docs/decisions/0016).
 
-    u8 version, u8 flags (1: has a user name, 2: an owner, 4: began at a known time), f64 expiry (s), u16 next packet identifier,
+    u8 version, u8 flags (1: has a user name, 2: an owner, 4: began at a known time),
+    f64 expiry (s), u16 next packet identifier,
     u64 when it was born, u64 its floor, user name, owner
     vector: what the session was offered             vector: what was published before it subscribed
-    flag 4: f64 when it began, by the clock of who says so (s), u32 origins of which more may be older, 16 characters each
+    flag 4: f64 when it began, by the clock of who says so (s),
+            u32 origins of which more may be older, 16 characters each
     what it got from logs: u32 origins, each 16 characters, u32 ranges, (u48 first, u48 last) each
     u32 QoS 2 identifiers received, u16 each
     u32 subscriptions: filter, u8 options, u32 identifier
-    u32 messages: u8 place, u16 packet identifier, u8 flags, [u64 ms left], [u32 number of its subscription],
-                  subscription identifiers as encoded, topic, properties, payload
+    u32 messages: u8 place, u16 packet identifier, u8 flags, [u64 ms left],
+                  [u32 number of its subscription], subscription identifiers as encoded, topic,
+                  properties, payload
     u32 origins of messages, 0 or as many: u8 known, [origin key, u48 number]
 
-Texts and bytes are u32 size and content. What another broker says is checked as if a client said it.
+Texts and bytes are u32 size and content. What another broker says is checked as if a client said
+it.
 """
 
 from __future__ import annotations
@@ -50,7 +54,8 @@ from routing.topic_filter import SHARE_PREFIX, split_shared, valid_topic_filter,
 VERSION = 3
 
 IN_FLIGHT, IS_RELEASED, WAITING, REPEATED, MISSED = range(5)
-"""Places of a message: sent; sent, and PUBREC came; not sent; sent on an earlier connection; missed at QoS 0."""
+"""Places of a message: sent; sent, and PUBREC came; not sent; sent on an earlier connection; missed
+at QoS 0."""
 
 LONGEST = 0xFFFFFFFF * 1000
 """ms; the longest time that a message may have left (MQTT 5, 3.3.2.3.3)."""
@@ -59,7 +64,8 @@ LATEST = 1e10
 """s; no clock of a broker shows as much: 300 years."""
 
 PIECE, READ_WORK, PUT_WORK = 250, 3, 3
-"""subscriptions or messages that are decoded, and messages that are put into a session, at a time; steps of work for each."""
+"""subscriptions or messages that are decoded, and messages that are put into a session, at a time;
+steps of work for each."""
 WRITTEN, WRITE_WORK = 1_000, 1
 """subscriptions that are encoded at a time; steps of work for each."""
 
@@ -70,7 +76,9 @@ _HEAD = struct.Struct(">BBdHQQ")
 _ITEM = struct.Struct(">BHB")
 _OPTIONS = struct.Struct(">BI")
 _BEGAN = struct.Struct(">dI")
-_NOT_KEPT = frozenset((Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL))
+_NOT_KEPT = frozenset(
+    (Property.TOPIC_ALIAS, Property.SUBSCRIPTION_IDENTIFIER, Property.MESSAGE_EXPIRY_INTERVAL)
+)
 """Properties that a kept message does not have: they are of one connection, or kept otherwise."""
 
 
@@ -89,7 +97,8 @@ class Item:
 
 @dataclass(slots=True)
 class SessionState:
-    """A session without its connection. `seen`: which messages it was offered, whether they matched or not."""
+    """A session without its connection. `seen`: which messages it was offered, whether they matched
+    or not."""
 
     username: str | None = None
     expiry: float = 0.0
@@ -108,16 +117,19 @@ class SessionState:
     open: set[bytes] = field(default_factory=set)
     """Origins in `before` of which it may be more."""
     given: dict[bytes, Ranges] = field(default_factory=dict)
-    """What it got from logs and older sessions, where others that have older ones may be back: see `merge`."""
+    """What it got from logs and older sessions, where others that have older ones may be back: see
+    `merge`."""
     origins: list[tuple[bytes, int] | None] = field(default_factory=list)
     """Origin and number of each item, as far as they are known; [] where nobody asks."""
 
 
-# ---------------------------------------------------------------- what a broker's sessions were offered
+# ---------------------------------------------------------------- what a broker's sessions were
+# offered
 
 
 def offered(vector: Vector) -> Vector:
-    """Return a vector of what needs no delivery here any more: what was before we met an origin is not delivered at all."""
+    """Return a vector of what needs no delivery here any more: what was before we met an origin is
+    not delivered at all."""
     found: Vector = {}
     for key, window in vector.items():
         if (stream := window.stream) is not None:
@@ -125,15 +137,17 @@ def offered(vector: Vector) -> Vector:
             seen.gaps = roughly(stream.owed)
             continue
         seen = found[key] = Window(max(window.top, min(window.begin, LAST)), window.heard)
-        seen.gaps = [(max(low, window.begin + 1), high) for low, high in window.gaps if high > window.begin]
+        seen.gaps = [
+            (max(low, window.begin + 1), high) for low, high in window.gaps if high > window.begin
+        ]
         if window.owed:
             seen.gaps = merge(intersect(window.gaps, window.owed) + seen.gaps)
     return found
 
 
 def only(mine: Vector, theirs: Vector, *, held: bool = True) -> dict[bytes, list[tuple[int, int]]]:
-    """Return what is in `mine` and not in `theirs`: origin -> ascending inclusive pairs. `held`: also what is here and held from
-    those here until what is before it has come."""
+    """Return what is in `mine` and not in `theirs`: origin -> ascending inclusive pairs. `held`:
+    also what is here and held from those here until what is before it has come."""
     found = {}
     for key, window in mine.items():
         other = theirs.get(key)
@@ -157,15 +171,25 @@ def _text(data: bytes) -> bytes:
 
 
 def before(session: Session) -> Vector:
-    """Return what was published before the subscriptions of a session: up to `top` of each origin nothing was for it."""
+    """Return what was published before the subscriptions of a session: up to `top` of each origin
+    nothing was for it."""
     start = oldest(session)
-    return {} if start is None else {key: Window(min(top, LAST), 0.0) for key, top in start.tops.items()}
+    return (
+        {}
+        if start is None
+        else {key: Window(min(top, LAST), 0.0) for key, top in start.tops.items()}
+    )
 
 
-def state_of(session: Session, seen: Vector, fanout: Fanout, *, alone: bool = False) -> SessionState:
-    """Return what a session without a connection consists of; `alone`: without its subscriptions (`subscriptions_of`)."""
+def state_of(
+    session: Session, seen: Vector, fanout: Fanout, *, alone: bool = False
+) -> SessionState:
+    """Return what a session without a connection consists of; `alone`: without its subscriptions
+    (`subscriptions_of`)."""
     numbers: dict[SharedGroup, int] = {}
-    state = SessionState(session.username, session.expiry, session.next_packet_id, seen, set(session.incoming))
+    state = SessionState(
+        session.username, session.expiry, session.next_packet_id, seen, set(session.incoming)
+    )
     state.owner, state.born, state.floor = session.owner, session.born, session.floor
     state.before = before(session)
     if (start := oldest(session)) is not None:
@@ -196,8 +220,12 @@ def state_of(session: Session, seen: Vector, fanout: Fanout, *, alone: bool = Fa
 
 
 def subscriptions_of(session: Session) -> Iterator[Told]:
-    """Return the subscriptions that a session has now, one after the other, whatever happens to it meanwhile."""
-    return ((s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier) for s in list(session.subscriptions.values()))
+    """Return the subscriptions that a session has now, one after the other, whatever happens to it
+    meanwhile."""
+    return (
+        (s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier)
+        for s in list(session.subscriptions.values())
+    )
 
 
 def encode_state(state: SessionState, now: float) -> bytes:
@@ -205,12 +233,18 @@ def encode_state(state: SessionState, now: float) -> bytes:
     return finish(encoding(state, state.subscriptions, len(state.subscriptions), now))
 
 
-def encoding(state: SessionState, subscriptions: Iterable[Told], count: int, now: float) -> Generator[int, None, bytes]:
-    """Encode a session as it is at `now` (s), with so many subscriptions, some of these at a time; yields the steps of work that
-    it took (`Turns.go`)."""
+def encoding(
+    state: SessionState, subscriptions: Iterable[Told], count: int, now: float
+) -> Generator[int, None, bytes]:
+    """Encode a session as it is at `now` (s), with so many subscriptions, some of these at a time;
+    yields the steps of work that it took (`Turns.go`)."""
     name = (state.username or "").encode()
-    flags = (state.username is not None) | (state.owner is not None) << 1 | isfinite(state.began) << 2
-    parts = [_HEAD.pack(VERSION, flags, state.expiry, state.next_packet_id, state.born, state.floor)]
+    flags = (
+        (state.username is not None) | (state.owner is not None) << 1 | isfinite(state.began) << 2
+    )
+    parts = [
+        _HEAD.pack(VERSION, flags, state.expiry, state.next_packet_id, state.born, state.floor)
+    ]
     parts += [_text(name), _text((state.owner or "").encode())]
     parts += [_text(encode_vector(vector)) for vector in (state.seen, state.before)]
     if flags & 4:
@@ -224,9 +258,15 @@ def encoding(state: SessionState, subscriptions: Iterable[Told], count: int, now
     parts.append(count.to_bytes(4, "big"))
     items = _encode_items(state, now)
     done: list[bytes] = []
-    for number, (topic_filter, qos, no_local, as_published, identifier) in enumerate(subscriptions, 1):
+    for number, (topic_filter, qos, no_local, as_published, identifier) in enumerate(
+        subscriptions, 1
+    ):
         name = topic_filter.encode()
-        parts += [len(name).to_bytes(4, "big"), name, _OPTIONS.pack(qos | no_local << 2 | as_published << 3, identifier)]
+        parts += [
+            len(name).to_bytes(4, "big"),
+            name,
+            _OPTIONS.pack(qos | no_local << 2 | as_published << 3, identifier),
+        ]
         if not number % WRITTEN:
             done.append(b"".join(parts))
             parts.clear()
@@ -239,13 +279,25 @@ def _encode_items(state: SessionState, now: float) -> list[bytes]:
     for item in state.items:
         message = item.message
         expires, shared = message.expires_at is not None, item.shared is not None
-        kind = item.qos | item.retain << 2 | message.qos << 3 | message.retain << 5 | expires << 6 | shared << 7
+        kind = (
+            item.qos
+            | item.retain << 2
+            | message.qos << 3
+            | message.retain << 5
+            | expires << 6
+            | shared << 7
+        )
         parts.append(_ITEM.pack(item.place, item.packet_id, kind))
         if message.expires_at is not None:
             parts.append(max(0, round((message.expires_at - now) * 1000)).to_bytes(8, "big"))
         if item.shared is not None:
             parts.append(item.shared.to_bytes(4, "big"))
-        parts += [_text(item.ids), _text(message.topic), _text(message.properties), _text(message.payload)]
+        parts += [
+            _text(item.ids),
+            _text(message.topic),
+            _text(message.properties),
+            _text(message.payload),
+        ]
     parts.append(len(state.origins).to_bytes(4, "big"))
     for origin in state.origins:
         parts.append(b"\0" if origin is None else b"\1" + origin[0] + origin[1].to_bytes(6, "big"))
@@ -288,10 +340,12 @@ def decode_state(data: bytes, now: float) -> SessionState:
 
 
 def decoding(data: bytes, now: float) -> Generator[int, None, SessionState]:
-    """Decode a session at `now` (s), some of it at a time; yields the steps of work that it took (`Turns.go`).
+    """Decode a session at `now` (s), some of it at a time; yields the steps of work that it took
+    (`Turns.go`).
 
     Raises:
-        MalformedPacket: of another version, truncated, beyond the limits, or not what a client could have said.
+        MalformedPacket: of another version, truncated, beyond the limits, or not what a client
+            could have said.
     """
     reader = _Reader(data)
     version, flags, expiry, next_packet_id, born, floor = _HEAD.unpack(reader.take(_HEAD.size))
@@ -302,7 +356,9 @@ def decoding(data: bytes, now: float) -> Generator[int, None, SessionState]:
     name, owner = reader.name(), reader.name()
     if max(len(name.encode()), len(owner.encode())) > 65_535 or max(born, floor) >> 63:
         raise MalformedPacket("state of a session with a user name, or a time, that no client has")
-    state = SessionState(name if flags & 1 else None, expiry, next_packet_id, decode_vector(reader.text(), now))
+    state = SessionState(
+        name if flags & 1 else None, expiry, next_packet_id, decode_vector(reader.text(), now)
+    )
     state.owner, state.born, state.floor = owner if flags & 2 else None, born, floor
     state.before = decode_vector(reader.text(), now)
     if flags & 4:
@@ -311,12 +367,16 @@ def decoding(data: bytes, now: float) -> Generator[int, None, SessionState]:
             raise MalformedPacket("state of a session that began when nothing did")
         state.open = {reader.take(16) for _ in range(unsettled)}
         if not state.open <= state.before.keys():
-            raise MalformedPacket("state of a session with an origin that was not there when it began")
+            raise MalformedPacket(
+                "state of a session with an origin that was not there when it began"
+            )
     for _ in range(reader.number(4)):
         key, ranges = reader.take(16), []
         for _ in range(reader.number(4)):
             ranges.append((reader.number(6), reader.number(6)))
-            if not 0 < ranges[-1][0] <= ranges[-1][1] or (len(ranges) > 1 and ranges[-2][1] >= ranges[-1][0]):
+            if not 0 < ranges[-1][0] <= ranges[-1][1] or (
+                len(ranges) > 1 and ranges[-2][1] >= ranges[-1][0]
+            ):
                 raise MalformedPacket("state of a session with numbers that are not in order")
         if len(ranges) > limits.MAX_GIVEN or len(state.given) >= limits.MAX_ORIGINS:
             raise MalformedPacket("state of a session with more from logs than there can be")
@@ -327,10 +387,14 @@ def decoding(data: bytes, now: float) -> Generator[int, None, SessionState]:
         raise MalformedPacket("state of a session with too many subscriptions")
     for _ in range(filters):
         topic_filter, options, identifier = reader.name(), reader.number(1), reader.number(4)
-        sound = topic_filter.count("/") < limits.MAX_TOPIC_LEVELS and valid_topic_filter(topic_filter)
+        sound = topic_filter.count("/") < limits.MAX_TOPIC_LEVELS and valid_topic_filter(
+            topic_filter
+        )
         if not sound or options & 3 == 3 or identifier > 268_435_455:
             raise MalformedPacket("state of a session with a subscription that cannot be")
-        state.subscriptions.append((topic_filter, options & 3, bool(options & 4), bool(options & 8), identifier))
+        state.subscriptions.append(
+            (topic_filter, options & 3, bool(options & 4), bool(options & 8), identifier)
+        )
         if not len(state.subscriptions) % PIECE:
             yield PIECE * READ_WORK
     for number in range(1, 1 + reader.number(4)):
@@ -353,7 +417,13 @@ def _item(reader: _Reader, filters: int, now: float) -> Item:
     shared = reader.number(4) if flags & 0x80 else None
     ids, topic, properties, payload = reader.text(), reader.text(), reader.text(), reader.text()
     qos = flags & 3
-    if place > MISSED or qos == 3 or flags >> 3 & 3 == 3 or (shared is not None and shared >= filters) or (left or 0) > LONGEST:
+    if (
+        place > MISSED
+        or qos == 3
+        or flags >> 3 & 3 == 3
+        or (shared is not None and shared >= filters)
+        or (left or 0) > LONGEST
+    ):
         raise MalformedPacket("state of a session with a message that cannot be")
     if (packet_id == 0) != (place in (WAITING, MISSED)) or not _identifiers(ids):
         raise MalformedPacket("state of a session with a message that cannot be")
@@ -364,9 +434,15 @@ def _item(reader: _Reader, filters: int, now: float) -> Item:
     except UnicodeDecodeError:
         sound = False
     found, _ = decode_properties(encode_varint(len(properties)) + properties, 0, PacketType.PUBLISH)
-    if not sound or (place in (IN_FLIGHT, REPEATED) and not qos) or not _NOT_KEPT.isdisjoint(found or ()):
+    if (
+        not sound
+        or (place in (IN_FLIGHT, REPEATED) and not qos)
+        or not _NOT_KEPT.isdisjoint(found or ())
+    ):
         raise MalformedPacket("state of a session with a message that cannot be")
-    message = Message(topic, payload, flags >> 3 & 3, bool(flags & 0x20), properties, expires_at, None)
+    message = Message(
+        topic, payload, flags >> 3 & 3, bool(flags & 0x20), properties, expires_at, None
+    )
     return Item(place, packet_id, qos, bool(flags & 4), ids, message, shared)
 
 
@@ -387,7 +463,8 @@ def _identifiers(ids: bytes) -> bool:
 
 
 def restore(state: SessionState, session: Session, fanout: Fanout) -> None:
-    """Make a new session what it was at another broker. What is beyond the limits here is dropped and counted as there."""
+    """Make a new session what it was at another broker. What is beyond the limits here is dropped
+    and counted as there."""
     for _ in restoring(state, session, fanout):
         pass
 
@@ -395,9 +472,9 @@ def restore(state: SessionState, session: Session, fanout: Fanout) -> None:
 def restoring(state: SessionState, session: Session, fanout: Fanout) -> Iterator[int]:
     """The same, some of it at a time; yields the steps of work that it took (`Turns.go`).
 
-    Nothing is for the session before all of its subscriptions stand: it counts as `ended` until the last part. Those that are
-    shared come then, at once, as their groups may have a message for it in that moment; with them what waits from the first
-    message of theirs on.
+    Nothing is for the session before all of its subscriptions stand: it counts as `ended` until the
+    last part. Those that are shared come then, at once, as their groups may have a message for it
+    in that moment; with them what waits from the first message of theirs on.
     """
     most = session.node.config.max_qos
     session.username = state.username
@@ -409,8 +486,12 @@ def restoring(state: SessionState, session: Session, fanout: Fanout) -> Iterator
     tops = {key: window.top for key, window in state.before.items()}
     start = session.node.federation.positions.adopt(tops, state.began, state.open)
     shared: list[tuple[int, Subscription]] = []
-    for number, (topic_filter, qos, no_local, as_published, identifier) in enumerate(state.subscriptions, 1):
-        subscription = Subscription(session, topic_filter, min(qos, most), no_local, as_published, identifier)
+    for number, (topic_filter, qos, no_local, as_published, identifier) in enumerate(
+        state.subscriptions, 1
+    ):
+        subscription = Subscription(
+            session, topic_filter, min(qos, most), no_local, as_published, identifier
+        )
         subscription.start = start
         if topic_filter.startswith(SHARE_PREFIX):
             shared.append((number - 1, subscription))

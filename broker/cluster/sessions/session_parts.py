@@ -1,11 +1,13 @@
-"""A session on its way to another broker, in parts: how they are sent, and put together (docs/decisions/0016).
+"""A session on its way to another broker, in parts: how they are sent, and put together
+(docs/decisions/0016).
 
     part     u32 number of the export, u32 bytes of all parts, u32 position, bytes
 
-The receiver asks for WINDOW parts at a time, from where it is, and repeats that until something comes. Parts are sent
-behind messages, and may wait for minutes on a slow link; so a request that is repeated brings no part once more while others
-arrive, and one only when nothing has arrived for a while, twice as long each time. Those for which too much waited for the link
-were not sent: the next request brings them.
+The receiver asks for WINDOW parts at a time, from where it is, and repeats that until something
+comes. Parts are sent behind messages, and may wait for minutes on a slow link; so a request that is
+repeated brings no part once more while others arrive, and one only when nothing has arrived for a
+while, twice as long each time. Those for which too much waited for the link were not sent: the next
+request brings them.
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ class Parts:
         return data
 
     def add(self, part: bytes) -> Added:
-        """Take a part. One that is not the next (what is before it was lost) is left out, and asked for again.
+        """Take a part. One that is not the next (what is before it was lost) is left out, and asked
+        for again.
 
         Raises:
             MalformedPacket: truncated, or of a session that is too large.

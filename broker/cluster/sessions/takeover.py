@@ -1,27 +1,34 @@
-"""One session for a client id in the whole federation: the newest connection takes it along (docs/decisions/0016).
+"""One session for a client id in the whole federation: the newest connection takes it along
+(docs/decisions/0016).
 
-Every broker posts which clients it has sessions for, with the time when their connection began. A client that connects where
-nobody else knows it, or that wants a clean start, is accepted at once. Else its connection waits while the session is fetched:
+Every broker posts which clients it has sessions for, with the time when their connection began. A
+client that connects where nobody else knows it, or that wants a clean start, is accepted at once.
+Else its connection waits while the session is fetched:
 
     client    taker                                holder
-    CONNECT ->  ASKING    TAKE, stamp, from where ->   closes its connection (0x8E), encodes the session, goes on queueing
-                          <- parts, WINDOW at a time   (again from where it broke off, as often as it is asked)
+    CONNECT ->  ASKING    TAKE, stamp, from where ->   closes its connection (0x8E), encodes the
+                                                       session, goes on queueing
+                          <- parts, WINDOW at a time   (again from where it broke off, as often as
+                                                       it is asked)
                 READING   decodes it, in steps
                 COVERING  waits until all that the session was offered there has been here
                 RESTORING subscribes, in steps; then takes from its log what was here and not there
                 SETTLING  routing by interest: waits until the others know
-                RESTING   REST ->                      what came there meanwhile, from its log (flooding: if ours lacks some)
+                RESTING   REST ->                      what came there meanwhile, from its log
+                                                       (flooding: if ours lacks some)
                           <- parts
                 CLOSING   DONE ->                      forgets the session
                           <- ENDED
     <- CONNACK            posts its entry
 
-A holder that does not know of the client: NOTHING; that knows who has its session: MOVED; that knows of a newer one: NEWER;
-whose parts wait behind messages: COMING. One that is silent for limits.MOVE_TIME is given up (but see `_has_to_wait`).
+A holder that does not know of the client: NOTHING; that knows who has its session: MOVED; that
+knows of a newer one: NEWER; whose parts wait behind messages: COMING. One that is silent for
+limits.MOVE_TIME is given up (but see `_has_to_wait`).
 
-Invariants: the holder keeps the session, and what comes for it, until DONE; it believes the DONE of the newest taker alone.
-A message is offered to the session by the holder if the holder had it at TAKE, else by the taker, from its log or the holder's.
-A broker that sees an entry with a newer stamp than its own session has (of equal ones that of the higher id) ends that session.
+Invariants: the holder keeps the session, and what comes for it, until DONE; it believes the DONE of
+the newest taker alone. A message is offered to the session by the holder if the holder had it at
+TAKE, else by the taker, from its log or the holder's. A broker that sees an entry with a newer
+stamp than its own session has (of equal ones that of the higher id) ends that session.
 """
 
 from __future__ import annotations
@@ -64,7 +71,17 @@ from broker.cluster.sessions.handover import (
     whole,
 )
 from broker.cluster.sessions.merge import Absorbed, Merging, lacking
-from broker.cluster.sessions.pending_takeover import ASKING, CLOSING, COVERING, READING, RESTING, RESTORING, RETRY, SETTLING, Pull
+from broker.cluster.sessions.pending_takeover import (
+    ASKING,
+    CLOSING,
+    COVERING,
+    READING,
+    RESTING,
+    RESTORING,
+    RETRY,
+    SETTLING,
+    Pull,
+)
 from broker.cluster.sessions.session_codec import SessionState, decoding, offered, only, restoring
 from broker.cluster.sessions.session_parts import Added
 from broker.cluster.sessions.tombstones import Tombstones
@@ -86,9 +103,11 @@ if TYPE_CHECKING:
 
 COVER = 0.01
 COVER_TIME = 0.3
-"""s between two looks whether everything has come that the holder had, and the longest wait for it."""
+"""s between two looks whether everything has come that the holder had, and the longest wait for
+it."""
 SETTLE = 0.1
-"""s for what publishers' brokers sent to the holder, before they knew what the session wants here, to get there."""
+"""s for what publishers' brokers sent to the holder, before they knew what the session wants here,
+to get there."""
 MAX_HOPS = 16
 """brokers that may say one after another that a session is somewhere else; more are a circle."""
 SPREAD = 40503
@@ -102,8 +121,18 @@ class Moving:
     """Who has which client's session; takes and gives them."""
 
     __slots__ = (
-        "_directory", "_federation", "_giving", "_lost", "_node", "_own", "_pulls", "active", "merging", "spared", "tombstones",
-    )  # fmt: skip
+        "_directory",
+        "_federation",
+        "_giving",
+        "_lost",
+        "_node",
+        "_own",
+        "_pulls",
+        "active",
+        "merging",
+        "spared",
+        "tombstones",
+    )
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
@@ -138,7 +167,8 @@ class Moving:
     # ---------------------------------------------------------------- our own sessions
 
     def begin(self, handshake: Handshake, connect: Connect, now: float) -> int:
-        """Return the stamp of a connection that begins, newer than all that is known of its client; 0 when it has to wait."""
+        """Return the stamp of a connection that begins, newer than all that is known of its client;
+        0 when it has to wait."""
         clock = self._federation.retention.clock
         if not self.active:
             return clock.tick(now)
@@ -155,14 +185,22 @@ class Moving:
             return 0
         if old is not None:
             self._give_up(old, now)
-        stamp = clock.tick(now, max([self._giving.newest(client_id), *(entry.stamp for _, entry in others)]))
+        stamp = clock.tick(
+            now, max([self._giving.newest(client_id), *(entry.stamp for _, entry in others)])
+        )
         if connect.clean_start or not others:
             return stamp
-        kept = [(entry.stamp, broker_id) for broker_id, entry in others if entry.flags & KEPT and entry.owner == mine]
+        kept = [
+            (entry.stamp, broker_id)
+            for broker_id, entry in others
+            if entry.flags & KEPT and entry.owner == mine
+        ]
         if not kept or (own is not None and (own.stamp, self._own) > max(kept)):
             return stamp
         if len(self._pulls) >= limits.MAX_MOVES:
-            handshake.turn_away(ReasonCode.SERVER_BUSY, "comes while too many sessions are being moved")
+            handshake.turn_away(
+                ReasonCode.SERVER_BUSY, "comes while too many sessions are being moved"
+            )
             return 0
         handshake.conn.waiting = True
         pull = self._pulls[client_id] = Pull(handshake, client_id, stamp, max(kept)[1], now)
@@ -172,14 +210,18 @@ class Moving:
         return 0
 
     def came(self, session: Session, resumed: bool) -> None:
-        """Tell the others of a client that is connected. `resumed`: its session was there before, here or elsewhere."""
+        """Tell the others of a client that is connected. `resumed`: its session was there before,
+        here or elsewhere."""
         if self.active:
             self._giving.came(session.client_id)
             if not resumed and session.expiry and self._elsewhere(session.client_id, away=True):
-                # Its client may come to an older one before they are one: what it has of that must not be taken for this one's.
+                # Its client may come to an older one before they are one: what it has of that must
+                # not be taken for this one's.
                 session.next_packet_id = session.born * SPREAD >> LOGICAL & 0xFFFF
             self._post(session, resumed)
-            self._federation.tell(self._node.now)  # ahead of CONNACK, as its client may go to another broker at once
+            self._federation.tell(
+                self._node.now
+            )  # ahead of CONNACK, as its client may go to another broker at once
 
     def _post(self, session: Session, resumed: bool) -> None:
         flags = (KEPT if session.expiry else 0) | (RESUMED if resumed else 0)
@@ -190,7 +232,8 @@ class Moving:
             self._federation.count("sessions_untold")
 
     def ended(self, session: Session) -> None:
-        """Tell the others that a session is no more; one that went elsewhere is found until it is known there."""
+        """Tell the others that a session is no more; one that went elsewhere is found until it is
+        known there."""
         if self.active:
             self._giving.forget(session.client_id)
             if session.stamp and self._giving.given(session.client_id) is None:
@@ -219,8 +262,9 @@ class Moving:
     # ---------------------------------------------------------------- sessions elsewhere
 
     def _elsewhere(self, client_id: str, *, away: bool = False) -> list[tuple[bytes, Entry]]:
-        """Return the sessions that a client id has at other brokers. A broker whose link stands lives, though the tree may be
-        about to find another way to it. `away`: also at those that are not there."""
+        """Return the sessions that a client id has at other brokers. A broker whose link stands
+        lives, though the tree may be about to find another way to it. `away`: also at those that
+        are not there."""
         key = CLIENT + client_id.encode()
         found = [
             (broker_id, entry)
@@ -243,15 +287,22 @@ class Moving:
         self._compare(broker_id, client_id, entry, read=False)
 
     def _compare(self, broker_id: bytes, client_id: str, entry: Entry, *, read: bool) -> None:
-        """See which session of a client is the newer one. `read`: its connection here was read to its end."""
+        """See which session of a client is the newer one. `read`: its connection here was read to
+        its end."""
         session = self._node.sessions.get(client_id)
         if session is None or not session.stamp or client_id in self._pulls:
             return
         newer = (entry.stamp, broker_id) > (session.stamp, self._own)
         if newer and not read and session.conn is not None and entry.owner == digest(session.owner):
             leave = self._node.predecessors.leave
-            leave(client_id, lambda now: self._compare(broker_id, client_id, entry, read=True), self._node.now)
-        elif entry.owner != digest(session.owner):  # two users at once, at brokers that had not heard of each other
+            leave(
+                client_id,
+                lambda now: self._compare(broker_id, client_id, entry, read=True),
+                self._node.now,
+            )
+        elif entry.owner != digest(
+            session.owner
+        ):  # two users at once, at brokers that had not heard of each other
             if (entry.born, broker_id) < (session.born, self._own):
                 self._lose(session, resumed=False)
         elif not newer:
@@ -270,14 +321,21 @@ class Moving:
         node = self._node
         if session.conn is not None:
             node.counters.sessions_lost += 1
-            node.log("info", f"client {shorten(session.client_id)} at {session.conn.peer} has connected elsewhere; closed")
+            node.log(
+                "info",
+                f"client {shorten(session.client_id)} at {session.conn.peer}"
+                " has connected elsewhere; closed",
+            )
             node.take_over(session)
 
     def _lose(self, session: Session, *, resumed: bool) -> None:
-        """End a session because the client has a newer one elsewhere. `resumed`: that one goes on with it, or with another."""
+        """End a session because the client has a newer one elsewhere. `resumed`: that one goes on
+        with it, or with another."""
         node = self._node
         node.counters.sessions_lost += 1
-        self._lost = session.stamp  # the newer one tells of itself: there is nothing to be remembered
+        self._lost = (
+            session.stamp
+        )  # the newer one tells of itself: there is nothing to be remembered
         if session.conn is not None:
             peer = session.conn.peer
             text = f"client {shorten(session.client_id)} at {peer} has connected elsewhere; closed"
@@ -307,7 +365,9 @@ class Moving:
         request = {ASKING: TAKE, RESTING: REST, CLOSING: DONE}.get(pull.state)
         if request is not None:
             whose = digest(pull.handshake.owner)
-            body = say(request, pull.stamp, pull.client_id, pull.parts.position.to_bytes(4, "big") + whose)
+            body = say(
+                request, pull.stamp, pull.client_id, pull.parts.position.to_bytes(4, "big") + whose
+            )
             if request == REST:
                 body += encode_vector(pull.need)
             self._federation.listings.send(pull.holder, REQUEST, body)
@@ -333,7 +393,11 @@ class Moving:
             if pull.session is not None:
                 self.merging.taken(pull.client_id, pull.holder, pull.stamp)
             self._finish(pull, now)
-        elif self._has_to_wait(pull) and now < pull.began + limits.MOVE_LONGEST and self._lives(pull.holder):
+        elif (
+            self._has_to_wait(pull)
+            and now < pull.began + limits.MOVE_LONGEST
+            and self._lives(pull.holder)
+        ):
             self._ask(pull)
         elif pull.state in (ASKING, RESTING):
             self._begin_anew(pull, "the broker that has its session does not answer")
@@ -346,9 +410,13 @@ class Moving:
 
     def _has_to_wait(self, pull: Pull) -> bool:
         """Whether a client waits for a holder that lives, and is silent."""
-        link = self._federation.links.get(pull.holder) or self._federation.listings.link_to(pull.holder)
+        link = self._federation.links.get(pull.holder) or self._federation.listings.link_to(
+            pull.holder
+        )
         older = pull.client_id in self._node.sessions or len(self._elsewhere(pull.client_id)) > 1
-        early = pull.state == ASKING and (older or (link is not None and pull.slow(link.conn.last_heard)))
+        early = pull.state == ASKING and (
+            older or (link is not None and pull.slow(link.conn.last_heard))
+        )
         return pull.state == RESTING or early
 
     def _lives(self, broker_id: bytes) -> bool:
@@ -356,7 +424,8 @@ class Moving:
         return self._directory.via(broker_id) is not None or broker_id in self._federation.links
 
     def _give_up(self, pull: Pull, now: float) -> None:
-        """The client is gone, or has connected once more: before DONE, the holder still has the session; then it is ours."""
+        """The client is gone, or has connected once more: before DONE, the holder still has the
+        session; then it is ours."""
         if self._pulls.get(pull.client_id) is pull:
             if pull.state == CLOSING:
                 self._finish(pull, now)
@@ -432,7 +501,12 @@ class Moving:
         if what == MERGE:
             self.merging.part(sender, stamp, client_id, rest, now)
             return
-        if pull is None or pull.holder != sender or pull.stamp != stamp or {TAKE: ASKING, REST: RESTING}.get(what) != pull.state:
+        if (
+            pull is None
+            or pull.holder != sender
+            or pull.stamp != stamp
+            or {TAKE: ASKING, REST: RESTING}.get(what) != pull.state
+        ):
             return
         added = pull.parts.add(rest)
         if added is Added.NOTHING:
@@ -464,7 +538,9 @@ class Moving:
 
     def _read(self, pull: Pull, data: bytes) -> Iterator[int]:
         try:
-            taken = self._federation.positions.arrived((yield from decoding(data, self._node.now)), pull.holder)
+            taken = self._federation.positions.arrived(
+                (yield from decoding(data, self._node.now)), pull.holder
+            )
         except WireError as error:
             self._begin_anew(pull, f"its session cannot be read: {error.message}")
             return
@@ -487,16 +563,21 @@ class Moving:
         self._work(pull, self._restore(pull, taken))
 
     def _restore(self, pull: Pull, state: SessionState) -> Iterator[int]:
-        """Make the session, and in the turn in which it is whole offer it what has been here and not at its holder."""
+        """Make the session, and in the turn in which it is whole offer it what has been here and
+        not at its holder."""
         node, selective = self._node, self._federation.interest.selective
         client_id, connect = pull.client_id, pull.handshake.connect
         assert connect is not None
         old = node.sessions.get(client_id)
         left = None
         if old is not None:
-            if old.stamp and old.expiry and old.stamp >= state.floor:  # an older one, which nobody has taken
+            if (
+                old.stamp and old.expiry and old.stamp >= state.floor
+            ):  # an older one, which nobody has taken
                 if not (state.subscriptions or state.items or state.incoming):
-                    self._close(pull, node.now)  # there is nothing in the newer one: go on with this
+                    self._close(
+                        pull, node.now
+                    )  # there is nothing in the newer one: go on with this
                     return
                 old.unpack()
                 left = old_state(node, old, node.now)
@@ -506,7 +587,9 @@ class Moving:
             self._close(pull, node.now)
             return
         session = pull.session = node.sessions[client_id] = Session(node, client_id)
-        session.permissions = node.permissions(connect.username, client_id, pull.handshake.conn.listener)
+        session.permissions = node.permissions(
+            connect.username, client_id, pull.handshake.conn.listener
+        )
         if selective:
             self.spared.keep(pull, session)
         stepped = False
@@ -546,7 +629,8 @@ class Moving:
         self._close(pull, now)
 
     def since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
-        """Find what is in our log and not in `seen`, and came after `horizon` (s): origin, sequence number, message."""
+        """Find what is in our log and not in `seen`, and came after `horizon` (s): origin, sequence
+        number, message."""
         relay = self._node.relay
         if lacks := only(relay.vector, seen, held=False):
             for entry in relay.log.those(lacks, horizon):
@@ -554,18 +638,23 @@ class Moving:
                     yield entry.key, number, message
 
     def offer(self, session: Session, key: bytes, number: int, message: Message) -> None:
-        """Deliver what comes from a log, if it is for a session that has not got it. What is not for it is not noted: an older
-        session may have it, and be added."""
+        """Deliver what comes from a log, if it is for a session that has not got it. What is not
+        for it is not noted: an older session may have it, and be added."""
         topic = message.topic.decode()
         permitted = session.permissions is None or session.permissions.may_receive(topic)
         wanted = list(session.wanting(topic)) if permitted and not topic.startswith("$") else []
-        if wanted and not older(session, key, number) and self.merging.lacks(session, key, number, message.topic):
+        if (
+            wanted
+            and not older(session, key, number)
+            and self.merging.lacks(session, key, number, message.topic)
+        ):
             delivery = Delivery(session, wanted)
             retain = message.retain and delivery.retain_as_published
             session.deliver(message, min(message.qos, delivery.qos), retain, delivery.ids)
 
     def _known(self, pull: Pull, now: float) -> None:
-        """All brokers know what the session wants here; what they sent to its holder before that is about to get there."""
+        """All brokers know what the session wants here; what they sent to its holder before that is
+        about to get there."""
         pull.start = self._federation.positions.begin()
         last_before = self._federation.propagation.last_before
         pull.told = {key: last_before(key) or 0 for key in self._federation.relay.vector}
@@ -577,19 +666,31 @@ class Moving:
             self._ask(pull)
 
     def _take_rest(self, pull: Pull, data: bytes, now: float) -> bool:
-        """Offer the session what came to its holder, and not to us, since it was encoded; False: some of `dropped` is missing."""
+        """Offer the session what came to its holder, and not to us, since it was encoded; False:
+        some of `dropped` is missing."""
         if (session := pull.session) is None:
             return True
         end = 4 + int.from_bytes(data[:4], "big")
         seen = decode_vector(data[4:end], now)
         if (left := uncovered(pull.need, pull.seen, seen)) and pull.dropped:
             return False
-        all_up_to, holds = whole(pull.seen, seen), self._federation.streams.holds  # behind it, what is held here is on its way
+        all_up_to, holds = (
+            whole(pull.seen, seen),
+            self._federation.streams.holds,
+        )  # behind it, what is held here is on its way
         rest = read_link_messages(data[end:], now)
-        found = {(key, n): message for key, n, message in rest if n <= all_up_to.get(key, 0) or not holds(key, n)}
-        self._federation.repeats.add(session, lacking(numbered(found), offered(self._node.relay.vector)))
+        found = {
+            (key, n): message
+            for key, n, message in rest
+            if n <= all_up_to.get(key, 0) or not holds(key, n)
+        }
+        self._federation.repeats.add(
+            session, lacking(numbered(found), offered(self._node.relay.vector))
+        )
         horizon = pull.began - LATE if self._federation.interest.selective else now - limits.LOG_AGE
-        found |= {(key, sequence): message for key, sequence, message in self.since(pull.seen, horizon)}
+        found |= {
+            (key, sequence): message for key, sequence, message in self.since(pull.seen, horizon)
+        }
         # What has come here already is in the log, and has to be sorted with what is older.
         late = [session.queue.pop() for _ in range(len(session.queue) - pull.waiting)]
         session.queued_bytes -= sum(size_of(outgoing.message) for outgoing in late)
@@ -598,7 +699,9 @@ class Moving:
         for outgoing in reversed(late):
             if isinstance(outgoing, SharedOutgoing):
                 session.put_by(outgoing, tell=False)
-        given = self.merging.given(session)  # the holder's log may have some of what it holds, and has not been through
+        given = self.merging.given(
+            session
+        )  # the holder's log may have some of what it holds, and has not been through
         for key, ranges in left.items():
             if lacks := subtract(ranges, given.get(key, [])):
                 self._federation.streams.fetch(session, key, lacks)
@@ -622,7 +725,11 @@ class Moving:
         node = self._node
         self._remove(pull)
         session, pull.session = pull.session, None
-        newer = [(broker_id, entry) for broker_id, entry in self._elsewhere(pull.client_id) if entry.stamp > pull.stamp]
+        newer = [
+            (broker_id, entry)
+            for broker_id, entry in self._elsewhere(pull.client_id)
+            if entry.stamp > pull.stamp
+        ]
         if newer:  # it is connected elsewhere by now
             if session is not None and session.conn is None:
                 self._post(session, True)
@@ -637,12 +744,15 @@ class Moving:
             self.merging.look(found)
         if session is None or node.sessions.get(pull.client_id) is not session:
             return
-        if session.conn is None and session.expiry_timer is None:  # its client is gone, or was turned away at the last moment
+        if (
+            session.conn is None and session.expiry_timer is None
+        ):  # its client is gone, or was turned away at the last moment
             self._post(session, True)
             node.expire_later(session)
 
     def _requested(self, sender: bytes, body: bytes, now: float) -> None:
-        """Take the request of a taker; whoever waits for the session here has connected elsewhere, if that is newer."""
+        """Take the request of a taker; whoever waits for the session here has connected elsewhere,
+        if that is newer."""
         _, stamp, client_id, rest = heard(body)
         pull = self._pulls.get(client_id)
         if pull is not None and pull.stamp < stamp and rest[4:12] == digest(pull.handshake.owner):

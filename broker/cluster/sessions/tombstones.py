@@ -1,6 +1,8 @@
-"""Sessions that have ended while brokers that are away have older ones of the same clients, which must not come back.
+"""Sessions that have ended while brokers that are away have older ones of the same clients, which
+must not come back.
 
-Such a session leaves its entry in the directory, GONE, until nobody has an older one any more (docs/decisions/0016).
+Such a session leaves its entry in the directory, GONE, until nobody has an older one any more
+(docs/decisions/0016).
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class Tombstones:
         return len(self._known)
 
     def put(self, session: Session) -> bool:
-        """Have older sessions of a client end that other brokers have, or had when they were lost; False when there are none."""
+        """Have older sessions of a client end that other brokers have, or had when they were lost;
+        False when there are none."""
         key, whose = CLIENT + session.client_id.encode(), digest(session.owner)
         for _, entry in entries_of(self._federation.listings.directory.listings.values(), key):
             if not entry.flags & GONE and entry.owner == whose and entry.stamp <= session.stamp:
@@ -49,24 +52,39 @@ class Tombstones:
             self._node.counters.sessions_forgotten += 1
             return False
         self._known[session.client_id] = entry
-        self._node.schedule(self._node.now + limits.SESSION_TOMBSTONE_TIME, lambda now: self._remove(session.client_id, entry))
+        self._node.schedule(
+            self._node.now + limits.SESSION_TOMBSTONE_TIME,
+            lambda now: self._remove(session.client_id, entry),
+        )
         return True
 
     def withdrawn(self, client_id: str, broker_id: bytes) -> None:
-        """Note that a broker has no session of a client any more: if nobody else has, there is nothing to be remembered."""
+        """Note that a broker has no session of a client any more: if nobody else has, there is
+        nothing to be remembered."""
         entry = self._known.get(client_id)
         if entry is not None:
             key = CLIENT + client_id.encode()
             listings = self._federation.listings.directory.listings.values()
-            if all(other.stamp >= entry.floor for other_id, other in entries_of(listings, key) if other_id != broker_id):
+            if all(
+                other.stamp >= entry.floor
+                for other_id, other in entries_of(listings, key)
+                if other_id != broker_id
+            ):
                 self._remove(client_id, entry)
 
     def floor(self, client_id: str, owner: str | None) -> int:
-        """Return since when nothing older is part of a client's session, as far as others, or this broker, remember."""
+        """Return since when nothing older is part of a client's session, as far as others, or this
+        broker, remember."""
         key, whose = CLIENT + client_id.encode(), digest(owner)
         listings = self._federation.listings.directory.listings.values()
-        entries = [self._known.pop(client_id, None), *(entry for _, entry in entries_of(listings, key))]
-        return max((entry.floor for entry in entries if entry is not None and entry.owner == whose), default=0)
+        entries = [
+            self._known.pop(client_id, None),
+            *(entry for _, entry in entries_of(listings, key)),
+        ]
+        return max(
+            (entry.floor for entry in entries if entry is not None and entry.owner == whose),
+            default=0,
+        )
 
     def _remove(self, client_id: str, entry: Entry) -> None:
         if self._known.get(client_id) is entry:

@@ -1,9 +1,11 @@
-"""Clients that were at another broker a moment ago: what is on its way to this one when they come, they may have had there.
+"""Clients that were at another broker a moment ago: what is on its way to this one when they come,
+they may have had there.
 
-A subscription begins behind all that has been at its broker (`subscription_start`). With one broker nothing else was published
-before it; with several, messages are on their way, for some ms, or for as long as a link hangs that nobody has noticed yet. To
-most clients it is all the same whether they get one of those. One that was elsewhere, and begins a new session here, would get
-it twice; so its SUBSCRIBE waits until every broker has said what it has published by then (`subscription_barrier`).
+A subscription begins behind all that has been at its broker (`subscription_start`). With one broker
+nothing else was published before it; with several, messages are on their way, for some ms, or for
+as long as a link hangs that nobody has noticed yet. To most clients it is all the same whether they
+get one of those. One that was elsewhere, and begins a new session here, would get it twice; so its
+SUBSCRIBE waits until every broker has said what it has published by then (`subscription_barrier`).
 
     client   has an entry of another broker -(that is withdrawn)-> left -(LATELY)-> nowhere
 """
@@ -35,9 +37,11 @@ class Whereabouts:
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
-        self._left: OrderedDict[bytes, float] = OrderedDict()  # until when (s) it counts, the oldest first
+        # Until when (s) it counts, the oldest first.
+        self._left: OrderedDict[bytes, float] = OrderedDict()
         self.waits: dict[Session, Callable[[float], None]] = {}
-        """What sessions do not wait for any more that are about to go to another broker: their SUBSCRIBE."""
+        """What sessions do not wait for any more that are about to go to another broker: their
+        SUBSCRIBE."""
         federation.listings.watch(CLIENT, self._posted)
 
     def __len__(self) -> int:
@@ -53,17 +57,26 @@ class Whereabouts:
                 left.popitem(last=False)
 
     def leaves(self, session: Session, now: float) -> None:
-        """Note that a session is about to go to another broker: what its client has subscribed to goes with it."""
+        """Note that a session is about to go to another broker: what its client has subscribed to
+        goes with it."""
         hurry = self.waits.pop(session, None)
         if hurry is not None:
             hurry(now)
 
     def elsewhere(self, client_id: str) -> bool:
-        """Whether a client has a session at another broker, or had one until a moment ago: it may have had there what is on its
-        way to us. So it may while listings have not come that a neighbour has told of: they are behind what it replays to us."""
+        """Whether a client has a session at another broker, or had one until a moment ago: it may
+        have had there what is on its way to us. So it may while listings have not come that a
+        neighbour has told of: they are behind what it replays to us."""
         key = client_id.encode()
         listings = self._federation.listings
         directory = listings.directory
-        if self._left.get(key, 0.0) >= self._node.now or directory.lacks or listings.late(CLIENT + key):
+        if (
+            self._left.get(key, 0.0) >= self._node.now
+            or directory.lacks
+            or listings.late(CLIENT + key)
+        ):
             return True
-        return any(not entry.flags & GONE for _, entry in entries_of(directory.listings.values(), CLIENT + key))
+        return any(
+            not entry.flags & GONE
+            for _, entry in entries_of(directory.listings.values(), CLIENT + key)
+        )

@@ -1,8 +1,9 @@
-"""What a broker gave to members of shared subscriptions elsewhere, until they have acknowledged it (docs/decisions/0015). Pure.
+"""What a broker gave to members of shared subscriptions elsewhere, until they have acknowledged it
+(docs/decisions/0015). Pure.
 
-An assignment is named by the origin of its message, the sequence number there and the mark of its group. At QoS 2 it is OPEN
-until the other broker claims it: before that no member has seen it, so it may be given to another. GRANTED, it stays there.
-RETURNED, it goes to another in a moment.
+An assignment is named by the origin of its message, the sequence number there and the mark of its
+group. At QoS 2 it is OPEN until the other broker claims it: before that no member has seen it, so
+it may be given to another. GRANTED, it stays there. RETURNED, it goes to another in a moment.
 """
 
 from __future__ import annotations
@@ -35,10 +36,31 @@ MOST = 8000
 class Assignment:
     """One message that is for a member of a group at another broker."""
 
-    __slots__ = ("again_at", "asked", "at", "message", "ref", "retain", "size", "state", "tries", "visited", "who")
+    __slots__ = (
+        "again_at",
+        "asked",
+        "at",
+        "message",
+        "ref",
+        "retain",
+        "size",
+        "state",
+        "tries",
+        "visited",
+        "who",
+    )
 
-    def __init__(self, ref: Ref, who: bytes, message: Message, at: float, visited: tuple[bytes, ...], retain: bool) -> None:
-        """`who`: id and boot of the broker; `at`: s; `visited`: brokers that had it before and no member for it."""
+    def __init__(
+        self,
+        ref: Ref,
+        who: bytes,
+        message: Message,
+        at: float,
+        visited: tuple[bytes, ...],
+        retain: bool,
+    ) -> None:
+        """`who`: id and boot of the broker; `at`: s; `visited`: brokers that had it before and no
+        member for it."""
         self.ref = ref
         self.who = who
         self.message = message
@@ -48,7 +70,8 @@ class Assignment:
         self.state = OPEN
         self.asked = at  # s; when the broker was last asked for it
         self.tries: Tries | None = None  # brokers that gave it back
-        self.again_at = 0.0  # s; before, it is not given to a broker that gave it back, unless members come
+        # s; before, it is not given to a broker that gave it back, unless members come.
+        self.again_at = 0.0
         self.size = size_of(message)
 
 
@@ -84,7 +107,8 @@ class Ledger:
         return assignment
 
     def move(self, ref: Ref, now: float) -> Assignment | None:
-        """Take an assignment out that goes to somebody else: its broker must not have it any more."""
+        """Take an assignment out that goes to somebody else: its broker must not have it any
+        more."""
         assignment = self.close(ref)
         if assignment is not None:
             self._moved[ref] = now
@@ -97,7 +121,8 @@ class Ledger:
         return ref in self._moved
 
     def forget_old(self, now: float) -> None:
-        """Forget what was given to somebody else so long ago that the first broker cannot come to it any more."""
+        """Forget what was given to somebody else so long ago that the first broker cannot come to
+        it any more."""
         horizon = now - 2 * limits.LOG_AGE
         while self._moved and next(iter(self._moved.values())) < horizon:
             self._moved.popitem(last=False)
@@ -141,7 +166,8 @@ class SequenceSet:
 
 
 def encode_refs(operations: Iterable[tuple[int, Ref]]) -> list[bytes]:
-    """Return what is said of assignments as messages: u8 operation, id and boot of the origin, mark, u16 count, so many u48."""
+    """Return what is said of assignments as messages: u8 operation, id and boot of the origin,
+    mark, u16 count, so many u48."""
     blocks: dict[tuple[int, bytes, bytes], list[int]] = {}
     for operation, (key, sequence, mark) in operations:
         blocks.setdefault((operation, key, mark), []).append(sequence)
@@ -151,7 +177,9 @@ def encode_refs(operations: Iterable[tuple[int, Ref]]) -> list[bytes]:
         head = bytes((operation,)) + a2b_base64(key) + mark
         for at in range(0, len(sequences), MOST):
             some = sequences[at : at + MOST]
-            body += head + len(some).to_bytes(2, "big") + b"".join([n.to_bytes(6, "big") for n in some])
+            body += (
+                head + len(some).to_bytes(2, "big") + b"".join([n.to_bytes(6, "big") for n in some])
+            )
             if len(body) > 6 * MOST:
                 bodies.append(body)
                 body = b""

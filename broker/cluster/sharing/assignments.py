@@ -1,19 +1,24 @@
-"""The giver's side of shared subscriptions: a message stays here until the member's client has acknowledged it (decision 15).
+"""The giver's side of shared subscriptions: a message stays here until the member's client has
+acknowledged it (decision 15).
 
-    QoS 1   given -> DONE: closed                              the broker is gone: given to another member; it may come twice
-    QoS 2   given -> CLAIM: granted -> DONE: closed            gone before it claimed: given to another; claimed later: refused
-                                                               gone afterwards: stays with its client; asked when it is back
+    QoS 1   given -> DONE: closed
+            the broker is gone: given to another member; it may come twice
+    QoS 2   given -> CLAIM: granted -> DONE: closed
+            gone before it claimed: given to another; claimed later: refused
+            gone afterwards: stays with its client; asked when it is back
 
-A claim says that a member has room for the message now. Before it, nobody can have seen the message, so that giving it to another
-member is safe, whether the first broker is dead or cut off; after it, only that broker knows (MQTT-4.8.2-5). One that comes back
-with another boot number is asked what its journal says: what it never took is given to another member.
+A claim says that a member has room for the message now. Before it, nobody can have seen the
+message, so that giving it to another member is safe, whether the first broker is dead or cut off;
+after it, only that broker knows (MQTT-4.8.2-5). One that comes back with another boot number is
+asked what its journal says: what it never took is given to another member.
 
-    to one broker   RULING (giver -> taker): GRANT, REFUSE         QUERY (giver -> taker): u32 boot that they were given to, refs
+    to one broker   RULING (giver -> taker): GRANT, REFUSE
+                    QUERY  (giver -> taker): u32 boot that they were given to, refs
                     REPORT (taker -> giver): CLAIM, DONE, DECLINE, DENY, UNKNOWN
 
-What is given back goes to other brokers at once, STEP in a turn, to each of them once. If none is left it waits, and is tried
-again when members come, or after a pause that grows with the time that it has waited; SHARE_WAITS in all. What no member may
-have does not wait.
+What is given back goes to other brokers at once, STEP in a turn, to each of them once. If none is
+left it waits, and is tried again when members come, or after a pause that grows with the time that
+it has waited; SHARE_WAITS in all. What no member may have does not wait.
 """
 
 from __future__ import annotations
@@ -47,8 +52,8 @@ REPORT, RULING, QUERY = 10, 11, 12
 """Kinds of messages to one broker."""
 
 CLAIM, DONE, DECLINE, UNKNOWN, GRANT, REFUSE, ASKED, DENY = range(1, 9)
-"""Operations. DONE: acknowledged, or in the taker's care; DECLINE: it has no member for it, or no room; DENY: none of its members
-may have it; UNKNOWN: it never had it."""
+"""Operations. DONE: acknowledged, or in the taker's care; DECLINE: it has no member for it, or no
+room; DENY: none of its members may have it; UNKNOWN: it never had it."""
 
 REPORTS = frozenset((CLAIM, DONE, DECLINE, UNKNOWN, DENY))
 """Operations of takers."""
@@ -58,13 +63,15 @@ SWEEP = 0.25
 PAUSE = 0.001
 """s between two turns in which much is given to others."""
 GONE = 2.0
-"""s without a way to a broker after which what it was given goes to others: a repair of the tree takes much less."""
+"""s without a way to a broker after which what it was given goes to others: a repair of the tree
+takes much less."""
 ASK = 10.0
 """s after which a broker is asked for an assignment of which nothing was heard,"""
 ASK_AGAIN = 5.0
 """and asked once more."""
 LATE = 30.0
-"""s after which a broker that says that it never had an assignment is believed: it is not behind other messages any more."""
+"""s after which a broker that says that it never had an assignment is believed: it is not behind
+other messages any more."""
 RETRY_MOST = 16.0
 """s; longest pause until a broker that gave a message back is tried again with it."""
 STEP = 500
@@ -75,8 +82,18 @@ class Assignments:
     """What members at other brokers were given and have not acknowledged."""
 
     __slots__ = (
-        "_came", "_federation", "_full", "_gone", "_heard", "_node", "_out", "_progress", "_returned", "_timer", "ledger",
-    )  # fmt: skip
+        "_came",
+        "_federation",
+        "_full",
+        "_gone",
+        "_heard",
+        "_node",
+        "_out",
+        "_progress",
+        "_returned",
+        "_timer",
+        "ledger",
+    )
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
@@ -87,7 +104,8 @@ class Assignments:
         self._heard: set[bytes] = set()  # brokers that are back and have not been asked
         self._out: dict[bytes, list[tuple[int, Ref]]] = {}  # rulings, by broker
         self._timer: Timer | None = None
-        self._returned: deque[tuple[Assignment, int, bytes, int]] = deque()  # what who said of each, and its state before
+        # What who said of each, and its state before.
+        self._returned: deque[tuple[Assignment, int, bytes, int]] = deque()
         self._full = False  # publishers are held
         self._progress = 0.0  # s; when something was closed, or publishers were held
         federation.listings.receive(REPORT, self._report)
@@ -96,10 +114,13 @@ class Assignments:
     # ---------------------------------------------------------------- given
 
     def given(self, key: bytes, sequence: int, choice: Choice, message: Message) -> None:
-        """Keep a message until those that it names have acknowledged it; hold its publisher while they have much."""
+        """Keep a message until those that it names have acknowledged it; hold its publisher while
+        they have much."""
         hold = False
         for who, mark in choice.entries:
-            assignment = Assignment((key, sequence, mark), who, message, self._node.now, choice.visited, choice.retain)
+            assignment = Assignment(
+                (key, sequence, mark), who, message, self._node.now, choice.visited, choice.retain
+            )
             assignment.tries = choice.tries
             hold |= self._add(assignment)
         node = self._node
@@ -108,7 +129,9 @@ class Assignments:
                 self._full, self._progress = True, node.now
             node.hold_publisher(self)
 
-    def waiting(self, ref: Ref, message: Message, visited: tuple[bytes, ...], *, retain: bool) -> None:
+    def waiting(
+        self, ref: Ref, message: Message, visited: tuple[bytes, ...], *, retain: bool
+    ) -> None:
         """Keep a message of ours for a group that has no member now that can be reached."""
         assignment = Assignment(ref, NOBODY, message, self._node.now, visited, retain)
         if not self._keep(assignment):
@@ -129,7 +152,10 @@ class Assignments:
     def _keep(self, assignment: Assignment) -> bool:
         """Keep it; False: there are too many."""
         ledger = self.ledger
-        if len(ledger.by_who.get(assignment.who, ())) >= limits.MAX_ASSIGNED or ledger.size >= limits.MAX_ASSIGNED_BYTES:
+        if (
+            len(ledger.by_who.get(assignment.who, ())) >= limits.MAX_ASSIGNED
+            or ledger.size >= limits.MAX_ASSIGNED_BYTES
+        ):
             return False
         ledger.add(assignment)
         if self._timer is None:
@@ -139,7 +165,10 @@ class Assignments:
     def _release(self, *, stalled: bool = False) -> None:
         ledger = self.ledger
         most = max((len(same) for same in ledger.by_who.values()), default=0)
-        if self._full and (stalled or (most < limits.HOLD_QUEUED // 2 and 4 * ledger.size < limits.MAX_ASSIGNED_BYTES)):
+        if self._full and (
+            stalled
+            or (most < limits.HOLD_QUEUED // 2 and 4 * ledger.size < limits.MAX_ASSIGNED_BYTES)
+        ):
             self._full = False
             self._node.release_publishers(self)
 
@@ -162,7 +191,8 @@ class Assignments:
                 rulings.append((GRANT if mine or (found is None and known) else REFUSE, ref))
             elif found is None or not mine:
                 ours = ref[0] == self._federation.relay.key and not ledger.moved(ref)
-                if found is None and ours and operation in (DECLINE, DENY):  # there was no room to keep it
+                # There was no room to keep it.
+                if found is None and ours and operation in (DECLINE, DENY):
                     self._node.counters.shared_undelivered += 1
             elif operation == DONE:
                 ledger.close(ref)
@@ -189,7 +219,11 @@ class Assignments:
 
     def _life(self, broker_id: bytes) -> bytes:
         listing = self._federation.listings.directory.listings.get(broker_id)
-        return b"" if listing is None or listing.via is None else broker_id + listing.boot.to_bytes(4, "big")
+        return (
+            b""
+            if listing is None or listing.via is None
+            else broker_id + listing.boot.to_bytes(4, "big")
+        )
 
     # ---------------------------------------------------------------- who is gone
 
@@ -227,14 +261,19 @@ class Assignments:
         if room > 0:
             self._came.clear()
         self._release(stalled=self._progress + limits.HOLD_TIME <= now)
-        self._gone = {broker: since for broker, since in self._gone.items() if any(who[:8] == broker for who in ledger.by_who)}
+        self._gone = {
+            broker: since
+            for broker, since in self._gone.items()
+            if any(who[:8] == broker for who in ledger.by_who)
+        }
         self._timer = None
         if ledger.refs or self._full:
             self._timer = self._node.schedule(now + (PAUSE if room <= 0 else SWEEP), self._sweep)
         self.tell()
 
     def _give_those_of(self, who: bytes, life: bytes, room: int, now: float) -> int:
-        """Give to others what a broker had that is gone, or back with another boot number (`life`). Returns the room left."""
+        """Give to others what a broker had that is gone, or back with another boot number (`life`).
+        Returns the room left."""
         stuck: set[bytes] = set()  # marks of groups without any other member
         asked: list[Ref] = []
         for ref, assignment in list(self.ledger.by_who.get(who, {}).items()):
@@ -253,12 +292,14 @@ class Assignments:
                     assignment.asked = now
                     asked.append(ref)
                 elif not life and self._gone.get(who[:8], now) + limits.SHARE_WAITS <= now:
-                    self.ledger.close(ref)  # it may have come to a client, so that nobody else may have it
+                    # It may have come to a client, so that nobody else may have it.
+                    self.ledger.close(ref)
                     self._node.counters.shared_uncertain += 1
             elif ref[2] not in stuck:
                 if self._give_to_another(assignment):
                     room -= 1
-                elif assignment.tries is None or not assignment.tries.denied:  # else others of its group may go
+                elif assignment.tries is None or not assignment.tries.denied:
+                    # Where it was denied, others of its group may go.
                     stuck.add(ref[2])
         self._query(who, asked)
         return room
@@ -280,7 +321,8 @@ class Assignments:
             self._federation.listings.send(who[:8], QUERY, who[8:] + body)
 
     def _give_to_another(self, old: Assignment) -> bool:
-        """Give a message to another member, here or elsewhere; False: there is none that can be reached."""
+        """Give a message to another member, here or elsewhere; False: there is none that can be
+        reached."""
         sharing, tries = self._federation.sharing, old.tries
         gave_back = () if tries is None else (*tries.refused, *tries.denied)
         target = sharing.target(old.ref[2], old.message, (*old.visited, *gave_back))
@@ -293,10 +335,12 @@ class Assignments:
         return True
 
     def _take_back(self, old: Assignment, said: int, sender: bytes) -> None:
-        """Take a message back that a broker has no member for, or none that may have it, or never had; plan to give it to others.
+        """Take a message back that a broker has no member for, or none that may have it, or never
+        had; plan to give it to others.
 
-        Until that turn it stays in the ledger, where its broker cannot claim it any more. They go in the order in which they came
-        back, so that none overtakes another; what is published meanwhile goes ahead of them, as of all that is given again.
+        Until that turn it stays in the ledger, where its broker cannot claim it any more. They go
+        in the order in which they came back, so that none overtakes another; what is published
+        meanwhile goes ahead of them, as of all that is given again.
         """
         if not self._returned:
             self._node.turns.later(self._give_returned)
@@ -312,10 +356,12 @@ class Assignments:
             self._node.turns.later(self._give_returned)
 
     def _give_again(self, now: float) -> None:
-        """Give the message that came back first to others; while there are none it waits for them."""
+        """Give the message that came back first to others; while there are none it waits for
+        them."""
         old, said, sender, state = self._returned.popleft()
         if self.ledger.refs.get(old.ref) is not old:
-            return  # its broker went meanwhile, and it was given to another one for that, or it has expired
+            # its broker went meanwhile, and it was given to another one for that, or it has expired
+            return
         if said == UNKNOWN:
             if not self._give_to_another(old):
                 old.state = state
@@ -328,7 +374,9 @@ class Assignments:
             tries.refused |= {sender}
         if self._give_to_another(old):
             return
-        if denied and not self._federation.sharing.others(old.ref[2], (*old.visited, *tries.denied)):
+        if denied and not self._federation.sharing.others(
+            old.ref[2], (*old.visited, *tries.denied)
+        ):
             self._give_up(old)
             return
         self.ledger.close(old.ref)  # it waits for a member that is to come
@@ -364,17 +412,22 @@ class Assignments:
         self.tell()
 
     def restore(self, closed: set[Ref]) -> None:
-        """Go on with what earlier lives of this broker gave, as far as the log has it and it was not acknowledged."""
+        """Go on with what earlier lives of this broker gave, as far as the log has it and it was
+        not acknowledged."""
         relay = self._federation.relay
         for entry in chain.from_iterable(relay.log.pieces()):
             if entry.key not in relay.ours or entry.step or not entry.qos or entry.choice is None:
                 continue
-            for key, sequence, message, choice, _ in read_link_packets(entry.data(self._node.now), entry.at):
+            for key, sequence, message, choice, _ in read_link_packets(
+                entry.data(self._node.now), entry.at
+            ):
                 for who, mark in () if choice is None else choice.entries:
                     ref = (key, sequence, mark)
                     if ref in closed or choice is None:
                         continue
-                    assignment = Assignment(ref, who, message, entry.at, choice.visited, choice.retain)
+                    assignment = Assignment(
+                        ref, who, message, entry.at, choice.visited, choice.retain
+                    )
                     assignment.state = GRANTED if message.qos == 2 else OPEN  # for all that we know
                     assignment.asked = self._node.now
                     self._add(assignment)

@@ -1,15 +1,18 @@
-"""Shared subscriptions of other brokers that become known late: what was published here meanwhile is given to them (decision 15).
+"""Shared subscriptions of other brokers that become known late: what was published here meanwhile
+is given to them (decision 15).
 
-A broker that has just started, or was cut off, serves clients before it knows anybody's groups. What it publishes is in its log.
-For each group it keeps in mind for which of its own messages the group was known (covered). When a broker tells of a group, and
-not all messages in the log are covered, it is asked how old the group is; then what was published since and is not covered is
-given to its members, in order, in steps. Until that is done nothing new is given to them: it would overtake; and what is for
-them stays here, though it leaves the log: large messages empty that before an answer has come behind them over a slow link.
+A broker that has just started, or was cut off, serves clients before it knows anybody's groups.
+What it publishes is in its log. For each group it keeps in mind for which of its own messages the
+group was known (covered). When a broker tells of a group, and not all messages in the log are
+covered, it is asked how old the group is; then what was published since and is not covered is given
+to its members, in order, in steps. Until that is done nothing new is given to them: it would
+overtake; and what is for them stays here, though it leaves the log: large messages empty that
+before an answer has come behind them over a slow link.
 
     to one broker   ASK: u48 time, marks          TOLD: the same time, mark, u32 age (ms) for each
 
-The time (ms) is that of the question, by the clock of who asks: an answer counts from the question that it answers, though
-another one was asked since, as the group's members came and went.
+The time (ms) is that of the question, by the clock of who asks: an answer counts from the question
+that it answers, though another one was asked since, as the group's members came and went.
 """
 
 from __future__ import annotations
@@ -68,11 +71,14 @@ class Job:
         self.entries: Iterator[Entry] = iter(())  # to look at
         self.last: Entry | None = None  # of these
         self.missed: deque[Entry] = deque()  # and what has left the log and comes before these
-        self.looked: dict[bytes, int] = {}  # origin -> the number up to which all has been looked at
-        self.first: dict[tuple[bytes, bytes], int] = {}  # mark, origin -> the lowest number that the group is owed
+        # Origin -> the number up to which all has been looked at.
+        self.looked: dict[bytes, int] = {}
+        # Mark, origin -> the lowest number that the group is owed.
+        self.first: dict[tuple[bytes, bytes], int] = {}
 
     def next(self) -> Entry | None:
-        """Return what is to be looked at next, None when there is no more for now. Those of an origin come in their order."""
+        """Return what is to be looked at next, None when there is no more for now. Those of an
+        origin come in their order."""
         while entry := self.missed.popleft() if self.missed else next(self.entries, None):
             if entry.sequence > self.looked.get(entry.key, 0):
                 self.looked[entry.key] = entry.sequence
@@ -91,10 +97,13 @@ class Asking:
     __slots__ = ("again", "marks", "new", "since")
 
     def __init__(self) -> None:
-        self.since = float("-inf")  # s; when the broker could be reached again: no question before that counts
-        self.marks: dict[bytes, tuple[float, float]] = {}  # with when (s) the question was first, and when it is next
+        # s; when the broker could be reached again: no question before that counts.
+        self.since = float("-inf")
+        # Marks, with when (s) the question was first, and when it is next.
+        self.marks: dict[bytes, tuple[float, float]] = {}
         self.new: deque[bytes] = deque()  # to be asked for the first time
-        self.again: deque[tuple[float, bytes]] = deque()  # when (s) which is asked once more, in order
+        # When (s) which is asked once more, in order.
+        self.again: deque[tuple[float, bytes]] = deque()
 
     def ask(self, mark: bytes, now: float) -> None:
         """Ask for a group, from now on, if it is not asked for already."""
@@ -108,8 +117,9 @@ class Asking:
         return bool(self.new) or (bool(self.again) and self.again[0][0] <= now)
 
     def take(self, now: float, most: int) -> tuple[list[bytes], dict[bytes, float]]:
-        """Return some that are to be asked for now, and some that have not been answered for too long, with when they were
-        first asked for. All that waits before an answer is in order, so that no call looks at more than `most`."""
+        """Return some that are to be asked for now, and some that have not been answered for too
+        long, with when they were first asked for. All that waits before an answer is in order, so
+        that no call looks at more than `most`."""
         asked: list[bytes] = []
         late: dict[bytes, float] = {}
         for _ in range(most):
@@ -133,16 +143,30 @@ class Asking:
 class Catchup:
     """For which messages of ours each group was known, and what is given to groups late."""
 
-    __slots__ = ("_asked", "_at", "_covered", "_federation", "_jobs", "_kept", "_node", "_since", "_size", "_timer", "_watches")
+    __slots__ = (
+        "_asked",
+        "_at",
+        "_covered",
+        "_federation",
+        "_jobs",
+        "_kept",
+        "_node",
+        "_since",
+        "_size",
+        "_timer",
+        "_watches",
+    )
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
-        self._covered: dict[bytes, dict[bytes, Ranges]] = {}  # mark -> origin (a life of ours) -> numbers
+        # Mark -> origin (a life of ours) -> numbers.
+        self._covered: dict[bytes, dict[bytes, Ranges]] = {}
         self._since: dict[bytes, float] = {}  # mark of a group that is known -> since when (s)
         self._asked: dict[bytes, Asking] = {}  # by broker
         self._jobs: deque[Job] = deque()
-        self._kept: deque[Entry] = deque()  # of what has left the log: what is for groups that wait for what is old
+        # Of what has left the log: what is for groups that wait for what is old.
+        self._kept: deque[Entry] = deque()
         self._size = 0  # bytes
         self._watches = False  # what leaves the log
         self._timer: Timer | None = None
@@ -180,7 +204,9 @@ class Catchup:
 
     def _record(self, mark: bytes, key: bytes) -> None:
         if self._node.durability is not None:
-            self._node.durability.shared_covered(mark, key, self._covered[mark][key], self._since.get(mark))
+            self._node.durability.shared_covered(
+                mark, key, self._covered[mark][key], self._since.get(mark)
+            )
 
     def covered(self) -> Iterable[tuple[bytes, bytes, Ranges, float | None]]:
         """Return mark, origin, numbers and since when (s) the group is known, of all groups."""
@@ -188,8 +214,11 @@ class Catchup:
             for key, ranges in origins.items():
                 yield mark, key, ranges, self._since.get(mark)
 
-    def restore(self, found: Iterable[tuple[bytes, bytes, Ranges, float | None]], closed: Iterable[Ref]) -> None:
-        """Go on with what earlier lives knew, and gave by itself. Of groups that have members here again, also since when."""
+    def restore(
+        self, found: Iterable[tuple[bytes, bytes, Ranges, float | None]], closed: Iterable[Ref]
+    ) -> None:
+        """Go on with what earlier lives knew, and gave by itself. Of groups that have members here
+        again, also since when."""
         relay = self._federation.relay
         for mark, key, ranges, since in found:
             if key == relay.key:
@@ -213,7 +242,11 @@ class Catchup:
             return
         relay = self._federation.relay
         for entry in chain.from_iterable(relay.log.pieces()):
-            if entry.key in relay.ours and oldest.setdefault(entry.key, entry.sequence) and len(oldest) == len(relay.ours):
+            if (
+                entry.key in relay.ours
+                and oldest.setdefault(entry.key, entry.sequence)
+                and len(oldest) == len(relay.ours)
+            ):
                 break
         self._forget_some([mark for mark in self._covered if mark not in self._since], oldest)
 
@@ -223,7 +256,11 @@ class Catchup:
             origins = self._covered.get(mark)
             if origins is None or mark in self._since:
                 continue
-            for key in [k for k, ranges in origins.items() if not ranges or ranges[-1][1] < oldest.get(k, LAST)]:
+            for key in [
+                k
+                for k, ranges in origins.items()
+                if not ranges or ranges[-1][1] < oldest.get(k, LAST)
+            ]:
                 del origins[key]
             if not origins:
                 del self._covered[mark]
@@ -233,32 +270,46 @@ class Catchup:
     # ---------------------------------------------------------------- what another broker tells
 
     def wanted(self, mark: bytes) -> bool:
-        """Whether something in the log may be for a group of which another broker tells only now."""
+        """Whether something in the log may be for a group of which another broker tells only
+        now."""
         relay = self._federation.relay
         covered = self._covered.get(mark, {})
         for key in relay.ours:
-            top = relay.own.top if key == relay.key else relay.vector[key].top if key in relay.vector else 0
+            top = (
+                relay.own.top
+                if key == relay.key
+                else relay.vector[key].top
+                if key in relay.vector
+                else 0
+            )
             if top and subtract([(1, top)], covered.get(key, [])):
                 return len(relay.log) > 0
         return False
 
     def ask(self, broker_id: bytes, mark: bytes) -> None:
-        """Ask a broker how old its group is; its members get nothing new before it has said so and they have the old."""
+        """Ask a broker how old its group is; its members get nothing new before it has said so and
+        they have the old."""
         now = self._node.now
         self._asked.setdefault(broker_id, Asking()).ask(mark, now)
         self.expect()
         self._soon(now)
 
     def expect(self) -> None:
-        """Keep what leaves the log and may be for groups that wait for what is old, or are still to be looked at."""
+        """Keep what leaves the log and may be for groups that wait for what is old, or are still to
+        be looked at."""
         if not self._watches:
             self._watches = True
             self._federation.relay.log.dropped.append(self._dropped)
 
     def _dropped(self, entry: Entry, position: int) -> None:
-        """Keep an entry that leaves the log while groups wait for what is old, if it is for one; the oldest make room."""
+        """Keep an entry that leaves the log while groups wait for what is old, if it is for one;
+        the oldest make room."""
         federation = self._federation
-        if entry.key not in federation.relay.ours or not entry.qos or not federation.sharing.waits(entry.topic.decode()):
+        if (
+            entry.key not in federation.relay.ours
+            or not entry.qos
+            or not federation.sharing.waits(entry.topic.decode())
+        ):
             return
         self._kept.append(entry)
         self._size += entry.size
@@ -283,7 +334,8 @@ class Catchup:
             self._size = 0
 
     def back(self, broker_id: bytes) -> None:
-        """A broker can be reached again: what it did not answer is asked for as if it had not been asked for before."""
+        """A broker can be reached again: what it did not answer is asked for as if it had not been
+        asked for before."""
         if (asking := self._asked.get(broker_id)) is not None:
             asking.since = self._node.now
 
@@ -314,10 +366,13 @@ class Catchup:
                 if late:
                     self._jobs.append(Job(broker_id, late))
                 if asked:
-                    self._federation.listings.send(broker_id, ASK, encode_time(now) + b"".join(asked))
+                    self._federation.listings.send(
+                        broker_id, ASK, encode_time(now) + b"".join(asked)
+                    )
                     self._federation.hurry(now)
                 more = more or asking.due(now)
-            # else: cut off before it could answer: it is asked once more when it is back, and owed the same
+            # else: cut off before it could answer: it is asked once more when it is back, and owed
+            # the same
         if self._jobs and self._go_on(self._jobs[0]):
             self._jobs.popleft()
         if self._jobs or more:
@@ -348,7 +403,9 @@ class Catchup:
             mark = body[at : at + MARK_SIZE]
             if mark in asking.marks and len(marks) < ASKED:  # no more are asked for at a time
                 del asking.marks[mark]
-                marks[mark] = asked - int.from_bytes(body[at + MARK_SIZE : at + _ITEM], "big") / 1000
+                marks[mark] = (
+                    asked - int.from_bytes(body[at + MARK_SIZE : at + _ITEM], "big") / 1000
+                )
         if marks:
             self._jobs.append(Job(sender, marks))
             self._soon(now)
@@ -384,7 +441,11 @@ class Catchup:
             job.entries = chain.from_iterable(log.pieces(since))
             job.missed.extend(entry for entry in self._kept if entry.at >= since)
         else:
-            job.entries = iter(list(takewhile(lambda entry: entry is not last and entry.at >= last.at, log.latest()))[::-1])
+            job.entries = iter(
+                list(
+                    takewhile(lambda entry: entry is not last and entry.at >= last.at, log.latest())
+                )[::-1]
+            )
         job.last = next(log.latest(), None)
         return job.last is not last
 
@@ -417,12 +478,19 @@ class Catchup:
         return given
 
     def _end(self, job: Job) -> None:
-        """All that is old has been given: from now on the groups get what is new like all others."""
+        """All that is old has been given: from now on the groups get what is new like all
+        others."""
         relay = self._federation.relay
         for mark, since in job.marks.items():
             self._since[mark] = min(self._since.get(mark, self._node.now), since)
             for key in relay.ours:
-                top = relay.own.top if key == relay.key else relay.vector[key].top if key in relay.vector else 0
+                top = (
+                    relay.own.top
+                    if key == relay.key
+                    else relay.vector[key].top
+                    if key in relay.vector
+                    else 0
+                )
                 self._cover(mark, key, min(job.first.get((mark, key), LAST), top + 1))
             self._federation.sharing.caught_up(job.broker, mark)
 

@@ -1,12 +1,17 @@
-"""The taker's side of shared subscriptions: what other brokers gave to members here, and what they are told of it (decision 15).
+"""The taker's side of shared subscriptions: what other brokers gave to members here, and what they
+are told of it (decision 15).
 
-At QoS 2 a message waits here, in memory, until a member has room for it; then it is claimed, and delivered when its giver has
-granted that. With a journal what is granted is recorded before the client is sent it. At QoS 1 it is delivered at once. In both
-cases the giver hears when the client has acknowledged it, or when its session, whose client is away, has it.
+At QoS 2 a message waits here, in memory, until a member has room for it; then it is claimed, and
+delivered when its giver has granted that. With a journal what is granted is recorded before the
+client is sent it. At QoS 1 it is delivered at once. In both cases the giver hears when the client
+has acknowledged it, or when its session, whose client is away, has it.
 
-    held -(a member has room)-> claimed -(granted)-> ready -(room)-> given -(acknowledged)-> reported
-    held, claimed -(their giver cannot be reached)-> parked -(it is back)-> held     what is parked takes nobody's room
-    claimed -(no answer for SILENT)-> parked, and claimed every second -(an answer)-> held    dropped after SHARE_WAITS
+    held -(a member has room)-> claimed -(granted)-> ready -(room)-> given
+                                                           -(acknowledged)-> reported
+    held, claimed -(their giver cannot be reached)-> parked -(it is back)-> held
+    claimed -(no answer for SILENT)-> parked, and claimed every second -(an answer)-> held
+
+What is parked takes nobody's room, and is dropped after SHARE_WAITS.
 """
 
 from __future__ import annotations
@@ -18,7 +23,19 @@ from broker.base import limits
 from broker.base.sequence_set import find
 from broker.cluster.link.codec import split_key
 from broker.cluster.sharing.assignment_ledger import Ref, SequenceSet, decode_refs, encode_refs
-from broker.cluster.sharing.assignments import ASKED, CLAIM, DECLINE, DENY, DONE, GRANT, QUERY, REFUSE, REPORT, RULING, UNKNOWN
+from broker.cluster.sharing.assignments import (
+    ASKED,
+    CLAIM,
+    DECLINE,
+    DENY,
+    DONE,
+    GRANT,
+    QUERY,
+    REFUSE,
+    REPORT,
+    RULING,
+    UNKNOWN,
+)
 from broker.core.message import Message, size_of
 from broker.core.session import Repeat, Session, SharedOutgoing
 from broker.wire.errors import MalformedPacket
@@ -34,11 +51,14 @@ SOON = 0.002
 LOOK = 0.05
 """s between two looks at whether members have room, while anything waits for them."""
 AHEAD = 16
-"""messages that are claimed beyond what members have room for: a round trip's worth for one that takes one at a time."""
+"""messages that are claimed beyond what members have room for: a round trip's worth for one that
+takes one at a time."""
 DOUBT = 10.0
-"""s after a giver can be reached again, in which what comes from it is claimed at QoS 1, too: it may have given it to another."""
+"""s after a giver can be reached again, in which what comes from it is claimed at QoS 1, too: it
+may have given it to another."""
 SILENT = 3.0
-"""s without an answer after which a claim does not count any more: a giver that says nothing must not keep others out."""
+"""s without an answer after which a claim does not count any more: a giver that says nothing must
+not keep others out."""
 CHECK = 1.0
 """s between two looks at members that are away, and claims without an answer."""
 
@@ -47,9 +67,27 @@ class Custody:
     """What is for members here, and is not acknowledged."""
 
     __slots__ = (
-        "_checked", "_claimed", "_claims", "_count", "_declined", "_due", "_federation", "_frame", "_given", "_granted",
-        "_held", "_node", "_out", "_parked", "_ready", "_returned", "_timer", "_unsaid", "size", "taken",
-    )  # fmt: skip
+        "_checked",
+        "_claimed",
+        "_claims",
+        "_count",
+        "_declined",
+        "_due",
+        "_federation",
+        "_frame",
+        "_given",
+        "_granted",
+        "_held",
+        "_node",
+        "_out",
+        "_parked",
+        "_ready",
+        "_returned",
+        "_timer",
+        "_unsaid",
+        "size",
+        "taken",
+    )
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
@@ -59,14 +97,19 @@ class Custody:
         self._count = 0
         self._claimed: dict[Ref, tuple[Message, float]] = {}  # when (s)
         self._claims: dict[bytes, int] = {}  # of these, by mark
-        self._ready: dict[bytes, OrderedDict[Ref, Message]] = {}  # by mark: granted, and not delivered
-        self._parked: dict[bytes, OrderedDict[Ref, tuple[Message, float]]] = {}  # by giver, which does not answer: since when (s)
+        # By mark: granted, and not delivered.
+        self._ready: dict[bytes, OrderedDict[Ref, Message]] = {}
+        # By giver, which does not answer: since when (s).
+        self._parked: dict[bytes, OrderedDict[Ref, tuple[Message, float]]] = {}
         self._granted: OrderedDict[Ref, float] = OrderedDict()  # ahead of the message; when (s)
         self._given: dict[Ref, tuple[Session, SharedOutgoing]] = {}
-        self._declined: OrderedDict[Ref, tuple[float, int]] = OrderedDict()  # when (s), and how; its giver may not have heard it
-        self._returned: dict[bytes, float] = {}  # givers that could not be reached -> until when (s) that counts
+        # When (s), and how; its giver may not have heard it.
+        self._declined: OrderedDict[Ref, tuple[float, int]] = OrderedDict()
+        # Givers that could not be reached -> until when (s) that counts.
+        self._returned: dict[bytes, float] = {}
         self._out: dict[bytes, list[tuple[int, Ref]]] = {}  # reports, by giver
-        self._unsaid: deque[tuple[int, dict[bytes, list[tuple[int, Ref]]]]] = deque()  # and the frame that they wait for
+        # Reports, and the frame that they wait for.
+        self._unsaid: deque[tuple[int, dict[bytes, list[tuple[int, Ref]]]]] = deque()
         self._timer: Timer | None = None
         self._due = 0.0  # s; when the timer is
         self._frame = 0  # of the journal, that has what the reports say
@@ -97,7 +140,9 @@ class Custody:
                 self._answered(ref)
                 self._aside(ref, message, at)
         for mark, held in list(self._held.items()):
-            for ref in [ref for ref in held if known.setdefault(ref[0], split_key(ref[0])[0]) == broker_id]:
+            for ref in [
+                ref for ref in held if known.setdefault(ref[0], split_key(ref[0])[0]) == broker_id
+            ]:
                 message = held.pop(ref)
                 self._weigh(message, -1)
                 self._aside(ref, message, self._node.now)
@@ -121,8 +166,9 @@ class Custody:
         return self._count + len(self._granted) + len(self._given) + len(self._declined)
 
     def claims(self, key: bytes, qos: int) -> bool:
-        """Whether a message of a giver is claimed before it is delivered: at QoS 2, and when the giver may have given it to
-        another member, as it could not reach us. So it may at QoS 2 if we have never heard of it (seed 7720296)."""
+        """Whether a message of a giver is claimed before it is delivered: at QoS 2, and when the
+        giver may have given it to another member, as it could not reach us. So it may at QoS 2 if
+        we have never heard of it (seed 7720296)."""
         if qos == 2 or not qos or not self._returned:
             return qos == 2
         broker_id = split_key(key)[0]
@@ -166,16 +212,19 @@ class Custody:
         self._given[ref] = (session, outgoing)
         self._soon(CHECK)
         if outgoing.qos == 2 and session.conn is not None and self._node.durability is not None:
-            session.conn.gate = self._node.durability.mark + 1  # that it was taken is known for good before the client has it
+            # That it was taken is known for good before the client has it.
+            session.conn.gate = self._node.durability.mark + 1
 
     def _stays(self, session: Session) -> bool:
-        """Whether what waits in a session is that session's: its client is away, and no other broker is taking it. What comes
-        after it was encoded for that one does not go along, and is given back when it ends here."""
+        """Whether what waits in a session is that session's: its client is away, and no other
+        broker is taking it. What comes after it was encoded for that one does not go along, and is
+        given back when it ends here."""
         return session.conn is None and not self._node.moving.leaves(session.client_id)
 
     @property
     def guards(self) -> bool:
-        """Whether any message of another broker is with a client here that has not acknowledged it."""
+        """Whether any message of another broker is with a client here that has not acknowledged
+        it."""
         return bool(self._given)
 
     def settled(self, outgoing: SharedOutgoing) -> None:
@@ -248,9 +297,12 @@ class Custody:
                     self._federation.listings.send(broker_id, REPORT, body)
 
     def _nobody(self, mark: bytes) -> bool:
-        """Whether a group has no member here for what is given to it, or only such as are away while others are not."""
+        """Whether a group has no member here for what is given to it, or only such as are away
+        while others are not."""
         group = self._federation.sharing.here.get(mark)
-        return group is None or (not group.connected and self._federation.sharing.connected_elsewhere(mark))
+        return group is None or (
+            not group.connected and self._federation.sharing.connected_elsewhere(mark)
+        )
 
     def _give_back(self, waiting: OrderedDict[Ref, Message]) -> None:
         for ref, message in waiting.items():
@@ -258,21 +310,28 @@ class Custody:
             self._say(DECLINE, ref)
         waiting.clear()
 
-    def _takes(self, mark: bytes, waiting: OrderedDict[Ref, Message], ahead: int, under_way: int) -> int:
-        """Return how many of the messages that wait a group's members here can take, and `ahead` besides. Without members they
-        are given back."""
+    def _takes(
+        self, mark: bytes, waiting: OrderedDict[Ref, Message], ahead: int, under_way: int
+    ) -> int:
+        """Return how many of the messages that wait a group's members here can take, and `ahead`
+        besides. Without members they are given back."""
         group = self._federation.sharing.here.get(mark)
         if group is None or self._nobody(mark):
             self._give_back(waiting)
             return 0
         if not group.connected:
             return len(waiting)
-        return max(_room(group, under_way + len(waiting)) + ahead - under_way, len(waiting) - limits.HOLD_QUEUED)
+        return max(
+            _room(group, under_way + len(waiting)) + ahead - under_way,
+            len(waiting) - limits.HOLD_QUEUED,
+        )
 
     def _claim(self, mark: bytes, now: float) -> None:
         """Claim as much as members have room for, and a little ahead."""
         held = self._held[mark]
-        room = self._takes(mark, held, AHEAD, self._claims.get(mark, 0) + len(self._ready.get(mark, ())))
+        room = self._takes(
+            mark, held, AHEAD, self._claims.get(mark, 0) + len(self._ready.get(mark, ()))
+        )
         for _ in range(min(room, len(held))):
             ref, message = held.popitem(last=False)
             self._claimed[ref] = (message, now)
@@ -291,7 +350,8 @@ class Custody:
         self._take(taken)
 
     def _check(self, now: float) -> None:
-        """Sessions whose clients are away have what they have; claims that nobody answered are repeated."""
+        """Sessions whose clients are away have what they have; claims that nobody answered are
+        repeated."""
         for ref, (session, _) in list(self._given.items()):
             if self._stays(session):
                 del self._given[ref]
@@ -304,7 +364,8 @@ class Custody:
                 self._say(CLAIM, ref)
         for broker_id, parked in list(self._parked.items()):
             for ref, (message, at) in list(parked.items()):
-                if at + limits.SHARE_WAITS <= now:  # its giver is gone, and nobody else knows whether it gave it to another
+                # Its giver is gone, and nobody else knows whether it gave it to another.
+                if at + limits.SHARE_WAITS <= now:
                     del parked[ref]
                     self._weigh(message, -1)
                     self._node.counters.shared_undelivered += 1
@@ -337,7 +398,10 @@ class Custody:
     def _ruling(self, sender: bytes, body: bytes, now: float) -> None:
         marks: set[bytes] = set()
         said = list(decode_refs(body))
-        if any(split_key(ref[0])[0] != sender or operation not in (GRANT, REFUSE) for operation, ref in said):
+        if any(
+            split_key(ref[0])[0] != sender or operation not in (GRANT, REFUSE)
+            for operation, ref in said
+        ):
             raise MalformedPacket("ruling on shared subscriptions that is not its broker's")
         for operation, ref in said:
             message = self._answered(ref)
@@ -359,7 +423,8 @@ class Custody:
         self._ready.setdefault(ref[2], OrderedDict())[ref] = message
 
     def _ahead(self, ref: Ref) -> Message | None:
-        """Return a message that was granted although it was not claimed, if it is here: its giver goes."""
+        """Return a message that was granted although it was not claimed, if it is here: its giver
+        goes."""
         held = self._held.get(ref[2])
         message = None if held is None else held.pop(ref, None)
         if message is not None:
@@ -392,13 +457,19 @@ class Custody:
             self._federation.sharing.deliver_here(mark, message)
 
     def _query(self, sender: bytes, body: bytes, now: float) -> None:
-        """Say what became of messages that a giver has heard nothing of; nothing of those that are under way."""
+        """Say what became of messages that a giver has heard nothing of; nothing of those that are
+        under way."""
         boot, own = int.from_bytes(body[:4], "big"), self._federation.own.boot
         there: dict[Session, set[int]] = {}
         for operation, ref in decode_refs(body[4:]):
             if operation != ASKED or split_key(ref[0])[0] != sender:
                 raise MalformedPacket("question for shared subscriptions that is not its broker's")
-            waiting = (self._claimed, self._held.get(ref[2], ()), self._ready.get(ref[2], ()), self._parked.get(sender, ()))
+            waiting = (
+                self._claimed,
+                self._held.get(ref[2], ()),
+                self._ready.get(ref[2], ()),
+                self._parked.get(sender, ()),
+            )
             if any(ref in some for some in waiting):
                 continue
             given = self._given.get(ref)
@@ -414,7 +485,8 @@ class Custody:
             elif ref in self.taken or (boot == own and self._came(ref)):
                 self._say(DONE, ref)
             elif boot != own and self._node.durability is None:
-                self._node.counters.shared_uncertain += 1  # who was here before us may have sent it: nobody remembers
+                # Who was here before us may have sent it: nobody remembers.
+                self._node.counters.shared_uncertain += 1
                 self._say(DONE, ref)
             else:
                 self._say(UNKNOWN, ref)
@@ -427,8 +499,11 @@ class Custody:
         stream = window.stream
         if stream is None:
             return True
-        # What a way left out counts as not wanted here; it may have been lost there. An answer may have brought it since.
-        left_out = find(window.history, number, number) >= 0 and find(stream.kept, number, number) < 0
+        # What a way left out counts as not wanted here; it may have been lost there. An answer may
+        # have brought it since.
+        left_out = (
+            find(window.history, number, number) >= 0 and find(stream.kept, number, number) < 0
+        )
         return number <= stream.done and not left_out
 
 
@@ -446,7 +521,10 @@ def _room(group: SharedGroup, most: int) -> int:
 
 def _there(session: Session) -> set[int]:
     """Return ids of what a session has in flight, or waiting."""
-    waiting = (outgoing.original if isinstance(outgoing, Repeat) else outgoing for outgoing in session.queue)
+    waiting = (
+        outgoing.original if isinstance(outgoing, Repeat) else outgoing
+        for outgoing in session.queue
+    )
     return {id(outgoing) for outgoing in (*session.inflight.values(), *waiting)}
 
 

@@ -1,11 +1,13 @@
-"""Shared subscriptions over the whole federation: each message goes to one member of a group, here if one can take it.
+"""Shared subscriptions over the whole federation: each message goes to one member of a group, here
+if one can take it.
 
-Every broker posts its groups with about how many of their members are connected (GROUP entries of the directory). Where a
-message is published the choice is made (`group_selection`); it travels with the PUBLISH (`receiver_assignment`), and what is not
-named there stays silent: so there is never more than one receiver, whatever each broker knows of the others. A broker that is
-named and has no member any more passes QoS 1 and 2 on, as a message of its own for that group alone, with the promises of every
-message on the tree. A broker that is cut off is chosen last; what it is to get waits in the logs as long as anything does
-(decision 15).
+Every broker posts its groups with about how many of their members are connected (GROUP entries of
+the directory). Where a message is published the choice is made (`group_selection`); it travels with
+the PUBLISH (`receiver_assignment`), and what is not named there stays silent: so there is never
+more than one receiver, whatever each broker knows of the others. A broker that is named and has no
+member any more passes QoS 1 and 2 on, as a message of its own for that group alone, with the
+promises of every message on the tree. A broker that is cut off is chosen last; what it is to get
+waits in the logs as long as anything does (decision 15).
 """
 
 from __future__ import annotations
@@ -22,7 +24,17 @@ from broker.cluster.strategy.directory import GROUP, PACE, Changes
 from broker.core.dispatcher import topic_of
 from broker.core.message import Message
 from broker.core.wildcard_forms import filter_memory
-from routing.group_selection import HERE, Own, Pool, Standing, Teller, decode_standing, encode_standing, mark_of, parse_key
+from routing.group_selection import (
+    HERE,
+    Own,
+    Pool,
+    Standing,
+    Teller,
+    decode_standing,
+    encode_standing,
+    mark_of,
+    parse_key,
+)
 from routing.subscription_trie import SubscriptionTrie
 from routing.topic_filter import SHARE_PREFIX, split_shared
 
@@ -35,23 +47,37 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 AT_ONCE = 500
-"""groups that a broker tells of in one moment and that are looked at then; the others follow in pieces of so many, with what it
-does not tell any more behind them: a message for one of them goes to other members until then, or is given late."""
+"""groups that a broker tells of in one moment and that are looked at then; the others follow in
+pieces of so many, with what it does not tell any more behind them: a message for one of them goes
+to other members until then, or is given late."""
 
 PIECE = 400
 """of these, some 2 ms of work, every PACE."""
 
 NOTED, NOTE_WORK = 500, 3
-"""filters of a session that are looked at when it is connected, or is not any more; steps of work for a shared one."""
+"""filters of a session that are looked at when it is connected, or is not any more; steps of work
+for a shared one."""
 
 
 class Sharing:
     """What is known of the groups of other brokers, and who gets what."""
 
     __slots__ = (
-        "_count", "_counted", "_federation", "_next_look", "_node", "_noting", "_own", "_planned", "_pools", "_tellers", "_trie",
-        "_who", "here", "memory",
-    )  # fmt: skip
+        "_count",
+        "_counted",
+        "_federation",
+        "_next_look",
+        "_node",
+        "_noting",
+        "_own",
+        "_planned",
+        "_pools",
+        "_tellers",
+        "_trie",
+        "_who",
+        "here",
+        "memory",
+    )
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
@@ -61,8 +87,10 @@ class Sharing:
         self._pools: dict[bytes, Pool] = {}  # by mark
         self._trie: SubscriptionTrie[Pool] = SubscriptionTrie()
         self._tellers: dict[bytes, Teller] = {}  # brokers with members, by id
-        self._counted, self._count = (b"", 0.0), 0  # who tells of groups in this moment, and of how many
-        self._noting: dict[Session, Iterator[int]] = {}  # with very many groups that are noted in steps
+        # Who tells of groups in this moment, and of how many.
+        self._counted, self._count = (b"", 0.0), 0
+        # Sessions with very many groups, which are noted in steps.
+        self._noting: dict[Session, Iterator[int]] = {}
         self._planned = False  # `_go_on` is going to look at what they tell
         self._next_look = node.now + limits.LOG_AGE
         self.memory = 0
@@ -101,7 +129,8 @@ class Sharing:
                 self._federation.count("groups_refused")
 
     def session_changed(self, session: Session) -> None:
-        """Note that a session has a connection now, or none any more; of very many groups some at a time."""
+        """Note that a session has a connection now, or none any more; of very many groups some at a
+        time."""
         if self._noting:
             self._noting.pop(session, None)
         if len(session.subscriptions) <= NOTED:
@@ -112,8 +141,9 @@ class Sharing:
         self._node.turns.go(work, lambda: self._noting.get(session) is not work)
 
     def _note_all(self, session: Session, filters: list[str]) -> Iterator[int]:
-        """Each is noted as the session is then: whatever it does meanwhile, all are right in the end. Of one that has ended the
-        groups go by themselves, and its client may have another one in them."""
+        """Each is noted as the session is then: whatever it does meanwhile, all are right in the
+        end. Of one that has ended the groups go by themselves, and its client may have another one
+        in them."""
         for at in range(0, len(filters), NOTED):
             if self._node.sessions.get(session.client_id) is not session:
                 break
@@ -163,7 +193,8 @@ class Sharing:
             self._soon()
 
     def _many_posted(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
-        """Take what a broker tells of very many groups in one moment: it is looked at in pieces, all of it."""
+        """Take what a broker tells of very many groups in one moment: it is looked at in pieces,
+        all of it."""
         teller = self._tellers.get(broker_id)
         if gone:
             self._lost(teller)
@@ -232,7 +263,9 @@ class Sharing:
             self._remove(teller, mark)
             return
         broker_id, pool = teller.id, self._pools.get(mark)
-        if (pool is None or broker_id not in pool.brokers) and self.memory > limits.TOLD_GROUPS_MEMORY:
+        if (
+            pool is None or broker_id not in pool.brokers
+        ) and self.memory > limits.TOLD_GROUPS_MEMORY:
             self._federation.count("groups_refused")
             return
         if pool is None:
@@ -273,7 +306,9 @@ class Sharing:
 
     def _perhaps_unknown(self, mark: bytes) -> None:
         pool = self._pools.get(mark)
-        if mark not in self.here and (pool is None or all(standing.pending for standing in pool.brokers.values())):
+        if mark not in self.here and (
+            pool is None or all(standing.pending for standing in pool.brokers.values())
+        ):
             self._federation.catchup.unknown(mark)
 
     def _remove(self, teller: Teller, mark: bytes) -> None:
@@ -316,7 +351,8 @@ class Sharing:
             self._remove(teller, teller.stale.pop())
 
     def tick(self, now: float) -> None:
-        """Forget brokers that are cut off for longer than logs last: nothing that waits for them is left."""
+        """Forget brokers that are cut off for longer than logs last: nothing that waits for them is
+        left."""
         for teller in list(self._tellers.values()):
             if teller.cut and teller.until <= now and teller.marks:
                 teller.forget()
@@ -325,8 +361,11 @@ class Sharing:
             self._next_look = now + limits.LOG_AGE / 4
             self._federation.catchup.forget_old()
 
-    def matching(self, topic: str, groups: list[SharedGroup]) -> list[tuple[Pool, SharedGroup | None]]:
-        """Return the groups for a topic that other brokers have members of, each with that of the same name here."""
+    def matching(
+        self, topic: str, groups: list[SharedGroup]
+    ) -> list[tuple[Pool, SharedGroup | None]]:
+        """Return the groups for a topic that other brokers have members of, each with that of the
+        same name here."""
         if not self._pools or topic.startswith("$"):
             return []
         here = {group.mark: group for group in groups}
@@ -335,8 +374,13 @@ class Sharing:
     # ---------------------------------------------------------------- published here
 
     def waits(self, topic: str) -> bool:
-        """Whether members elsewhere of a group for a topic wait for what is older (`catchup`), or may do so."""
-        return self.looks or any(standing.pending for pool in self._trie.match(topic) for standing in pool.brokers.values())
+        """Whether members elsewhere of a group for a topic wait for what is older (`catchup`), or
+        may do so."""
+        return self.looks or any(
+            standing.pending
+            for pool in self._trie.match(topic)
+            for standing in pool.brokers.values()
+        )
 
     def publish(self, route: Route, message: Message) -> None:
         """Deliver and pass on what is published here."""
@@ -350,21 +394,35 @@ class Sharing:
                 self._federation.assignments.given(relay.key, relay.own.top, choice, message)
 
     def publish_run(
-        self, route: Route, chunk: bytes, prefix: int, size: int, version: int, properties: bytes, sender: Session
+        self,
+        route: Route,
+        chunk: bytes,
+        prefix: int,
+        size: int,
+        version: int,
+        properties: bytes,
+        sender: Session,
     ) -> None:
-        """The same of a run of QoS 0 packets (see `Fanout.run`): one by one, unless members here get all of it."""
+        """The same of a run of QoS 0 packets (see `Fanout.run`): one by one, unless members here
+        get all of it."""
         node = self._node
-        if not properties and all(self._best(group, route.permitted) is Own.READY for _, group in route.elsewhere):
+        if not properties and all(
+            self._best(group, route.permitted) is Own.READY for _, group in route.elsewhere
+        ):
             node.fanout.run(route, chunk, prefix, size, version, sender)
             if route.forward and node.federated:
                 node.relay.forward_run(chunk, prefix, size, version)
             return
         topic = topic_of(chunk)
         for at in range(0, len(chunk), size):
-            self.publish(route, Message(topic, chunk[at + prefix : at + size], 0, False, properties, None, sender))
+            self.publish(
+                route,
+                Message(topic, chunk[at + prefix : at + size], 0, False, properties, None, sender),
+            )
 
     def _choose(self, route: Route) -> tuple[list[SharedGroup], Choice | None]:
-        """Return which groups get a message from their members here, and what other brokers are told."""
+        """Return which groups get a message from their members here, and what other brokers are
+        told."""
         groups = list(route.shared)
         entries: list[tuple[bytes, bytes]] = []
         busy = self._federation.assignments.busy
@@ -383,7 +441,8 @@ class Sharing:
         return groups, Choice(entries) if entries else None
 
     def adopt(self, topic: bytes) -> Choice | None:
-        """Choose for a message of a broker that cannot; the first one that takes it from there does. None: no groups."""
+        """Choose for a message of a broker that cannot; the first one that takes it from there
+        does. None: no groups."""
         route = self._node.fanout.route(topic)
         groups, choice = self._choose(route)
         entries = [(self._who, group.mark) for group in groups[: limits.MAX_CHOICES]]
@@ -415,8 +474,9 @@ class Sharing:
     # ---------------------------------------------------------------- received
 
     def received(self, message: Message, choice: Choice, *, ordinary: bool) -> None:
-        """Deliver a message from a link with what it says of groups. Those named here get it, however old it is: nobody else
-        does. `ordinary`: so do ordinary subscriptions, if it is for them."""
+        """Deliver a message from a link with what it says of groups. Those named here get it,
+        however old it is: nobody else does. `ordinary`: so do ordinary subscriptions, if it is for
+        them."""
         fanout = self._node.fanout
         route = fanout.route(message.topic)
         message.choice = choice
@@ -424,9 +484,21 @@ class Sharing:
         marks = {mark for who, mark in choice.entries if who == self._who}
         if marks:
             if choice.retain:
-                message = Message(message.topic, message.payload, message.qos, True, message.properties, message.expires_at, None)
+                message = Message(
+                    message.topic,
+                    message.payload,
+                    message.qos,
+                    True,
+                    message.properties,
+                    message.expires_at,
+                    None,
+                )
                 message.choice = choice
-            if choice.key and not choice.adopted and self._federation.custody.claims(choice.key, message.qos):
+            if (
+                choice.key
+                and not choice.adopted
+                and self._federation.custody.claims(choice.key, message.qos)
+            ):
                 for mark in marks:
                     self._federation.custody.hold((choice.key, choice.sequence, mark), message)
                 marks.clear()
@@ -443,27 +515,40 @@ class Sharing:
             fanout.publish_along(route, message, groups, only=True)
 
     def stays(self, group: SharedGroup, message: Message, allowed: set[Session] | None) -> bool:
-        """Whether a group's members here get a message that was given to them; else it has been passed on, as they are away or
-        gone and others are connected."""
+        """Whether a group's members here get a message that was given to them; else it has been
+        passed on, as they are away or gone and others are connected."""
         pool = self._pools.get(group.mark)
         if pool is None or not message.qos or self._best(group, allowed) > Own.AWAY:
             return True
         visited = _visited(message)
-        there = (s for s in pool.brokers.values() if s.weight and not s.teller.cut and s.id not in visited)
+        there = (
+            s
+            for s in pool.brokers.values()
+            if s.weight and not s.teller.cut and s.id not in visited
+        )
         if len(visited) >= limits.MAX_PASSES or not any(there):
             return True
-        self.pass_on(group.mark, message, denied=bool(group.members) and self._best(group, allowed) is Own.NONE)
+        self.pass_on(
+            group.mark,
+            message,
+            denied=bool(group.members) and self._best(group, allowed) is Own.NONE,
+        )
         return False
 
     def pass_on(self, mark: bytes, message: Message, *, denied: bool = False) -> None:
-        """Give a message for a group that has no member here, or (`denied`) none that may have it, to another broker; if it came
-        from one and no other is known, back to that one."""
+        """Give a message for a group that has no member here, or (`denied`) none that may have it,
+        to another broker; if it came from one and no other is known, back to that one."""
         node = self._node
         pool = self._pools.get(mark)
         ref = ref_of(message, mark)
         visited = (*_visited(message), self._own)
         target = None
-        if pool is not None and message.qos and len(visited) <= limits.MAX_PASSES and node.federated:
+        if (
+            pool is not None
+            and message.qos
+            and len(visited) <= limits.MAX_PASSES
+            and node.federated
+        ):
             target = pool.choose(Own.NONE, visited)
         if target is not None:
             node.counters.shared_passed_on += 1
@@ -480,18 +565,26 @@ class Sharing:
     def connected_elsewhere(self, mark: bytes) -> bool:
         """Whether a group has connected members at other brokers that can be reached."""
         pool = self._pools.get(mark)
-        return pool is not None and any(s.weight and not s.teller.cut for s in pool.brokers.values())
+        return pool is not None and any(
+            s.weight and not s.teller.cut for s in pool.brokers.values()
+        )
 
     def target(self, mark: bytes, message: Message, skip: tuple[bytes, ...]) -> bytes | None:
-        """Return who may get a message that was given to a member before: `HERE`, a broker, or None. `skip`: not these."""
+        """Return who may get a message that was given to a member before: `HERE`, a broker, or
+        None. `skip`: not these."""
         group, pool = self.here.get(mark), self._pools.get(mark)
-        own = Own.NONE if self._own in skip else self._best(group, self._node.fanout.route(message.topic).permitted)
+        own = (
+            Own.NONE
+            if self._own in skip
+            else self._best(group, self._node.fanout.route(message.topic).permitted)
+        )
         if pool is None:
             return HERE if own is not Own.NONE else None
         return pool.choose(own, skip, busy=self._federation.assignments.busy, again=True)
 
     def others(self, mark: bytes, but: Container[bytes]) -> bool:
-        """Whether other brokers than these have members of a group, whether they can be reached or not."""
+        """Whether other brokers than these have members of a group, whether they can be reached or
+        not."""
         pool = self._pools.get(mark)
         return pool is not None and any(broker_id not in but for broker_id in pool.brokers)
 
@@ -505,12 +598,24 @@ class Sharing:
         retain: bool,
         tries: Tries | None = None,
     ) -> None:
-        """Give a message to a group alone, here or at another broker. `visited`: those that had no member for it."""
+        """Give a message to a group alone, here or at another broker. `visited`: those that had no
+        member for it."""
         here = target == HERE
         copy = Message(
-            message.topic, message.payload, message.qos, here and retain, message.properties, message.expires_at, None
-        )  # fmt: skip
-        choice = Choice([] if here else [(self._life(target), mark)], passed=True, retain=retain, visited=visited)
+            message.topic,
+            message.payload,
+            message.qos,
+            here and retain,
+            message.properties,
+            message.expires_at,
+            None,
+        )
+        choice = Choice(
+            [] if here else [(self._life(target), mark)],
+            passed=True,
+            retain=retain,
+            visited=visited,
+        )
         choice.tries = tries
         if here:
             copy.choice = choice  # should no member have it after all
@@ -540,15 +645,27 @@ class Sharing:
     # ---------------------------------------------------------------- ways
 
     def links(self, choice: Choice, links: list[Link], key: bytes) -> list[Link]:
-        """Return the links that a message of an origin takes: those of its topic, and those to the brokers chosen."""
+        """Return the links that a message of an origin takes: those of its topic, and those to the
+        brokers chosen."""
         if not self._federation.interest.selective:
             return links
         overlays = self._federation.overlays
         if overlays.active:
             ways = overlays.onward(split_key(key)[0])
             chosen = (ways.get(who[:ID]) for who, _ in choice.entries)
-            return list(dict.fromkeys((*(() if choice.passed else links), *(link for link in chosen if link is not None))))
-        found = [link for link in self._node.forwarding if not link.selective] if choice.passed else list(links)
+            return list(
+                dict.fromkeys(
+                    (
+                        *(() if choice.passed else links),
+                        *(link for link in chosen if link is not None),
+                    )
+                )
+            )
+        found = (
+            [link for link in self._node.forwarding if not link.selective]
+            if choice.passed
+            else list(links)
+        )
         for who, _ in choice.entries:
             link = self._federation.listings.link_to(who[:ID])
             if link is not None and link.live and link not in found:
@@ -558,8 +675,14 @@ class Sharing:
     def chosen_behind(self, link: Link, entry: Entry) -> bool:
         """Whether a message in the log names a broker behind a link."""
         choice = entry.choice
-        if choice is not None and self._federation.overlays.active and not self._federation.orphans.gone(entry.key):
-            return link.peer is not None and any(who[:ID] == link.peer.id for who, _ in choice.entries)
+        if (
+            choice is not None
+            and self._federation.overlays.active
+            and not self._federation.orphans.gone(entry.key)
+        ):
+            return link.peer is not None and any(
+                who[:ID] == link.peer.id for who, _ in choice.entries
+            )
         link_to = self._federation.listings.link_to
         return choice is not None and any(link_to(who[:ID]) is link for who, _ in choice.entries)
 

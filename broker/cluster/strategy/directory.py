@@ -1,10 +1,13 @@
-"""The federation's directory, driven by the links; and messages to one broker, wherever it is (link_state.py).
+"""The federation's directory, driven by the links; and messages to one broker, wherever it is
+(link_state.py).
 
-A link takes part while the tree says that it forwards. Entries are told apart by their key's first byte: whoever watches a byte
-is told of every entry that appears, changes or goes, also because its broker came or went. What is sent to one broker goes along
-the tree, hop by hop, in order, and is dropped where the way ends.
+A link takes part while the tree says that it forwards. Entries are told apart by their key's first
+byte: whoever watches a byte is told of every entry that appears, changes or goes, also because its
+broker came or went. What is sent to one broker goes along the tree, hop by hop, in order, and is
+dropped where the way ends.
 
-    record DIRECTORY  a message of the directory          record ROUTED  id of the receiver, of the sender, u8 hops, u8 kind, body
+    record DIRECTORY  a message of the directory
+    record ROUTED     id of the receiver, of the sender, u8 hops, u8 kind, body
 """
 
 from __future__ import annotations
@@ -25,19 +28,22 @@ if TYPE_CHECKING:
     from broker.cluster.link.link import Link
 
 INTEREST, GROUP, CLIENT, STATE, LINK = b"f", b"g", b"c", b"s", b"l"
-"""First bytes of keys: topic filters, shared subscriptions, sessions, the broker itself, what its links cost."""
+"""First bytes of keys: topic filters, shared subscriptions, sessions, the broker itself, what its
+links cost."""
 
 ROUTING = STATE + b"routing"
 """Key of how a broker routes. Value: its boot number (4 bytes) and the word of `--routing`."""
 
 BEHIND = 0x80
-"""Kinds of messages with this bit do not overtake what clients published before them on their way."""
+"""Kinds of messages with this bit do not overtake what clients published before them on their
+way."""
 
 LIVE = 0x40
 """Those with this one take only links in the live stream."""
 
 KNOWN = 0x20
-"""Those with this one begin with the state of the receiver's listing (12 bytes) that each broker on the way has to know."""
+"""Those with this one begin with the state of the receiver's listing (12 bytes) that each broker on
+the way has to know."""
 
 SHORT = 1024
 """bytes; longer messages are not sent behind what waits for a slow link."""
@@ -46,27 +52,30 @@ FIRST = bytes(4)
 """Number of a first piece."""
 
 MAX_WHOLES = 10_000
-"""whose pieces pass through here are remembered; of more, the rest of what is on its way may be asked for again."""
+"""whose pieces pass through here are remembered; of more, the rest of what is on its way may be
+asked for again."""
 
 MAX_HOPS = 64
 """brokers on a way; more are a loop."""
 
 PACE = 0.005
-"""s; what is posted within is told in one piece: ten thousand clients that subscribe at once are no ten thousand messages."""
+"""s; what is posted within is told in one piece: ten thousand clients that subscribe at once are no
+ten thousand messages."""
 
 AT_ONCE = 20
-"""pieces that are told without a pause after a while without any: a client that goes to the next broker as soon as it has its
-CONNACK finds its session there."""
+"""pieces that are told without a pause after a while without any: a client that goes to the next
+broker as soon as it has its CONNACK finds its session there."""
 
 RESERVED = 300_000
-"""entries of our listing that sessions and shared subscriptions of clients cannot take: filters (limits.MAX_INTERESTS), links and
-the tree have to be told, or nobody finds us any more."""
+"""entries of our listing that sessions and shared subscriptions of clients cannot take: filters
+(limits.MAX_INTERESTS), links and the tree have to be told, or nobody finds us any more."""
 
 CHECK = 5.0
 """s between digests of the directory on a link."""
 
 MANY = 5_000
-"""entries that a broker tells of in one moment beyond which sessions, filters and groups are not looked at one by one at once."""
+"""entries that a broker tells of in one moment beyond which sessions, filters and groups are not
+looked at one by one at once."""
 
 LATER = 1_000
 """sessions of those that are looked at then, every PACE: 2 ms of work."""
@@ -78,19 +87,39 @@ Watcher = Callable[[bytes, bytes, "bytes | None"], None]
 """Told of an entry: id of the broker, key without its first byte, value (None: it is gone)."""
 
 ManyWatcher = Callable[[bytes, Changes, bool], None]
-"""Told of very many entries that a broker tells of in one moment, to look at them later; whether they go as the broker does."""
+"""Told of very many entries that a broker tells of in one moment, to look at them later; whether
+they go as the broker does."""
 
 Receiver = Callable[[bytes, bytes, float], None]
-"""Takes what another broker sent to this one: id of the sender, body, now (s); raises MalformedPacket."""
+"""Takes what another broker sent to this one: id of the sender, body, now (s); raises
+MalformedPacket."""
 
 
 class Listings:
     """The directory of one federation, as one of its brokers sees it."""
 
     __slots__ = (
-        "_changed", "_federation", "_going_on", "_late", "_links", "_many", "_next_check", "_passed", "_piece_at", "_posted",
-        "_receivers", "_settling", "_tell_at", "_watchers", "arriving", "directory", "gone", "on_way", "on_went", "records",
-    )  # fmt: skip
+        "_changed",
+        "_federation",
+        "_going_on",
+        "_late",
+        "_links",
+        "_many",
+        "_next_check",
+        "_passed",
+        "_piece_at",
+        "_posted",
+        "_receivers",
+        "_settling",
+        "_tell_at",
+        "_watchers",
+        "arriving",
+        "directory",
+        "gone",
+        "on_way",
+        "on_went",
+        "records",
+    )
 
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
@@ -98,14 +127,18 @@ class Listings:
         self.on_way: list[Callable[[bytes, bytes | None], None]] = []
         """Called with a broker's id and the neighbour that leads to it now (None: none does)."""
         self.on_went: list[Callable[[bytes, tuple[bytes, ...]], None]] = []
-        """Called with the id of a broker that cannot be reached any more, and the keys of all that it had posted."""
+        """Called with the id of a broker that cannot be reached any more, and the keys of all that
+        it had posted."""
         self._links: dict[bytes, Link] = {}
         self._watchers: dict[bytes, list[Watcher]] = {}
         self._many: dict[bytes, ManyWatcher] = {CLIENT: self._look_later}
-        self._late: dict[bytes, dict[bytes, bool]] = {}  # by broker: sessions to be looked at, and whether it went with them
+        # By broker: sessions to be looked at, and whether it went with them.
+        self._late: dict[bytes, dict[bytes, bool]] = {}
         self._receivers: dict[int, Receiver] = {}
-        self._piece_at: dict[int, int] = {}  # by kind: where the number of the whole is, ahead of that of the piece
-        self._passed: dict[bytes, tuple[bytes, bool]] = {}  # receiver, sender, kind -> number of the last, was it passed on
+        # By kind: where the number of the whole is, ahead of that of the piece.
+        self._piece_at: dict[int, int] = {}
+        # Receiver, sender, kind -> number of the last, was it passed on.
+        self._passed: dict[bytes, tuple[bytes, bool]] = {}
         self._next_check = 0.0
         self.gone: bytes | None = None
         """The broker that the tree has lost, while that is told; it may have come back since."""
@@ -116,19 +149,24 @@ class Listings:
         self._going_on = False  # more of what was asked for is to be sent soon
         self._tell_at = 0.0  # s, no earlier
         self._settling = False
-        self.records: dict[int, Handler] = {DIRECTORY: self._directory_received, ROUTED: self._routed_received}
+        self.records: dict[int, Handler] = {
+            DIRECTORY: self._directory_received,
+            ROUTED: self._routed_received,
+        }
 
     # ---------------------------------------------------------------- for those that use it
 
     def watch(self, prefix: bytes, watcher: Watcher, many: ManyWatcher | None = None) -> None:
-        """Tell `watcher` of all entries whose key begins with this byte, and `many` of MANY in one moment."""
+        """Tell `watcher` of all entries whose key begins with this byte, and `many` of MANY in one
+        moment."""
         self._watchers.setdefault(prefix, []).append(watcher)
         if many is not None:
             self._many[prefix] = many
 
     def receive(self, kind: int, receiver: Receiver, *, pieces: int | None = None) -> None:
-        """Give what is sent to this broker with this kind (0 to 255) to `receiver`. `pieces`: it comes in pieces, and the body
-        says there, in 4 bytes each, of what whole it is one, and which."""
+        """Give what is sent to this broker with this kind (0 to 255) to `receiver`. `pieces`: it
+        comes in pieces, and the body says there, in 4 bytes each, of what whole it is one, and
+        which."""
         self._receivers[kind] = receiver
         if pieces is not None:
             self._piece_at[kind] = 18 + pieces
@@ -156,7 +194,8 @@ class Listings:
         return self._route(broker_id + self._federation.own.id + bytes((0, kind)) + body)
 
     def send_over(self, link: Link, broker_id: bytes, kind: int, body: bytes) -> None:
-        """Send to one broker behind the messages of a link that is about to enter the live stream."""
+        """Send to one broker behind the messages of a link that is about to enter the live
+        stream."""
         link.send_behind(ROUTED, broker_id + self._federation.own.id + bytes((0, kind)) + body)
 
     def link_to(self, broker_id: bytes) -> Link | None:
@@ -196,7 +235,8 @@ class Listings:
             self._changed = True
 
     def complete(self, link: Link) -> bool:
-        """Whether we know who is behind this link and what they want, or would know it were the link part of the tree."""
+        """Whether we know who is behind this link and what they want, or would know it were the
+        link part of the tree."""
         return link.peer is not None and self.directory.complete(link.peer.id)
 
     def named(self, link: Link) -> bool:
@@ -263,7 +303,10 @@ class Listings:
             self._federation.node.schedule(now + PACE, self._go_on)
         if directory.refused != self._federation.node.counters.listings_refused:
             self._federation.node.counters.listings_refused = directory.refused
-            text = f"what other brokers say of themselves takes {directory.memory >> 20} MiB; no more is taken"
+            text = (
+                f"what other brokers say of themselves takes {directory.memory >> 20} MiB; "
+                "no more is taken"
+            )
             self._federation.log("warning", text, cause="too much is said", peer="other brokers")
         self._federation.propagation.learnt(now)
         if not self._posted:
@@ -271,7 +314,8 @@ class Listings:
         return busy
 
     def _room(self, peer: bytes) -> bool:
-        """Whether a neighbour may be sent more of the listings that it has asked for: it takes them, and has not had too many."""
+        """Whether a neighbour may be sent more of the listings that it has asked for: it takes
+        them, and has not had too many."""
         link = self._links.get(peer)
         if link is None:
             return True
@@ -307,7 +351,9 @@ class Listings:
     def _look_later(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
         if broker_id not in self._late:
             self._late[broker_id] = {}
-            self._federation.node.schedule(self._federation.node.now + PACE, lambda now: self._look_on(broker_id))
+            self._federation.node.schedule(
+                self._federation.node.now + PACE, lambda now: self._look_on(broker_id)
+            )
         self._late[broker_id].update(zip(map(itemgetter(0), changes), repeat(gone)))
 
     def _look_on(self, broker_id: bytes) -> None:
@@ -321,12 +367,15 @@ class Listings:
                 watcher(broker_id, key[1:], entries.get(key))
         self.gone = None
         if late:
-            self._federation.node.schedule(self._federation.node.now + PACE, lambda now: self._look_on(broker_id))
+            self._federation.node.schedule(
+                self._federation.node.now + PACE, lambda now: self._look_on(broker_id)
+            )
         else:
             del self._late[broker_id]
 
     def late(self, key: bytes) -> bool:
-        """Whether a broker has told of a session in a moment in which it told of very many, and that has not been looked at."""
+        """Whether a broker has told of a session in a moment in which it told of very many, and
+        that has not been looked at."""
         return any(key in late for late in self._late.values())
 
     def _way(self, broker_id: bytes, via: bytes | None) -> None:
@@ -347,7 +396,9 @@ class Listings:
             raise MalformedPacket(f"directory: {error}") from None
         self._changed = True
         if self._federation.streams.active:
-            self.settle(now)  # a message behind this takes the new ways already: what is told of them goes ahead of it
+            # A message behind this takes the new ways already: what is told of them goes ahead of
+            # it.
+            self.settle(now)
 
     def _routed_received(self, link: Link, body: bytes, now: float) -> None:
         if len(body) < 18:
@@ -365,7 +416,9 @@ class Listings:
                 self._federation.count("routed_dropped")
                 sender = body[8:16].hex()
                 text = f"broker {sender}: {error.message}; dropped"
-                self._federation.log("warning", text, cause="garbage from a broker", peer=link.conn.peer)
+                self._federation.log(
+                    "warning", text, cause="garbage from a broker", peer=link.conn.peer
+                )
 
     def _route(self, message: bytes) -> bool:
         kind = message[17]
@@ -382,7 +435,9 @@ class Listings:
             return False
         if kind & KNOWN:
             # Of who cannot be reached over the tree, what is known is not used yet.
-            if self.directory.state(message[:8]) < message[18:30] or (on_overlay and self.directory.via(message[:8]) is None):
+            if self.directory.state(message[:8]) < message[18:30] or (
+                on_overlay and self.directory.via(message[:8]) is None
+            ):
                 return False
             if not on_overlay:
                 self._federation.streams.answered(message[8:16])
@@ -394,8 +449,9 @@ class Listings:
         return True
 
     def _has_room(self, link: Link, message: bytes) -> bool:
-        """Whether a message goes behind what waits for a link. Of what comes in pieces the first one decides: what is large
-        fills the queue of a slow link itself, and without its end it would be asked for, and sent, for ever."""
+        """Whether a message goes behind what waits for a link. Of what comes in pieces the first
+        one decides: what is large fills the queue of a slow link itself, and without its end it
+        would be asked for, and sent, for ever."""
         waiting = link.conn.backlog_bytes
         if waiting > max(limits.LINK_KEPT_BYTES, limits.PIECES_BACKLOG):
             return False

@@ -1,8 +1,10 @@
-"""`--routing interest`: a message crosses only links behind which somebody wants it (Overlays 4.1; docs/decisions/0013).
+"""`--routing interest`: a message crosses only links behind which somebody wants it (Overlays 4.1;
+docs/decisions/0013).
 
-Every broker posts the filters that its clients want, each on the first and the last subscription and only if no other one covers
-it, in the directory of the federation: that is the PRT, a filter's brokers; the neighbour that leads to each is the SRT, turned
-round. A topic's links are those that lead to a broker with a matching filter, looked up once for each change of either.
+Every broker posts the filters that its clients want, each on the first and the last subscription
+and only if no other one covers it, in the directory of the federation: that is the PRT, a filter's
+brokers; the neighbour that leads to each is the SRT, turned round. A topic's links are those that
+lead to a broker with a matching filter, looked up once for each change of either.
 """
 
 from __future__ import annotations
@@ -26,19 +28,20 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 LINGER = 0.5
-"""s for which a filter is posted when nobody wants it any more: a client that comes back at once finds the ways open."""
+"""s for which a filter is posted when nobody wants it any more: a client that comes back at once
+finds the ways open."""
 
 PIECE = 500
-"""steps of work (some 5 us each) on what is posted, every PACE: a filter may cover a hundred thousand, and all brokers have to
-hear of each; nobody's messages wait for that."""
+"""steps of work (some 5 us each) on what is posted, every PACE: a filter may cover a hundred
+thousand, and all brokers have to hear of each; nobody's messages wait for that."""
 
 LOAD, LOAD_PACE = 500, 0.02
-"""filters that are looked through at a time when the first other broker comes, and s between: some ms of work. As many that
-nobody wants any more go at a time, every PACE."""
+"""filters that are looked through at a time when the first other broker comes, and s between: some
+ms of work. As many that nobody wants any more go at a time, every PACE."""
 
 AT_ONCE = 1000
-"""filters that a broker tells of in one moment and that are looked at then; the others follow in pieces, and it gets everything
-until then."""
+"""filters that a broker tells of in one moment and that are looked at then; the others follow in
+pieces, and it gets everything until then."""
 
 MOST_NEWS = 100_000
 """what brokers have told of filters and waits for that; of more the oldest is looked at at once."""
@@ -48,12 +51,13 @@ EVERYTHING = b"#"
 
 
 News = tuple[bytes, bool, bool]
-"""A filter, whether it is wanted, and if not, whether messages still go there (`Overlays.keeps`); b"": none of those kept is."""
+"""A filter, whether it is wanted, and if not, whether messages still go there (`Overlays.keeps`);
+b"": none of those kept is."""
 
 
 class Telling:
-    """What one broker has told of its filters and is still to be looked at, in order. `wide`: it gets everything until then;
-    `everything`: and behind it, too, as it wants that."""
+    """What one broker has told of its filters and is still to be looked at, in order. `wide`: it
+    gets everything until then; `everything`: and behind it, too, as it wants that."""
 
     __slots__ = ("count", "everything", "news", "wide")
 
@@ -69,7 +73,9 @@ class Telling:
 
     def add_many(self, changes: Changes, keeps: bool) -> None:
         """It tells of very many in one moment; `keeps`: of those that go."""
-        self.news.append((key[1:], value is not None, keeps and value is None) for key, value in changes)
+        self.news.append(
+            (key[1:], value is not None, keeps and value is None) for key, value in changes
+        )
         self.count += len(changes)
 
     def take(self) -> News:
@@ -96,32 +102,58 @@ class Interest:
     """Who wants what, and which links lead there."""
 
     __slots__ = (
-        "_closing", "_count", "_counted", "_cover", "_crowded", "_dropped", "_federation", "_filters", "_full", "_kept",
-        "_loading", "_node", "_planned", "_taken", "_tellings", "_told", "_working",
-        "generation", "memory", "selective", "telling",
-    )  # fmt: skip
+        "_closing",
+        "_count",
+        "_counted",
+        "_cover",
+        "_crowded",
+        "_dropped",
+        "_federation",
+        "_filters",
+        "_full",
+        "_kept",
+        "_loading",
+        "_node",
+        "_planned",
+        "_taken",
+        "_tellings",
+        "_told",
+        "_working",
+        "generation",
+        "memory",
+        "selective",
+        "telling",
+    )
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
-        self._filters: SubscriptionTrie[bytes] = SubscriptionTrie()  # of the other brokers; value: id
+        # Of the other brokers; value: id.
+        self._filters: SubscriptionTrie[bytes] = SubscriptionTrie()
         self.memory = 0  # bytes that these take, and what is told of filters here
-        self._kept: dict[bytes, set[str]] = {}  # of those that the tree has lost, and to which messages still go
+        # Of those that the tree has lost, and to which messages still go.
+        self._kept: dict[bytes, set[str]] = {}
         self._taken: dict[bytes, int] = {}  # bytes that those of each take
         self._told = 0  # and all of them, those that several have once
         self._tellings: dict[bytes, Telling] = {}  # of brokers that have told of many at once
-        self._counted, self._count = (b"", 0.0), 0  # who tells of filters in this moment, and of how many
-        self._dropped: dict[bytes, deque[bytes]] = {}  # of brokers that get everything: filters that go, some at a time
-        self._closing: dict[str, float] = {}  # filters that nobody here wants any more -> until when (s) they are wanted still
+        # Who tells of filters in this moment, and of how many.
+        self._counted, self._count = (b"", 0.0), 0
+        # Of brokers that get everything: filters that go, some at a time.
+        self._dropped: dict[bytes, deque[bytes]] = {}
+        # Filters that nobody here wants any more -> until when (s) they are wanted still.
+        self._closing: dict[str, float] = {}
         self._planned = False  # `_close` is going to look at them
-        self._cover = Cover()  # of what is wanted here, those that stand for all of it: they are posted
+        # Of what is wanted here, those that stand for all of it: they are posted.
+        self._cover = Cover()
         self._working = False
-        self._loading: deque[str] = deque()  # filters of before the first other broker came, still to be told
+        # Filters of before the first other broker came, still to be told.
+        self._loading: deque[str] = deque()
         self._crowded = False  # more is wanted than others can be told
         self._full = False  # longer filters were wanted than others can be told
         self.selective = federation.config.routing != "flood"
         self.telling = False
-        """Whether others are told what is wanted here: since the first one has come. Alone, subscribing costs nothing more."""
+        """Whether others are told what is wanted here: since the first one has come. Alone,
+        subscribing costs nothing more."""
         self.generation = 0
         """Grows when links found for a topic may not be right any more."""
         federation.listings.watch(INTEREST, self._posted, self._many_posted)
@@ -132,7 +164,8 @@ class Interest:
     # ---------------------------------------------------------------- what is wanted here
 
     def begin(self) -> None:
-        """Begin to tell what is wanted here, as another broker has come; everything, while many filters are looked through."""
+        """Begin to tell what is wanted here, as another broker has come; everything, while many
+        filters are looked through."""
         if self.selective and not self.telling:
             self.telling = True
             self._loading.extend(self._node.fanout.trie.filters())
@@ -188,7 +221,8 @@ class Interest:
         self._federation.hurry(now)
 
     def _post(self) -> None:
-        """Tell which filters stand for all that is wanted here; while many are exchanged for one, or back, a piece at a time."""
+        """Tell which filters stand for all that is wanted here; while many are exchanged for one,
+        or back, a piece at a time."""
         if not self._crowded and len(self._cover) > limits.MAX_INTERESTS:
             self._crowded = True
             self._cover.add("")
@@ -244,7 +278,8 @@ class Interest:
         self._look_at_once(broker_id, telling)
 
     def _many_posted(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
-        """Take what a broker tells of very many filters in one moment: it is looked at in pieces, all of it."""
+        """Take what a broker tells of very many filters in one moment: it is looked at in pieces,
+        all of it."""
         if not self.selective:
             return
         telling = self._tellings.get(broker_id) or self._begin_telling(broker_id)
@@ -296,8 +331,11 @@ class Interest:
         else:
             self._learn(broker_id, key, wanted, keeps, late=True)
 
-    def _learn(self, broker_id: bytes, key: bytes, wanted: bool, keeps: bool, *, late: bool = False) -> None:
-        """Take note of a filter that a broker wants, or not any more. `late`: it has got everything since it told of that."""
+    def _learn(
+        self, broker_id: bytes, key: bytes, wanted: bool, keeps: bool, *, late: bool = False
+    ) -> None:
+        """Take note of a filter that a broker wants, or not any more. `late`: it has got everything
+        since it told of that."""
         try:
             topic_filter = key.decode()
         except UnicodeDecodeError:
@@ -321,7 +359,10 @@ class Interest:
             self._forget(topic_filter, broker_id)
         else:
             self._take(topic_filter, broker_id, late=late)
-            if self._taken[broker_id] > limits.TOLD_FILTERS_MEMORY or self._told > limits.ALL_FILTERS_MEMORY:
+            if (
+                self._taken[broker_id] > limits.TOLD_FILTERS_MEMORY
+                or self._told > limits.ALL_FILTERS_MEMORY
+            ):
                 self._widen(broker_id)
         self.generation += 1
 
@@ -346,13 +387,19 @@ class Interest:
                 self._told -= size
 
     def _widen(self, broker_id: bytes) -> None:
-        """Send a broker everything that tells of too much; nothing is lost by that. Its filters go, some at a time."""
+        """Send a broker everything that tells of too much; nothing is lost by that. Its filters go,
+        some at a time."""
         listing = self._federation.listings.directory.listings.get(broker_id)
-        self._dropped[broker_id] = deque(() if listing is None else (key for key in listing.entries if key[:1] == INTEREST))
+        self._dropped[broker_id] = deque(
+            () if listing is None else (key for key in listing.entries if key[:1] == INTEREST)
+        )
         self._take(EVERYTHING.decode(), broker_id)
         self._federation.count("interest_widened")
         name = broker_id.hex()
-        text = f"broker {name} tells of filters of {self._taken[broker_id] >> 20} MiB; it gets everything"
+        text = (
+            f"broker {name} tells of filters of {self._taken[broker_id] >> 20} MiB; "
+            "it gets everything"
+        )
         self._federation.log("warning", text, cause="too many filters", peer=name)
         self._node.schedule(self._node.now + PACE, lambda now: self._drop(broker_id, now))
 
@@ -369,7 +416,8 @@ class Interest:
         self.generation += 1
         if via is not None:
             self.forget(broker_id)
-        elif self._dropped.pop(broker_id, None) is not None:  # when it is back it tells of its filters again
+        elif self._dropped.pop(broker_id, None) is not None:
+            # When it is back it tells of its filters again.
             if self._federation.overlays.keeps(broker_id):
                 self._kept.setdefault(broker_id, set()).add(EVERYTHING.decode())
             else:
@@ -400,13 +448,17 @@ class Interest:
             else:
                 via = self._federation.listings.directory.via
                 neighbours = {via(broker_id) for broker_id in self.brokers_wanting(topic)}
-                route.links = [k for k in node.forwarding if not k.selective or (k.peer is not None and k.peer.id in neighbours)]
+                route.links = [
+                    k
+                    for k in node.forwarding
+                    if not k.selective or (k.peer is not None and k.peer.id in neighbours)
+                ]
             route.generation = self.generation
         return route.links
 
     def onward(self, topic: bytes, key: bytes) -> list[Link]:
-        """Return the links that a message of another broker (`key`: its origin) takes from here; it came over one of them, or
-        over none."""
+        """Return the links that a message of another broker (`key`: its origin) takes from here; it
+        came over one of them, or over none."""
         if not self._federation.overlays.active:
             return self.links(topic)
         route = self._node.fanout.routes.get(topic)
@@ -426,7 +478,13 @@ class Interest:
         ways = self._federation.overlays.onward(origin)
         if not ways:
             return []
-        return list({ways[broker_id]: None for broker_id in self.brokers_wanting(topic) if broker_id in ways})
+        return list(
+            {
+                ways[broker_id]: None
+                for broker_id in self.brokers_wanting(topic)
+                if broker_id in ways
+            }
+        )
 
     def everywhere(self, key: bytes) -> list[Link]:
         """Return the links that a message for all brokers takes from here."""
@@ -437,7 +495,8 @@ class Interest:
         return self._node.forwarding if ways.lost else ways.children
 
     def brokers_wanting(self, topic: bytes) -> dict[bytes, None]:
-        """Return the ids of the other brokers with a filter that matches, in an order that does not change by chance."""
+        """Return the ids of the other brokers with a filter that matches, in an order that does not
+        change by chance."""
         filters = self._filters
         before = filters.steps
         found = dict.fromkeys(filters.match(topic.decode()))
@@ -445,20 +504,26 @@ class Interest:
         return found
 
     def wanted_behind(self, link: Link, *, tree: bool = False) -> Callable[[bytes], bool]:
-        """Return what tells whether somebody behind a link, live or not yet, wants a topic. `tree`: of an origin that is gone,
-        whose messages take the tree."""
+        """Return what tells whether somebody behind a link, live or not yet, wants a topic. `tree`:
+        of an origin that is gone, whose messages take the tree."""
         via = self._federation.listings.directory.via
         peer = link.peer
         if not link.selective or peer is None:
             return lambda topic: True
         if self._federation.overlays.active and not tree:
-            return self.wanted_by(peer.id)  # what others behind it want takes other ways, and they ask the origin for it
+            # What others behind it want takes other ways, and they ask the origin for it.
+            return self.wanted_by(peer.id)
         if not self._federation.listings.knows(link):
             return lambda topic: True
-        return _remembering(lambda topic: any(via(broker_id) == peer.id for broker_id in self.brokers_wanting(topic)))
+        return _remembering(
+            lambda topic: any(
+                via(broker_id) == peer.id for broker_id in self.brokers_wanting(topic)
+            )
+        )
 
     def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:
-        """Return what tells whether one broker wants a topic; who floods does not know, and says yes."""
+        """Return what tells whether one broker wants a topic; who floods does not know, and says
+        yes."""
         if not self.selective:
             return lambda topic: True
         return _remembering(lambda topic: broker_id in self.brokers_wanting(topic))

@@ -1,12 +1,16 @@
-"""`--routing topic`: each message goes the shortest ways from where it is published to the brokers that want it (Overlays 4.2,
-5.2; docs/decisions/0020).
+"""`--routing topic`: each message goes the shortest ways from where it is published to the brokers
+that want it (Overlays 4.2, 5.2; docs/decisions/0020).
 
-Every broker posts in the directory what its links cost and what a way through it costs; from that each finds the tree of every
-origin (`shortest_paths`). A topic's overlay is the part of it that leads to brokers with a matching filter: topics that the same
-brokers want share one, nothing is told for a topic that the filters have not told, and blocked links of the spanning tree carry
-messages, too. While some broker of the federation routes otherwise, messages keep to the spanning tree.
+Every broker posts in the directory what its links cost and what a way through it costs; from that
+each finds the tree of every origin (`shortest_paths`). A topic's overlay is the part of it that
+leads to brokers with a matching filter: topics that the same brokers want share one, nothing is
+told for a topic that the filters have not told, and blocked links of the spanning tree carry
+messages, too. While some broker of the federation routes otherwise, messages keep to the spanning
+tree.
 
-    entry LINK + id -> u32 cost (us)     entry STATE "relay" -> u32 cost (us)     message CHANGED (id of the origin), like BREAK
+    entry LINK + id      -> u32 cost (us)
+    entry STATE "relay"  -> u32 cost (us)
+    message CHANGED (id of the origin), like BREAK
 """
 
 from __future__ import annotations
@@ -37,11 +41,12 @@ UNKNOWN = 10_000
 """us; what a link costs until its round trip has been measured."""
 
 DIFFERS, DIFFERS_US = 0.35, 1000
-"""A link's cost is told again when it differs by this part and by so many us: jitter must not change ways."""
+"""A link's cost is told again when it differs by this part and by so many us: jitter must not
+change ways."""
 
 THROUGH = 2000
-"""us; what a way through another broker costs at least: it has to save that much before somebody passes on what he does not want
-(the tree's own hysteresis)."""
+"""us; what a way through another broker costs at least: it has to save that much before somebody
+passes on what he does not want (the tree's own hysteresis)."""
 
 REVIEW = 2.0
 """s between two looks at what our links and ways through us cost."""
@@ -50,25 +55,28 @@ AWAY = 5.0
 """s for which messages go on to a broker that the tree has lost, as long as links lead there."""
 
 UNHEARD = 0.1
-"""s for which messages pass through such a broker: most repairs of the tree are shorter, and leave all ways as they are. It hears
-of no new filter meanwhile; when there is one, messages go around it at once."""
+"""s for which messages pass through such a broker: most repairs of the tree are shorter, and leave
+all ways as they are. It hears of no new filter meanwhile; when there is one, messages go around it
+at once."""
 
 CALM = 16
-"""brokers, up to which ways are found anew with nearly every change; with more, changes of a while are one."""
+"""brokers, up to which ways are found anew with nearly every change; with more, changes of a while
+are one."""
 
 LEAST_PAUSE = 0.01
-"""s between two searches for ways, however often somebody changes his mind. A link of ours that closes is no such change."""
+"""s between two searches for ways, however often somebody changes his mind. A link of ours that
+closes is no such change."""
 
 PAUSE = 0.02
 """s of that while for twice CALM brokers; it grows with their square, as the work does."""
 
 GAMMA, DELTA = 50, 2
-"""us; RB = gamma*R + delta*clients (Overlays 4.2.2): what the policy `balance` adds for each origin whose messages a broker
-passes on, and for each client that it has."""
+"""us; RB = gamma*R + delta*clients (Overlays 4.2.2): what the policy `balance` adds for each origin
+whose messages a broker passes on, and for each client that it has."""
 
 LATE, LOOKS, FEW = 5.0, 300, 16
-"""s of messages that have passed, how many of them, and how many filters, are compared when a broker wants something more; of
-what is beyond it asks for all."""
+"""s of messages that have passed, how many of them, and how many filters, are compared when a
+broker wants something more; of what is beyond it asks for all."""
 
 REPORTED, REPORTED_SETS = 4096, 64
 """Topics that a report looks at, and sets of brokers that it tells of."""
@@ -81,9 +89,12 @@ class Ways:
 
     def __init__(self, tree: Tree, open_links: dict[bytes, Link]) -> None:
         self.parent = None if tree.parent is None else open_links.get(tree.parent)
-        self.next = {broker: open_links[step] for broker, step in tree.next.items() if step in open_links}
+        self.next = {
+            broker: open_links[step] for broker, step in tree.next.items() if step in open_links
+        }
         self.children = list(dict.fromkeys(self.next.values()))
-        self.strange = False  # those behind us know that messages came over another link than from the parent
+        # Those behind us know that messages came over another link than from the parent.
+        self.strange = False
         self.lost = False  # no links lead to the origin: what others have of it takes the tree
 
 
@@ -91,23 +102,42 @@ class Overlays:
     """The ways of all origins, as one broker sees them."""
 
     __slots__ = (
-        "_at", "_away", "_broken", "_federation", "_graph", "_learnt", "_news", "_next_review", "_node", "_others", "_retired",
-        "_stale", "_told_relay", "_unheard", "_ways", "active", "enabled", "open",
-    )  # fmt: skip
+        "_at",
+        "_away",
+        "_broken",
+        "_federation",
+        "_graph",
+        "_learnt",
+        "_news",
+        "_next_review",
+        "_node",
+        "_others",
+        "_retired",
+        "_stale",
+        "_told_relay",
+        "_unheard",
+        "_ways",
+        "active",
+        "enabled",
+        "open",
+    )
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
         self.enabled = federation.config.routing == "topic"
         self.active = False
-        """Whether messages take these ways: all brokers that can be reached route by topic, and are not too many."""
+        """Whether messages take these ways: all brokers that can be reached route by topic, and are
+        not too many."""
         self.open: dict[bytes, Link] = {}
         """Links that messages may take, by the neighbour's id."""
         self._graph = Graph(federation.own.id)
         self._ways: dict[bytes, Ways] = {}  # by the origin's id
         self._others: set[bytes] = set()  # reachable brokers that route by topic
-        self._away: dict[bytes, tuple[Timer, set[bytes]]] = {}  # those that the tree has lost; neighbours they told of last
-        self._unheard: dict[bytes, Timer] = {}  # of these, the ones that messages still pass through
+        # Those that the tree has lost; neighbours they told of last.
+        self._away: dict[bytes, tuple[Timer, set[bytes]]] = {}
+        # Those of `_away` that messages still pass through.
+        self._unheard: dict[bytes, Timer] = {}
         self._learnt: dict[bytes, list[str]] = {}  # filters that brokers have told of in this turn
         self._news = 0.0  # s; when somebody wanted something more, last
         self._broken: set[Link] = set()  # links that have closed since ways were found
@@ -134,7 +164,9 @@ class Overlays:
         if away is not None:
             away[1].discard(key)
         try:
-            self._graph.post(broker_id, key, None if value is None else int.from_bytes(value, "big"))
+            self._graph.post(
+                broker_id, key, None if value is None else int.from_bytes(value, "big")
+            )
         except ValueError:
             self._federation.count("overlay_refused")
             return
@@ -151,7 +183,10 @@ class Overlays:
                 self._at = 0.0
             self._touch()
         elif key == RELAY[1:]:
-            self._graph.relay(broker_id, int.from_bytes(value, "big") if value is not None and len(value) == 4 else None)
+            self._graph.relay(
+                broker_id,
+                int.from_bytes(value, "big") if value is not None and len(value) == 4 else None,
+            )
             self._touch()
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
@@ -172,11 +207,16 @@ class Overlays:
         return [broker_id for broker_id in self._away if broker_id in ways]
 
     def keeps(self, broker_id: bytes) -> bool:
-        """Whether what a broker has posted still counts although the tree does not lead to it: while the tree is repaired,
-        messages go on where links are. If it is gone, its neighbours say so."""
+        """Whether what a broker has posted still counts although the tree does not lead to it:
+        while the tree is repaired, messages go on where links are. If it is gone, its neighbours
+        say so."""
         listings = self._federation.listings
         known = broker_id in listings.directory.listings
-        return self.active and known and (broker_id == listings.gone or listings.directory.via(broker_id) is None)
+        return (
+            self.active
+            and known
+            and (broker_id == listings.gone or listings.directory.via(broker_id) is None)
+        )
 
     def _keep(self, broker_id: bytes) -> set[bytes]:
         found = self._away.get(broker_id)
@@ -185,7 +225,9 @@ class Overlays:
             found = self._away[broker_id] = (timer, set())
             now = self._node.now
             until = now if now < self._news + UNHEARD else now + UNHEARD
-            self._unheard[broker_id] = self._node.schedule(until, lambda _: self._go_around((broker_id,)))
+            self._unheard[broker_id] = self._node.schedule(
+                until, lambda _: self._go_around((broker_id,))
+            )
         return found[1]
 
     def _go_around(self, brokers: Iterable[bytes]) -> None:
@@ -219,7 +261,13 @@ class Overlays:
     def opened(self, link: Link) -> None:
         """A link is up, or has drained: messages may take it once both ends have told so."""
         peer = link.peer
-        if self.enabled and peer is not None and peer.routing == "topic" and link.state == "up" and not link.behind:
+        if (
+            self.enabled
+            and peer is not None
+            and peer.routing == "topic"
+            and link.state == "up"
+            and not link.behind
+        ):
             self.open[peer.id] = link
             self._federation.acks.keep(link, self._federation.relay.log.end)
             self._post(peer.id, self._cost(link))
@@ -239,7 +287,9 @@ class Overlays:
             self._touch()
 
     def _cost(self, link: Link) -> int:
-        return UNKNOWN if link.rtt_ms is None else max(LEAST, min(MAX_COST, round(link.rtt_ms * 1000)))
+        return (
+            UNKNOWN if link.rtt_ms is None else max(LEAST, min(MAX_COST, round(link.rtt_ms * 1000)))
+        )
 
     def _post(self, peer: bytes, cost: int) -> None:
         self._graph.post(self._federation.own.id, peer, cost)
@@ -247,13 +297,16 @@ class Overlays:
         self._touch()
 
     def measured(self, link: Link) -> None:
-        """The first round trip of a link has been measured; later ones count when they are reviewed."""
+        """The first round trip of a link has been measured; later ones count when they are
+        reviewed."""
         peer = link.peer
         if peer is not None and self.open.get(peer.id) is link and self._said(peer.id) == UNKNOWN:
             self._post(peer.id, self._cost(link))
 
     def _said(self, peer: bytes) -> int:
-        return int.from_bytes(self._federation.listings.directory.own.entries.get(LINK + peer, b""), "big")
+        return int.from_bytes(
+            self._federation.listings.directory.own.entries.get(LINK + peer, b""), "big"
+        )
 
     def tick(self, now: float) -> None:
         """Tell what costs another amount than was told."""
@@ -276,7 +329,8 @@ class Overlays:
             self._touch()
 
     def _load(self) -> int:
-        """What makes others rather go through somebody else: few resources, or what is to be done already."""
+        """What makes others rather go through somebody else: few resources, or what is to be done
+        already."""
         config = self._federation.config
         if config.overlay == "balance":
             return GAMMA * self.relayed + DELTA * self._node.connected
@@ -295,10 +349,17 @@ class Overlays:
             self._tell_relay()
 
     def report(self) -> dict[str, Any]:
-        """Return what /api/federation says of them: `sets` of brokers, each of which is an overlay that its topics share."""
+        """Return what /api/federation says of them: `sets` of brokers, each of which is an overlay
+        that its topics share."""
         interest = self._federation.interest
-        topics = [topic for topic, route in islice(self._node.fanout.routes.items(), REPORTED) if route.forward]
-        sets = Counter(frozenset(wanting) for topic in topics if (wanting := interest.brokers_wanting(topic)))
+        topics = [
+            topic
+            for topic, route in islice(self._node.fanout.routes.items(), REPORTED)
+            if route.forward
+        ]
+        sets = Counter(
+            frozenset(wanting) for topic in topics if (wanting := interest.brokers_wanting(topic))
+        )
         return {
             "active": self.active,
             "policy": self._federation.config.overlay,
@@ -320,19 +381,27 @@ class Overlays:
             tree = self._graph.tree(origin)
             ways = Ways(tree, self.open)
             ways.lost = self._federation.own.id not in tree.hops
-            if origin == self._federation.own.id or origin in self._federation.listings.directory.listings:
+            if (
+                origin == self._federation.own.id
+                or origin in self._federation.listings.directory.listings
+            ):
                 self._ways[origin] = ways
         return ways
 
     def onward(self, origin: bytes) -> dict[bytes, Link]:
-        """Return the links that an origin's messages take from here, by the broker that they lead to. What some have of an origin
-        that is gone reaches the others over the tree: nobody else can be asked for it."""
+        """Return the links that an origin's messages take from here, by the broker that they lead
+        to. What some have of an origin that is gone reaches the others over the tree: nobody else
+        can be asked for it."""
         ways = self.ways(origin)
         if not ways.lost:
             return ways.next
         listings = self._federation.listings
-        found = {listing.id: listings.link_to(listing.id) for listing in listings.directory.reachable()}
-        return {broker_id: link for broker_id, link in found.items() if link is not None and link.live}
+        found = {
+            listing.id: listings.link_to(listing.id) for listing in listings.directory.reachable()
+        }
+        return {
+            broker_id: link for broker_id, link in found.items() if link is not None and link.live
+        }
 
     def link_to(self, origin: bytes, broker: bytes) -> Link | None:
         """Return the link that an origin's messages for a broker take."""
@@ -343,7 +412,8 @@ class Overlays:
         return self._at if self._stale else None
 
     def settle(self, now: float) -> bool:
-        """Find ways anew if anything has changed, and tell those whose messages come another way; False when nothing was done."""
+        """Find ways anew if anything has changed, and tell those whose messages come another way;
+        False when nothing was done."""
         if not self._stale or now < self._at:
             return False
         self._stale = False
@@ -351,7 +421,10 @@ class Overlays:
         reachable = dict.fromkeys((*(listing.id for listing in directory.reachable()), *self._away))
         crowd = len(reachable) / CALM
         self._at = now + (LEAST_PAUSE if crowd <= 1 else PAUSE * crowd * crowd / 4)
-        few = 0 < len(reachable) <= limits.MAX_OVERLAY_BROKERS and self._graph.links() <= limits.MAX_OVERLAY_LINKS
+        few = (
+            0 < len(reachable) <= limits.MAX_OVERLAY_BROKERS
+            and self._graph.links() <= limits.MAX_OVERLAY_LINKS
+        )
         before, after = self.active, self.enabled and few and reachable.keys() <= self._others
         if before or after:
             self._federation.interest.generation += 1
@@ -364,7 +437,8 @@ class Overlays:
         self._broken.clear()
         return True
 
-    # ---------------------------------------------------------------- filters that others knew before us
+    # ---------------------------------------------------------------- filters that others knew
+    # before us
 
     def learnt(self, broker_id: bytes, topic_filter: str) -> None:
         """A broker wants something more than we knew."""
@@ -373,21 +447,27 @@ class Overlays:
             self.told()
 
     def told(self) -> None:
-        """A filter has been posted, here or by somebody: brokers that the tree does not reach do not hear of it."""
+        """A filter has been posted, here or by somebody: brokers that the tree does not reach do
+        not hear of it."""
         self._news = self._node.now
         if self._unheard:
             self._go_around(list(self._unheard))
 
     def tell_late(self, now: float) -> None:
-        """Have brokers ask for what has passed here lately and did not go to them: who sent it to us may have known what they
-        want before we did, as filters go over the tree and messages do not. Ahead of all that goes to them from now on."""
+        """Have brokers ask for what has passed here lately and did not go to them: who sent it to
+        us may have known what they want before we did, as filters go over the tree and messages do
+        not. Ahead of all that goes to them from now on."""
         if not self._learnt:
             return
         learnt, self._learnt = self._learnt, {}
         own = self._federation.own.id
         wanted = []
         for broker, filters in learnt.items():
-            origins = {origin: None for origin, ways in self._ways.items() if origin != own and broker in ways.next}
+            origins = {
+                origin: None
+                for origin, ways in self._ways.items()
+                if origin != own and broker in ways.next
+            }
             if origins:
                 wanted.append((broker, filters, origins))
         if not wanted:
@@ -400,7 +480,9 @@ class Overlays:
             looked += 1
             origin, topic = split_key(entry.key)[0], entry.topic.decode()
             for broker, filters, origins in wanted:
-                if origin in origins and (len(filters) > FEW or any(matches(known, topic) for known in filters)):
+                if origin in origins and (
+                    len(filters) > FEW or any(matches(known, topic) for known in filters)
+                ):
                     del origins[origin]
                     found.append((broker, origin))
         if looked >= LOOKS:
@@ -411,7 +493,8 @@ class Overlays:
                 self._tell(link, broker, origin)
 
     def _tell(self, link: Link, broker: bytes, origin: bytes) -> None:
-        """Tell a broker, over this link, that an origin's messages come another way to it from here on."""
+        """Tell a broker, over this link, that an origin's messages come another way to it from here
+        on."""
         self._federation.listings.send_over(link, broker, CHANGED, origin)
 
     # ---------------------------------------------------------------- found anew
@@ -423,21 +506,33 @@ class Overlays:
         streams = self._federation.streams
         if entered:
             self._ways.clear()
-            origins = dict.fromkeys((own, *(split_key(key)[0] for key in self._federation.relay.vector)))
+            origins = dict.fromkeys(
+                (own, *(split_key(key)[0] for key in self._federation.relay.vector))
+            )
         else:
             origins = dict.fromkeys(self._ways)
         for origin in origins:
             old = self._ways.pop(origin, None)
             new = self.ways(origin)
-            was = {b: listings.link_to(b) for b in new.next} if entered else {} if old is None else old.next
-            # What a new parent sends, and replays, is not what the old one would have sent for those behind us.
-            turned = origin != own and (old is None or new.parent is not old.parent or new.parent in self._broken)
+            was = (
+                {b: listings.link_to(b) for b in new.next}
+                if entered
+                else {}
+                if old is None
+                else old.next
+            )
+            # What a new parent sends, and replays, is not what the old one would have sent for
+            # those behind us.
+            turned = origin != own and (
+                old is None or new.parent is not old.parent or new.parent in self._broken
+            )
             for broker in {**was, **new.next}:
                 before, link = was.get(broker), new.next.get(broker)
                 if link is before and link not in self._broken and not turned:
                     continue
-                # Over the old way, too: it may go on for others, and bring the broker what is newer than what takes the new one.
-                # Without a new one, over all that remain: somebody there may know another.
+                # Over the old way, too: it may go on for others, and bring the broker what is newer
+                # than what takes the new one. Without a new one, over all that remain: somebody
+                # there may know another.
                 if before in self._broken:
                     before = None
                 for over in dict.fromkeys((before, link, *(new.children if link is None else ()))):
@@ -449,15 +544,15 @@ class Overlays:
                 self._federation.orphans.left()
 
     def _enter(self, reachable: Iterable[bytes]) -> None:
-        """Leave the tree: what goes on over it may leave out from now on what was for others there. They are told ahead of it,
-        on the tree's ways."""
+        """Leave the tree: what goes on over it may leave out from now on what was for others there.
+        They are told ahead of it, on the tree's ways."""
         for broker in reachable:
             self._federation.streams.tell_break(broker)
         self.active = True
 
     def _leave(self, reachable: Iterable[bytes]) -> None:
-        """Go back to the tree: somebody routes otherwise. Who gets anything from here is told ahead of it: over the ways of up to
-        now, on which others may go on, and over those of the tree."""
+        """Go back to the tree: somebody routes otherwise. Who gets anything from here is told ahead
+        of it: over the ways of up to now, on which others may go on, and over those of the tree."""
         for origin, ways in self._ways.items():
             for broker, link in ways.next.items():
                 if link not in self._broken and link.state == "up":
@@ -473,8 +568,9 @@ class Overlays:
             streams.changed(broker)
 
     def came(self, key: bytes, link: Link) -> None:
-        """Note that a message at QoS 1 or 2 is going to be passed on. If it is not the parent's it may be ahead of others: a
-        neighbour replays what is wanted here, or knows another graph. Those behind us are told before they get it."""
+        """Note that a message at QoS 1 or 2 is going to be passed on. If it is not the parent's it
+        may be ahead of others: a neighbour replays what is wanted here, or knows another graph.
+        Those behind us are told before they get it."""
         origin = split_key(key)[0]
         ways = self.ways(origin)
         if link is ways.parent:
@@ -486,9 +582,12 @@ class Overlays:
                     self._tell(onward, broker, origin)
 
     def link_for(self, message: bytes) -> Link | None:
-        """Return the link that a message to one broker takes which must not leave the way of an origin's messages."""
+        """Return the link that a message to one broker takes which must not leave the way of an
+        origin's messages."""
         receiver, sender, kind = message[:8], message[8:16], message[17]
-        if kind == BREAK:  # of a broker that takes the tree: whatever it passes on comes another way to the receiver
+        if kind == BREAK:
+            # of a broker that takes the tree: whatever it passes on comes another way to the
+            # receiver
             for origin, ways in list(self._ways.items()):
                 if (link := ways.next.get(receiver)) is not None:
                     self._tell(link, receiver, origin)

@@ -1,20 +1,28 @@
-"""SUBACK when all brokers know: with routing by interest or topic, whatever is published anywhere after it finds its way here.
+"""SUBACK when all brokers know: with routing by interest or topic, whatever is published anywhere
+after it finds its way here.
 
-What is subscribed is posted in the directory first. Behind it goes a wave over the tree: each broker passes it on and answers
-when all have that it passed it to (propagation of information with feedback; Segall, 1983). An answer names the brokers that have
-it, as a wave may end at a link that has just failed. One wave at a time for each broker, so that what comes meanwhile is one
-more; two small records on each link. A client waits until each broker that messages may come from has answered or is gone:
+What is subscribed is posted in the directory first. Behind it goes a wave over the tree: each
+broker passes it on and answers when all have that it passed it to (propagation of information with
+feedback; Segall, 1983). An answer names the brokers that have it, as a wave may end at a link that
+has just failed. One wave at a time for each broker, so that what comes meanwhile is one more; two
+small records on each link. A client waits until each broker that messages may come from has
+answered or is gone:
 
     posted -wave-> told -all have answered-> known: SUBACK
-                    | some have not, as the tree is being repaired, or one hangs: another wave after a pause
-                    | WAIT is over: SUBACK, and what comes of any origin is asked for again (Streams.doubt)
-    gone: no link, and no way over links of others, leads there. What it publishes is asked for when it is back (streams.py)
+                    | some have not, as the tree is being repaired, or one hangs:
+                    |     another wave after a pause
+                    | WAIT is over: SUBACK, and what comes of any origin is asked for again
+                    |     (Streams.doubt)
+    gone: no link, and no way over links of others, leads there. What it publishes is asked for when
+          it is back (streams.py)
 
     record TOLD   id of the broker, state of its listing (12 bytes), u32 number
-    record HEARD  id of the broker, u32 number, brokers that know: (id, boot, u48 number of the last message published there)...
+    record HEARD  id of the broker, u32 number, brokers that know: (id, boot, u48 number of the last
+                  message published there)...
 
-What was published at a broker before it knew is not for the subscription, what was published later is: where messages of it
-may be under way in any order, the number says which is which (positions.py).
+What was published at a broker before it knew is not for the subscription, what was published later
+is: where messages of it may be under way in any order, the number says which is which
+(positions.py).
 """
 
 from __future__ import annotations
@@ -36,27 +44,30 @@ if TYPE_CHECKING:
     from broker.node import Node, Timer
 
 WAIT = 5.0
-"""s for which a SUBACK waits at most: longer than it takes to find that a broker hangs (link_timeout) and to repair the tree."""
+"""s for which a SUBACK waits at most: longer than it takes to find that a broker hangs
+(link_timeout) and to repair the tree."""
 
 ADMITS = 1.0
-"""s for which a client that may have a session elsewhere waits at most at a broker that has just started, and has not joined the
-others or not heard of their sessions yet."""
+"""s for which a client that may have a session elsewhere waits at most at a broker that has just
+started, and has not joined the others or not heard of their sessions yet."""
 
 VISIT_WORK = 2 * limits.PACKET_WORK
 """steps of work for a client that has waited for that, and is let in."""
 
 AT_ONCE = 0.1
-"""s; who would wait so little longer does not, so that streams are doubted ten times a second at most."""
+"""s; who would wait so little longer does not, so that streams are doubted ten times a second at
+most."""
 
 LOST = 1.0
 """s after which a wave counts as lost: who was to pass it on, or its answer, is gone, or hangs."""
 
 PAUSE, PAUSE_MOST = 0.02, 0.5
-"""s until another wave is sent to those that the last one did not reach; twice as long each time."""
+"""s until another wave is sent to those that the last one did not reach; twice as long each
+time."""
 
 WAVES = 2000.0
-"""a second that all brokers together send, about: each crosses every link of the tree twice, and a link takes so many records
-besides all others (limits.LINK_REQUESTS_PER_SECOND)."""
+"""a second that all brokers together send, about: each crosses every link of the tree twice, and a
+link takes so many records besides all others (limits.LINK_REQUESTS_PER_SECOND)."""
 
 HEARS = 8 + 4 + 6
 """bytes of a broker in HEARD."""
@@ -65,11 +76,14 @@ Then = Callable[[float], None]
 
 
 class Wave:
-    """One on its way: who sent it to us (None: ourselves), who has not answered, and which brokers are known to know."""
+    """One on its way: who sent it to us (None: ourselves), who has not answered, and which brokers
+    are known to know."""
 
     __slots__ = ("heard", "number", "since", "source", "waiting")
 
-    def __init__(self, source: Link | None, number: int, waiting: Iterable[Link], now: float) -> None:
+    def __init__(
+        self, source: Link | None, number: int, waiting: Iterable[Link], now: float
+    ) -> None:
         self.source = source
         self.number = number
         self.since = now
@@ -78,25 +92,53 @@ class Wave:
 
 
 class Propagation:
-    """What has been posted here for subscribers and is not known everywhere, and who waits for that."""
+    """What has been posted here for subscribers and is not known everywhere, and who waits for
+    that."""
 
     __slots__ = (
-        "_admits_until", "_admitting", "_again_at", "_begins_until", "_confirmed", "_covers", "_early", "_early_birds",
-        "_federation", "_known", "_newest", "_news", "_node", "_number", "_pause", "_planned", "_posted",
-        "_rate", "_releasing", "_since", "_stale", "_timer", "_told", "_visitors", "_waiters", "_waves",
-        "known", "records",
-    )  # fmt: skip
+        "_admits_until",
+        "_admitting",
+        "_again_at",
+        "_begins_until",
+        "_confirmed",
+        "_covers",
+        "_early",
+        "_early_birds",
+        "_federation",
+        "_known",
+        "_newest",
+        "_news",
+        "_node",
+        "_number",
+        "_pause",
+        "_planned",
+        "_posted",
+        "_rate",
+        "_releasing",
+        "_since",
+        "_stale",
+        "_timer",
+        "_told",
+        "_visitors",
+        "_waiters",
+        "_waves",
+        "known",
+        "records",
+    )
 
     def __init__(self, node: Node, federation: Federation) -> None:
         self._node = node
         self._federation = federation
-        # Who has just started knows nobody; who is alone for so long is alone (s, 0.0: it has joined, or has nobody to look for).
+        # Who has just started knows nobody; who is alone for so long is alone (s, 0.0: it has
+        # joined, or has nobody to look for).
         self._begins_until = node.now + WAIT if federation.enabled else 0.0
         self._admits_until = node.now + ADMITS if federation.enabled else 0.0
-        self._visitors: deque[Then] = deque()  # who came before we had heard whose sessions are where
+        # Who came before we had heard whose sessions are where.
+        self._visitors: deque[Then] = deque()
         self._admitting = False  # they are being let in, some in each turn
         self._posted = self._news = 0  # filters, ever; and up to the last that was new
-        # Broker -> boot, how many of them it knows, when it said so (s), and the number of its last message then.
+        # Broker -> boot, how many of them it knows, when it said so (s), and the number of its last
+        # message then.
         self._known: dict[bytes, tuple[int, int, float, int]] = {}
         self._confirmed = 0  # as many do all know that have to
         self._stale = True  # who has to may have changed
@@ -107,13 +149,18 @@ class Propagation:
         self._rate = Rate(WAVES, node.now)
         self._planned = False  # a wave is to be sent later
         self.known = False
-        """Whether the last one who waits does so only as each broker is to say what it has published."""
+        """Whether the last one who waits does so only as each broker is to say what it has
+        published."""
         self._waves: dict[bytes, Wave] = {}  # by the broker whose listing they are about
-        self._early: dict[bytes, tuple[Link, bytes]] = {}  # by broker: of a state that is not here yet
+        # By broker: of a state that is not here yet.
+        self._early: dict[bytes, tuple[Link, bytes]] = {}
         self._newest: dict[bytes, bytes] = {}  # state and number of the last one of each broker
-        self._waiters: deque[tuple[float, int, Then]] = deque()  # until when (s), for how many, and what then
-        self._early_birds: list[tuple[list[str], Then, bool]] = []  # who came before we had joined: what they expect
-        self._told: dict[bytes, tuple[float, int]] = {}  # while subscriptions are made: by origin, the end of `_known`
+        # Until when (s), for how many, and what then.
+        self._waiters: deque[tuple[float, int, Then]] = deque()
+        # Who came before we had joined: what they expect.
+        self._early_birds: list[tuple[list[str], Then, bool]] = []
+        # While subscriptions are made: by origin, the end of `_known`.
+        self._told: dict[bytes, tuple[float, int]] = {}
         self._releasing = False  # more of those who wait are going to be released
         self._since = 0.0  # s; since when the one that is being made has waited
         self._timer: Timer | None = None
@@ -127,9 +174,9 @@ class Propagation:
         self._posted = self._news = self._posted + 1
 
     def expect(self, filters: Iterable[str], then: Then, *, again: bool = False) -> bool:
-        """Post filters that a client is about to subscribe to; True when `then` is called once all brokers know them, False when
-        they do. In either case `settle_for` follows. `again`: each broker is to say what it has published by now, even if it
-        knows them."""
+        """Post filters that a client is about to subscribe to; True when `then` is called once all
+        brokers know them, False when they do. In either case `settle_for` follows. `again`: each
+        broker is to say what it has published by now, even if it knows them."""
         interest = self._federation.interest
         now = self._node.now
         self.known = False
@@ -154,17 +201,20 @@ class Propagation:
         return True
 
     def _begun(self, now: float) -> bool:
-        """Whether this broker has joined those that discovery finds, as far as they answer; asked in its first seconds only."""
+        """Whether this broker has joined those that discovery finds, as far as they answer; asked
+        in its first seconds only."""
         federation = self._federation
-        joining = federation.handshakes or any(link.forwarding and not link.live for link in federation.links.values())
+        joining = federation.handshakes or any(
+            link.forwarding and not link.live for link in federation.links.values()
+        )
         if (joining or federation.membership.searching(now)) and now < self._begins_until:
             return False
         self._begins_until = 0.0
         return True
 
     def admits(self, now: float, then: Then) -> bool:
-        """Whether this broker has heard whose sessions are elsewhere, if it is about to, and has let in who came before; else
-        `then` is called when it has."""
+        """Whether this broker has heard whose sessions are elsewhere, if it is about to, and has
+        let in who came before; else `then` is called when it has."""
         if not self._visitors and self._knows_sessions(now):
             self._admits_until = 0.0
             return True
@@ -173,7 +223,9 @@ class Propagation:
         return False
 
     def _knows_sessions(self, now: float) -> bool:
-        return now >= self._admits_until or (self._begun(now) and not self._federation.listings.directory.lacks)
+        return now >= self._admits_until or (
+            self._begun(now) and not self._federation.listings.directory.lacks
+        )
 
     def _admit(self) -> Iterator[int]:
         """Let in who has waited, in order."""
@@ -212,8 +264,8 @@ class Propagation:
                     then(now)
         self._release(now)
         if self._waiters and self._waiters[0][0] <= now:
-            # Whoever has not heard may pass on what others here want, and tell that it was all. Answers to questions that are
-            # asked from now on come only by way of those that know.
+            # Whoever has not heard may pass on what others here want, and tell that it was all.
+            # Answers to questions that are asked from now on come only by way of those that know.
             self._federation.streams.doubt()
             while self._waiters and self._waiters[0][0] <= now + AT_ONCE:
                 self._node.counters.subscriptions_unconfirmed += 1
@@ -225,14 +277,17 @@ class Propagation:
         self._arm(now)
 
     def _release(self, now: float) -> None:
-        """Let those go on for whom all know, in order; those for whom there is no room in this turn, if all know it then."""
+        """Let those go on for whom all know, in order; those for whom there is no room in this
+        turn, if all know it then."""
         while self._waiters and self._all_know(self._waiters[0][1]):
             if self._node.turns.work >= limits.TURN_WORK:
                 self._release_later()
                 break
             until, _, then = self._waiters.popleft()
             if not self._told:
-                self._told = {origin_key(broker, known[0]): known[2:] for broker, known in self._known.items()}
+                self._told = {
+                    origin_key(broker, known[0]): known[2:] for broker, known in self._known.items()
+                }
             self._since = until - WAIT
             then(now)
         self._told = {}
@@ -252,8 +307,8 @@ class Propagation:
         return self._covers if self._told else 0
 
     def last_before(self, key: bytes) -> int | None:
-        """Return the last number of an origin when it heard of the subscription that is being made, which is for what is behind
-        it; None when it has not said."""
+        """Return the last number of an origin when it heard of the subscription that is being made,
+        which is for what is behind it; None when it has not said."""
         told = self._told.get(key)
         return told[1] if told is not None and told[0] >= self._since else None
 
@@ -279,8 +334,8 @@ class Propagation:
         self._confirmed = least
 
     def _required(self) -> dict[bytes, int]:
-        """Return who has to know, with boot numbers: who can be reached over the tree, has a link to us, or finds a way over
-        links of others while the tree is repaired."""
+        """Return who has to know, with boot numbers: who can be reached over the tree, has a link
+        to us, or finds a way over links of others while the tree is repaired."""
         listings = self._federation.listings.directory.listings
         found = {link.peer.id: link.peer.boot for link in self._up() if link.peer is not None}
         for listing in listings.values():
@@ -292,7 +347,11 @@ class Propagation:
         return found
 
     def _up(self) -> list[Link]:
-        return [link for link in self._federation.links.values() if link.state == "up" and link.version > 1]
+        return [
+            link
+            for link in self._federation.links.values()
+            if link.state == "up" and link.version > 1
+        ]
 
     # ---------------------------------------------------------------- our wave
 
@@ -309,19 +368,24 @@ class Propagation:
                         self._told_received(link, body, now)
 
     def _used(self, broker: bytes, state: bytes) -> bool:
-        """Whether what a broker says of itself is known here in this state, and decides where messages go."""
+        """Whether what a broker says of itself is known here in this state, and decides where
+        messages go."""
         directory = self._federation.listings.directory
         return directory.via(broker) is not None and directory.state(broker) >= state
 
     def told(self, now: float) -> None:
-        """All that was posted is on its way to the neighbours: send a wave behind it, unless one is on its way."""
+        """All that was posted is on its way to the neighbours: send a wave behind it, unless one is
+        on its way."""
         own = self._federation.own
         wave = self._waves.get(own.id)
         if self._all_know(self._posted):
             self._release(now)
             return
-        again = self._posted <= self._covers  # those that the last one did not reach, or who has come since
-        if (wave is not None and now < wave.since + LOST) or (again and (now < self._again_at or not self._waiters)):
+        # Those that the last one did not reach, or who has come since.
+        again = self._posted <= self._covers
+        if (wave is not None and now < wave.since + LOST) or (
+            again and (now < self._again_at or not self._waiters)
+        ):
             return
         links = self._links()
         if not links or self._planned:
@@ -347,7 +411,8 @@ class Propagation:
     # ---------------------------------------------------------------- those of others
 
     def _told_received(self, link: Link, body: bytes, now: float) -> None:
-        """Pass a wave on, and answer when all have that it went to; one that is here already, at once."""
+        """Pass a wave on, and answer when all have that it went to; one that is here already, at
+        once."""
         if len(body) != 24:
             raise MalformedPacket("TOLD record has the wrong length")
         broker, state, number = body[:8], body[8:20], int.from_bytes(body[20:], "big")
@@ -362,8 +427,11 @@ class Propagation:
             link.add_record(HEARD, broker + body[20:] + self._self())
             return
         if len(self._newest) > MAX_BROKERS:
-            self._newest = {known: last for known, last in self._newest.items() if known in directory.listings}
-        self._newest[broker] = body[8:]  # states and numbers grow: whatever way it comes again, it goes no further
+            self._newest = {
+                known: last for known, last in self._newest.items() if known in directory.listings
+            }
+        # States and numbers grow: whatever way it comes again, it goes no further.
+        self._newest[broker] = body[8:]
         self._waves[broker] = Wave(link, number, waiting, now)
         for other in waiting:
             other.add_record(TOLD, body)
@@ -372,7 +440,11 @@ class Propagation:
         if len(body) < 12 or (len(body) - 12) % HEARS or len(body) > 12 + HEARS * MAX_BROKERS:
             raise MalformedPacket("HEARD record has the wrong length")
         wave = self._waves.get(body[:8])
-        if wave is not None and wave.number == int.from_bytes(body[8:12], "big") and link in wave.waiting:
+        if (
+            wave is not None
+            and wave.number == int.from_bytes(body[8:12], "big")
+            and link in wave.waiting
+        ):
             for at in range(12, len(body), HEARS):
                 wave.heard[body[at : at + 12]] = int.from_bytes(body[at + 12 : at + HEARS], "big")
             self._answered(body[:8], wave, link, now)
@@ -384,8 +456,14 @@ class Propagation:
         del self._waves[broker]
         if wave.source is not None:
             if wave.source.state == "up":
-                others = [who + top.to_bytes(6, "big") for who, top in sorted(wave.heard.items())[: MAX_BROKERS - 1]]
-                wave.source.add_record(HEARD, broker + wave.number.to_bytes(4, "big") + b"".join((self._self(), *others)))
+                others = [
+                    who + top.to_bytes(6, "big")
+                    for who, top in sorted(wave.heard.items())[: MAX_BROKERS - 1]
+                ]
+                wave.source.add_record(
+                    HEARD,
+                    broker + wave.number.to_bytes(4, "big") + b"".join((self._self(), *others)),
+                )
             return
         self._note(wave.heard)
         if self._confirmed < self._covers:  # some were not reached
@@ -401,19 +479,29 @@ class Propagation:
     def _self(self) -> bytes:
         """This broker in HEARD."""
         own = self._federation.own
-        return own.id + own.boot.to_bytes(4, "big") + self._federation.relay.own.top.to_bytes(6, "big")
+        return (
+            own.id + own.boot.to_bytes(4, "big") + self._federation.relay.own.top.to_bytes(6, "big")
+        )
 
     def _note(self, heard: dict[bytes, int]) -> None:
         """All that our wave told of is known to these."""
         boots = self._required()
-        self._known = {broker_id: known for broker_id, known in self._known.items() if broker_id in boots}
+        self._known = {
+            broker_id: known for broker_id, known in self._known.items() if broker_id in boots
+        }
         for who, top in heard.items():
             if who[:8] in boots:
-                self._known[who[:8]] = (int.from_bytes(who[8:], "big"), self._covers, self._node.now, top)
+                self._known[who[:8]] = (
+                    int.from_bytes(who[8:], "big"),
+                    self._covers,
+                    self._node.now,
+                    top,
+                )
         self._count()
 
     def link_down(self, link: Link, now: float) -> None:
-        """A link is gone, or left the tree: nobody waits for its answer. Our own wave goes again over the tree that is next."""
+        """A link is gone, or left the tree: nobody waits for its answer. Our own wave goes again
+        over the tree that is next."""
         self.changed()
         for broker, wave in list(self._waves.items()):
             if wave.source is link or (wave.source is None and link in wave.waiting):
