@@ -37,7 +37,7 @@ from routing.listing import NEIGHBOUR, UP, encode_changes
 from stp.bpdu import Role
 from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, ping
 from tests.unit.node_harness import World, connect_packet
-from tests.unit.test_listings import known
+from tests.unit.test_directory import known
 
 COUNT = 300_000
 """messages of 64 bytes, a full log"""

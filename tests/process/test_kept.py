@@ -142,7 +142,7 @@ def test_a_full_disk(tmp_path: Path, mode: str) -> None:
 
 
 def test_a_journal_that_cannot_be_used_is_said_in_one_line(tmp_path: Path) -> None:
-    """More of them: tests/unit/test_disk.py."""
+    """More of them: tests/unit/test_journal_writer.py."""
     folder = tmp_path / "journal"
     folder.mkdir()
     data = DataDir(tmp_path)

@@ -22,7 +22,7 @@ from broker.wire.properties import Property
 from routing.group_selection import Own
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.schedule import quiet, run_seed
-from tests.sim.test_moving import Client, Row
+from tests.sim.test_takeover import Client, Row
 from tests.sim.world import World
 
 Patch = pytest.MonkeyPatch

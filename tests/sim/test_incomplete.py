@@ -3,9 +3,9 @@ nobody has noticed."""
 
 from __future__ import annotations
 
-from tests.sim.test_merging import away, judge, kept_row
-from tests.sim.test_moving import Row
+from tests.sim.test_merge import away, judge, kept_row
 from tests.sim.test_position import Feed
+from tests.sim.test_takeover import Row
 from tests.sim.world import End
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from broker.wire import Property, Publish, Will
-from tests.sim.test_merging import away, settle
-from tests.sim.test_moving import Row
+from tests.sim.test_merge import away, settle
 from tests.sim.test_position import Feed
+from tests.sim.test_takeover import Row
 
 LATE: Any = {Property.WILL_DELAY_INTERVAL: 30}
 

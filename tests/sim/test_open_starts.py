@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.disk import Disk
-from tests.sim.test_moving import Client, Row
 from tests.sim.test_position import Feed, judge, subscribed
+from tests.sim.test_takeover import Client, Row
 
 
 def parted(

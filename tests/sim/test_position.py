@@ -14,7 +14,7 @@ from broker.cluster.strategy.directory import Listings
 from broker.wire import Publish
 from tests.sim.disk import Disk
 from tests.sim.schedule import run_seed
-from tests.sim.test_moving import Client, Row
+from tests.sim.test_takeover import Client, Row
 
 RATE = 0.01
 """s between two messages."""

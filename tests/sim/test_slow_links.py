@@ -11,7 +11,7 @@ from broker.cluster.sessions.handover import COMPLETE_TIME
 from broker.wire import Property, Publish
 from tests.sim.clients import SimClient
 from tests.sim.test_federation import Event, Scene, kill, part, start
-from tests.sim.test_moving import Row
+from tests.sim.test_takeover import Row
 
 MBIT = 125_000.0
 """bytes/s"""

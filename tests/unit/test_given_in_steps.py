@@ -21,7 +21,7 @@ from broker.cluster.sessions.session_parts import WHERE
 from broker.core.session_owner import digest
 from broker.wire import Property
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, ping
-from tests.unit.test_listings import known
+from tests.unit.test_directory import known
 
 FILTERS = [f"t/{number}" for number in range(12)]
 EXPIRY = {Property.SESSION_EXPIRY_INTERVAL: 1000}

@@ -1,352 +1,926 @@
-"""The journal as bytes: whatever is cut off or damaged, what stands before it counts
-(docs/decisions/0021)."""
+"""A broker that is killed and starts again: what it has promised is there (docs/decisions/0021)."""
 
 from __future__ import annotations
 
-import io
+import asyncio
+import random
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from broker.persistence.records import (
-    HEADER_SIZE,
-    BeganRecord,
-    Cut,
-    JournalError,
-    LoggedRecord,
-    MessageRecord,
-    OutgoingRecord,
-    RetainedRecord,
-    RunRecord,
-    SessionRecord,
-    SubscribedRecord,
-    decode_header,
-    decode_number,
-    decode_pumped,
-    decode_sent_run,
-    decode_whole,
-    encode_end,
-    encode_frame,
-    encode_header,
-    encode_incoming,
-    encode_pumped,
-    encode_seen,
-    encode_sent_run,
-    encode_settled,
-    encode_unsubscribed,
-    encode_whole,
-    read_frames,
-    read_records,
+from broker.auth.acl_file import parse_rules
+from broker.auth.authorization import Access
+from broker.base import limits
+from broker.cluster.drain import Drain, DrainOptions
+from broker.compat.api import Face
+from broker.core.durable_session import KeptSession
+from broker.core.session import Session
+from broker.persistence import journal, snapshot
+from broker.persistence.output_gate import Withheld
+from broker.wire import (
+    Connack,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Property,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Will,
+    encode_packet,
 )
-from broker.persistence.recovery import Image, decode_will, encode_will
-from broker.wire import Property, Will
+from tests.unit.journal_harness import Durable, Files, picture
+from tests.unit.node_harness import FakeClient, World, connect_packet
 
-ID = b"abcdefgh"
-U16, U32, U48, U64 = (st.integers(0, (1 << bits) - 1) for bits in (16, 32, 48, 64))
-QOS = st.integers(0, 2)
-TEXT = st.binary(max_size=40)
+FOREVER: dict[int, Any] = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
 
 
-def body_of(record: bytes, kind: int) -> bytes:
-    """The body of one encoded record."""
-    found = list(read_records(record))
-    assert [k for k, _ in found] == [kind]
-    return found[0][1]
+def keeper(world: Durable, name: str = "k", version: int = 5, **options: Any) -> FakeClient:
+    """A client that wants its session kept, and goes on with the one that it has."""
+    if version == 5:
+        options["properties"] = FOREVER | options.get("properties", {})
+    return world.connect(name, version, clean=False, **options)
 
 
-@given(U64, QOS, st.booleans(), U64, TEXT, TEXT, TEXT)
-def test_a_message(
-    number: int,
-    qos: int,
-    retain: bool,
-    expires: int,
-    topic: bytes,
-    properties: bytes,
-    payload: bytes,
-) -> None:
-    record = MessageRecord(number, qos, retain, expires, topic, properties, payload)
-    assert MessageRecord.decode(body_of(record.encode(), 1)) == record
+# ---------------------------------------------------------------- what comes back
 
 
-@given(
-    U32,
-    QOS,
-    TEXT,
-    TEXT,
-    st.binary(min_size=1, max_size=5),
-    st.binary(min_size=1, max_size=5),
-    st.integers(1, 9),
-)
-def test_a_run(
-    number: int, qos: int, topic: bytes, properties: bytes, head: bytes, payload: bytes, count: int
-) -> None:
-    run = RunRecord(
-        number, qos, len(head + payload), len(head), topic, properties, (head + payload) * count
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_session_comes_back(version: int) -> None:
+    world = Durable()
+    client = keeper(world, version=version)
+    assert client.connack.session_present is False
+    client.subscribe("a/+", qos=2)
+    client.vanish()
+    world.connect("p").publish("a/1", b"away", 1)
+    again = world.again(5)
+    back = keeper(again, version=version)
+    assert back.connack.session_present is True
+    assert back.payloads() == [b"away"]
+    back.send(Puback(1))
+    publisher = again.connect("p")
+    publisher.publish("a/2", b"live", 2)
+    assert back.payloads() == [b"live"]
+
+
+def test_a_clean_session_does_not() -> None:
+    world = Durable()
+    world.connect("c", 4).subscribe("a", qos=1)
+    again = world.again()
+    assert not again.node.sessions
+    assert type(world.session("c")) is Session
+    assert again.connect("c", 4, clean=False).connack.session_present is False
+
+
+def test_a_session_that_its_client_ended_does_not() -> None:
+    world = Durable()
+    keeper(world).subscribe("a", qos=1)
+    assert isinstance(world.session("k"), KeptSession)
+    world.connect("k", 5)
+    assert type(world.session("k")) is Session
+    assert not world.again().node.sessions
+
+
+def test_what_is_in_flight_is_repeated_with_its_identifier() -> None:
+    world = Durable()
+    client = keeper(world, "k", 4)
+    client.subscribe("a", qos=2)
+    publisher = world.connect("p", 4)
+    for number, qos in ((1, 1), (2, 2), (3, 2)):
+        publisher.publish("a", b"%d" % number, qos, number)
+    client.take()
+    client.send(Pubrec(3))
+    again = world.again()
+    back = keeper(again, "k", 4)
+    packets = back.take()
+    assert packets == [
+        Publish("a", b"1", 1, dup=True, packet_id=1),
+        Publish("a", b"2", 2, dup=True, packet_id=2),
+        Pubrel(3),
+    ]
+    back.send(Puback(1), Pubrec(2), Pubcomp(3))
+    back.send(Pubcomp(2))
+    assert keeper(again.again(), "k", 4).take() == []
+
+
+def test_a_qos_2_message_is_taken_once() -> None:
+    """The publisher repeats it because it has not heard of our PUBREC."""
+    world = Durable()
+    listener = keeper(world, "l")
+    listener.subscribe("a", qos=2)
+    listener.vanish()
+    keeper(world, "p").publish("a", b"once", 2, 9)
+    again = world.again()
+    publisher = keeper(again, "p")
+    publisher.publish("a", b"once", 2, 9, dup=True)
+    assert publisher.take() == [Pubrec(9)]
+    publisher.send(Pubrel(9))
+    assert publisher.take() == [Pubcomp(9)]
+    assert keeper(again, "l").payloads() == [b"once"]
+    third = again.again()
+    publisher = keeper(third, "p")
+    publisher.publish("a", b"another", 2, 9)
+    assert b"another" in keeper(third, "l").payloads()
+
+
+def test_retained_messages_come_back_and_deleted_ones_do_not() -> None:
+    world = Durable()
+    client = world.connect("p")
+    client.publish("r/1", b"one", 1, 1, retain=True)
+    client.publish("r/2", b"two", 0, retain=True)
+    client.publish("r/1", b"three", 0, retain=True)
+    client.publish("r/2", b"", 0, retain=True)
+    client.publish(
+        "r/3", b"short", 0, retain=True, properties={Property.MESSAGE_EXPIRY_INTERVAL: 60}
     )
-    found = RunRecord.decode(body_of(run.encode(), 2))
-    assert found == run
-    assert found.messages == count
-    for index in range(count):
-        assert found.message(number + index) == MessageRecord(
-            number + index, qos, False, 0, topic, properties, payload
+    before = picture(world)
+    again = world.again(10)
+    assert {k: v[:3] for k, v in picture(again)["retained"].items()} == {
+        k: v[:3] for k, v in before["retained"].items()
+    }
+    listener = again.connect("l")
+    listener.subscribe("r/#")
+    found = {p.topic: (p.payload, p.properties) for p in listener.take_publishes()}
+    assert found == {
+        "r/1": (b"three", None),
+        "r/3": (b"short", {Property.MESSAGE_EXPIRY_INTERVAL: 50}),
+    }
+    late = again.again(51)
+    listener = late.connect("l")
+    listener.subscribe("r/#")
+    assert listener.payloads() == [b"three"]
+
+
+def test_time_passes_while_the_broker_is_down() -> None:
+    world = Durable()
+    listener = world.connect("w")
+    listener.subscribe("will", qos=1)
+    keeper(world, "w2").subscribe("will", qos=1)
+    will = Will("will", b"gone", 1, False, {Property.WILL_DELAY_INTERVAL: 30})
+    world.connect("k", properties={Property.SESSION_EXPIRY_INTERVAL: 100}, will=will)
+    once = world.again(10)
+    once.advance(5)
+    assert set(once.node.sessions) == {"w2", "k"}
+    twice = once.again(10)
+    assert keeper(twice.again(0, twice.files), "w2").payloads() == []
+    twice.advance(6)
+    # It may have been killed a moment before it was back.
+    assert keeper(twice, "w2").payloads() == []
+    twice.advance(10)
+    assert keeper(twice, "w2").payloads() == [b"gone"]
+    late = twice.again(80)
+    late.advance(1)
+    assert set(late.node.sessions) == {"w2"}
+    assert late.counters.sessions_expired == 1
+
+
+def test_clients_of_an_idle_broker_were_connected_until_it_was_killed() -> None:
+    """It says that it lives, though nobody else has anything to say."""
+    world = Durable()
+    keeper(world, "l").subscribe("will", qos=1)
+    will = Will("will", b"gone", 1, False, {Property.WILL_DELAY_INTERVAL: 5})
+    client = world.connect("k", properties={Property.SESSION_EXPIRY_INTERVAL: 60}, will=will)
+    client.subscribe("a", qos=1)
+    for _ in range(20):
+        world.advance(30)
+        client.send(Pingreq())
+    frames = world.counters.journal_frames
+    again = world.again(1, copy_of(world.files))
+    again.advance(0.5)
+    assert "k" in again.node.sessions
+    assert keeper(again, "l").payloads() == []
+    again.advance(5)
+    assert keeper(again, "l").payloads() == [b"gone"]
+    late = world.again(2 * limits.JOURNAL_BEAT + 61, copy_of(world.files))
+    late.advance(0.1)
+    assert set(late.node.sessions) == {"l"}
+    assert 60 <= frames < 80
+    quiet = Durable()
+    quiet.connect("clean")
+    quiet.advance(600)
+    assert quiet.counters.journal_frames == 0  # for sessions that nobody keeps it does not matter
+
+
+def test_a_will_of_a_connection_that_died_with_the_broker_is_sent_once() -> None:
+    world = Durable()
+    keeper(world, "l").subscribe("will", qos=1)
+    keeper(world, "k", will=Will("will", b"gone", 1, False, None))
+    again = world.again(1)
+    again.advance(0.1)
+    third = again.again(1)
+    third.advance(0.1)
+    assert keeper(third, "l").payloads() == [b"gone"]
+
+
+@pytest.mark.parametrize("days", [1, -1, 18_000])
+def test_a_clock_that_is_set_is_not_time_that_passes(days: int) -> None:
+    """As on a machine without a clock of its own, when it has heard what the time is."""
+    world = Durable()
+    options = {Property.SESSION_EXPIRY_INTERVAL: 3600}
+    world.node.set_wall(1.7e9 - days * 86_400, world.now)
+    client = keeper(world, properties=options)
+    client.subscribe("a", qos=1)
+    client.vanish()
+    publisher = world.connect("p")
+    publisher.publish("a", b"waits", 1, 1, properties={Property.MESSAGE_EXPIRY_INTERVAL: 3600})
+    publisher.publish(
+        "r", b"kept", 0, retain=True, properties={Property.MESSAGE_EXPIRY_INTERVAL: 3600}
+    )
+    world.advance(5)
+    world.node.set_wall(1.7e9 + world.now - 1000, world.now)
+    world.advance(60)
+    again = world.again(1, copy_of(world.files))
+    again.advance(1)
+    assert keeper(again, properties=options).payloads() == [b"waits"]
+    assert len(again.node.retained) == 1
+    late = world.again(3600, copy_of(world.files))
+    late.advance(1)
+    assert not late.node.sessions
+    assert len(late.node.retained) == 0
+
+
+def test_a_clock_that_is_set_while_there_is_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has said already is said again."""
+    monkeypatch.setattr(snapshot, "STEP_ITEMS", 1)
+    world = Durable()
+    for number in range(9):
+        client = keeper(world, f"k{number}", properties={Property.SESSION_EXPIRY_INTERVAL: 3600})
+        client.vanish()
+    for ahead in (86_400, 2 * 86_400):
+        world.node.set_wall(1.7e9 + ahead + world.now - 1000, world.now)
+        world.advance(0.03)
+        assert world.durability.busy
+    world.advance(60)
+    assert not world.durability.busy
+    again = Durable(files=copy_of(world.files), at=world.now + 2 * 86_400)
+    assert len(again.node.sessions) == 9
+    assert world.counters.checkpoints == 2
+    # The clock is set, as any clock is now and then.
+    world.node.set_wall(1.7e9 + ahead + world.now - 1000 + 0.1, world.now)
+    world.advance(60)
+    assert world.counters.checkpoints == 2
+
+
+# ----------------------------------------------------- whatever happens, restored is what was there
+
+WORDS = ["a", "b", "a/b", "c/d/e"]
+FILTERS = ["a", "b", "a/+", "#", "c/#", "$share/g/a", "$share/h/#"]
+
+
+class Chaos:
+    """Clients that do anything."""
+
+    def __init__(self, world: Durable, rng: random.Random) -> None:
+        self.world, self.rng = world, rng
+        self.clients: dict[str, FakeClient] = {}
+        self.packet_id = 0
+
+    def step(self) -> None:
+        rng = self.rng
+        name = rng.choice("uvwxyz")
+        client = self.clients.get(name)
+        if client is None or client.closed:
+            self.connect(name)
+            return
+        what = rng.randrange(14)
+        if what == 0:
+            client.vanish()
+        elif what == 1:
+            client.disconnect()
+        elif what == 2:
+            self.connect(name)
+        elif what == 3:
+            options = (
+                {"no_local": rng.random() < 0.3, "retain_as_published": rng.random() < 0.3}
+                if client.version == 5
+                else {}
+            )
+            topic_filter = rng.choice(FILTERS)
+            if topic_filter.startswith("$share"):
+                options = {}
+            properties = None
+            if client.version == 5 and rng.random() < 0.3:
+                properties = {Property.SUBSCRIPTION_IDENTIFIER: [rng.randrange(1, 300)]}
+            client.subscribe(topic_filter, qos=rng.randrange(3), properties=properties, **options)
+        elif what == 4:
+            client.unsubscribe(rng.choice(FILTERS))
+        elif what < 8:
+            self.publish(client)
+        else:
+            self.acknowledge(client)
+
+    def connect(self, name: str) -> None:
+        rng = self.rng
+        version = rng.choice([4, 5, 5])
+        properties = None
+        if version == 5:
+            properties = {
+                Property.SESSION_EXPIRY_INTERVAL: rng.choice([0, 500, 0xFFFFFFFF]),
+                Property.RECEIVE_MAXIMUM: rng.choice([1, 3, 100]),
+            }
+            if rng.random() < 0.1:
+                properties[Property.MAXIMUM_PACKET_SIZE] = 30
+        will = Will("a", b"will", 1, False, None) if rng.random() < 0.2 else None
+        old = self.clients.get(name)
+        if old is not None and not old.closed and rng.random() < 0.5:
+            old.vanish()
+        self.clients[name] = self.world.connect(
+            name, version, clean=rng.random() < 0.15, properties=properties, will=will
         )
 
+    def publish(self, client: FakeClient) -> None:
+        rng = self.rng
+        qos, count = rng.randrange(3), rng.choice([1, 1, 2, 9])
+        topic = rng.choice(WORDS)
+        retain = count == 1 and rng.random() < 0.3
+        payload = b"%05d" % rng.randrange(99999) if not retain or rng.random() < 0.7 else b""
+        if rng.random() < 0.1:
+            payload *= 10
+        properties: dict[int, Any] | None = None
+        if client.version == 5 and rng.random() < 0.2:
+            properties = rng.choice(
+                [{Property.USER_PROPERTY: [("k", "v")]}, {Property.MESSAGE_EXPIRY_INTERVAL: 100}]
+            )
+        packets = []
+        for _ in range(count):
+            self.packet_id = self.packet_id % 65535 + 1
+            packets.append(
+                Publish(
+                    topic,
+                    payload,
+                    qos,
+                    retain,
+                    packet_id=self.packet_id if qos else None,
+                    properties=properties,
+                )
+            )
+        client.send(*packets)
 
-@given(
-    U32,
-    st.integers(0, 15),
-    st.integers(3, 5),
-    st.floats(0),
-    st.tuples(U64, U64),
-    st.tuples(TEXT, TEXT, TEXT),
-    st.none() | TEXT,
-    st.none() | TEXT,
-    st.tuples(U64, U64),
-)
-def test_a_session(
-    n: int,
-    flags: int,
-    version: int,
-    expiry: float,
-    times: tuple[int, int],
-    texts: tuple[bytes, bytes, bytes],
-    at: bytes | None,
-    owner: bytes | None,
-    ages: tuple[int, int],
-) -> None:
-    record = SessionRecord(n, flags, version, expiry, *times, *texts, at, owner, ages)
-    assert SessionRecord.decode(body_of(record.encode(), 3)) == record
-
-
-@given(U32, st.integers(0, 15), U32, TEXT, U16, U64, QOS, st.booleans(), TEXT, TEXT)
-def test_what_a_session_has(
-    n: int,
-    options: int,
-    ident: int,
-    topic_filter: bytes,
-    packet_id: int,
-    number: int,
-    qos: int,
-    retain: bool,
-    ids: bytes,
-    shared: bytes,
-) -> None:
-    subscribed = SubscribedRecord(n, options, ident, topic_filter)
-    assert SubscribedRecord.decode(body_of(subscribed.encode(), 5)) == subscribed
-    outgoing = OutgoingRecord(n, packet_id, number, qos, retain, ids, shared)
-    assert OutgoingRecord.decode(body_of(outgoing.encode(), 8 if packet_id else 7)) == outgoing
-    began = BeganRecord(n, float(packet_id), -float(number), (b"k" * 16,) * qos)
-    assert BeganRecord.decode(body_of(began.encode(), 19)) == began
-    assert decode_number(body_of(encode_end(n), 4)) == (n, b"")
-    assert decode_number(body_of(encode_unsubscribed(n, topic_filter), 6)) == (n, topic_filter)
-    assert decode_number(body_of(encode_settled(n, ids), 11)) == (n, ids)
-    assert decode_number(body_of(encode_incoming(n, ids), 12)) == (n, ids)
-    assert decode_sent_run(body_of(encode_sent_run(n, packet_id, 3, number, qos), 9)) == (
-        n,
-        packet_id,
-        3,
-        number,
-        qos,
-    )
-    assert decode_pumped(body_of(encode_pumped(n, packet_id, 3, number), 10)) == (
-        n,
-        packet_id,
-        3,
-        number,
-    )
+    def acknowledge(self, client: FakeClient) -> None:
+        answers: list[Any] = []
+        left = self.rng.choice([0, 1, 5, 50])
+        for packet in client.take():
+            if not left:
+                break
+            left -= 1
+            if isinstance(packet, Publish) and packet.qos == 1:
+                answers.append(Puback(packet.packet_id or 0))
+            elif isinstance(packet, Publish) and packet.qos == 2:
+                answers.append(Pubrec(packet.packet_id or 0))
+            elif isinstance(packet, Pubrec):
+                answers.append(Pubrel(packet.packet_id))
+            elif isinstance(packet, Pubrel):
+                answers.append(Pubcomp(packet.packet_id))
+        if answers and not client.closed:
+            client.send(*answers)
 
 
-@given(U64, U48, U64, U48, QOS, st.binary(min_size=16, max_size=16), TEXT, TEXT, TEXT)
-def test_the_rest(
-    time: int,
-    death: int,
-    expires: int,
-    sequence: int,
-    qos: int,
-    key: bytes,
-    topic: bytes,
-    p: bytes,
-    load: bytes,
-) -> None:
-    retained = RetainedRecord(time, death, expires, sequence, qos, key, topic, p, load)
-    assert RetainedRecord.decode(body_of(retained.encode(), 13)) == retained
-    assert RetainedRecord.topic_of(body_of(retained.encode(), 13)) == topic
-    logged = LoggedRecord(key, sequence, 7, 9, time, load)
-    assert LoggedRecord.decode(body_of(logged.encode(), 14)) == logged
-    assert body_of(encode_seen(load), 15) == load
-    assert decode_whole(body_of(encode_whole(sequence, time), 16)) == (sequence, time)
+@pytest.mark.parametrize("seed", range(12))
+def test_restored_is_what_was_there(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Often with a checkpoint under way, which must change nothing."""
+    rng = random.Random(seed)
+    if seed % 2:
+        monkeypatch.setattr(journal, "SMALLEST", 2000)
+        monkeypatch.setattr(snapshot, "STEP_ITEMS", 3)
+    world = Durable(sync=seed % 4 == 0)
+    chaos = Chaos(world, rng)
+    for number in range(120):
+        chaos.step()
+        if rng.random() < 0.1:
+            world.advance(rng.choice([0.005, 0.02, 0.5]))
+        if number % 15 == 14:
+            before = picture(world)
+            again = Durable(sync=world.sync, files=copy_of(world.files), at=world.now)
+            assert picture(again) == before
+            if rng.random() < 0.3:  # go on with the new one
+                world = again
+                chaos = Chaos(world, rng)
+    assert not seed % 2 or world.counters.checkpoints or world.counters.journal_bytes < 2000
 
 
-@pytest.mark.parametrize(
-    "will",
-    [
-        None,
-        Will("a/b", b"\0payload", 1, True, None),
-        Will(
-            "a",
-            b"",
-            2,
-            False,
-            {Property.WILL_DELAY_INTERVAL: 5, Property.USER_PROPERTY: [("a", "b"), ("a", "c")]},
-        ),
-    ],
-)
-def test_a_will(will: Will | None) -> None:
-    assert decode_will(encode_will(will)) == will
+@pytest.mark.parametrize("seed", range(6))
+def test_so_it_is_after_a_disk_has_failed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And recovered, again and again, also while it recovers."""
+    rng = random.Random(1000 + seed)
+    monkeypatch.setattr(journal, "SMALLEST", 2000)
+    monkeypatch.setattr(snapshot, "STEP_ITEMS", 3)
+    world = Durable()
+    chaos = Chaos(world, rng)
+    for number in range(150):
+        chaos.step()
+        what = rng.random()
+        if what < 0.1:
+            world.advance(rng.choice([0.005, 0.02, 0.5]))
+        elif what < 0.2:
+            world.files.broken = rng.choice(["No space left on device", "", ""])
+        if number % 15 == 14:
+            world.files.broken = ""
+            for _ in range(40):
+                world.advance(0.5)
+                if world.durability.state == journal.OK and not world.durability.busy:
+                    break
+            assert world.durability.state == journal.OK
+            assert picture(Durable(files=copy_of(world.files), at=world.now)) == picture(world)
 
 
-# ---------------------------------------------------------------- files
+def copy_of(files: Files) -> Files:
+    found = Files()
+    found.generations = {
+        generation: bytearray(data) for generation, data in files.generations.items()
+    }
+    return found
 
 
-def file_of(*frames: bytes) -> bytes:
-    return encode_header(ID, 1) + b"".join(frames)
+# ---------------------------------------------------------------- who waits for the disk
 
 
-def frames_in(data: bytes) -> tuple[list[tuple[int, bytes]], Cut | None]:
-    """What counts of a file, and where it ends before its end."""
-    stream = io.BytesIO(data)
-    if not decode_header(stream.read(HEADER_SIZE), ID, 1):
-        return [], Cut(0, "header")
-    found: list[tuple[int, bytes]] = []
-    for frame in read_frames(stream, HEADER_SIZE):
-        if isinstance(frame, Cut):
-            return found, frame
-        found.append(frame)
-    return found, None
+def lazy(**options: Any) -> Durable:
+    world = Durable(**options)
+    listener = keeper(world, "l")
+    listener.subscribe("a/#", qos=2)
+    listener.vanish()
+    world.files.lazy = True
+    return world
 
 
-FRAMES = [
-    encode_frame([encode_end(n), encode_unsubscribed(n, b"x" * (3 * n))], 1000 + n)
-    for n in range(6)
-]
-STARTS = [HEADER_SIZE + sum(map(len, FRAMES[:n])) for n in range(7)]
+@pytest.mark.parametrize("version", [4, 5])
+def test_acknowledgements_wait_in_their_order(version: int) -> None:
+    world = lazy()
+    publisher = world.connect("p", version)
+    for number in range(1, 4):
+        publisher.publish("a/1", b"x", 1, number)
+    publisher.publish("nobody", b"x", 1, 4)
+    publisher.publish("a/2", b"x", 2, 5)
+    assert publisher.take() == []
+    world.tell()
+    assert publisher.take() == [Puback(1), Puback(2), Puback(3), Puback(4), Pubrec(5)]
+    publisher.publish("nobody", b"x", 1, 6)
+    assert publisher.take() == [Puback(6)]  # nothing of it is kept
 
 
-def test_cut_at_every_byte() -> None:
-    whole = file_of(*FRAMES)
-    everything = frames_in(whole)[0]
-    assert len(everything) == len(FRAMES)
-    for size in range(len(whole) + 1):
-        found, cut = frames_in(whole[:size])
-        count = sum(start <= size for start in STARTS[1:])
-        assert found == everything[:count]
-        if size < HEADER_SIZE:
-            assert cut == Cut(0, "header")
-        else:
-            assert cut == (None if size in STARTS else Cut(STARTS[count], "is cut off"))
+def test_each_frame_frees_what_waits_for_it() -> None:
+    world = lazy()
+    publisher = world.connect("p")
+    publisher.publish("a/1", b"x", 1, 1)
+    first, world.files.untold = world.files.untold, []
+    publisher.publish("a/1", b"x", 1, 2)
+    second, world.files.untold = world.files.untold, first
+    world.tell()
+    assert publisher.take() == [Puback(1)]
+    world.files.untold = second
+    world.tell()
+    assert publisher.take() == [Puback(2)]
+    assert publisher.conn.gate == 0
 
 
-def test_damaged_at_every_byte() -> None:
-    whole = file_of(*FRAMES)
-    everything = frames_in(whole)[0]
-    for at in range(len(whole)):
-        bent = bytearray(whole)
-        bent[at] ^= 0x41
-        if at < 16:
-            with pytest.raises(JournalError, match="is not a journal of mqttree"):
-                frames_in(bytes(bent))
-            continue
-        found, cut = frames_in(bytes(bent))
-        hit = 0 if at < HEADER_SIZE else sum(start <= at for start in STARTS[1:])
-        assert found == everything[:hit]
-        assert cut is not None
-
-
-@settings(max_examples=200)
-@given(st.binary(max_size=200), st.integers(0, 2000))
-def test_garbage_behind_frames(garbage: bytes, cut: int) -> None:
-    """Also what a file system leaves behind: zeros, or something else."""
-    data = file_of(*FRAMES)[: HEADER_SIZE + cut]
-    found, _ = frames_in(data + garbage)
-    assert found[: len(frames_in(data)[0])] == frames_in(data)[0]
-    assert frames_in(file_of(*FRAMES) + b"\0" * len(garbage))[0] == frames_in(file_of(*FRAMES))[0]
-
-
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (b"SQLite format 3\0" + b"\0" * 100, "is not a journal of mqttree"),
-        (
-            encode_header(b"another!", 1),
-            f"is of broker {b'another!'.hex()}, and this one is {ID.hex()}",
-        ),
-        (encode_header(ID, 2), "is generation 2: it was renamed"),
-    ],
-)
-def test_a_file_that_is_not_ours(data: bytes, why: str) -> None:
-    with pytest.raises(JournalError, match=why):
-        decode_header(data, ID, 1)
-
-
-def test_a_file_of_a_newer_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.persistence.records.VERSION", 4)
-    data = encode_header(ID, 1)
-    monkeypatch.undo()
-    with pytest.raises(
-        JournalError,
-        match="has version 4, and this release reads up to 3: it was written by a newer one",
-    ):
-        decode_header(data, ID, 1)
-
-
-def test_a_file_of_an_older_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.persistence.records.VERSION", 1)
-    data = encode_header(ID, 1)
-    monkeypatch.undo()
-    assert decode_header(data, ID, 1) is True
-    body = bytes.fromhex(
-        "000000010c0440590000000000000000000000000007000000000000000900020000000161627577696c6c"
-    )
-    assert SessionRecord.decode(body) == SessionRecord(
-        1, 12, 4, 100.0, 7, 9, b"ab", b"u", b"will", None
-    )
-
-
-@pytest.mark.parametrize("data", [b"", b"mqttree jou", encode_header(ID, 1)[:-1]])
-def test_a_file_that_was_just_begun(data: bytes) -> None:
-    assert decode_header(data, ID, 1) is False
-
-
-@pytest.mark.parametrize("frame", [b"\1", b"\1\0\0\0\5abc", b"\1\xff\xff\xff\xff"])
-def test_records_that_do_not_add_up(frame: bytes) -> None:
-    with pytest.raises(JournalError):
-        list(read_records(frame))
-    image = Image()
-    with pytest.raises(JournalError):
-        image.take(1, frame)
-
-
-def test_an_unknown_record_is_not_passed_over() -> None:
-    with pytest.raises(JournalError, match="of the kind 99"):
-        Image().take(1, b"\x63\0\0\0\0")
-
-
-@settings(max_examples=300)
-@given(st.lists(st.tuples(st.integers(1, 16), st.binary(max_size=60)), max_size=8))
-def test_any_bodies_are_survived(records: list[tuple[int, bytes]]) -> None:
-    """A checksum keeps the disk's faults out; a fault of ours must not keep a broker from
-    starting."""
-    frame = b"".join(bytes((kind,)) + len(body).to_bytes(4, "big") + body for kind, body in records)
-    Image().take(5, frame)
-
-
-def test_the_order_of_records_decides() -> None:
-    image = Image()
-    head = SessionRecord(1, 1, 4, 60.0, 5, 0, b"c", b"", b"")
-    message = MessageRecord(7, 1, False, 0, b"t", b"", b"p")
-    records = [
-        encode_end(9),
-        OutgoingRecord(1, 0, 7, 1, False, b"", b"").encode(),  # of a session that is not known yet
-        head.encode(),
-        message.encode(),
-        OutgoingRecord(1, 0, 7, 1, False, b"", b"").encode(),
-        OutgoingRecord(1, 0, 8, 1, False, b"", b"").encode(),
-        encode_pumped(1, 4, 1, 8),  # the first had expired
+def test_a_run_waits_too() -> None:
+    world = lazy()
+    publisher = world.connect("p")
+    publisher.send(*(Publish("a/1", b"x", 2, packet_id=number) for number in range(1, 21)))
+    publisher.send(*(Publish("a/1", b"x", 1, packet_id=number) for number in range(21, 41)))
+    assert publisher.take() == []
+    world.tell()
+    assert publisher.take() == [
+        *(Pubrec(n) for n in range(1, 21)),
+        *(Puback(n) for n in range(21, 41)),
     ]
-    image.take(1, b"".join(records))
-    assert image.sessions[1].inflight == {4: (8, 1, False, b"", b"")}
-    assert not image.sessions[1].queue
-    image.take(2, head.encode())
-    assert not image.sessions[1].inflight  # said anew
-    assert image.alive == 2
+    assert len(world.again(0).session("l").queue) == 40
+
+
+def test_what_a_client_wants_kept_is_answered_when_it_is() -> None:
+    world = Durable()
+    world.files.lazy = True
+    client = world.open()
+    client.send(b"\x10\x13\x00\x04MQTT\x05\x00\x00\x00\x05\x11\xff\xff\xff\xff\x00\x01k")
+    assert client.take() == []
+    world.tell()
+    assert isinstance(client.take()[0], Connack)
+    client.send(b"\x82\x07\x00\x01\x00\x00\x01a\x01")
+    assert client.take() == []
+    world.tell()
+    assert client.take() == [Suback(1, [1])]
+    other = world.connect("clean")
+    assert other.subscribe("a", qos=1) == [1]
+
+
+def test_receivers_wait_at_qos_2_alone() -> None:
+    """The identifier of a message must not be another one after a restart."""
+    world = Durable()
+    kept, clean = keeper(world), world.connect("clean")
+    kept.subscribe("a", qos=2)
+    clean.subscribe("a", qos=2)
+    publisher = world.connect("p")
+    world.files.lazy = True
+    publisher.publish("a", b"1", 1, 1)
+    assert kept.payloads() == clean.payloads() == [b"1"]
+    publisher.publish("a", b"2", 2, 2)
+    assert clean.payloads() == [b"2"]
+    assert kept.take() == []
+    world.tell()
+    assert kept.payloads() == [b"2"]
+    kept.send(Pubrec(2))
+    assert kept.take() == []
+    world.tell()
+    assert kept.take() == [Pubrel(2)]
+    kept.send(Pubcomp(2))
+    assert kept.conn.gate == 0
+
+
+def test_a_connection_that_closes_still_gets_what_waits() -> None:
+    world = lazy()
+    publisher = world.connect("p")
+    publisher.publish("a/1", b"x", 1, 1)
+    publisher.disconnect()
+    assert not publisher.transport.closing
+    world.tell()
+    assert publisher.take() == [Puback(1)]
+    assert publisher.transport.closing
+
+
+def test_a_connection_that_is_gone_is_forgotten() -> None:
+    world = lazy()
+    publisher = world.connect("p")
+    publisher.publish("a/1", b"x", 1, 1)
+    publisher.vanish()
+    world.tell()
+    assert publisher.take() == []
+    assert not world.durability.holds(publisher.conn)
+    assert len(world.session("l").queue) == 1
+
+
+def test_the_last_words_of_a_connection_go_out_behind_what_waits() -> None:
+    """Also when the disk answers in the turn in which they were said."""
+    world = lazy()
+    publisher = world.connect("p")
+    publisher.publish("a/1", b"x", 1, 1)
+    publisher.conn.receive(encode_packet(Publish("a/1", b"x", 1, packet_id=2), 5), world.now)
+    publisher.owner.shut(0x8B)
+    untold, world.files.untold = world.files.untold, []
+    for effect, error in untold:
+        world.node.answer(effect, error, world.now)
+    assert not publisher.transport.closing
+    Durable.settle(world)
+    world.tell()
+    assert publisher.take() == [Puback(1), Puback(2), Disconnect(0x8B)]
+    assert publisher.transport.closing
+
+
+def test_a_transport_that_has_room_again_is_not_closed_on_the_last_words() -> None:
+    world = World()
+    client = world.connect("c")
+    client.subscribe("a")
+    client.transport.capacity = 100
+    for _ in range(2):
+        world.connect("p").publish("a", bytes(200))
+    client.take()
+    client.owner.shut(0x8B)
+    client.conn.writable(world.now)
+    assert not client.transport.closing
+    assert len(client.take_publishes()) == 1
+    client.conn.writable(world.now)
+    world.settle()
+    assert client.take() == [Disconnect(0x8B)]
+    assert client.transport.closing
+
+
+@pytest.mark.parametrize("reads", [1, 2])
+def test_nothing_overtakes_the_first_word_of_a_broker(reads: int) -> None:
+    """MQTT-3.2.0-1: CONNACK waits, though the session is not kept, for what came with CONNECT."""
+    world = lazy()
+    client = world.open(4)
+    first = encode_packet(connect_packet("c", 4), 4) + encode_packet(
+        Publish("a/1", b"x", 1, packet_id=1), 4
+    )
+    ping = encode_packet(Pingreq(), 4)
+    client.chunks([first + ping] if reads == 1 else [first, ping])
+    assert client.take() == []
+    world.tell()
+    assert client.take() == [Connack(False, 0), Puback(1), Pingresp()]
+    client.publish("a/1", b"x", 1, 2)
+    client.send(Pingreq())
+    assert client.take() == [Pingresp()]
+    world.tell()
+    assert client.take() == [Puback(2)]
+
+
+def test_a_client_that_gets_too_much_behind_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 1000)
+    world = lazy()
+    client = world.connect("c")
+    client.subscribe("q0")
+    client.publish("a/1", b"x", 1, 1)
+    publisher = world.connect("p")
+    publisher.publish("q0", b"x" * 2000)
+    assert not client.closed
+    publisher.publish("q0", b"x" * 2000)
+    assert client.closed
+    assert world.counters.slow_consumer_closed == 1
+    assert "too much behind them" in world.logged[-1]
+    world.tell()
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_what_waits_for_a_client_may_be_more_than_it_may_be_behind(
+    sync: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session's messages, retained ones: else they could never come, however fast the disk is."""
+    monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 1000)
+    world = Durable(sync=sync)
+    client = keeper(world)
+    client.subscribe("a/#", qos=1)
+    client.vanish()
+    publisher = world.connect("p")
+    for number in range(1, 21):
+        publisher.publish("a/1", b"x" * 200, 1, number)
+        publisher.publish(f"r/{number}", b"x" * 200, 1, number, retain=True)
+    world.files.lazy = True
+    back = world.open()
+    back.send(connect_packet("k", clean=False, properties=FOREVER))
+    publisher.publish("a/1", b"x", 1, 21)  # it comes behind that
+    assert back.take() == []
+    world.tell()
+    back.send(Subscribe(7, [SubscriptionRequest("r/#", 1)]))
+    publisher.publish("a/1", b"x", 1, 22)
+    world.tell()
+    assert sum(isinstance(packet, Publish) for packet in back.take()) == 20 + 1 + 20 + 1
+    assert not back.closed
+
+
+@pytest.mark.parametrize("sizes", [(10, 5000), (5000, 10)])
+def test_the_largest_piece_that_waits_is_free(
+    sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 1000)
+    conn = World().open().conn
+    withheld = Withheld()
+    for mark, size in enumerate([*sizes, 990], 1):
+        assert withheld.put(mark, conn, [bytes(size)])
+    assert not withheld.put(4, conn, [b"x"])
+    withheld.release(3)
+    assert conn not in withheld
+    for mark in (4, 5):  # none is free for ever
+        assert withheld.put(mark, conn, [bytes(700)])
+    assert not withheld.put(6, conn, [bytes(700)])
+    withheld.gone(conn)
+    assert len(withheld) == 0
+
+
+def bystander(world: Durable) -> FakeClient:
+    """A client that is read before something happens with which it has nothing to do."""
+    client = world.connect("bystander")
+    client.subscribe("q0")
+    world.files.lazy = True
+    client.send(Pingreq())
+    client.take()
+    return client
+
+
+def test_the_end_of_a_connection_holds_nobody_else() -> None:
+    world = Durable()
+    keeper(world, "l").subscribe("will", qos=1)
+    dying = world.connect("dying", will=Will("will", b"gone", 1, False, None))
+    client = bystander(world)
+    dying.vanish()
+    assert len(world.session("l").inflight) == 1
+    assert client.conn.gate == 0
+
+
+def test_a_stop_holds_nobody_else() -> None:
+    world = Durable(sync=True)
+    keeper(world, "l").subscribe("will", qos=1)
+    world.connect("dying", will=Will("will", b"gone", 1, False, None))
+    client = bystander(world)
+    world.node.stop(world.now)
+    world.settle()
+    assert len(world.session("l").queue) == 1
+    assert client.take() == [Disconnect(0x8B)]
+
+
+def test_new_rules_hold_nobody() -> None:
+    world = Durable()
+    for name in ("one", "two"):
+        keeper(world, name).subscribe("$share/g/a", qos=1)
+    for peer in world.peers:
+        peer.vanish()
+    world.connect("p").publish("a", b"x", 1, 1)
+    client = bystander(world)
+    waits = next(name for name in ("one", "two") if world.session(name).queue)
+    world.node.set_access(
+        Access(None, parse_rules("rules", f"client {waits}\ndeny all #\neveryone\nallow all #\n")),
+        world.now,
+    )
+    world.settle()
+    assert not world.session(waits).queue
+    assert sum(len(world.session(name).queue) for name in ("one", "two")) == 1
+    assert client.conn.gate == 0
+
+
+def test_what_a_plugin_publishes_holds_nobody() -> None:
+    world = Durable()
+    keeper(world, "l").subscribe("a", qos=1)
+    client = bystander(world)
+    driver = SimpleNamespace(time=lambda: world.now, wake=world.settle)
+    broker: Any = SimpleNamespace(node=world.node, driver=driver)
+    asyncio.run(Face.internal_message_broadcast(broker, "a", b"x", 1))
+    assert len(world.session("l").inflight) == 1
+    assert client.conn.gate == 0
+
+
+def test_publishers_are_not_read_while_the_disk_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "JOURNAL_BACKLOG_BYTES", 1000)
+    world = lazy()
+    publisher = world.connect("p")
+    publisher.publish("a/1", b"x" * 1500, 1, 1)
+    assert publisher.transport.reading
+    publisher.publish("a/1", b"x" * 1500, 1, 2)
+    assert not publisher.transport.reading
+    world.tell()
+    assert publisher.transport.reading
+    assert publisher.take() == [Puback(1), Puback(2)]
+
+
+# ---------------------------------------------------------------- a disk that fails
+
+
+def test_async_goes_on_and_says_once_that_nothing_is_kept() -> None:
+    world = Durable()
+    listener = keeper(world, "l")
+    listener.subscribe("a", qos=1)
+    listener.vanish()
+    world.files.broken = "No space left on device"
+    publisher = world.connect("p")
+    for number in range(1, 6):
+        publisher.publish("a", b"%d" % number, 1, number)
+    assert publisher.take() == [Puback(number) for number in range(1, 6)]
+    world.advance(10)
+    told = [line for line in world.logged if "journal" in line]
+    assert told == [
+        (
+            "the journal cannot be written (No space left on device): until it can, "
+            "what comes from now on dies with this broker"
+        )
+    ]
+    assert world.counters.journal_errors > 5
+    assert not world.again(0, copy_of(world.files)).session("l").queue
+    world.files.broken = ""
+    world.advance(3)
+    assert world.logged[-2:] == [
+        "the journal is written again, in generation 12",
+        "the journal is whole again",
+    ]
+    assert len(world.files.generations) == 1
+    before = picture(world)
+    again = world.again(0, copy_of(world.files))
+    assert picture(again) == before
+    assert keeper(again, "l").payloads() == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_sync_does_not_acknowledge_what_is_not_written() -> None:
+    world = Durable(sync=True)
+    listener = keeper(world, "l")
+    listener.subscribe("a", qos=1)
+    listener.vanish()
+    world.files.broken = "No space left on device"
+    publisher = world.connect("p")
+    for number in range(1, 6):
+        publisher.publish("a", b"%d" % number, 1, number)
+    publisher.publish("nobody", b"x", 1, 9)
+    world.advance(5)
+    assert publisher.take() == []
+    assert "QoS 1 and 2 messages are not acknowledged" in "".join(world.logged)
+    publisher.send(Pingreq())
+    assert publisher.take() == [Pingresp()]
+    other = world.connect("other")  # who needs no disk notices nothing
+    other.subscribe("b")
+    other.publish("b", b"x")
+    assert other.payloads() == [b"x"]
+    world.files.broken = ""
+    world.advance(3)
+    assert publisher.take() == [*(Puback(number) for number in range(1, 6)), Puback(9)]
+    again = world.again()
+    assert keeper(again, "l").payloads() == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_it_fails_again_while_it_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "STEP_ITEMS", 1)
+    world = Durable(sync=True)
+    for number in range(20):
+        keeper(world, f"l{number}").subscribe("a", qos=1)
+    world.files.broken = "Input/output error"
+    publisher = world.connect("p")
+    publisher.publish("a", b"x", 1, 1)
+    world.advance(1.5)
+    world.files.broken = ""
+    while world.durability.state != journal.RECOVERING:
+        world.advance(0.01)
+    world.advance(0.03)
+    world.files.broken = "Input/output error"
+    publisher.publish("a", b"y", 1, 2)
+    world.advance(5)
+    assert publisher.take() == []
+    world.files.broken = ""
+    world.advance(5)
+    assert publisher.take() == [Puback(1), Puback(2)]
+    assert (
+        picture(world.again(0, copy_of(world.files)))["sessions"].keys()
+        == picture(world)["sessions"].keys()
+    )
+
+
+def test_a_disk_that_does_not_keep_up_is_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "JOURNAL_BACKLOG_BYTES", 1000)
+    world = lazy()
+    for number in range(10):  # each publishes once and is held then
+        world.connect(f"p{number}").publish("a/1", b"x" * 900, 1, 1)
+    assert any("does not keep up" in line for line in world.logged)
+    world.files.lazy = False
+    world.tell()
+    world.advance(5)
+    assert len(world.again().session("l").queue) == 10
+
+
+# ---------------------------------------------------------------- cut off anywhere
+
+
+def test_a_journal_cut_at_any_byte_is_some_moment_that_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Durable()
+    client = keeper(world, "l")
+    client.subscribe("a/#", qos=2)
+    publisher = keeper(world, "p")
+    moments = []
+
+    def moment() -> None:
+        moments.append((len(world.files.generations[1]), picture(world)["sessions"]))
+
+    for number in range(1, 5):
+        publisher.publish("a/1", b"%d" % number, 2, number)
+        moment()
+        publisher.send(Pubrel(number))
+        moment()
+        client.send(Pubrec(number))
+        moment()
+    client.vanish()
+    moment()
+    data = bytes(world.files.generations[1])
+    for (start, before), (end, after) in pairwise(moments):
+        for cut in {start, start + 1, (start + end) // 2, end - 1}:
+            files = Files()
+            files.generations[1] = bytearray(data[:cut])
+            assert picture(Durable(files=files, at=world.now))["sessions"] == before
+        files = Files()
+        files.generations[1] = bytearray(data[:end])
+        assert picture(Durable(files=files, at=world.now))["sessions"] == after
+
+
+def test_checkpoints_keep_the_journal_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SMALLEST", 20_000)
+    world = Durable()
+    client = keeper(world, "l")
+    client.subscribe("a", qos=1)
+    world.connect("r").publish("r", b"kept", 0, retain=True)
+    publisher = world.connect("p")
+    for _ in range(40):
+        publisher.send(*(Publish("a", b"x" * 100, 1, packet_id=n) for n in range(1, 21)))
+        client.send(*(Puback(p.packet_id or 0) for p in client.take_publishes()))
+        publisher.take()
+        world.advance(0.1)
+    assert world.counters.checkpoints > 2
+    assert sum(map(len, world.files.generations.values())) < 50_000
+    assert world.counters.journal_bytes > 90_000
+    assert picture(world.again(0, copy_of(world.files))) == picture(world)
+
+
+def test_many_starts_end_in_one_file() -> None:
+    world = Durable()
+    keeper(world, "l").subscribe("a", qos=1)
+    for _ in range(12):
+        world = world.again(1)
+        world.advance(1)
+    assert len(world.files.generations) <= journal.FILES
+    assert "l" in world.again().node.sessions
+
+
+def test_a_drained_broker_keeps_what_its_journal_has() -> None:
+    world = Durable()
+    keeper(world, "l").subscribe("a", qos=1)
+    keeper(world, "gone", 4).vanish()
+    world.connect("clean")
+    done: list[bool] = []
+    Drain(
+        world.node,
+        DrainOptions(rate=1000.0, to="", within=30.0),
+        world.now,
+        lambda: done.append(True),
+    )
+    world.advance(31)
+    assert done
+    assert set(world.node.sessions) == {"l", "gone"}
+    assert "2 sessions in the journal" in world.logged[-1]
+    assert set(world.again().node.sessions) == {"l", "gone"}

@@ -25,7 +25,7 @@ from broker.wire.constants import WILL, ReasonCode
 from broker.wire.properties import MOST, Properties, Property, forwardable
 from tests.unit.link_harness import Neighbour, lone
 from tests.unit.node_harness import FakeClient, World, connect_packet
-from tests.unit.test_listings import known
+from tests.unit.test_directory import known
 
 AT_ONCE = limits.TURN_WORK // CLOSED_WORK
 """clients that are closed in one turn"""

@@ -16,7 +16,7 @@ from routing.link_state import CHANGES
 from routing.listing import encode_changes
 from tests.unit.link_harness import Neighbour, bid, lone, ping
 from tests.unit.node_harness import World, connect_packet
-from tests.unit.test_listings import known
+from tests.unit.test_directory import known
 
 NAMES = [b"c%d" % number for number in range(6)]
 OLD, NEW = 5 << 16, 1 << 60

@@ -20,7 +20,7 @@ from broker.core.session_owner import ANONYMOUS, KEPT, Entry
 from broker.wire import Property
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, ping
 from tests.unit.node_harness import FakeClient
-from tests.unit.test_listings import known
+from tests.unit.test_directory import known
 
 KEPT_LONG = {Property.SESSION_EXPIRY_INTERVAL: 1000}
 FILTERS, WAITS = 12, 3

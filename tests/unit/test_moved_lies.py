@@ -30,7 +30,7 @@ from routing.listing import NEIGHBOUR, UP, encode_changes
 from tests.unit.journal_harness import Durable
 from tests.unit.link_harness import Neighbour, bid, message, ping
 from tests.unit.node_harness import connect_packet
-from tests.unit.test_durability import copy_of
+from tests.unit.test_journal import copy_of
 
 FOREVER: Any = {Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF}
 

@@ -19,7 +19,7 @@ from broker.wire import Connack, encode_packet
 from broker.wire.decode import decode_packet
 from tests.unit.link_harness import Neighbour, bridge, lone
 from tests.unit.node_harness import World
-from tests.unit.test_settings import refusal, told
+from tests.unit.test_options import refusal, told
 
 USERS = Users.__new__(Users)
 RULES = parse_rules("rules", "allow all #\n")

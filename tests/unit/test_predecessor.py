@@ -12,7 +12,7 @@ from broker.core.session_owner import ANONYMOUS, Entry
 from broker.wire import Connack, Disconnect, Packet, Property, Publish, Will, encode_packet
 from tests.unit.link_harness import Neighbour, bid, lone
 from tests.unit.node_harness import FakeClient, World, connect_packet
-from tests.unit.test_listings import known, routed
+from tests.unit.test_directory import known, routed
 
 WILL = Will("will", b"gone")
 

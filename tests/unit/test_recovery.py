@@ -47,7 +47,7 @@ from broker.wire import (
 )
 from tests.unit.journal_harness import ID, Durable, Files, picture
 from tests.unit.node_harness import connect_packet
-from tests.unit.test_durability import Chaos, copy_of, keeper, lazy
+from tests.unit.test_journal import Chaos, copy_of, keeper, lazy
 
 
 def test_killed_in_the_middle_of_a_checkpoint_the_log_is_what_it_was(

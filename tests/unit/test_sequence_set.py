@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from broker.base import limits
 from broker.base.sequence_set import Ranges, find, intersect, merge, subtract
 from broker.cluster.link.codec import Window
-from tests.unit.test_trie import steps
+from tests.unit.test_subscription_trie import steps
 
 NUMBERS = st.sets(st.integers(1, 40), max_size=25)
 

@@ -24,7 +24,7 @@ from routing.group_selection import decode_standing, encode_standing, group_key,
 from routing.topic_filter import split_shared
 from tests.unit.link_harness import Neighbour, bid, lone
 from tests.unit.node_harness import World
-from tests.unit.test_listings import known
+from tests.unit.test_directory import known
 
 BROKERS = (101, 102)
 NAMES = [group_key(f"g{number}", f"a/{number}") for number in range(12)]

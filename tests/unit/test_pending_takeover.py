@@ -22,7 +22,7 @@ from broker.wire import Connack, Property, Publish
 from routing.topic_filter import matches, split_shared
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import FakeClient, World, connect_packet
-from tests.unit.test_listings import known
+from tests.unit.test_directory import known
 
 words = st.sampled_from("abc")
 topics = st.lists(words, min_size=1, max_size=2).map("/".join)

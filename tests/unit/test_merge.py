@@ -1,5 +1,5 @@
 """Which messages of an older session a newer one has had (merge.py). The rest:
-tests/sim/test_merging.py."""
+tests/sim/test_merge.py."""
 
 from __future__ import annotations
 

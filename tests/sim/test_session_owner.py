@@ -8,7 +8,7 @@ import pytest
 from broker.auth.authorization import Access
 from broker.cluster.strategy.directory import CLIENT
 from broker.core.session_owner import ANONYMOUS, decode_entry
-from tests.sim.test_moving import Client, Row
+from tests.sim.test_takeover import Client, Row
 
 
 def guarded(routing: str = "topic") -> Row:

@@ -35,9 +35,9 @@ from broker.wire.reader import PacketReader
 from stp.bpdu import Role
 from tests.unit.link_harness import FAR, Neighbour, lone, message, ping, unharmed
 from tests.unit.node_harness import World
-from tests.unit.test_exchange import settle_exchanges
-from tests.unit.test_exchange import stream as published
-from tests.unit.test_log import KEYS, missed
+from tests.unit.test_qos_fast_path import settle_exchanges
+from tests.unit.test_qos_fast_path import stream as published
+from tests.unit.test_replay_log import KEYS, missed
 
 KEY = origin_key(FAR, 2_000)
 USER = encode_properties({Property.USER_PROPERTY: [("name", "value")]})[1:]

@@ -9,8 +9,8 @@ from broker.cluster.sessions.pending_takeover import SETTLING
 from broker.cluster.strategy.directory import CLIENT
 from broker.wire import Publish, Subscribe, SubscriptionRequest
 from tests.sim.disk import Disk
-from tests.sim.test_moving import Client, Row
 from tests.sim.test_position import Feed
+from tests.sim.test_takeover import Client, Row
 from tests.sim.world import World
 
 
