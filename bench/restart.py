@@ -19,9 +19,9 @@ from broker.config.node_config import NodeConfig
 from broker.core.connection import Nowhere
 from broker.core.effects import Append, Begin, Discard
 from broker.core.message import Message
-from broker.io.journal_writer import Disk
+from broker.io.journal_writer import JournalWriter
 from broker.node import Node
-from broker.persistence.journal import Durability
+from broker.persistence.journal import Journal
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Connect, Subscribe, SubscriptionRequest
 
@@ -34,13 +34,13 @@ class Running:
 
     def __init__(self, folder: Path) -> None:
         self.node = Node(NodeConfig(id=ID), 0.0, time.time(), random.Random(1))
-        self.disk = Disk(folder, ID, sync=False)
+        self.disk = JournalWriter(folder, ID, sync=False)
         self.told: list[tuple[Append | Begin, str | None]] = []
         began = time.perf_counter()
         loaded = self.disk.load()
         self.read = time.perf_counter() - began
         self.size = loaded.size
-        self.durability = self.node.durability = Durability(self.node, sync=False)
+        self.durability = self.node.durability = Journal(self.node, sync=False)
         self.durability.begin(loaded.image, loaded.generation, loaded.files, loaded.size, 0.0)
         self.made = time.perf_counter() - began - self.read
         self.disk.start(lambda effect, error: self.told.append((effect, error)))

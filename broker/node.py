@@ -19,19 +19,19 @@ from broker.auth.enhanced_auth import Method
 from broker.base import limits
 from broker.base.counters import Counters
 from broker.base.log_limit import LogLimit
-from broker.base.rate_limit import Rate
-from broker.base.timer_wheel import GRAIN, Wheel
+from broker.base.rate_limit import RateLimit
+from broker.base.timer_wheel import GRAIN, TimerWheel
 from broker.base.turns import Rest, Turns
-from broker.cluster.cluster import Federation
+from broker.cluster.cluster import Cluster
 from broker.cluster.link.link import Link
 from broker.cluster.retained_sync import kept
 from broker.config.node_config import NodeConfig
 from broker.core import unsent
 from broker.core.client import Client
-from broker.core.connect import Handshake
+from broker.core.connect import ConnectHandshake
 from broker.core.connection import Connection, Nowhere, Transport
-from broker.core.dispatcher import Fanout
-from broker.core.durable_session import KeptSession
+from broker.core.dispatcher import Dispatcher
+from broker.core.durable_session import DurableSession
 from broker.core.effects import (
     Append,
     Authenticate,
@@ -47,7 +47,7 @@ from broker.core.effects import (
     TailSync,
     TailWrite,
 )
-from broker.core.memory_limit import Memory
+from broker.core.memory_limit import MemoryLimit
 from broker.core.message import Message, message_of
 from broker.core.predecessor import Predecessors
 from broker.core.retained_feed import RetainedFeeds
@@ -60,7 +60,7 @@ from broker.wire.properties import Property
 
 if TYPE_CHECKING:
     from broker.cluster.drain import Drain
-    from broker.persistence.journal import Durability
+    from broker.persistence.journal import Journal
 
 
 RULED_AT_ONCE, RULED_WORK = 100, 8
@@ -126,7 +126,7 @@ class Node:
         self.checking = 0  # passwords
         self.retained = RetainedStore(self.counters, config.retained_limit())
         self.feeds = RetainedFeeds(self)
-        self.fanout = Fanout(self)
+        self.fanout = Dispatcher(self)
         self.forwarding: list[Link] = []  # links in the live stream
         # Somebody else was there: what is published must be numbered and kept.
         self.federated = False
@@ -134,10 +134,10 @@ class Node:
         self._timers: list[tuple[float, int, Timer]] = []
         self._timer_number = count()
         self._cancelled = 0
-        self._handshakes: Wheel[Handshake] = Wheel(
+        self._handshakes: TimerWheel[ConnectHandshake] = TimerWheel(
             self.schedule, self._check_handshake, self.turns.full
         )
-        self._keep_alives: Wheel[Client] = Wheel(
+        self._keep_alives: TimerWheel[Client] = TimerWheel(
             self.schedule, self._check_keep_alive, self.turns.full
         )
         # Slow subscriber (or plugins) -> publishers not read for it.
@@ -150,13 +150,13 @@ class Node:
         self.stopping = False
         """This broker is saying goodbye to very many clients, some in each turn."""
         self.drain: Drain | None = None
-        self.durability: Durability | None = None
+        self.durability: Journal | None = None
         self.predecessors = Predecessors(self)
-        self.rate = Rate(config.connection_rate, now) if config.connection_rate else None
-        self.federation = Federation(self, now, wall, rng)
+        self.rate = RateLimit(config.connection_rate, now) if config.connection_rate else None
+        self.federation = Cluster(self, now, wall, rng)
         self.relay = self.federation.relay
         self.moving = self.federation.moving
-        self.memory = Memory(self)
+        self.memory = MemoryLimit(self)
         self.federated = self.federation.enabled
 
     # ---------------------------------------------------------------- inputs
@@ -179,15 +179,15 @@ class Node:
         if dial is not None:
             self.federation.dialled(conn, dial, now)
         else:
-            conn.owner = handshake = Handshake(self, conn)
+            conn.owner = handshake = ConnectHandshake(self, conn)
             handshake.timer = self._handshakes.add(handshake, now + self.config.connect_timeout)
         return conn
 
-    def handshake_over(self, handshake: Handshake) -> None:
+    def handshake_over(self, handshake: ConnectHandshake) -> None:
         """Note that a connection's CONNECT was accepted or refused, or that it is gone."""
         self._handshakes.discard(handshake.timer, handshake)
 
-    def _check_handshake(self, handshake: Handshake, now: float) -> None:
+    def _check_handshake(self, handshake: ConnectHandshake, now: float) -> None:
         conn = handshake.conn
         if conn.owner is handshake and not conn.closed and not conn.waiting:
             self.counters.connect_timeout += 1
@@ -212,7 +212,7 @@ class Node:
             and not (conn.closing or conn.closed or conn.ended)
             and (
                 isinstance(conn.owner, Client)
-                or (isinstance(conn.owner, Handshake) and conn.owner.in_line)
+                or (isinstance(conn.owner, ConnectHandshake) and conn.owner.in_line)
             )
             and self.ended < limits.MAX_ENDED
         ):
@@ -257,7 +257,7 @@ class Node:
 
     def forget(self, conn: Connection) -> None:
         """Note that a connection that was refused has nothing more to say."""
-        if isinstance(conn.owner, Handshake):
+        if isinstance(conn.owner, ConnectHandshake):
             self.handshake_over(conn.owner)
         conn.owner = None
 
@@ -578,7 +578,11 @@ class Node:
         if will is None:
             return
         session.will = None
-        if session.keeper is not None and isinstance(session, KeptSession) and session.conn is None:
+        if (
+            session.keeper is not None
+            and isinstance(session, DurableSession)
+            and session.conn is None
+        ):
             session.keeper.meta(session)
         permissions = session.permissions
         if will.topic.startswith("$") or (

@@ -41,7 +41,7 @@ class _Seen:
     at: float
 
 
-class Gate:
+class AnnouncementFilter:
     """Decides on each datagram before anything else sees it. Its tables are bounded and hold only
     what passed."""
 

@@ -62,13 +62,13 @@ class Member:
 
 
 @dataclass(slots=True)
-class _Grave:
+class _Tombstone:
     boot: int
     until: float
     final: bool
 
 
-class Roster:
+class MemberTable:
     """Members, their addresses and the dials to them. Decides no state and says nothing to
     anybody."""
 
@@ -80,7 +80,7 @@ class Roster:
         self.dialler = Dialler(rng, config.dial_timeout)
         self.members: dict[bytes, Member] = {}  # longest known first
         self._owned: dict[bytes, list[Target]] = {}
-        self._graves: dict[bytes, _Grave] = {}  # oldest first
+        self._graves: dict[bytes, _Tombstone] = {}  # oldest first
         self._selves: dict[Address, float] = {}  # until when an address counts as our own
         # Name -> addresses; None: from the configuration.
         self._seeds: dict[str | None, list[Address]] = {}
@@ -171,7 +171,7 @@ class Roster:
         self._graves.pop(broker_id, None)
         if len(self._graves) >= MAX_BURIED:
             del self._graves[next(iter(self._graves))]
-        self._graves[broker_id] = _Grave(boot, now + self._config.forget_after, final)
+        self._graves[broker_id] = _Tombstone(boot, now + self._config.forget_after, final)
 
     def buried(self, broker_id: bytes, boot: int, alive: bool, now: float) -> bool:
         """Say whether gossip about this broker is old news. Else the forgetful would remind each

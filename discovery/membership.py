@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from discovery.address import Address
 from discovery.announcement import ID_BYTES, Announcement
-from discovery.announcement_filter import Gate
+from discovery.announcement_filter import AnnouncementFilter
 from discovery.beacon import Beacon
 from discovery.dialler import NEVER, Target
 from discovery.effects import (
@@ -32,8 +32,8 @@ from discovery.effects import (
     Surplus,
     check_identity,
 )
-from discovery.member_table import Member, Roster
-from discovery.neighbour_selection import Ring
+from discovery.member_table import Member, MemberTable
+from discovery.neighbour_selection import NeighbourSelection
 
 DISCOVERY_STRETCH = 5.0
 """Most that newcomers can lengthen one DISCOVERY, in Td: a stream of them must not keep a broker
@@ -100,12 +100,12 @@ class Membership:
         self._agreed = False
         self._discovery_since = now
         self._td_until = now + config.td
-        self._gate = Gate(
+        self._gate = AnnouncementFilter(
             config.cluster, config.secret, config.clock_window, self.counters, self._warn
         )
         self._beacon = Beacon(config, own, now, rng)
-        self._roster = Roster(config, own, rng)
-        self._ring = Ring(own.id, self._roster, config.full_mesh, rng)
+        self._roster = MemberTable(config, own, rng)
+        self._ring = NeighbourSelection(own.id, self._roster, config.full_mesh, rng)
         # (boot, address) -> the counter that was heard first; -1 once it is reported.
         self._offenders: dict[tuple[int, Address], int] = {}
         if config.seeds:

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from discovery.dialler import NEVER
-from discovery.member_table import Roster
+from discovery.member_table import MemberTable
 
 SETTLE = 0.1
 """Seconds without a new member after which the ring is looked at anew: those that start together
@@ -62,13 +62,13 @@ def neighbours(
     return chosen
 
 
-class Ring:
+class NeighbourSelection:
     """Keeps a roster's choice of neighbours up to date."""
 
     __slots__ = ("_began", "_full_mesh", "_own", "_rng", "_roster", "_surplus", "due")
 
     def __init__(
-        self, own: bytes, roster: Roster, full_mesh: int | None, rng: random.Random
+        self, own: bytes, roster: MemberTable, full_mesh: int | None, rng: random.Random
     ) -> None:
         """`full_mesh`: members (without ourselves) up to which all are chosen; None: any number."""
         self._own = own

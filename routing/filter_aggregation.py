@@ -29,7 +29,7 @@ _Bucket = str | dict[str, None]
 """Filters with a word at a level; most words are those of one filter."""
 
 
-class Cover:
+class FilterAggregation:
     """A set of filters (valid, without `$share/`), and what is to be announced for it.
 
     `add` and `remove` are harmless when the filter is there already, or is not. After them `work`

@@ -103,7 +103,7 @@ class _Neighbour:
         self.differs = 0  # digests in a row
 
 
-class Directory:
+class LinkStateDatabase:
     """All listings, from one broker's place in the tree."""
 
     def __init__(self, own_id: bytes, boot: int) -> None:

@@ -22,7 +22,7 @@ class Budget:
         self._at = now
 
 
-class Rate:
+class RateLimit:
     """So many a second, with bursts of as many (a token bucket). Times in s."""
 
     __slots__ = ("_at", "_left", "per_second")

@@ -13,7 +13,7 @@ GRAIN = 0.25
 """s; deadlines come true up to this much late. All those within it share one timer."""
 
 
-class Wheel(Generic[T]):
+class TimerWheel(Generic[T]):
     """Items by their deadline. An entry costs a place in a dict, where a timer of its own would
     cost six objects."""
 

@@ -32,7 +32,7 @@ from broker.config.options import (
 )
 from broker.config.yaml_file import ConfigError, ConfigFile
 from broker.io import admin_http as admin_server
-from broker.io.journal_writer import Disk
+from broker.io.journal_writer import JournalWriter
 from discovery.address import Address
 from stp import capability
 
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
             folder.close()
 
 
-def _disk(settings: RunSettings, broker_id: bytes) -> Disk | None:
+def _disk(settings: RunSettings, broker_id: bytes) -> JournalWriter | None:
     """Return the files of the journal, if there is to be one. Raises ConfigError."""
     folder = settings.data_dir
     if folder is None:
@@ -105,7 +105,7 @@ def _disk(settings: RunSettings, broker_id: bytes) -> Disk | None:
         if (folder / "journal").exists():
             log.warning("durability is none: the journal in %s is neither read nor written", folder)
         return None
-    return Disk(folder, broker_id, sync=settings.durability == "sync")
+    return JournalWriter(folder, broker_id, sync=settings.durability == "sync")
 
 
 def _run_loop(running: _Run) -> int:
@@ -125,7 +125,7 @@ class _Run:
         config: BrokerConfig,
         federation: FederationSettings,
         listener: socket.socket | None,
-        disk: Disk | None,
+        disk: JournalWriter | None,
         die_with_parent: bool,
     ) -> None:
         self.settings = settings
@@ -144,14 +144,14 @@ class _Run:
         """Start, wait for a signal, stop; return the exit code."""
         from broker.compat.broker import Broker
         from broker.compat.config import explain
-        from broker.io.auth_service import Gatekeeper
+        from broker.io.auth_service import AuthService
 
         loop = asyncio.get_running_loop()
         self.stopping = asyncio.Event()
         self._watch(loop)
         try:
             self._check_listeners(self.settings.access, self.settings.file)
-            gatekeeper = Gatekeeper(self.settings.access, self.config.listeners)
+            gatekeeper = AuthService(self.settings.access, self.config.listeners)
             self.broker = broker = Broker(
                 self.data, loop, settings=self.federation, gatekeeper=gatekeeper, disk=self.disk
             )

@@ -13,39 +13,39 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from broker.base import limits
-from broker.base.rate_limit import Rate
+from broker.base.rate_limit import RateLimit
 from broker.cluster.delivery.answers import Answers
-from broker.cluster.delivery.forwarder import Relay
-from broker.cluster.delivery.gap_recovery import Streams
-from broker.cluster.delivery.late import Late
+from broker.cluster.delivery.forwarder import Forwarder
+from broker.cluster.delivery.gap_recovery import GapRecovery
+from broker.cluster.delivery.late import LateOffers
 from broker.cluster.delivery.link_acks import LinkAcks
 from broker.cluster.delivery.orphans import Orphans
-from broker.cluster.delivery.resync import Repair
-from broker.cluster.delivery.subscription_start import Positions
-from broker.cluster.delivery.unlogged import Unlogged
+from broker.cluster.delivery.resync import Resync
+from broker.cluster.delivery.subscription_start import SubscriptionStarts
+from broker.cluster.delivery.unlogged import UnloggedNumbers
 from broker.cluster.drain import CLIENTS_AT
 from broker.cluster.id_conflict import IdConflict
 from broker.cluster.link.admission import Admission, split_peer
 from broker.cluster.link.control_records import BPDU, MEMBERS, Handler
 from broker.cluster.link.link import Link
-from broker.cluster.remote_flow_control import Backpressure
-from broker.cluster.retained_sync import Retention
-from broker.cluster.sessions.delivered_ranges import Repeats
-from broker.cluster.sessions.takeover import Moving
+from broker.cluster.remote_flow_control import RemoteFlowControl
+from broker.cluster.retained_sync import RetainedSync
+from broker.cluster.sessions.delivered_ranges import DeliveredRanges
+from broker.cluster.sessions.takeover import Takeover
 from broker.cluster.sessions.whereabouts import Whereabouts
 from broker.cluster.sharing.assignments import Assignments
 from broker.cluster.sharing.catchup import Catchup
 from broker.cluster.sharing.custody import Custody
-from broker.cluster.sharing.shared_subscriptions import Sharing
+from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 from broker.cluster.state_view import federation_state
-from broker.cluster.strategy.directory import STATE, Listings
+from broker.cluster.strategy.directory import STATE, Directory
 from broker.cluster.strategy.interest import Interest
-from broker.cluster.strategy.source_trees import Overlays
-from broker.cluster.strategy.subscription_barrier import Propagation
+from broker.cluster.strategy.source_trees import SourceTrees
+from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
 from broker.config.node_config import NodeConfig
 from broker.core.connection import Connection
 from broker.core.effects import Datagram, Dial
-from broker.persistence.absent_members import Absents
+from broker.persistence.absent_members import AbsentMembers
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.errors import MalformedPacket, WireError
@@ -71,7 +71,7 @@ LATE = 0.1
 less."""
 
 
-class Federation:
+class Cluster:
     """Everything between this broker and the others."""
 
     def __init__(self, node: Node, now: float, wall: float, rng: random.Random) -> None:
@@ -88,30 +88,30 @@ class Federation:
         self._planned = now  # the same, but for what is hurried
         self._ran = now  # s; this broker was running then
         self.enabled = config.discovery != "off" or bool(config.seeds)
-        self.listings = Listings(self)
+        self.listings = Directory(self)
         self.listings.on_way.append(self._reachable)
-        self.overlays = Overlays(node, self)
-        self.propagation = Propagation(node, self)
-        self.backpressure = Backpressure(node, self)
+        self.overlays = SourceTrees(node, self)
+        self.propagation = SubscriptionBarrier(node, self)
+        self.backpressure = RemoteFlowControl(node, self)
         self.interest = Interest(node, self)
-        self.sharing = Sharing(node, self)
+        self.sharing = SharedSubscriptions(node, self)
         self.assignments = Assignments(node, self)
         self.custody = Custody(node, self)
         self.catchup = Catchup(node, self)
-        self.moving = Moving(node, self)
-        self.unlogged = Unlogged(node, self)
-        self.repeats = Repeats(node, self)
-        self.positions = Positions(node)
+        self.moving = Takeover(node, self)
+        self.unlogged = UnloggedNumbers(node, self)
+        self.repeats = DeliveredRanges(node, self)
+        self.positions = SubscriptionStarts(node)
         self.whereabouts = Whereabouts(node, self)
-        self.streams = Streams(node, self)
+        self.streams = GapRecovery(node, self)
         self.orphans = Orphans(node, self)
-        self.relay = Relay(node, self, now)
+        self.relay = Forwarder(node, self, now)
         self.acks = LinkAcks(self.relay, self)
-        self.absents = Absents(node, self)
+        self.absents = AbsentMembers(node, self)
         self.answers = Answers(node, self)
-        self.late = Late(node, self)
-        self.repair = Repair(self.relay, self)
-        self.retention = Retention(node, self, now, wall)
+        self.late = LateOffers(node, self)
+        self.repair = Resync(self.relay, self)
+        self.retention = RetainedSync(node, self, now, wall)
         self.admission = Admission(self)
         self.id_conflict = IdConflict(self)
         self.records: dict[int, Handler] = {
@@ -131,7 +131,7 @@ class Federation:
         self._gossip_at = now  # members are told again no earlier
         self._leaving = False
         self._change: TopologyChange | None = None  # the newest one that $TC has not told
-        self._changes = Rate(limits.TOPOLOGY_CHANGES, now)
+        self._changes = RateLimit(limits.TOPOLOGY_CHANGES, now)
         self._change_at = now
         self.listings.post(STATE + b"name", config.name.encode())
         if where := config.clients_at():

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.base import limits
-from broker.cluster.delivery.replay import Walk
+from broker.cluster.delivery.replay import LogWalk
 from broker.cluster.link.control_records import ASK_SEEN
 from broker.cluster.strategy.directory import STATE
 from broker.core.client import Client
@@ -146,7 +146,7 @@ class Drain:
         self.until = now + within
         self._confirmed: set[Link] = set()  # neighbours that lack nothing
         self._asked: dict[Link, float] = {}  # when (s)
-        self._looking: dict[Link, Walk] = {}  # for what is missing there
+        self._looking: dict[Link, LogWalk] = {}  # for what is missing there
         self._lacking: dict[Link, int] = {}  # how often it was said that something is missing there
         node.drain = self
         told = f"{counted(here, 'client')} to be told to go, {self.rate:g} a second"
@@ -297,14 +297,14 @@ class Drain:
                 link.send_behind(ASK_SEEN, b"")
 
     def seen(self, link: Link, seen: Vector, now: float) -> None:
-        """Take a neighbour's word for what has been there, before `Repair` does."""
+        """Take a neighbour's word for what has been there, before `Resync` does."""
         if self.state != "links" or link not in self._asked:
             return
         relay = self._federation.relay
         if relay.own.top and relay.key not in seen:
             return
         if link not in self._looking:
-            walk = Walk(
+            walk = LogWalk(
                 self._federation,
                 link,
                 seen,
@@ -326,7 +326,7 @@ class Drain:
         self._looking.pop(link).stop()
         self._lacking[link] = self._lacking.get(link, 0) + 1
         if self._lacking[link] % REPLAY == 0 and link.live:
-            # As after an overflow: `Repair` sends what is missing, and lets it in again.
+            # As after an overflow: `Resync` sends what is missing, and lets it in again.
             self._federation.relay.leave(link)
 
     # ---------------------------------------------------------------- the end

@@ -22,7 +22,7 @@ from discovery.address import Address
 from discovery.dialler import NEVER
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
 
 CALL_PAUSE = 1.0
 """s between two calls to where the other one is, or is said to be: nobody draws more dials from
@@ -37,7 +37,7 @@ class IdConflict:
 
     __slots__ = ("_call_at", "_proven_at", "federation", "other", "yields")
 
-    def __init__(self, federation: Federation) -> None:
+    def __init__(self, federation: Cluster) -> None:
         self.federation = federation
         self.yields = False
         """We are the one that serves nobody."""

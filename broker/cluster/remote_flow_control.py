@@ -21,7 +21,7 @@ from broker.core.connection import Connection
 from routing.topic_filter import matches, split_shared
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
     from broker.core.session import Session
     from broker.node import Node, Timer
 
@@ -93,7 +93,7 @@ class Asked:
         return found
 
 
-class Backpressure:
+class RemoteFlowControl:
     """Both sides of it: what we ask other brokers for, and what they ask us for."""
 
     __slots__ = (
@@ -109,7 +109,7 @@ class Backpressure:
         "held",
     )
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
         self.at_hand = (b"", b"", float("-inf"))

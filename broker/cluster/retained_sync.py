@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.base.hybrid_clock import END, LOGICAL, HybridClock
-from broker.cluster.delivery.replay_log import Entry
+from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import encode_for_links, encode_link_publish, remaining, split_key
 from broker.cluster.link.control_records import DIGEST, FETCH, LIST, PARTS, Handler
 from broker.core.message import Message, Stamp
-from broker.core.retained_index import PLACE, Mark, place_of
+from broker.core.retained_index import PLACE, RetainedVersion, place_of
 from broker.core.retained_store import Change
 from broker.wire.errors import MalformedPacket
 from broker.wire.strings import shorten
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
     from broker.cluster.link.link import Link
     from broker.node import Node
 
@@ -86,10 +86,10 @@ class Comparison:
         self.brings = float("-inf")  # s, when the neighbour sent a message last because it compared
 
 
-class Retention:
+class RetainedSync:
     """Stamps, takes and compares retained messages."""
 
-    def __init__(self, node: Node, federation: Federation, now: float, wall: float) -> None:
+    def __init__(self, node: Node, federation: Cluster, now: float, wall: float) -> None:
         """`wall`: the time of day at `now` (s since the epoch)."""
         self.node = node
         self.federation = federation
@@ -166,7 +166,9 @@ class Retention:
             return Change.OLD
         node.turns.work += limits.RETAINED_WORK
         topic = message.topic
-        mark = Mark(topic, place_of(topic), stamp.time, key, sequence, stamp.death, message.qos)
+        mark = RetainedVersion(
+            topic, place_of(topic), stamp.time, key, sequence, stamp.death, message.qos
+        )
         change = self.store.write(kept(message), mark, now, self.clock.physical(now))
         if change >= Change.DROPPED and node.durability is not None:
             node.durability.retained(mark)
@@ -236,7 +238,7 @@ class Retention:
                 # should the stream still bring it, nobody listens any more: neighbours that lack it
                 # ask us
                 message.stamp = message.stamp._replace(restored=False)
-                entry = Entry(
+                entry = LogEntry(
                     key, sequence, encode_for_links(message, key, sequence, now), message, now
                 )
                 relay.log.append(entry)
@@ -521,7 +523,7 @@ class Retention:
         self._send(comparison.link, data)
         return len(data)
 
-    def _encode(self, mark: Mark, now: float) -> bytes:
+    def _encode(self, mark: RetainedVersion, now: float) -> bytes:
         """Encode what is at a mark as a restored message."""
         message = self.store.living(mark, now)
         stamp = Stamp(mark.time, mark.death, True)
@@ -576,7 +578,7 @@ def kept(message: Message) -> Message:
     )
 
 
-def encode_entry(mark: Mark) -> bytes:
+def encode_entry(mark: RetainedVersion) -> bytes:
     """Return a topic in a LIST."""
     return b"".join(
         (
@@ -617,7 +619,7 @@ def decode_parts(data: bytes) -> list[tuple[bool, bytes, dict[int, int]]]:
     return found
 
 
-def decode_list(data: bytes) -> list[tuple[bool, bytes, dict[bytes, Mark]]]:
+def decode_list(data: bytes) -> list[tuple[bool, bytes, dict[bytes, RetainedVersion]]]:
     """Decode a LIST: (whether its sender is full, prefix, place -> mark without a topic) of each
     leaf.
 
@@ -626,7 +628,7 @@ def decode_list(data: bytes) -> list[tuple[bool, bytes, dict[bytes, Mark]]]:
     """
     if len(data) > MAX_LIST:
         raise MalformedPacket("LIST record is too large")
-    found: dict[bytes, tuple[bool, bytes, dict[bytes, Mark]]] = {}
+    found: dict[bytes, tuple[bool, bytes, dict[bytes, RetainedVersion]]] = {}
     at = 0
     while at < len(data):
         prefix = data[at + 1 : at + 3]
@@ -641,7 +643,7 @@ def decode_list(data: bytes) -> list[tuple[bool, bytes, dict[bytes, Mark]]]:
             if place[:2] != prefix or time >= END:
                 raise MalformedPacket("LIST record with a topic or a time that cannot be there")
             death = int.from_bytes(data[entry + PLACE + 24 : entry + PLACE + 30], "big")
-            mark = marks[place] = Mark(
+            mark = marks[place] = RetainedVersion(
                 b"", place, time, data[entry + PLACE + 8 : entry + PLACE + 24], 0, death, 0
             )
             mark.dead = bool(data[entry + ENTRY - 1])

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from broker.cluster.drain import DRAINING
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
 
 
-def federation_state(federation: Federation) -> dict[str, Any]:
+def federation_state(federation: Cluster) -> dict[str, Any]:
     """What /api/federation says (design section 6)."""
     tree = federation.tree
     config = federation.config

@@ -8,7 +8,7 @@ from amqtt.contexts import Action
 from amqtt.errors import BrokerError
 from amqtt.session import Session as Account
 
-from broker.compat.hooks import ServerNode
+from broker.compat.hooks import HookedNode
 from broker.compat.plugins import Handler
 from broker.core.message import Message
 from broker.core.session import Subscription
@@ -20,10 +20,10 @@ REFUSED = 0x80
 """SUBACK's failure code (MQTT 3.1.1, 3.9.3)."""
 
 
-class Face(amqtt.broker.Broker):  # type: ignore[misc]
+class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
     """amqtt's broker, as far as it is called while it runs; `broker.Broker` is the whole."""
 
-    node: ServerNode
+    node: HookedNode
     driver: Driver
 
     async def internal_message_broadcast(

@@ -37,8 +37,8 @@ from broker.auth.authorization import Access
 from broker.base.log_format import log_line
 from broker.cli.main import version
 from broker.cluster.link import peering
-from broker.compat.api import Face
-from broker.compat.hooks import ServerNode, ShowingNode, Sources, deliver_kept
+from broker.compat.api import BrokerApi
+from broker.compat.hooks import HookedNode, ShowingNode, Sources, deliver_kept
 from broker.compat.listener import Listener, ListenerProtocol, listen_error
 from broker.compat.plugins import Plugins
 from broker.compat.views import Accounts, RetainedMessages, Sessions, Subscriptions
@@ -67,15 +67,15 @@ from broker.core.effects import (
     TailWrite,
 )
 from broker.core.sys_topics import INTERVAL, SysTopics
-from broker.io.auth_service import Gatekeeper
-from broker.io.discovery_driver import Outreach
+from broker.io.auth_service import AuthService
+from broker.io.discovery_driver import DiscoveryDriver
 from broker.io.driver import Driver, StreamProtocol
-from broker.io.journal_writer import Disk, Loaded
+from broker.io.journal_writer import JournalWriter, Loaded
 from broker.io.listeners import Acceptor
 from broker.io.proxy_protocol import ProxyHeader
 from broker.io.tls import describe_error, renew
 from broker.io.websocket import WebSocketProtocol
-from broker.persistence.journal import Durability
+from broker.persistence.journal import Journal
 
 __all__ = ["Broker", "BrokerContext", "RetainedApplicationMessage", "Server"]
 """What stands beside amqtt's broker can be imported from here, too."""
@@ -99,7 +99,7 @@ OURS = ("federation", "access", "durability")
 """Keys of a configuration file that are none of amqtt's."""
 
 
-class Broker(Face):
+class Broker(BrokerApi):
     """amqtt's broker, extended: faster, MQTT 5, and one of a federation when `settings` are given.
 
     `node` is the pure broker, `driver` runs it, `accounts` are amqtt's sessions of our sessions.
@@ -112,8 +112,8 @@ class Broker(Face):
         plugin_namespace: str | None = None,
         *,
         settings: FederationSettings | None = None,
-        gatekeeper: Gatekeeper | None = None,
-        disk: Disk | None = None,
+        gatekeeper: AuthService | None = None,
+        disk: JournalWriter | None = None,
     ) -> None:
         """Take amqtt's configuration (keys `federation`, `access` and `durability` in it are not
         for us), the federation's settings, who knows users and rules, and the files of the journal.
@@ -138,7 +138,7 @@ class Broker(Face):
         self.gatekeeper = gatekeeper
         self.disk = disk
         self._contexts: dict[str, tuple[ListenerConfig, ssl.SSLContext]] = {}
-        self.outreach = Outreach(settings)
+        self.outreach = DiscoveryDriver(settings)
         self._restart = False
         self._tasks: set[asyncio.Task[None]] = set()
         with warnings.catch_warnings():
@@ -153,7 +153,7 @@ class Broker(Face):
             self.max_qos = min(self.max_qos, found)
         self.accounts = Accounts(self.config.timeout_disconnect_delay or 0)
         self.plugins = Plugins(self, self.plugins_manager)
-        self.node: ServerNode
+        self.node: HookedNode
         self.driver: Driver
         self._make_node()
 
@@ -196,7 +196,7 @@ class Broker(Face):
         if not config.port:  # known once the listeners are open; until then nobody is told
             config = replace(config, port=port or 1)
         config = replace(config, instance=int.from_bytes(os.urandom(8), "big"))
-        make = ShowingNode if hooks.packets else ServerNode
+        make = ShowingNode if hooks.packets else HookedNode
         self.node = node = make(
             config, self._loop.time(), time.time(), random.Random(), hooks=hooks, log=log_line
         )
@@ -365,7 +365,7 @@ class Broker(Face):
                 f"({loaded.size:,} bytes of journal)",
             )
 
-    def _load(self, disk: Disk, now: float) -> Loaded:
+    def _load(self, disk: JournalWriter, now: float) -> Loaded:
         loaded = disk.load()
         tail = disk.tail.load()
         for line in (*loaded.cuts, *tail.cuts):
@@ -373,7 +373,7 @@ class Broker(Face):
             log_line("warning", line)
         node = self.node
         node.federation.absents.begin(tail)
-        node.durability = Durability(node, sync=disk.sync)
+        node.durability = Journal(node, sync=disk.sync)
         node.durability.begin(loaded.image, loaded.generation, loaded.files, loaded.size, now)
         return loaded
 

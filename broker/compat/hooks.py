@@ -52,7 +52,7 @@ class Sources:
             self._parts = self._clients.parts()
 
 
-class ServerNode(Node):
+class HookedNode(Node):
     """The node, and what amqtt keeps beside it."""
 
     accounts: Accounts
@@ -103,7 +103,7 @@ class ServerNode(Node):
             self.on_empty()
 
 
-class ShowingNode(ServerNode):
+class ShowingNode(HookedNode):
     """The same for plugins that want to see every packet: what goes out is shown when it goes."""
 
     on_packets: Callable[[Client, bytes], None]

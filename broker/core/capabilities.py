@@ -54,7 +54,7 @@ def check_publish(packet: Publish, version: int, config: NodeConfig) -> None:
         )
 
 
-class Window:
+class ReceiveWindow:
     """Counts what a client has under way to us when there is a limit (Receive Maximum; MQTT 5,
     4.9).
 

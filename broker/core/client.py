@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from broker.auth.enhanced_auth import Authentication, authenticate_again
 from broker.base import limits
 from broker.core import unsent
-from broker.core.capabilities import UNLIMITED, Window
+from broker.core.capabilities import UNLIMITED, ReceiveWindow
 from broker.core.connection import Connection
 from broker.core.dispatcher import topic_of
-from broker.core.durable_session import KeptSession
+from broker.core.durable_session import DurableSession
 from broker.core.effects import AuthorizePublish, AuthorizeSubscribe, Event
 from broker.core.message import PACKET_IDS, Message
 from broker.core.publish import publish, refuse, take
@@ -88,7 +88,7 @@ class Client:
         self.choose_routes()
         self.keep_alive = connect.keep_alive * 1.5  # s, MQTT-3.1.2-22
         self.timer: int | None = None  # of the keep-alive
-        self.hailed = 0  # the frame of the journal that CONNACK waits for (see `Durability.hold`)
+        self.hailed = 0  # the frame of the journal that CONNACK waits for (see `Journal.hold`)
         self.authentication: Authentication | None = None  # enhanced (MQTT 5, 4.12)
         self.aliases: dict[int, bytes] = {}
         self.aliases_memory = 0  # bytes of their topics
@@ -98,10 +98,12 @@ class Client:
             and (connect.properties or {}).get(Property.REQUEST_PROBLEM_INFORMATION, 1) != 0
         )
         config = node.config
-        self.window: Window | None = None  # the Receive Maximum towards us, when there is one
+        self.window: ReceiveWindow | None = (
+            None  # the Receive Maximum towards us, when there is one
+        )
         self.fast_qos = config.max_qos  # QoS 0 to this take the fast path
         if config.receive_maximum < UNLIMITED and self.version == 5:
-            self.window = Window(config.receive_maximum, session.incoming)
+            self.window = ReceiveWindow(config.receive_maximum, session.incoming)
             self.fast_qos = 0
         self._told = False  # the log says that a rule refused something
 
@@ -425,7 +427,7 @@ class Client:
         self.session.incoming.discard(packet.packet_id)
         if (
             known
-            and isinstance(session := self.session, KeptSession)
+            and isinstance(session := self.session, DurableSession)
             and session.keeper is not None
         ):
             session.keeper.settled(session, b"\x62\x02" + PACKET_IDS[packet.packet_id])

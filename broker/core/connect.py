@@ -16,7 +16,7 @@ from broker.core.memory_limit import will_memory
 from broker.core.reason_string import explain, well_formed
 from broker.core.session import NEVER, Session
 from broker.core.session_owner import abandoned, belongs, owner_of
-from broker.core.topic_alias import Aliases
+from broker.core.topic_alias import TopicAliases
 from broker.io.proxy_protocol import common_name
 from broker.wire.constants import BRIDGE_BIT, PacketType, ReasonCode
 from broker.wire.decode import decode_connect, decode_packet
@@ -36,7 +36,7 @@ MQTT_5 = (b"\x00\x04MQTT\x05", b"\x00\x04MQTT\x85")
 """How a CONNECT of MQTT 5 begins: a client's, and a broker's."""
 
 
-class Handshake:
+class ConnectHandshake:
     """Owns a connection until its CONNECT was accepted; then a `Client` or a `Link` does."""
 
     __slots__ = (
@@ -60,7 +60,8 @@ class Handshake:
         self.version = 4
         self.timer = 0  # see `Node.handshake_over`
         self.checking = False  # the client's password
-        # Whether it has waited until this broker had joined the others, see `Propagation.admits`.
+        # Whether it has waited until this broker had joined the others, see
+        # `SubscriptionBarrier.admits`.
         self.admitted = False
         self.in_line = False  # its older connection is read first, see `Predecessors`
         self.authentication: Authentication | None = None
@@ -559,7 +560,7 @@ class Handshake:
         session.will_memory = will_memory(connect.will)
         session.maximum_packet_size = maximum
         session.limited = maximum < limits.MAX_PACKET_SIZE
-        session.aliases = Aliases(aliases) if aliases else None
+        session.aliases = TopicAliases(aliases) if aliases else None
         session.checked = session.limited or session.aliases is not None
         most = node.config.max_inflight_messages
         if connect.version == 5:

@@ -159,7 +159,7 @@ class Connection:
         self.backlog: list[bytes] = []
         self.backlog_bytes = 0
         self.dropped = 0
-        # Not 0: what goes out waits for this frame of the journal (see `Durability.hold`).
+        # Not 0: what goes out waits for this frame of the journal (see `Journal.hold`).
         self.gate = 0
         self.secure: Any = None
         self._parts: list[bytes] = []

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from broker.auth.authorization import receivers
 from broker.base import limits
-from broker.core.durable_session import KeptSession
+from broker.core.durable_session import DurableSession
 from broker.core.effects import AuthorizeReceive
 from broker.core.message import PACKET_IDS, Message
 from broker.core.session import Session, SharedOutgoing, Subscription
-from broker.core.wildcard_forms import Forms, filter_memory, form_of
+from broker.core.wildcard_forms import WildcardForms, filter_memory, form_of
 from broker.wire.constants import ReasonCode
 from broker.wire.errors import MalformedPacket, ProtocolViolation
 from broker.wire.varint import encode_varint
@@ -25,7 +25,7 @@ from routing.topic_filter import split_shared, valid_topic_name
 if TYPE_CHECKING:
     from broker.cluster.link.link import Link
     from broker.core.client import Client
-    from broker.core.publish_run import Batch
+    from broker.core.publish_run import PublishRun
     from broker.node import Node
 
 
@@ -176,7 +176,7 @@ EVICTED = 64
 Interned = dict[tuple[Session, ...], tuple[Session, ...]]
 
 
-class Fanout:
+class Dispatcher:
     """Subscriptions of all sessions, and the way of every message to them."""
 
     def __init__(self, node: Node) -> None:
@@ -200,7 +200,7 @@ class Fanout:
         if subscription.filter not in session.subscriptions:
             self._count(session, filter_memory(subscription.filter))
             if (form := form_of(subscription.filter)) is not None:
-                session.forms = session.forms or Forms()
+                session.forms = session.forms or WildcardForms()
                 session.forms.add(form)
         session.subscriptions[subscription.filter] = subscription
         if group is None:
@@ -217,7 +217,7 @@ class Fanout:
             shared.note(session)
             self.node.federation.sharing.tell(shared)
         self.invalidate(inner)
-        if session.keeper is not None and isinstance(session, KeptSession):
+        if session.keeper is not None and isinstance(session, DurableSession):
             session.keeper.subscribed(session, subscription)
 
     def unsubscribe(
@@ -253,7 +253,7 @@ class Fanout:
                     self.shared.remove(inner, group)
                 self.node.federation.sharing.tell(shared)
         self.invalidate(inner)
-        if session.keeper is not None and isinstance(session, KeptSession):
+        if session.keeper is not None and isinstance(session, DurableSession):
             session.keeper.unsubscribed(session, topic_filter)
         return True
 
@@ -517,7 +517,7 @@ class Fanout:
             if self.node.federation.sharing.stays(group, message, allowed):
                 self._deliver_shared(group, message, allowed)
 
-    def batch(self, route: Route, batch: Batch, *, groups: bool = True) -> None:
+    def batch(self, route: Route, batch: PublishRun, *, groups: bool = True) -> None:
         """Deliver a run of QoS 1 or 2 packets of one topic. Costs little per message for receivers
         that keep up. Not `groups`: those of shared subscriptions get nothing."""
         shared = route.shared if groups else ()

@@ -12,23 +12,23 @@ from broker.core.message import PACKET_IDS
 from broker.core.session import RELEASED, Outgoing, Session, SharedOutgoing
 
 if TYPE_CHECKING:
-    from broker.core.publish_run import Batch
-    from broker.persistence.journal import Durability
+    from broker.core.publish_run import PublishRun
+    from broker.persistence.journal import Journal
 
 
-class KeptSession(Session):
+class DurableSession(Session):
     """See above. It has no attributes of its own: the class of a session changes while it lives."""
 
     __slots__ = ()
 
     @property
-    def _journal(self) -> Durability:
+    def _journal(self) -> Journal:
         assert self.keeper is not None
         return self.keeper
 
     # ---------------------------------------------------------------- out
 
-    def deliver_batch(self, batch: Batch) -> None:
+    def deliver_batch(self, batch: PublishRun) -> None:
         """Send a run of QoS 1 or 2 packets."""
         super().deliver_batch(batch)
         last = self.next_packet_id

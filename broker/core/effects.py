@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from broker.core.client import Client
-    from broker.core.connect import Handshake
+    from broker.core.connect import ConnectHandshake
     from broker.core.connection import Connection
     from broker.core.dispatcher import SharedGroup
     from broker.core.message import Message
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Authenticate:
     """May this client connect? Answer: bool. Its connection waits."""
 
-    client: Handshake
+    client: ConnectHandshake
     connect: Connect
 
 
@@ -56,7 +56,7 @@ class AuthorizeReceive:
     source: Connection | None = None
     """Where it came from."""
     at_hand: tuple[bytes, bytes, float] | None = None
-    """From a link: see `Backpressure.at_hand`."""
+    """From a link: see `RemoteFlowControl.at_hand`."""
 
 
 @dataclass(slots=True, eq=False)

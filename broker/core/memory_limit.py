@@ -62,7 +62,7 @@ SAID = {
 }
 
 
-class Memory:
+class MemoryLimit:
     """The count of one node, and its limits in bytes; 0: none."""
 
     __slots__ = (

@@ -10,7 +10,7 @@ from broker.wire.properties import Property, encode_properties
 from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
-    from broker.cluster.link.receiver_assignment import Choice
+    from broker.cluster.link.receiver_assignment import ReceiverAssignment
 
 EXPIRY = 0x02
 PACKET_IDS = [n.to_bytes(2, "big") for n in range(65536)]
@@ -47,7 +47,7 @@ class Message:
         "topic",
     )
 
-    choice: Choice
+    choice: ReceiverAssignment
     """Of messages from a link that say who of a shared subscription gets them, and of those that
     were given back; not set on all others."""
 

@@ -28,7 +28,7 @@ from broker.wire.constants import ReasonCode
 from broker.wire.strings import shorten
 
 if TYPE_CHECKING:
-    from broker.core.connect import Handshake
+    from broker.core.connect import ConnectHandshake
     from broker.node import Node
 
 LOOK = 0.001
@@ -44,7 +44,7 @@ class Line:
     __slots__ = ("at", "began", "left", "old", "waiting")
 
     def __init__(self, now: float) -> None:
-        self.waiting: deque[Handshake] = deque()
+        self.waiting: deque[ConnectHandshake] = deque()
         self.left: Callable[[float], object] | None = None
         self.begin(now)
 
@@ -63,8 +63,8 @@ class Predecessors:
         self._node = node
         self._lines: dict[str, Line] = {}
 
-    def wait(self, handshake: Handshake, client_id: str, now: float) -> bool:
-        """Return whether a new connection has to wait; `Handshake.go_on` is called then."""
+    def wait(self, handshake: ConnectHandshake, client_id: str, now: float) -> bool:
+        """Return whether a new connection has to wait; `ConnectHandshake.go_on` is called then."""
         line = self._lines.get(client_id)
         if line is None:
             old = self._old(client_id)
@@ -145,7 +145,7 @@ class Predecessors:
         self._node.log("warning", f"client {shorten(client_id)} at {old.peer} {what}")
         return True
 
-    def _go_on(self, handshake: Handshake, now: float) -> None:
+    def _go_on(self, handshake: ConnectHandshake, now: float) -> None:
         node = self._node
         current, node.current = node.current, handshake.conn
         handshake.in_line = False

@@ -25,7 +25,7 @@ LARGEST = 4096
 """bytes of a packet; with larger ones the copies cost more than what is saved for each packet."""
 
 
-class Batch:
+class PublishRun:
     """Packets of a PUBLISH run; `data` is `count` packets of `size` bytes each, of MQTT `version`
     5, or 4 for both 3.x."""
 
@@ -69,11 +69,11 @@ class Batch:
         self.size = size
         self.count = len(data) // size
         self.number = 0  # of the first message in the journal, once a session keeps them
-        self._forms: dict[int, Batch] | None = None
+        self._forms: dict[int, PublishRun] | None = None
         self._messages: list[Message] | None = None
         self._sender = sender
 
-    def form(self, version: int, qos: int) -> Batch:
+    def form(self, version: int, qos: int) -> PublishRun:
         """Return the packets as receivers with this version and QoS get them, made once. At QoS 0
         there is nothing to number."""
         five = version == 5
@@ -95,7 +95,7 @@ class Batch:
             [data[at + self.payload : at + size] for at in range(0, len(data), size)]
         )
         size = len(whole) // self.count
-        form = Batch(
+        form = PublishRun(
             topic,
             qos,
             self.properties,
@@ -110,10 +110,10 @@ class Batch:
         forms[five << 2 | qos] = form
         return form
 
-    def part(self, low: int, high: int) -> Batch:
+    def part(self, low: int, high: int) -> PublishRun:
         """Return the packets from number `low` to before `high`, counted from 0."""
         data = self.data[low * self.size : high * self.size]
-        part = Batch(
+        part = PublishRun(
             self.topic,
             self.qos,
             self.properties,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from broker.cluster.link.codec import ORIGIN
 from broker.core.dispatcher import topic_of
-from broker.core.durable_session import KeptSession
+from broker.core.durable_session import DurableSession
 from broker.core.message import PACKET_IDS, Message
-from broker.core.publish_run import HIGH, LARGEST, LOW, MOST, Batch
+from broker.core.publish_run import HIGH, LARGEST, LOW, MOST, PublishRun
 from broker.core.session import RELEASED, Session, SharedOutgoing
 from broker.wire.properties import forwardable_cached
 
@@ -80,7 +80,7 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
         position += 4
     counters = client.node.counters
     counters.packets_acknowledging += (position - begin) // 4
-    if session.keeper is not None and isinstance(session, KeptSession) and position > begin:
+    if session.keeper is not None and isinstance(session, DurableSession) and position > begin:
         session.keeper.settled(session, data[begin:position])
     if answers:
         counters.answers_run += len(answers)
@@ -137,7 +137,7 @@ def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
             deque(map(inflight.pop, numbers), maxlen=0)
     counters = client.node.counters
     counters.packets_acknowledging += count
-    if session.keeper is not None and isinstance(session, KeptSession):
+    if session.keeper is not None and isinstance(session, DurableSession):
         session.keeper.settled(session, packets)
     if answer:
         counters.answers_run += count
@@ -247,7 +247,7 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
         node.counters.published_acknowledged += len(answers)
         if (
             qos == 2
-            and isinstance(session := client.session, KeptSession)
+            and isinstance(session := client.session, DurableSession)
             and session.keeper is not None
         ):
             session.keeper.incoming(session, b"".join(answers))
@@ -268,7 +268,7 @@ def _batch(
     payload: int,
     packet: int,
     properties: bytes,
-) -> Batch | None:
+) -> PublishRun | None:
     """Take and acknowledge the run that begins at `position` (see `publish_run`) if all its
     receivers can get it as one piece."""
     if route.special or route.shared or route.elsewhere or properties.startswith(ORIGIN):
@@ -309,7 +309,7 @@ def _batch(
             return None
         session = client.session
         session.incoming |= numbers
-        if isinstance(session, KeptSession) and session.keeper is not None:
+        if isinstance(session, DurableSession) and session.keeper is not None:
             session.keeper.incoming(session, b"".join([PACKET_IDS[number] for number in numbers]))
     elif 0 in high and 0 in low and any(not (h or i) for h, i in zip(high, low, strict=True)):
         return None
@@ -324,7 +324,7 @@ def _batch(
     conn.outbox.append(bytes(answers))
     start, payload = start - position, payload - position
     chunk = data[position:after]
-    return Batch(
+    return PublishRun(
         topic_of(chunk),
         qos,
         properties,

@@ -21,7 +21,7 @@ def place_of(topic: bytes) -> bytes:
     return blake2b(topic, digest_size=PLACE).digest()
 
 
-class Mark:
+class RetainedVersion:
     """One write of a topic: when (`time`, hybrid clock) and where (`key`, an origin's 16
     characters) it was published.
 
@@ -65,11 +65,11 @@ FIXED = 37
 """bytes ahead of its topic."""
 
 
-def unpack(place: bytes, packed: bytes) -> Mark:
+def unpack(place: bytes, packed: bytes) -> RetainedVersion:
     """Return the mark that was packed."""
     flags = packed[FIXED - 1]
     sequence, death = int.from_bytes(packed[WRITE:30], "big"), int.from_bytes(packed[30:36], "big")
-    mark = Mark(
+    mark = RetainedVersion(
         packed[FIXED:],
         place,
         int.from_bytes(packed[:8], "big"),
@@ -87,7 +87,7 @@ def _digest(place: bytes, packed: bytes) -> int:
     return int.from_bytes(blake2b(place + packed[:WRITE], digest_size=8).digest(), "big")
 
 
-class Digests:
+class RetainedIndex:
     """The table. A prefix is the first 0, 1 or 2 bytes of places. It is made of bytes in dicts and
     of no objects: with a million of them the garbage collector would take a second each time."""
 
@@ -105,13 +105,13 @@ class Digests:
     def __len__(self) -> int:
         return self._size
 
-    def get(self, place: bytes) -> Mark | None:
+    def get(self, place: bytes) -> RetainedVersion | None:
         """Return the mark at a place."""
         leaf = self._leaves.get(place[:2])
         packed = None if leaf is None else leaf.get(place)
         return None if packed is None else unpack(place, packed)
 
-    def put(self, mark: Mark) -> None:
+    def put(self, mark: RetainedVersion) -> None:
         """Put a mark in, in place of an older one."""
         prefix = mark.place[:2]
         leaf = self._leaves.get(prefix)
@@ -128,7 +128,7 @@ class Digests:
         leaf[mark.place] = packed
         self._change(prefix, change)
 
-    def remove(self, mark: Mark) -> None:
+    def remove(self, mark: RetainedVersion) -> None:
         """Take a mark out that is in it."""
         prefix = mark.place[:2]
         leaf = self._leaves[prefix]
@@ -167,9 +167,9 @@ class Digests:
         """Return the prefixes of all leaves in which something is."""
         return list(self._leaves)
 
-    def marks(self, prefix: bytes) -> list[Mark]:
+    def marks(self, prefix: bytes) -> list[RetainedVersion]:
         """Return what is in a part or leaf."""
-        found: list[Mark] = []
+        found: list[RetainedVersion] = []
         for leaf in self.leaves(prefix):
             if leaf in self._leaves:
                 found += [unpack(place, packed) for place, packed in self._leaves[leaf].items()]

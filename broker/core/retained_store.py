@@ -17,7 +17,7 @@ from broker.base.counters import Counters
 from broker.base.deadlines import Deadlines, Entry
 from broker.base.hybrid_clock import LOGICAL
 from broker.core.message import Message, size_of
-from broker.core.retained_index import Digests, Mark, place_of
+from broker.core.retained_index import RetainedIndex, RetainedVersion, place_of
 from routing.subscription_trie import TopicTrie
 
 
@@ -116,7 +116,7 @@ class RetainedStore:
         self._expiring = Deadlines(self._lives)  # (when, ms; place; time of the mark)
         self._graves = Deadlines(self._tomb)  # the same of tombstones: when they are forgotten
         self._floor = 0  # ms; tombstones up to this death were too many
-        self.digests = Digests()
+        self.digests = RetainedIndex()
         self.tombstones = 0
         self.refused_at = float("-inf")  # s, when there was no room for something
 
@@ -152,7 +152,7 @@ class RetainedStore:
             return True
         return self._set(topic, message)
 
-    def write(self, message: Message, mark: Mark, now: float, wall: int) -> Change:
+    def write(self, message: Message, mark: RetainedVersion, now: float, wall: int) -> Change:
         """Take a write that may not be the last, if it wins; `now`: s; `wall`: ms since the epoch.
 
         The mark becomes the topic's. A message that has expired is a tombstone already.
@@ -184,7 +184,9 @@ class RetainedStore:
             return Change.OLD
         return Change.TAKEN if had is None or _expired(had, now) else Change.NEW
 
-    def _refuse(self, topic: str, old: Mark | None, mark: Mark, wall: int) -> Change:
+    def _refuse(
+        self, topic: str, old: RetainedVersion | None, mark: RetainedVersion, wall: int
+    ) -> Change:
         """Forget what was at the topic, as it is older than what has no room.
 
         The mark becomes that of a deletion right before the write: nothing older comes back, and
@@ -207,7 +209,7 @@ class RetainedStore:
             self._bury(mark)
         return Change.DROPPED
 
-    def bring_back(self, message: Message, mark: Mark, now: float, wall: int) -> None:
+    def bring_back(self, message: Message, mark: RetainedVersion, now: float, wall: int) -> None:
         """Take what was here before a restart, each topic once; as `write` does."""
         if not message.payload or (message.expires_at is not None and now >= message.expires_at):
             self.write(message, mark, now, wall)
@@ -285,7 +287,7 @@ class RetainedStore:
             for mark in self.digests.marks(prefix):
                 yield mark.topic.decode()
 
-    def living(self, mark: Mark, now: float) -> Message | None:
+    def living(self, mark: RetainedVersion, now: float) -> Message | None:
         """Return the message of a mark; None when it is deleted or has expired."""
         if mark.dead:
             return None
@@ -315,7 +317,7 @@ class RetainedStore:
         if mark is not None and not mark.dead:
             self._bury(mark)
 
-    def _bury(self, mark: Mark) -> None:
+    def _bury(self, mark: RetainedVersion) -> None:
         mark.dead = True
         self.digests.put(mark)
         self.tombstones += 1
@@ -328,7 +330,7 @@ class RetainedStore:
             self._floor = max(self._floor, first - int(limits.TOMBSTONE_AGE * 1000))
             self._counters.tombstones_forgotten += self._exhume()
 
-    def _tomb(self, grave: Entry) -> Mark | None:
+    def _tomb(self, grave: Entry) -> RetainedVersion | None:
         mark = self.digests.get(grave[1])
         return mark if mark is not None and mark.dead and mark.time == grave[2] else None
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 from broker.base import limits
 from broker.core.connection import packet_size
 from broker.core.message import PACKET_IDS, Message, size_of
-from broker.core.wildcard_forms import Forms
+from broker.core.wildcard_forms import WildcardForms
 from broker.wire.varint import read_length
 
 if TYPE_CHECKING:
     from broker.auth.authorization import Permissions
-    from broker.cluster.delivery.subscription_start import Start
+    from broker.cluster.delivery.subscription_start import SubscriptionStart
     from broker.core.connection import Connection
     from broker.core.dispatcher import SharedGroup
-    from broker.core.publish_run import Batch
-    from broker.core.topic_alias import Aliases
+    from broker.core.publish_run import PublishRun
+    from broker.core.topic_alias import TopicAliases
     from broker.node import Node, Timer
-    from broker.persistence.journal import Durability
+    from broker.persistence.journal import Journal
     from broker.wire import Will
 
 NEVER = float("inf")
@@ -54,7 +54,7 @@ class Subscription:
         self.no_local = no_local
         self.retain_as_published = retain_as_published
         self.identifier = identifier
-        self.start: Start | None = None  # None: all that comes is for it
+        self.start: SubscriptionStart | None = None  # None: all that comes is for it
 
 
 class Outgoing:
@@ -175,7 +175,7 @@ class Session:
         self.account: object | None = None  # amqtt's Session, made by the server for its plugins
         self.subscriptions: dict[str, Subscription] = {}
         self.filters_memory = 0  # bytes that these take (see `memory_limit`)
-        self.forms: Forms | None = None  # of these, made with the first one that has one
+        self.forms: WildcardForms | None = None  # of these, made with the first one that has one
         # Nothing is for it any more, though not all of these may be taken out yet.
         self.ended = False
         # `bytes`: the PUBLISH as it was sent on this connection.
@@ -190,15 +190,15 @@ class Session:
         self.receive_maximum = limits.MAX_INFLIGHT
         self.maximum_packet_size = limits.MAX_PACKET_SIZE
         self.limited = False  # announced a maximum packet size: every packet is measured
-        self.aliases: Aliases | None = None  # of this connection
+        self.aliases: TopicAliases | None = None  # of this connection
         self.checked = False  # either of these two
         self.will: Will | None = None
         self.will_memory = 0  # bytes that it takes
         self.will_timer: Timer | None = None
         self.expiry_timer: Timer | None = None
-        self.keeper: Durability | None = None  # of a `KeptSession`, and
+        self.keeper: Journal | None = None  # of a `DurableSession`, and
         self.number = 0  # what it is called in the journal
-        # When its connection ended (ms, see `Durability.clock_set`), 0 while it has one.
+        # When its connection ended (ms, see `Journal.clock_set`), 0 while it has one.
         self.left = 0
         self.pumping = False
 
@@ -267,7 +267,7 @@ class Session:
             return 0
         return self.receive_maximum - len(self.inflight)
 
-    def deliver_batch(self, batch: Batch) -> None:
+    def deliver_batch(self, batch: PublishRun) -> None:
         """Send a run of QoS 1 or 2 packets in the form for this client, for which there is
         `room`."""
         inflight = self.inflight

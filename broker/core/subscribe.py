@@ -130,13 +130,13 @@ def grant(client: Client, packet: Subscribe, allowed: list[bool]) -> bool:
     """Subscribe as far as the plugins (`allowed`, for each filter), the rules and the limits let
     the client, as soon as all brokers know what it wants. False: it waits for that, and goes on by
     itself."""
-    if Granting(client, packet, allowed).begin():
+    if SubscribeRequest(client, packet, allowed).begin():
         return True
     client.conn.waiting = True
     return False
 
 
-class Granting:
+class SubscribeRequest:
     """A SUBSCRIBE that is being granted: so many of its filters at a time, each when all brokers
     know that it is wanted."""
 

@@ -14,7 +14,7 @@ GROWTH = 5
 two lengths."""
 
 
-class Aliases:
+class TopicAliases:
     """The aliases of one connection. They are gone with it, and what is repeated on the next one
     carries its topic again.
 

@@ -33,7 +33,7 @@ def filter_memory(topic_filter: str) -> int:
     return size
 
 
-class Forms:
+class WildcardForms:
     """How many filters of a session have each form."""
 
     __slots__ = ("_count", "_levels")

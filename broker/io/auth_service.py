@@ -21,7 +21,7 @@ WORKERS = 2
 meanwhile; each needs the memory that its hash asks for."""
 
 
-class Gatekeeper:
+class AuthService:
     """What one broker knows of users and rules. `access` is None when nothing was said about
     either."""
 

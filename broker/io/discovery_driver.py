@@ -11,7 +11,7 @@ from broker.base.log_format import log_line
 from broker.config.options import FederationSettings
 from broker.core.effects import Dial
 from broker.io.driver import Driver, StreamProtocol
-from broker.io.epoll_transport import AVAILABLE, Stream
+from broker.io.epoll_transport import AVAILABLE, EpollStream
 from broker.io.listeners import dial
 from broker.io.tls import describe_error, dial_context
 from discovery.address import Address
@@ -29,7 +29,7 @@ CLOCK_PERIOD = 60.0
 monotonic one; and what this machine has available."""
 
 
-class Outreach:
+class DiscoveryDriver:
     """What runs for discovery between start and end of a broker, and dials for it."""
 
     def __init__(self, settings: FederationSettings | None) -> None:
@@ -147,7 +147,7 @@ async def _dial_plain(effect: Dial, driver: Driver) -> None:
         sock.close()
         return
     poller = driver.poller
-    poller.admit(Stream(poller, sock.detach(), peer, "link", dial=effect))
+    poller.admit(EpollStream(poller, sock.detach(), peer, "link", dial=effect))
     driver.wake()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from broker.base import limits
 from broker.core.connection import Connection
-from broker.io.epoll_transport import HIGH_WATER, Poller, in_kernel, unacknowledged
+from broker.io.epoll_transport import HIGH_WATER, EpollTransport, in_kernel, unacknowledged
 from broker.io.proxy_protocol import ProxiedCertificate, ProxyHeader
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self.stopped = False
-        self._poller: Poller | None = None
+        self._poller: EpollTransport | None = None
         self._went_on = -WENT_ON  # s; then this broker was noticed to have been stopped
         self.collect_at = float("inf")  # s; never, where somebody else's process is served
 
@@ -58,10 +58,10 @@ class Driver:
         gc.collect(1)
 
     @property
-    def poller(self) -> Poller:
+    def poller(self) -> EpollTransport:
         """What reads and writes plain connections."""
         if self._poller is None:
-            self._poller = Poller(self)
+            self._poller = EpollTransport(self)
         return self._poller
 
     def wake(self) -> None:

@@ -70,7 +70,7 @@ BROKEN = FAILED | LEFT
 PARKED, OPEN, CLOSING, LINGERING, GONE = range(5)
 
 
-class Poller:
+class EpollTransport:
     """The connections of one driver."""
 
     __slots__ = ("_began", "_epoll", "_into", "_left", "_view", "driver", "streams")
@@ -78,7 +78,7 @@ class Poller:
     def __init__(self, driver: Driver) -> None:
         buffer = bytearray(READ_SIZE)
         self.driver = driver
-        self.streams: dict[int, Stream] = {}
+        self.streams: dict[int, EpollStream] = {}
         self._into = (buffer,)
         self._view = memoryview(buffer)
         self._epoll = select.epoll()
@@ -176,7 +176,7 @@ class Poller:
                 self._fault(stream, error)
         return [(number, event) for number, event in events if not event & BROKEN]
 
-    def _read(self, stream: Stream, event: int, now: float) -> None:
+    def _read(self, stream: EpollStream, event: int, now: float) -> None:
         if not stream.reading:
             # Held or closing, perhaps only since the poll: then what the peer has sent stays where
             # it is.
@@ -195,7 +195,7 @@ class Poller:
         elif stream.state == OPEN:
             stream.conn.receive(self._view[:size].tobytes(), now)
 
-    def read_early(self, stream: Stream) -> None:
+    def read_early(self, stream: EpollStream) -> None:
         """Read a connection out of its turn. That it has ended is told later: the node is in the
         middle of something."""
         node = self.driver.node
@@ -214,7 +214,7 @@ class Poller:
         if node.paused:
             node.flush()  # as in `run`
 
-    def _fault(self, stream: Stream, error: Exception) -> None:
+    def _fault(self, stream: EpollStream, error: Exception) -> None:
         """A fault of ours costs one connection, as with the loop's own transports."""
         self.driver.loop.call_exception_handler(
             {"message": f"on the connection of {stream.peer}", "exception": error}
@@ -234,7 +234,7 @@ class Poller:
         else:
             self._epoll.modify(number, new)
 
-    def admit(self, stream: Stream) -> None:
+    def admit(self, stream: EpollStream) -> None:
         """Begin with a connection, and with what it has sent already. The caller sees to it that
         the driver runs."""
         node = self.driver.node
@@ -254,7 +254,7 @@ class Poller:
         if node.paused:
             node.flush()  # as in `run`
 
-    def admit_parked(self, stream: Stream) -> None:
+    def admit_parked(self, stream: EpollStream) -> None:
         """Begin with a connection that had to wait. It is read in the loop's next turn: one that
         ends at once gives its place to the next, and with thousands of them that would go deep."""
         try:
@@ -264,7 +264,7 @@ class Poller:
             self._fault(stream, error)
 
 
-class Stream:
+class EpollStream:
     """One connection; the node's `Transport` for it."""
 
     __slots__ = (
@@ -287,11 +287,11 @@ class Stream:
 
     def __init__(
         self,
-        poller: Poller,
+        poller: EpollTransport,
         number: int,
         peer: str,
         listener: str,
-        leave: Callable[[Stream], None] | None = None,
+        leave: Callable[[EpollStream], None] | None = None,
         dial: Dial | None = None,
     ) -> None:
         """`number`: of the file, which does not block; `leave` is called once when it is closed;

@@ -28,7 +28,7 @@ from typing import BinaryIO
 from broker.base import limits
 from broker.config.yaml_file import ConfigError
 from broker.core.effects import Append, Begin, Discard
-from broker.io.tail_writer import TailFiles
+from broker.io.tail_writer import TailWriter
 from broker.persistence.journal import FILES, SMALLEST
 from broker.persistence.records import (
     HEADER_SIZE,
@@ -78,7 +78,7 @@ class Loaded:
     """One line for each file whose end could not be read."""
 
 
-class Disk:
+class JournalWriter:
     """The files of one journal."""
 
     def __init__(self, folder: Path, broker_id: bytes, *, sync: bool) -> None:
@@ -113,7 +113,7 @@ class Disk:
             (self.folder / PART).unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(f"data directory {self.folder}: {error.strerror or error}") from None
-        self.tail = TailFiles(folder, broker_id)
+        self.tail = TailWriter(folder, broker_id)
 
     # ---------------------------------------------------------------- reading
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from broker.base import limits
 from broker.base.machine import files_for_clients
 from broker.io.driver import socket_name
-from broker.io.epoll_transport import Stream
+from broker.io.epoll_transport import EpollStream
 from broker.io.proxy_protocol import ProxyError, ProxyHeader, parse, wanted
 
 if TYPE_CHECKING:
@@ -201,11 +201,11 @@ def _set(done: asyncio.Future[None]) -> None:
 class Places(Protocol):
     """The places of a listener (`listener.Listener`)."""
 
-    def enter(self, protocol: Stream) -> bool | None:
+    def enter(self, protocol: EpollStream) -> bool | None:
         """Take a place: True; None: none is free, `protocol.admitted` is called when one is; False:
         too many wait."""
 
-    def leave(self, protocol: Stream) -> None:
+    def leave(self, protocol: EpollStream) -> None:
         """Give a place back, or stop waiting for one."""
 
 
@@ -297,7 +297,7 @@ class StreamServer(Acceptor):
         """Begin, wait for a place or close."""
         places = self._places
         poller = self._driver().poller
-        stream = Stream(poller, number, socket_name(address), self._name, places.leave)
+        stream = EpollStream(poller, number, socket_name(address), self._name, places.leave)
         admitted = places.enter(stream)
         if admitted:
             poller.admit(stream)

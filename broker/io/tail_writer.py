@@ -30,7 +30,7 @@ TailTold = Callable[[TailEffect, object], None]
 """Takes what is done, and the answer."""
 
 
-class TailFiles:
+class TailWriter:
     """The segments in one data directory."""
 
     def __init__(self, folder: Path, broker_id: bytes) -> None:

@@ -23,21 +23,21 @@ from broker.base import limits
 from broker.cluster.delivery.replay_log import NEVER
 from broker.cluster.link.codec import Ranges, Vector, intersect, split_key
 from broker.cluster.strategy.directory import INTEREST
-from broker.persistence.log_tail import Tail, TailLoaded
+from broker.persistence.log_tail import LogTail, TailLoaded
 from broker.persistence.tail_segment import Away, Part
 from routing.subscription_trie import SubscriptionTrie
 from routing.topic_filter import well_formed
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
-    from broker.cluster.delivery.replay_log import Entry
+    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.link.link import Link
     from broker.node import Node
 
 EVERYTHING = b"#"
 
 
-class Absent:
+class AbsentMember:
     """One broker that is away."""
 
     __slots__ = (
@@ -93,7 +93,7 @@ class Absent:
             found = self._known[topic] = bool(self._trie.match(topic.decode(errors="replace")))
         return found
 
-    def passing(self, entry: Entry, position: int) -> bool:
+    def passing(self, entry: LogEntry, position: int) -> bool:
         """Whether a message of another broker was on its way there when the link was lost, or came
         soon after: its origin had to hear of that first."""
         return position >= self.cut_from and entry.at < self.cut_at + limits.CUT_TIME
@@ -141,16 +141,16 @@ def common(first: int, last: int, count: int, lacked: Ranges) -> int:
     return min(count, sum(high - low + 1 for low, high in intersect([(first, last)], lacked)))
 
 
-class Absents:
+class AbsentMembers:
     """All of them."""
 
     __slots__ = ("_federation", "_node", "absent", "tail")
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
-        self.absent: dict[bytes, Absent] = {}
-        self.tail = Tail(node, self._lost, self.away)
+        self.absent: dict[bytes, AbsentMember] = {}
+        self.tail = LogTail(node, self._lost, self.away)
         federation.listings.on_went.append(self.went)
         federation.listings.on_way.append(self._way_changed)
 
@@ -161,7 +161,7 @@ class Absents:
         wall = self._federation.retention.clock.physical(node.now)
         for away in self.tail.begin(loaded)[: limits.ABSENT_BROKERS]:
             since = node.now - max(0, wall - away.since) / 1000
-            self.absent[away.broker] = Absent(away.filters, 0, since)
+            self.absent[away.broker] = AbsentMember(away.filters, 0, since)
             self._watch()
         for key in self.tail.origins():
             if split_key(key)[0] == node.config.id:
@@ -191,7 +191,7 @@ class Absents:
                 keys = listings[broker_id].entries
                 few = len(keys) <= limits.ABSENT_FILTERS
                 filters = filters_of(keys) if few else (EVERYTHING,)
-                absent = self.absent[broker_id] = Absent(filters, position, now)
+                absent = self.absent[broker_id] = AbsentMember(filters, position, now)
                 absent.back = now  # unless the tree says that it is gone
                 self._watch()
             if absent is not None:
@@ -209,7 +209,9 @@ class Absents:
             known.lacking.clear()
             known.wish(tuple(dict.fromkeys((*known.filters, *filters))))
         elif len(self.absent) < limits.ABSENT_BROKERS:
-            self.absent[broker_id] = Absent(filters, acks.lacked_from(broker_id), self._node.now)
+            self.absent[broker_id] = AbsentMember(
+                filters, acks.lacked_from(broker_id), self._node.now
+            )
             self._watch()  # before the log is free to drop what was kept for that broker
         if self.tail.usable:
             acks.parted(broker_id)
@@ -231,7 +233,7 @@ class Absents:
             if self._federation.streams.active and not self.tail.usable:  # it is about to ask
                 self._federation.acks.part(broker_id, self._federation.relay.log.begin)
 
-    def _dropped(self, entry: Entry, position: int) -> None:
+    def _dropped(self, entry: LogEntry, position: int) -> None:
         """Take an entry that leaves the log. While a broker asks for what it lacks, what it has not
         asked for yet goes on to the tail."""
         if not entry.qos:
@@ -326,7 +328,7 @@ class Absents:
         if self.tail.usable:
             self.tail.flush()
 
-    def _end(self, broker_id: bytes, absent: Absent, what: str) -> None:
+    def _end(self, broker_id: bytes, absent: AbsentMember, what: str) -> None:
         for key, parts in self.tail.left(broker_id).items():
             for part in parts:
                 absent.drop(key, part.first, part.last, part.messages)

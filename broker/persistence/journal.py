@@ -31,17 +31,17 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.cluster.delivery.subscription_start import UNKNOWN, oldest
-from broker.cluster.link.codec import Ranges, Vector, Window, encode_vector, origin_key
+from broker.cluster.link.codec import OriginWindow, Ranges, Vector, encode_vector, origin_key
 from broker.cluster.sessions.session_codec import before, offered
 from broker.core.client import CONNACK, Client
 from broker.core.connection import Connection
-from broker.core.durable_session import KeptSession
+from broker.core.durable_session import DurableSession
 from broker.core.effects import Append, Begin, Discard
 from broker.core.message import Message
-from broker.core.retained_index import Mark
+from broker.core.retained_index import RetainedVersion
 from broker.core.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
 from broker.persistence import shared_records
-from broker.persistence.output_gate import Withheld
+from broker.persistence.output_gate import OutputGate
 from broker.persistence.records import (
     CLEAN,
     HAS_WILL,
@@ -68,14 +68,14 @@ from broker.persistence.records import (
     encode_whole,
 )
 from broker.persistence.recovery import Image, Recovery, encode_will
-from broker.persistence.snapshot import Checkpoint
+from broker.persistence.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.replay_log import Entry
-    from broker.cluster.delivery.subscription_start import Start
+    from broker.cluster.delivery.replay_log import LogEntry
+    from broker.cluster.delivery.subscription_start import SubscriptionStart
     from broker.cluster.sharing.assignment_ledger import Ref
     from broker.core.dispatcher import Route
-    from broker.core.publish_run import Batch
+    from broker.core.publish_run import PublishRun
     from broker.node import Node
 
 OK, BROKEN, RECOVERING = range(3)
@@ -101,7 +101,7 @@ FILES = 8
 """generations (starts of the broker) after which a checkpoint puts everything into one."""
 
 
-class Durability:
+class Journal:
     """The journal of one node."""
 
     def __init__(self, node: Node, *, sync: bool) -> None:
@@ -112,7 +112,7 @@ class Durability:
         self.state = OK
         self.mark = 0  # of the last frame
         self.safe = 0  # the highest mark that the driver has reported
-        self.sessions: dict[int, KeptSession] = {}
+        self.sessions: dict[int, DurableSession] = {}
         self._records: list[bytes] = []
         self.size = 0  # bytes of these
         self._under_way: deque[tuple[int, int, int]] = (
@@ -121,22 +121,22 @@ class Durability:
         self._pending = 0  # bytes of these
         self._crowd = 0  # the same, each frame as far as it counts
         self._most = limits.JOURNAL_BACKLOG_BYTES  # of these with which publishers are held
-        self._withheld = Withheld()
+        self._withheld = OutputGate()
         self._number = 0  # of the last message,
         self._session = 0  # and the last session
         self._seen: set[bytes] = set()  # origins of which something came since the last frame
         self._met = False  # and one that is new
         self._beginning: dict[
-            Start, dict[int, None]
+            SubscriptionStart, dict[int, None]
         ] = {}  # sessions of the last minutes, by where their subscriptions begin
-        self._marks: dict[bytes, Mark] = {}  # of retained topics that were written since
+        self._marks: dict[bytes, RetainedVersion] = {}  # of retained topics that were written since
         self._generation = 0
         self._file = 0  # the one that is written; 0: none
         self._written = 0  # bytes since the last checkpoint began
         self._whole = 0  # bytes of the last one
         self._first = 1  # number of the first message that is in this generation
         self._again: set[int] = set()  # lower ones that are in it, too
-        self._checkpoint: Checkpoint | None = None  # that is under way
+        self._checkpoint: Snapshot | None = None  # that is under way
         self._until = 0  # mark of its end; 0: not yet
         self._retrying = False  # a new generation is going to be tried
         # that was tried last; a checkpoint's cannot end a failure: what was lost is missing before
@@ -161,7 +161,7 @@ class Durability:
             session.left = image.sessions[number].head.gone or recovery.died
             if (start := oldest(session)) is not None and start.open:
                 self._beginning.setdefault(start, {})[number] = None
-            if isinstance(session, KeptSession) and not image.sessions[number].head.gone:
+            if isinstance(session, DurableSession) and not image.sessions[number].head.gone:
                 self.meta(session)
         self.node.effects.append(Begin(generation))
         self.node.schedule(now + limits.JOURNAL_BEAT / 2, lambda at: self._beat(at, 0))
@@ -177,8 +177,8 @@ class Durability:
         self.node.schedule(now + limits.JOURNAL_BEAT / 2, lambda at: self._beat(at, beaten))
 
     def _adopt(self, session: Session, number: int) -> None:
-        _become(session, KeptSession)
-        assert isinstance(session, KeptSession)
+        _become(session, DurableSession)
+        assert isinstance(session, DurableSession)
         session.keeper = self
         session.number = number
         self.sessions[number] = session
@@ -412,10 +412,10 @@ class Durability:
         self._again = set()
         self._written = self._until = 0
         self._most = min(AHEAD, limits.JOURNAL_BACKLOG_BYTES)
-        self._checkpoint = checkpoint = Checkpoint(self)
+        self._checkpoint = checkpoint = Snapshot(self)
         self.node.schedule(self.node.now, lambda now: self._step(checkpoint, now))
 
-    def _step(self, checkpoint: Checkpoint, now: float) -> None:
+    def _step(self, checkpoint: Snapshot, now: float) -> None:
         if self._checkpoint is not checkpoint:
             return
         if (self._pending <= AHEAD or checkpoint.passed >= AHEAD) and checkpoint.go_on():
@@ -438,7 +438,7 @@ class Durability:
         session.left = 0
         if not session.expiry:
             self.ended(session)
-        elif isinstance(session, KeptSession) and present:
+        elif isinstance(session, DurableSession) and present:
             self.meta(session)
             self.promise()
         else:
@@ -448,7 +448,7 @@ class Durability:
     def keep(self, session: Session) -> None:
         """Keep a session from now on, or note that its connection is gone."""
         session.left = 0 if session.conn is not None else self._wall() - self._set
-        if isinstance(session, KeptSession):
+        if isinstance(session, DurableSession):
             self.meta(session)
         else:
             if not self.sessions:
@@ -458,12 +458,12 @@ class Durability:
             )  # what nobody wanted so far has been here as well
             self._session += 1
             self._adopt(session, self._session)
-            assert isinstance(session, KeptSession)
+            assert isinstance(session, DurableSession)
             self.whole(session)
 
     def ended(self, session: Session) -> None:
         """A session is over, or not to be kept any more."""
-        if isinstance(session, KeptSession):
+        if isinstance(session, DurableSession):
             self.record(encode_end(session.number))
             self.promise()
             del self.sessions[session.number]
@@ -471,7 +471,7 @@ class Durability:
             session.keeper = None
             _become(session, Session)
 
-    def meta(self, session: KeptSession, flags: int = 0) -> None:
+    def meta(self, session: DurableSession, flags: int = 0) -> None:
         """Record what a session is but for its subscriptions and messages."""
         will = encode_will(session.will)
         name = session.username
@@ -489,7 +489,7 @@ class Durability:
         ages = (session.born, session.floor)
         self.record(SessionRecord(*head, client_id, username, will, where, owner, ages).encode())
 
-    def whole(self, session: KeptSession) -> None:
+    def whole(self, session: DurableSession) -> None:
         """Record all of a session: what was recorded of it before is not needed any more."""
         number = session.number
         self.meta(session, NEW)
@@ -514,14 +514,14 @@ class Durability:
             if not isinstance(outgoing, Repeat):
                 self._outgoing(session, 0, outgoing)
 
-    def subscribed(self, session: KeptSession, subscription: Subscription) -> None:
+    def subscribed(self, session: DurableSession, subscription: Subscription) -> None:
         """Record a subscription, new or replaced."""
         self._subscribed(session, subscription)
         if next(iter(session.subscriptions.values())) is subscription:
             self.begins(session)
         self.promise()
 
-    def begins(self, session: KeptSession) -> None:
+    def begins(self, session: DurableSession) -> None:
         """Record where the subscriptions of a session begin, as their first one says; nothing while
         no other broker has been there."""
         start = oldest(session)
@@ -539,19 +539,19 @@ class Durability:
                 if old.at + limits.LOG_AGE < self.node.now:
                     del self._beginning[old]
 
-    def raised(self, start: Start) -> None:
+    def raised(self, start: SubscriptionStart) -> None:
         """Record once more where subscriptions begin: more is known of it by now."""
         for number in list(self._beginning.get(start, ())):
             if number in self.sessions:
                 self.begins(self.sessions[number])
 
-    def _subscribed(self, session: KeptSession, s: Subscription) -> None:
+    def _subscribed(self, session: DurableSession, s: Subscription) -> None:
         options = s.qos | s.no_local << 2 | s.retain_as_published << 3
         self.record(
             SubscribedRecord(session.number, options, s.identifier, s.filter.encode()).encode()
         )
 
-    def unsubscribed(self, session: KeptSession, topic_filter: str) -> None:
+    def unsubscribed(self, session: DurableSession, topic_filter: str) -> None:
         """Record that a subscription is gone."""
         self.record(encode_unsubscribed(session.number, topic_filter.encode()))
         self.begins(session)
@@ -587,7 +587,7 @@ class Durability:
             return 0
         return max(1, self._wall() + round((message.expires_at - self.node.now) * 1000))
 
-    def batch(self, route: Route, batch: Batch) -> None:
+    def batch(self, route: Route, batch: PublishRun) -> None:
         """Record a run of messages if a session that is kept gets them."""
         for delivery in route.deliveries:
             if delivery.qos and delivery.session.number:
@@ -609,7 +609,7 @@ class Durability:
         )
         self.promise()
 
-    def _outgoing(self, session: KeptSession, packet_id: int, outgoing: Outgoing) -> None:
+    def _outgoing(self, session: DurableSession, packet_id: int, outgoing: Outgoing) -> None:
         shared = b""
         if isinstance(outgoing, SharedOutgoing):
             shared = b"$share/" + outgoing.group.key.replace(b"\0", b"/")
@@ -626,19 +626,19 @@ class Durability:
             ).encode()
         )
 
-    def queued(self, session: KeptSession, outgoing: Outgoing) -> None:
+    def queued(self, session: DurableSession, outgoing: Outgoing) -> None:
         """Record that a message waits for a session."""
         self._outgoing(session, 0, outgoing)
         self.promise()
 
-    def sent(self, session: KeptSession, packet_id: int, outgoing: Outgoing) -> None:
+    def sent(self, session: DurableSession, packet_id: int, outgoing: Outgoing) -> None:
         """Record that a message is in flight that has not waited."""
         self._outgoing(session, packet_id, outgoing)
         if outgoing.qos == 2:
             self._gate(session)
         self.promise()
 
-    def sent_run(self, session: KeptSession, packet_id: int, batch: Batch) -> None:
+    def sent_run(self, session: DurableSession, packet_id: int, batch: PublishRun) -> None:
         """Record that a run of messages is in flight."""
         self.record(
             encode_sent_run(session.number, packet_id, batch.count, batch.number, batch.qos)
@@ -647,26 +647,26 @@ class Durability:
             self._gate(session)
 
     def pumped(
-        self, session: KeptSession, packet_id: int, count: int, first: Message, qos: int
+        self, session: DurableSession, packet_id: int, count: int, first: Message, qos: int
     ) -> None:
         """Record that messages that waited are in flight. `qos`: the highest of them."""
         self.record(encode_pumped(session.number, packet_id, count, getattr(first, "number", 0)))
         if qos == 2:
             self._gate(session)
 
-    def settled(self, session: KeptSession, packets: bytes) -> None:
+    def settled(self, session: DurableSession, packets: bytes) -> None:
         """Record acknowledgements of one kind. PUBREL and PUBCOMP, which answer two of these, wait
         for that."""
         self.record(encode_settled(session.number, packets))
         if packets[0] in (0x50, 0x62):
             self.promise()
 
-    def incoming(self, session: KeptSession, packet_ids: bytes) -> None:
+    def incoming(self, session: DurableSession, packet_ids: bytes) -> None:
         """Record QoS 2 identifiers that came in."""
         self.record(encode_incoming(session.number, packet_ids))
         self.promise()
 
-    def _gate(self, session: KeptSession) -> None:
+    def _gate(self, session: DurableSession) -> None:
         """Hold what is sent at QoS 2 until its identifier is known for good: the same message must
         not come with another one."""
         if session.conn is not None:
@@ -675,12 +675,12 @@ class Durability:
     # ---------------------------------------------------------------- retained messages, and the
     # relay's log
 
-    def retained(self, mark: Mark) -> None:
+    def retained(self, mark: RetainedVersion) -> None:
         """Note that a retained topic was written, or that its message has its number; it is
         recorded once, with this turn."""
         self._marks[mark.place] = mark
 
-    def said(self, mark: Mark) -> None:
+    def said(self, mark: RetainedVersion) -> None:
         """Record what a retained topic is now."""
         message = self.node.retained.living(mark, self.node.now)
         properties, payload, expires = b"", b"", 0
@@ -704,7 +704,7 @@ class Durability:
             ).encode()
         )
 
-    def logged(self, entry: Entry) -> None:
+    def logged(self, entry: LogEntry) -> None:
         """Record messages published here that other brokers may lack. They get those of a publisher
         that goes on with its session at QoS 2 no earlier than we know that we have them: they would
         take what it repeats for another message."""
@@ -716,7 +716,7 @@ class Durability:
             for link in self.node.federation.links.values():
                 link.conn.gate = self.mark + 1
 
-    def encoded(self, entry: Entry) -> bytes:
+    def encoded(self, entry: LogEntry) -> bytes:
         """Return an entry of the relay's log as a record."""
         at = self._wall() - round((self.node.now - entry.at) * 1000)
         return LoggedRecord(
@@ -750,7 +750,7 @@ class Durability:
 
     def since(self) -> Vector:
         """Say since when sessions here miss what is published elsewhere."""
-        return {origin_key(self.node.config.id, self.node.relay.since): Window(0, 0.0)}
+        return {origin_key(self.node.config.id, self.node.relay.since): OriginWindow(0, 0.0)}
 
     def met(self, key: bytes) -> None:
         """Note that another broker is known from now on."""

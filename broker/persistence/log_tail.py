@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.cluster.delivery.replay_log import Entry, expiry_of
+from broker.cluster.delivery.replay_log import LogEntry, expiry_of
 from broker.cluster.link.codec import Ranges, intersect
 from broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
 from broker.persistence.records import JournalError, LoggedRecord
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 RETRY = 1.0
 """s until a new segment is tried after a failure."""
 
-Read = Callable[["list[Entry] | None"], None]
+Read = Callable[["list[LogEntry] | None"], None]
 """Takes the messages of a frame; None: it cannot be read."""
 
 Parts = dict[tuple[bytes, bytes], Part]
@@ -90,7 +90,7 @@ class TailLoaded:
     """One line for each file whose end cannot be read."""
 
 
-class Tail:
+class LogTail:
     """The tail of one broker's log."""
 
     __slots__ = (
@@ -179,7 +179,7 @@ class Tail:
 
     # ---------------------------------------------------------------- what leaves the log
 
-    def add(self, entry: Entry, brokers: list[bytes]) -> bool:
+    def add(self, entry: LogEntry, brokers: list[bytes]) -> bool:
         """Keep messages that leave the log for these brokers; False when that is not possible."""
         node = self._node
         if not self.usable or (self._broken and node.now < self._retry_at):
@@ -367,7 +367,7 @@ class Tail:
             self._damaged(frame, f"cannot be read ({result})")
             then(None)
 
-    def _decode(self, frame: Frame, data: bytes) -> list[Entry] | None:
+    def _decode(self, frame: Frame, data: bytes) -> list[LogEntry] | None:
         try:
             records = decode_entries(data)
         except JournalError as error:
@@ -377,7 +377,7 @@ class Tail:
         found = []
         for record in records:
             at = min(now, now - (wall - record.at) / 1000)
-            entry = Entry.run(
+            entry = LogEntry.run(
                 record.key, record.sequence, record.messages, record.data, record.step, at
             )
             if not record.step and (seconds := expiry_of(record.data)) is not None:

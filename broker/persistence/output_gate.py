@@ -14,7 +14,7 @@ from broker.base import limits
 from broker.core.connection import Connection
 
 
-class Withheld:
+class OutputGate:
     """The bytes that wait, of all connections."""
 
     __slots__ = ("_bytes", "_dead", "_held", "_largest", "_size")

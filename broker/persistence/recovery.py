@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from broker.base import limits
-from broker.cluster.delivery.replay_log import Entry, read_link_packets
+from broker.cluster.delivery.replay_log import LogEntry, read_link_packets
 from broker.cluster.link.codec import decode_vector, split_key, subtract
 from broker.cluster.sessions.session_codec import (
     IN_FLIGHT,
@@ -26,7 +26,7 @@ from broker.cluster.sessions.session_codec import (
 )
 from broker.core.memory_limit import will_memory
 from broker.core.message import Message
-from broker.core.retained_index import Mark, place_of
+from broker.core.retained_index import RetainedVersion, place_of
 from broker.core.session import NEVER, RELEASED, Session
 from broker.persistence import shared_records
 from broker.persistence.records import (
@@ -487,11 +487,11 @@ class Recovery:
             at = self.now + (record.at - self.image.alive) / 1000  # it counts while we are there
             at = latest = max(latest, min(self.now, at))  # the clock may have been set meanwhile
             if record.step:
-                entry = Entry.run(
+                entry = LogEntry.run(
                     record.key, record.sequence, record.messages, record.data, record.step, at
                 )
             else:
-                entry = Entry(record.key, record.sequence, record.data, message, at)
+                entry = LogEntry(record.key, record.sequence, record.data, message, at)
             relay.remember(record.key, record.sequence + record.messages - 1)
             relay.log.append(entry)
             relay.log.chosen = relay.log.end
@@ -550,7 +550,7 @@ class Recovery:
                 self._expires(record.expires),
                 None,
             )
-            mark = Mark(
+            mark = RetainedVersion(
                 topic,
                 place_of(topic),
                 record.time,

@@ -18,7 +18,7 @@ from broker.persistence import shared_records
 from broker.persistence.records import encode_seen
 
 if TYPE_CHECKING:
-    from broker.persistence.journal import Durability
+    from broker.persistence.journal import Journal
 
 STEP_BYTES = 128 * 1024
 STEP_ITEMS = 400
@@ -34,13 +34,13 @@ MOST = 4
 """in so many steps in one turn."""
 
 
-class Checkpoint:
+class Snapshot:
     """One checkpoint on its way. `size`: bytes that it has said; `passed`: bytes that were written
     since it last went on."""
 
     __slots__ = ("_journal", "_plan", "passed", "size")
 
-    def __init__(self, journal: Durability) -> None:
+    def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._plan = self._everything()
         self.size = self.passed = 0

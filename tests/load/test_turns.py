@@ -15,8 +15,8 @@ from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
 from broker.base import limits
 from broker.cluster.delivery.answers import ASK
-from broker.cluster.delivery.replay_log import Entry
-from broker.cluster.link.codec import Window, encode_for_links, encode_vector, origin_key
+from broker.cluster.delivery.replay_log import LogEntry
+from broker.cluster.link.codec import OriginWindow, encode_for_links, encode_vector, origin_key
 from broker.cluster.link.control_records import DIRECTORY, ROUTED, SEEN
 from broker.cluster.sessions.handover import MERGE, PART, REQUEST, REST, TAKE, say
 from broker.cluster.sessions.pending_takeover import CLOSING, RESTING
@@ -62,7 +62,7 @@ def logged(world: World, key: bytes) -> None:
         else:
             relay.accept(key, number, 1, world.now)
         relay.log.append(
-            Entry(key, number, encode_for_links(one, key, number, 0.0), one, world.now)
+            LogEntry(key, number, encode_for_links(one, key, number, 0.0), one, world.now)
         )
 
 
@@ -99,7 +99,9 @@ def test_a_link_joins(lacks: int) -> None:
     one = Neighbour(world, 1)
     one.bpdu(world.node.federation.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
     relay = world.node.relay
-    seen = ping((SEEN, encode_vector({relay.key: relay.own, KEY: Window(COUNT - lacks, 0.0)})))
+    seen = ping(
+        (SEEN, encode_vector({relay.key: relay.own, KEY: OriginWindow(COUNT - lacks, 0.0)}))
+    )
     longest(
         world,
         f"a neighbour joins that lacks {lacks} of {COUNT} messages",

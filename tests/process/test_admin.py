@@ -21,7 +21,7 @@ from broker.io import admin_http as admin_module
 from broker.io.admin_http import Admin, AdminProtocol, listen, parse_request, same_machine
 from broker.io.readiness import Readiness
 from broker.node import Node
-from broker.persistence.journal import BROKEN, Durability
+from broker.persistence.journal import BROKEN, Journal
 
 SHAPE = {
     "id",
@@ -99,7 +99,7 @@ async def test_ready_when_clients_should_come(server: Server) -> None:
     while it drains."""
     node = server.admin.node
     assert await server.get("/readyz") == (200, "ready\n")
-    node.durability = Durability(node, sync=False)
+    node.durability = Journal(node, sync=False)
     node.durability.state = BROKEN
     assert await server.get("/readyz") == (503, "the journal is not written\n")
     node.durability = None

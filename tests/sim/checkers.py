@@ -9,7 +9,7 @@ from itertools import combinations, pairwise
 from math import inf
 
 from broker.base import limits
-from broker.cluster.delivery.forwarder import Relay
+from broker.cluster.delivery.forwarder import Forwarder
 from broker.cluster.link.link import Link
 from stp.priority_vector import RootVector, better_root
 from tests.sim.clients import Got, Interest, Ledger, Sent, SimClient, matches
@@ -276,7 +276,7 @@ def bound_faults(hosts: Iterable[Host]) -> list[tuple[str, str]]:
     faults = []
     for host in hosts:
         node = host.running
-        relay: Relay = node.relay
+        relay: Forwarder = node.relay
         for conn in node.connections:
             if conn.backlog_bytes or conn.backlog or conn.outbox:
                 faults.append(

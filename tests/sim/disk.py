@@ -6,7 +6,7 @@ import random
 
 from broker.core.effects import Effect
 from broker.node import Node
-from broker.persistence.journal import Durability
+from broker.persistence.journal import Journal
 from tests.sim.clients import SimClient
 from tests.sim.world import Host, World
 from tests.unit.journal_harness import DiskEffect, Files
@@ -45,7 +45,7 @@ class Disk:
             return [e for e in effects if e not in mine]
 
         node.take_effects = taken  # type: ignore[method-assign]
-        node.durability = Durability(node, sync=self.sync)
+        node.durability = Journal(node, sync=self.sync)
         node.federation.absents.begin(self.files.tail(node.config.id))
         files = self.files.generations
         node.durability.begin(

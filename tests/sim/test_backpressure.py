@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from broker.base import limits
-from broker.cluster.remote_flow_control import Backpressure
+from broker.cluster.remote_flow_control import RemoteFlowControl
 from broker.core.connection import Connection
 from tests.sim.clients import SimClient
 from tests.sim.test_federation import Event, Scene, kill, part, pause, resume, start
@@ -114,7 +114,7 @@ def test_nothing_is_lost_and_others_go_on(seed: int, brokers: int, routing: str)
 
 def test_without_it_they_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scene is hard enough."""
-    monkeypatch.setattr(Backpressure, "note", lambda self, slow: None)
+    monkeypatch.setattr(RemoteFlowControl, "note", lambda self, slow: None)
     assert Slow(0, 2, []).run().counters["dropped_queue_full"]
 
 

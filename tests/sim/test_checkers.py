@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from broker.base import limits
-from broker.cluster.cluster import Federation
-from broker.cluster.delivery.forwarder import Relay
-from broker.cluster.delivery.replay_log import Entry, MessageLog
-from broker.cluster.delivery.resync import Repair
-from broker.cluster.link.codec import Window
+from broker.cluster.cluster import Cluster
+from broker.cluster.delivery.forwarder import Forwarder
+from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+from broker.cluster.delivery.resync import Resync
+from broker.cluster.link.codec import OriginWindow
 from broker.cluster.strategy.directory import CLIENT
 from broker.core.client import Client
 from broker.core.effects import Datagram
@@ -90,43 +90,45 @@ def test_sound_brokers(events: list[Event]) -> None:
 
 
 def replays_nothing(patch: Patch) -> None:
-    patch.setattr(Repair, "_replay", lambda *_: None)
+    patch.setattr(Resync, "_replay", lambda *_: None)
 
 
 def replays_backwards(patch: Patch) -> None:
-    replay = Repair._replay
+    replay = Resync._replay
     patch.setattr(
-        Repair, "_replay", lambda self, link, entries, now: replay(self, link, entries[::-1], now)
+        Resync, "_replay", lambda self, link, entries, now: replay(self, link, entries[::-1], now)
     )
 
 
 def takes_everything(patch: Patch) -> None:
-    def accept(self: Window, first: int, count: int, **more: Any) -> int:
+    def accept(self: OriginWindow, first: int, count: int, **more: Any) -> int:
         self.top = max(self.top, first + count - 1)
         return count
 
-    patch.setattr(Window, "accept", accept)
+    patch.setattr(OriginWindow, "accept", accept)
 
 
 def replays_all(patch: Patch) -> None:
     takes_everything(patch)
-    walk = Repair.walk
+    walk = Resync.walk
     patch.setattr(
-        Repair,
+        Resync,
         "walk",
-        lambda self, link, seen, then: walk(self, link, dict.fromkeys(seen, Window(0, 0.0)), then),
+        lambda self, link, seen, then: walk(
+            self, link, dict.fromkeys(seen, OriginWindow(0, 0.0)), then
+        ),
     )
 
 
-def changes_received(patch: Patch, change: Callable[[Relay, Message], list[Message]]) -> None:
+def changes_received(patch: Patch, change: Callable[[Forwarder, Message], list[Message]]) -> None:
     """Deliver something else than what came over a link."""
-    received = Relay.received
+    received = Forwarder.received
 
-    def wrong(self: Relay, link: Any, message: Message, *rest: Any) -> None:
+    def wrong(self: Forwarder, link: Any, message: Message, *rest: Any) -> None:
         for one in change(self, message):
             received(self, link, one, *rest)
 
-    patch.setattr(Relay, "received", wrong)
+    patch.setattr(Forwarder, "received", wrong)
 
 
 def delivers_twice(patch: Patch) -> None:
@@ -134,7 +136,7 @@ def delivers_twice(patch: Patch) -> None:
 
 
 def other_payload(patch: Patch) -> None:
-    def change(relay: Relay, message: Message) -> list[Message]:
+    def change(relay: Forwarder, message: Message) -> list[Message]:
         return [
             Message(
                 message.topic,
@@ -151,7 +153,7 @@ def other_payload(patch: Patch) -> None:
 
 
 def other_topic(patch: Patch) -> None:
-    def change(relay: Relay, message: Message) -> list[Message]:
+    def change(relay: Forwarder, message: Message) -> list[Message]:
         return [
             Message(
                 b"t/other",
@@ -168,7 +170,7 @@ def other_topic(patch: Patch) -> None:
 
 
 def no_properties(patch: Patch) -> None:
-    def change(relay: Relay, message: Message) -> list[Message]:
+    def change(relay: Forwarder, message: Message) -> list[Message]:
         return [
             Message(message.topic, message.payload, message.qos, message.retain, b"", None, None)
         ]
@@ -193,10 +195,10 @@ def loses_retained(patch: Patch) -> None:
 
 
 def forwards_no_qos_0(patch: Patch) -> None:
-    patch.setattr(Relay, "forward_run", lambda *arguments: None)
-    forward = Relay.forward
+    patch.setattr(Forwarder, "forward_run", lambda *arguments: None)
+    forward = Forwarder.forward
     patch.setattr(
-        Relay, "forward", lambda self, message: forward(self, message) if message.qos else None
+        Forwarder, "forward", lambda self, message: forward(self, message) if message.qos else None
     )
 
 
@@ -213,20 +215,20 @@ def closes_publishers(patch: Patch) -> None:
 
 
 def raises(patch: Patch) -> None:
-    def change(relay: Relay, message: Message) -> list[Message]:
+    def change(relay: Forwarder, message: Message) -> list[Message]:
         raise ZeroDivisionError
 
     changes_received(patch, change)
 
 
 def keeps_twice(patch: Patch) -> None:
-    append = MessageLog.append
+    append = ReplayLog.append
 
-    def wrong(self: MessageLog, entry: Entry) -> None:
+    def wrong(self: ReplayLog, entry: LogEntry) -> None:
         append(self, entry)
         append(self, entry)
 
-    patch.setattr(MessageLog, "append", wrong)
+    patch.setattr(ReplayLog, "append", wrong)
 
 
 MUTANTS: dict[str, tuple[Callable[[Patch], None], str, str]] = {
@@ -274,14 +276,14 @@ def test_probe_that_nobody_asked_for_is_caught(monkeypatch: Patch) -> None:
 
 def test_probe_that_comes_twice_is_caught(monkeypatch: Patch) -> None:
     scene = Small([])
-    received = Relay.received
+    received = Forwarder.received
 
-    def wrong(self: Relay, link: Any, message: Message, *rest: Any) -> None:
+    def wrong(self: Forwarder, link: Any, message: Message, *rest: Any) -> None:
         received(self, link, message, *rest)
         if scene.world.now - scene.world.started > 11.0:
             received(self, link, message, *rest)
 
-    monkeypatch.setattr(Relay, "received", wrong)
+    monkeypatch.setattr(Forwarder, "received", wrong)
     assert any("2 times" in text for text in texts(scene, "probe"))
 
 
@@ -494,7 +496,7 @@ def test_tree_that_does_not_come_to_rest_is_caught() -> None:
 
 
 def many_gaps(world: World, patch: Patch) -> None:
-    window = Window(1000, 0.0)
+    window = OriginWindow(1000, 0.0)
     window.gaps = [(number, number) for number in range(1, 2 * limits.MAX_GAPS + 3, 2)]
     patch.setitem(node(world, 1).relay.vector, b"A" * 16, window)
 
@@ -513,7 +515,7 @@ def many_links(world: World, patch: Patch) -> None:
 
 
 def handshake(world: World, patch: Patch) -> None:
-    federation: Federation = node(world, 1).federation
+    federation: Cluster = node(world, 1).federation
     patch.setitem(federation.handshakes, next(iter(federation.links.values())), None)
 
 

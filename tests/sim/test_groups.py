@@ -12,9 +12,9 @@ import pytest
 from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
 from broker.base import limits
-from broker.cluster.link.receiver_assignment import Choice
+from broker.cluster.link.receiver_assignment import ReceiverAssignment
 from broker.cluster.sharing.catchup import Catchup
-from broker.cluster.sharing.shared_subscriptions import Sharing
+from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 from broker.core.dispatcher import Route
 from broker.core.message import Message
 from broker.wire.packets import Suback, Subscribe, SubscriptionRequest
@@ -288,7 +288,7 @@ def test_a_giver_that_is_gone_keeps_nobody_waiting(seed: int, pause: bool) -> No
 def everybody(patch: Patch) -> None:
     """All brokers give everything to their own members."""
     patch.setattr(
-        Sharing,
+        SharedSubscriptions,
         "received",
         lambda self, message, choice, *, ordinary: self._node.fanout.publish(message),
     )
@@ -296,39 +296,47 @@ def everybody(patch: Patch) -> None:
 
 def nobody(patch: Patch) -> None:
     """Nobody is named."""
-    choose = Sharing._choose
-    patch.setattr(Sharing, "_choose", lambda self, route: (choose(self, route)[0], None))
+    choose = SharedSubscriptions._choose
+    patch.setattr(
+        SharedSubscriptions, "_choose", lambda self, route: (choose(self, route)[0], None)
+    )
 
 
 def never_here(patch: Patch) -> None:
     """Members at home come last."""
     patch.setattr(
-        Sharing, "_best", lambda self, group, allowed: Own.NONE if group is None else Own.AWAY
+        SharedSubscriptions,
+        "_best",
+        lambda self, group, allowed: Own.NONE if group is None else Own.AWAY,
     )
 
 
 def twice(patch: Patch) -> None:
     """Who is named delivers two times."""
-    received = Sharing.received
+    received = SharedSubscriptions.received
 
-    def wrong(self: Sharing, message: Message, choice: Choice, *, ordinary: bool) -> None:
+    def wrong(
+        self: SharedSubscriptions, message: Message, choice: ReceiverAssignment, *, ordinary: bool
+    ) -> None:
         received(self, message, choice, ordinary=ordinary)
         received(self, message, choice, ordinary=False)
 
-    patch.setattr(Sharing, "received", wrong)
+    patch.setattr(SharedSubscriptions, "received", wrong)
 
 
 def loses(patch: Patch) -> None:
     """Every fifth choice is forgotten."""
-    choose = Sharing._choose
+    choose = SharedSubscriptions._choose
     calls = Counter[None]()
 
-    def wrong(self: Sharing, route: Route) -> tuple[list[Any], Choice | None]:
+    def wrong(
+        self: SharedSubscriptions, route: Route
+    ) -> tuple[list[Any], ReceiverAssignment | None]:
         calls[None] += 1
         groups, choice = choose(self, route)
         return groups, choice if calls[None] % 5 else None
 
-    patch.setattr(Sharing, "_choose", wrong)
+    patch.setattr(SharedSubscriptions, "_choose", wrong)
 
 
 MUTANTS: dict[str, tuple[Callable[[Patch], None], set[str]]] = {

@@ -15,17 +15,17 @@ import pytest
 
 from broker.base import limits
 from broker.cluster.delivery import paced_release
-from broker.cluster.delivery.gap_recovery import Streams
-from broker.cluster.delivery.paced_release import Release
-from broker.cluster.delivery.replay_log import NEVER, MessageLog
-from broker.cluster.remote_flow_control import Backpressure
-from broker.cluster.sessions.delivered_ranges import Repeats
-from broker.cluster.sessions.merge import Merging
-from broker.cluster.sessions.takeover import Moving
+from broker.cluster.delivery.gap_recovery import GapRecovery
+from broker.cluster.delivery.paced_release import PacedRelease
+from broker.cluster.delivery.replay_log import NEVER, ReplayLog
+from broker.cluster.remote_flow_control import RemoteFlowControl
+from broker.cluster.sessions.delivered_ranges import DeliveredRanges
+from broker.cluster.sessions.merge import SessionMerge
+from broker.cluster.sessions.takeover import Takeover
 from broker.cluster.sessions.whereabouts import Whereabouts
 from broker.cluster.sharing.assignments import Assignments
-from broker.cluster.strategy.subscription_barrier import Propagation
-from broker.core.dispatcher import Fanout
+from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
+from broker.core.dispatcher import Dispatcher
 from broker.core.session import Session
 from tests.sim import test_durability
 from tests.sim.strains import Strain, run_strain
@@ -40,29 +40,32 @@ Found = list[tuple[str, str]]
 
 def gives_up_at_once(patch: Patch) -> None:
     """Feeds hold what came for 50 ms instead of five seconds."""
-    patch.setattr(Streams, "_longest", lambda self, stream: 0.05)
+    patch.setattr(GapRecovery, "_longest", lambda self, stream: 0.05)
 
 
 def answers_at_once(patch: Patch) -> None:
     """SUBACK is sent when the filter is posted."""
-    expect = Propagation.expect
+    expect = SubscriptionBarrier.expect
 
-    def wrong(self: Propagation, filters: Any, then: Any, **options: bool) -> bool:
+    def wrong(self: SubscriptionBarrier, filters: Any, then: Any, **options: bool) -> bool:
         if expect(self, filters, lambda now: None, **options):
             self._waiters.clear()
         return False
 
-    patch.setattr(Propagation, "expect", wrong)
+    patch.setattr(SubscriptionBarrier, "expect", wrong)
 
 
 def releases(patch: Patch, change: Callable[[list[Any]], list[Any]]) -> None:
     """What feeds held, and what origins answered, is delivered otherwise."""
     step, ways = (
-        Release._step,
-        {Fanout: ("publish", Fanout.publish), Repeats: ("deliver", Repeats.deliver)},
+        PacedRelease._step,
+        {
+            Dispatcher: ("publish", Dispatcher.publish),
+            DeliveredRanges: ("deliver", DeliveredRanges.deliver),
+        },
     )
 
-    def wrong(self: Release, *arguments: Any) -> bool:
+    def wrong(self: PacedRelease, *arguments: Any) -> bool:
         found: list[Any] = []
         for owner, (name, call) in ways.items():
             patch.setattr(owner, name, lambda *rest, call=call: found.append((call, rest)))
@@ -74,7 +77,7 @@ def releases(patch: Patch, change: Callable[[list[Any]], list[Any]]) -> None:
             for call, rest in change(found):
                 call(*rest)
 
-    patch.setattr(Release, "_step", wrong)
+    patch.setattr(PacedRelease, "_step", wrong)
 
 
 def drops_some(patch: Patch) -> None:
@@ -88,28 +91,28 @@ def releases_backwards(patch: Patch) -> None:
 
 def delivers_again(patch: Patch) -> None:
     """What a session gets from a log when it has moved, it gets twice."""
-    offer = Moving.offer
+    offer = Takeover.offer
 
-    def wrong(self: Moving, session: Session, key: bytes, number: int, message: Any) -> None:
+    def wrong(self: Takeover, session: Session, key: bytes, number: int, message: Any) -> None:
         offer(self, session, key, number, message)
         if message.qos == 2:
             self.merging._offered.get(session, {}).get(key, set()).discard(number)
             offer(self, session, key, number, message)
 
-    patch.setattr(Moving, "offer", wrong)
+    patch.setattr(Takeover, "offer", wrong)
 
 
 def forgets_what_was_left_behind(patch: Patch) -> None:
     """What waits in an older session of a client is thrown away."""
-    patch.setattr(Merging, "absorb", lambda *_: None)
+    patch.setattr(SessionMerge, "absorb", lambda *_: None)
 
 
 def merges_everything(patch: Patch) -> None:
     """What waits in an older session is added, whether the newer one has had it or not."""
-    patch.setattr(Merging, "_both", lambda *_: (set(), Counter()))
-    patch.setattr(Merging, "_had_elsewhere", lambda *_: False)
+    patch.setattr(SessionMerge, "_both", lambda *_: (set(), Counter()))
+    patch.setattr(SessionMerge, "_had_elsewhere", lambda *_: False)
     patch.setattr(
-        Merging,
+        SessionMerge,
         "_offered",
         property(lambda self: defaultdict(dict), lambda *_: None),
         raising=False,
@@ -118,9 +121,9 @@ def merges_everything(patch: Patch) -> None:
 
 def takes_the_oldest(patch: Patch) -> None:
     """Who has been at several brokers gets the session of the one where it was first."""
-    elsewhere = Moving._elsewhere
+    elsewhere = Takeover._elsewhere
 
-    def wrong(self: Moving, client_id: str, **options: bool) -> Any:
+    def wrong(self: Takeover, client_id: str, **options: bool) -> Any:
         found = elsewhere(self, client_id, **options)
         return (
             sorted(found, key=lambda one: one[1].stamp)[:1]
@@ -128,14 +131,14 @@ def takes_the_oldest(patch: Patch) -> None:
             else []
         )
 
-    patch.setattr(Moving, "_elsewhere", wrong)
+    patch.setattr(Takeover, "_elsewhere", wrong)
 
 
 def waits_for_nobody(patch: Patch) -> None:
     """A client goes on with an older session when its newest one does not come within a second, as
     links are slow, or begins a new one, whose SUBACK does not wait for what is on its way
     either."""
-    patch.setattr(Moving, "_has_to_wait", lambda self, pull: False)
+    patch.setattr(Takeover, "_has_to_wait", lambda self, pull: False)
     patch.setattr(Whereabouts, "elsewhere", lambda self, client_id: False)
 
 
@@ -177,24 +180,24 @@ def gives_shared_to_nobody_else(patch: Patch) -> None:
 
 def trims_what_neighbours_lack(patch: Patch) -> None:
     """The log keeps nothing for neighbours that have not acknowledged it."""
-    trim = MessageLog.trim
+    trim = ReplayLog.trim
 
-    def wrong(self: MessageLog) -> bool:
+    def wrong(self: ReplayLog) -> bool:
         floor, self.floor = self.floor, NEVER
         try:
             return trim(self)
         finally:
             self.floor = floor
 
-    patch.setattr(MessageLog, "trim", wrong)
+    patch.setattr(ReplayLog, "trim", wrong)
 
 
 def holds_nobody_back(patch: Patch) -> None:
     """All that is held is delivered at once, and nobody waits for those who get it."""
     patch.setattr(paced_release, "STEP", 1 << 30)
-    patch.setattr(Release, "_behind", lambda self, *_: False)
+    patch.setattr(PacedRelease, "_behind", lambda self, *_: False)
     for name in ("note", "note_for", "hold_origin"):
-        patch.setattr(Backpressure, name, lambda self, *_: None)
+        patch.setattr(RemoteFlowControl, name, lambda self, *_: None)
 
 
 def relays() -> Iterator[Found]:

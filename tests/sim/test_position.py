@@ -8,9 +8,9 @@ import pytest
 
 from broker.cluster.delivery.answers import ANSWER, PIECE
 from broker.cluster.delivery.gap_recovery import PATIENCE
-from broker.cluster.delivery.subscription_start import Positions
+from broker.cluster.delivery.subscription_start import SubscriptionStarts
 from broker.cluster.link.link import Link
-from broker.cluster.strategy.directory import Listings
+from broker.cluster.strategy.directory import Directory
 from broker.wire import Publish
 from tests.sim.disk import Disk
 from tests.sim.schedule import run_seed
@@ -166,10 +166,10 @@ def test_an_origin_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None
     row.run(2.5)
     client, since = subscribed(row, 2)
     row.run(1.0)
-    route = Listings._route
+    route = Directory._route
     lost = {ANSWER, PIECE}
     monkeypatch.setattr(
-        Listings, "_route", lambda self, message: message[17] not in lost and route(self, message)
+        Directory, "_route", lambda self, message: message[17] not in lost and route(self, message)
     )
     row.world.heal()
     row.run(PATIENCE + 5.0)
@@ -262,13 +262,13 @@ def test_ages_of_messages_do_not_go_round(monkeypatch: pytest.MonkeyPatch, seed:
     """While a tree forms links make circles. Copies of copies filled them, and a tree of nine
     brokers never formed."""
     hops: list[int] = []
-    received = Positions._ages_received
+    received = SubscriptionStarts._ages_received
 
-    def note(self: Positions, link: Link, body: bytes, now: float) -> None:
+    def note(self: SubscriptionStarts, link: Link, body: bytes, now: float) -> None:
         hops.append(body[0])
         received(self, link, body, now)
 
-    monkeypatch.setattr(Positions, "_ages_received", note)
+    monkeypatch.setattr(SubscriptionStarts, "_ages_received", note)
     result = run_seed(seed)
     assert result.violations == []
     assert max(hops) < result.brokers

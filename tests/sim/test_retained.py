@@ -13,7 +13,7 @@ import pytest
 
 from broker.base import limits
 from broker.core.message import Message
-from broker.core.retained_index import Mark, place_of
+from broker.core.retained_index import RetainedVersion, place_of
 from broker.node import Node
 from tests.sim.checkers import bound_faults
 from tests.sim.clients import Ledger, Sent, SimClient
@@ -343,7 +343,7 @@ def test_who_has_most_in_common_exchanges_what_differs(short_log: None) -> None:
         for number in range(5000):
             topic = f"r/{number % 100}/{number}".encode()
             newer = number < 100 and number % 2 == side
-            mark = Mark(
+            mark = RetainedVersion(
                 topic, place_of(topic), (wall - 100_000 + 1000 * newer) << 16, b"A" * 16, 1, 0, 1
             )
             payload = b"new" if newer else b"old"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from broker.base import limits
-from broker.cluster.delivery.gap_recovery import Streams
+from broker.cluster.delivery.gap_recovery import GapRecovery
 from broker.cluster.sessions.handover import COMPLETE_TIME
 from broker.cluster.sessions.takeover import SLICE
-from broker.cluster.strategy.subscription_barrier import Propagation
+from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
 from broker.node import Node
 from broker.wire import (
     Connack,
@@ -582,12 +582,14 @@ def test_what_comes_to_the_holder_is_waited_for_from_when_it_is_asked(
     client.cut()
     taker, holder = row.node(2), row.node(1)
 
-    def expect(self: Propagation, filters: Iterable[str], then: Callable[[float], None]) -> bool:
+    def expect(
+        self: SubscriptionBarrier, filters: Iterable[str], then: Callable[[float], None]
+    ) -> bool:
         taker.schedule(taker.now + 4.0, then)
         return True
 
-    monkeypatch.setattr(Propagation, "expect", expect)
-    monkeypatch.setattr(Streams, "unsettled", lambda self: self.federation is holder.federation)
+    monkeypatch.setattr(SubscriptionBarrier, "expect", expect)
+    monkeypatch.setattr(GapRecovery, "unsettled", lambda self: self.federation is holder.federation)
     began = row.world.now
     back = row.client(2)
     row.until(lambda: back.connacks, 10.0)

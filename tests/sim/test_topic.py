@@ -10,8 +10,8 @@ import pytest
 
 from broker.cluster.delivery.gap_recovery import BREAK, CHANGED
 from broker.cluster.strategy import subscription_barrier
-from broker.cluster.strategy.directory import Listings
-from broker.cluster.strategy.source_trees import Overlays
+from broker.cluster.strategy.directory import Directory
+from broker.cluster.strategy.source_trees import SourceTrees
 from tests.sim.schedule import run_seed
 from tests.sim.signalling import measure
 from tests.sim.test_federation import Event, Scene, kill, start
@@ -92,10 +92,10 @@ def test_what_was_known_before_a_repair_is_not_news(monkeypatch: pytest.MonkeyPa
     others for that."""
     learnt: list[float] = []
 
-    def watched(self: Overlays, broker: bytes, topic_filter: str) -> None:
+    def watched(self: SourceTrees, broker: bytes, topic_filter: str) -> None:
         learnt.append(self._node.now - scene.world.started)
 
-    monkeypatch.setattr(Overlays, "learnt", watched)
+    monkeypatch.setattr(SourceTrees, "learnt", watched)
     scene = Meshed(1, 6, [(3.0, kill(0, reset=False))], far(6, b1_b3=40.0))
     scene.run()
     assert learnt
@@ -180,23 +180,23 @@ def test_one_that_routes_otherwise_comes_and_goes(
     told: list[tuple[bytes, bytes]] = []
     entered, left = [], []
     enter, leave, send_over, send = (
-        Overlays._enter,
-        Overlays._leave,
-        Listings.send_over,
-        Listings.send,
+        SourceTrees._enter,
+        SourceTrees._leave,
+        Directory.send_over,
+        Directory.send,
     )
 
-    def over(self: Listings, link: Any, broker: bytes, kind: int, body: bytes) -> None:
+    def over(self: Directory, link: Any, broker: bytes, kind: int, body: bytes) -> None:
         if kind == CHANGED:
             told.append((body, broker))
         send_over(self, link, broker, kind, body)
 
-    def to(self: Listings, broker: bytes, kind: int, body: bytes) -> bool:
+    def to(self: Directory, broker: bytes, kind: int, body: bytes) -> bool:
         if kind == BREAK:
             told.append((b"", broker))
         return send(self, broker, kind, body)
 
-    def watched_enter(self: Overlays, reachable: dict[bytes, None]) -> None:
+    def watched_enter(self: SourceTrees, reachable: dict[bytes, None]) -> None:
         live = [
             b
             for b in reachable
@@ -207,7 +207,7 @@ def test_one_that_routes_otherwise_comes_and_goes(
         assert told == [(b"", broker) for broker in live]
         entered.extend(live)
 
-    def watched_leave(self: Overlays, reachable: dict[bytes, None]) -> None:
+    def watched_leave(self: SourceTrees, reachable: dict[bytes, None]) -> None:
         behind = [
             (o, b)
             for o, ways in self._ways.items()
@@ -220,10 +220,10 @@ def test_one_that_routes_otherwise_comes_and_goes(
         assert not self.active
         left.extend(behind)
 
-    monkeypatch.setattr(Listings, "send_over", over)
-    monkeypatch.setattr(Listings, "send", to)
-    monkeypatch.setattr(Overlays, "_enter", watched_enter)
-    monkeypatch.setattr(Overlays, "_leave", watched_leave)
+    monkeypatch.setattr(Directory, "send_over", over)
+    monkeypatch.setattr(Directory, "send", to)
+    monkeypatch.setattr(SourceTrees, "_enter", watched_enter)
+    monkeypatch.setattr(SourceTrees, "_leave", watched_leave)
     scene = Joined(3, otherwise)
     result = scene.run()
     assert result.violations == [], "\n".join(result.transcript)

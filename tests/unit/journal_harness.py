@@ -20,7 +20,7 @@ from broker.core.effects import (
 from broker.core.message import Message
 from broker.core.session import RELEASED, Repeat, Session
 from broker.node import Node
-from broker.persistence.journal import Durability
+from broker.persistence.journal import Journal
 from broker.persistence.log_tail import TailLoaded
 from broker.persistence.records import (
     HEADER_SIZE,
@@ -140,7 +140,7 @@ class Durable(World):
         own = NodeConfig(id=ID, boot=int(at), **config)
         self.node = Node(own, at, 1.7e9 + at - 1000.0, random.Random(1), log=self._log)
         self.node.federation.propagation._begins_until = 0.0
-        self.durability = self.node.durability = Durability(self.node, sync=sync)
+        self.durability = self.node.durability = Journal(self.node, sync=sync)
         files = self.files
         self.node.federation.absents.begin(files.tail())
         generation = max(files.generations, default=0) + 1

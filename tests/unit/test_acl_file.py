@@ -17,7 +17,7 @@ from broker.base import limits
 from broker.compat.config import read_config
 from broker.config.options import AccessSettings, read_access
 from broker.config.yaml_file import ConfigError, ConfigFile
-from broker.io.auth_service import Gatekeeper
+from broker.io.auth_service import AuthService
 
 WRONG = [
     ("allow", "1: one of publish, subscribe, receive, all is missing"),
@@ -151,7 +151,7 @@ async def test_the_keeper_knows_passwords_until_the_next_reload(
         "\n".join(entries("anna", "right", os.urandom) + entries("bert", "right", os.urandom))
     )
     settings = AccessSettings(users=path)
-    keeper = Gatekeeper(settings, ())
+    keeper = AuthService(settings, ())
     assert list(keeper.methods(())) == [NAME]
     assert not keeper.methods([NAME])
     assert not await keeper.verify("anna", b"wrong")
@@ -178,7 +178,7 @@ def test_rules_are_about_users_in_whatever_spelling_they_log_in(tmp_path: Path) 
     users, rules = tmp_path / "users", tmp_path / "rules"
     users.write_text("\n".join(entries("anna", "right", os.urandom)))
     rules.write_text("user anna\ndeny all secret\nuser *\nallow all #")
-    access = Gatekeeper(AccessSettings(users, rules), ()).access
+    access = AuthService(AccessSettings(users, rules), ()).access
     assert access is not None
     for name in ("anna", "\uff41\uff4e\uff4e\uff41"):
         permissions = access.permissions(name, "c", "l", verified=False, certified=False)

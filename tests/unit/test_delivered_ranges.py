@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from broker.base import limits
 from broker.base.counters import Counters
-from broker.cluster.link.codec import Ranges, Window, merge, subtract
-from broker.cluster.link.receiver_assignment import Choice
-from broker.cluster.sessions.delivered_ranges import Repeats
+from broker.cluster.link.codec import OriginWindow, Ranges, merge, subtract
+from broker.cluster.link.receiver_assignment import ReceiverAssignment
+from broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from broker.core.dispatcher import Route
 from broker.core.message import Message
 
@@ -60,7 +60,7 @@ class Place:
         sharing = SimpleNamespace(
             received=lambda message, choice, *, ordinary: self.shared.append(ordinary)
         )
-        self.repeats = Repeats(
+        self.repeats = DeliveredRanges(
             self.node, SimpleNamespace(sharing=sharing, behind=lambda: self.behind)
         )  # type: ignore[arg-type]
 
@@ -109,7 +109,7 @@ def test_what_one_alone_lacks_is_not_missing_to_others() -> None:
         {KEY: [(3, 4)]},
         {KEY: [(3, 6)]},
     ]
-    seen = {KEY: Window(10, 0.0)}
+    seen = {KEY: OriginWindow(10, 0.0)}
     seen[KEY].gaps = [(3, 6)]
     place.repeats.complete(seen, other)  # type: ignore[arg-type]
     assert (seen[KEY].top, seen[KEY].gaps) == (10, [])
@@ -139,7 +139,9 @@ def test_each_gets_what_it_has_not_had(one: Ranges, more: Ranges) -> None:
 def test_groups_get_theirs(passed: bool) -> None:
     """Shared subscriptions are none of it; a message for a group alone is for nobody else."""
     place = Place(Session())
-    place.repeats.deliver(KEY, 1, message(1), Choice([(b"w" * 12, b"m" * 8)], passed=passed))
+    place.repeats.deliver(
+        KEY, 1, message(1), ReceiverAssignment([(b"w" * 12, b"m" * 8)], passed=passed)
+    )
     assert place.shared == [False]
     assert len(place.got) == (0 if passed else 1)
 
@@ -150,14 +152,14 @@ def test_who_moves_on_takes_it_along(top: int, gaps: Ranges, had: Ranges) -> Non
     session = Session()
     place = Place(session)
     place.repeats.add(session, {KEY: had, OTHER: had})  # type: ignore[arg-type]
-    window = Window(top, 0.0)
+    window = OriginWindow(top, 0.0)
     window.gaps = [(low, high) for low, high in gaps if high <= top]
     offered = members(subtract([(1, top)], window.gaps)) if top else set()
     seen = {KEY: window}
     place.repeats.complete(seen, session)  # type: ignore[arg-type]
     for key, known in ((KEY, offered | members(had)), (OTHER, members(had))):
         assert members(subtract([(1, seen[key].top)], seen[key].gaps)) == known
-    untouched = {KEY: Window(3, 0.0)}
+    untouched = {KEY: OriginWindow(3, 0.0)}
     place.repeats.complete(untouched, Session())  # type: ignore[arg-type]
     assert list(untouched) == [KEY]
     assert untouched[KEY].top == 3

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.io import discovery_driver
-from broker.io.discovery_driver import Outreach
+from broker.io.discovery_driver import DiscoveryDriver
 
 
 class Told:
@@ -34,7 +34,7 @@ async def test_the_time_of_day_is_told_again_and_again(monkeypatch: pytest.Monke
     monkeypatch.setattr(discovery_driver, "CLOCK_PERIOD", 0.001)
     monkeypatch.setattr("time.time", iter(range(1, 1_000_000)).__next__)
     driver: Any = Told(asyncio.get_running_loop())
-    reach = Outreach(None)
+    reach = DiscoveryDriver(None)
     reach.start(driver)
     await asyncio.wait_for(driver.told.wait(), 60)
     await reach.close()

@@ -30,9 +30,9 @@ from broker.compat.listener import Listener
 from broker.config.node_config import NodeConfig
 from broker.core.effects import Dial
 from broker.io import epoll_transport, listeners
-from broker.io.discovery_driver import Outreach
+from broker.io.discovery_driver import DiscoveryDriver
 from broker.io.driver import Driver
-from broker.io.epoll_transport import HIGH_WATER, PIECES, Stream
+from broker.io.epoll_transport import HIGH_WATER, PIECES, EpollStream
 from broker.io.listeners import ACCEPT_PAUSE, StreamServer, UnixSocket, bind_all
 from broker.io.listeners import dial as dial_address
 from broker.node import Node
@@ -103,7 +103,7 @@ class Loop:
 class Conn:
     """What the node keeps of a connection, as far as a transport sees it."""
 
-    def __init__(self, node: Recorder, transport: Stream) -> None:
+    def __init__(self, node: Recorder, transport: EpollStream) -> None:
         self.node = node
         self.transport = transport
         self.linger = self.closing = self.paused = False
@@ -162,7 +162,13 @@ class Recorder:
         self._busy = False
 
     def connection_made(
-        self, kind: str, peer: str, listener: str, transport: Stream, now: float, dial: Dial | None
+        self,
+        kind: str,
+        peer: str,
+        listener: str,
+        transport: EpollStream,
+        now: float,
+        dial: Dial | None,
     ) -> Conn:
         assert not self._busy
         self.conns.append(Conn(self, transport))
@@ -196,19 +202,19 @@ class Scene:
             cast(Node, self.node), cast(asyncio.AbstractEventLoop, self.loop), lambda: None
         )
         self.poller = self.driver.poller
-        self.left: list[Stream] = []
+        self.left: list[EpollStream] = []
         self.peers: list[socket.socket] = []
 
-    def stream(self, *, tcp: bool = False) -> tuple[Stream, socket.socket]:
+    def stream(self, *, tcp: bool = False) -> tuple[EpollStream, socket.socket]:
         """A stream that is not in use yet, and the other end."""
         ours, peer = tcp_pair() if tcp else socket.socketpair()
         for each in (ours, peer):
             each.setblocking(False)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
         self.peers.append(peer)
-        return Stream(self.poller, ours.detach(), "peer", "tcp", self.left.append), peer
+        return EpollStream(self.poller, ours.detach(), "peer", "tcp", self.left.append), peer
 
-    def open(self, *, tcp: bool = False) -> tuple[Stream, Conn, socket.socket]:
+    def open(self, *, tcp: bool = False) -> tuple[EpollStream, Conn, socket.socket]:
         """A connection in use."""
         stream, peer = self.stream(tcp=tcp)
         self.poller.admit(stream)
@@ -216,7 +222,7 @@ class Scene:
 
     def full(
         self, size: int = HIGH_WATER, *, tcp: bool = False
-    ) -> tuple[Stream, Conn, socket.socket, bytes]:
+    ) -> tuple[EpollStream, Conn, socket.socket, bytes]:
         """A connection with data that its kernel buffer does not take; and that data."""
         stream, conn, peer = self.open(tcp=tcp)
         data = random.Random(size).randbytes(size)
@@ -545,7 +551,9 @@ def test_a_system_that_watches_no_more_files_costs_one_connection(
 
     stream, _ = scene.stream()
     monkeypatch.setattr(
-        epoll_transport.Poller, "watch", lambda self, number, old, new: watch(number, old, new)
+        epoll_transport.EpollTransport,
+        "watch",
+        lambda self, number, old, new: watch(number, old, new),
     )
     scene.poller.admit(stream)
     monkeypatch.undo()
@@ -1029,7 +1037,7 @@ def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
 def driver_of(node: Node) -> Driver:
     """A node's driver in the loop that runs."""
     found: list[Driver] = []
-    outreach = Outreach(None)
+    outreach = DiscoveryDriver(None)
     tasks = set()
 
     def effects() -> None:
@@ -1133,7 +1141,7 @@ def test_a_dialled_link(runner: asyncio.Runner) -> None:
         calling, called = (new_node(id=number * 8, discovery="static") for number in (b"1", b"2"))
         one, two = driver_of(calling), driver_of(called)
         listener, (host, port) = await serve(two, ("127.0.0.1", 0))
-        await Outreach(None).dial(Dial(host, port), one)
+        await DiscoveryDriver(None).dial(Dial(host, port), one)
         (conn,) = calling.connections
         assert (conn.kind, conn.peer, conn.listener) == ("out", f"{host}:{port}", "link")
         while not (calling.federation.links and called.federation.links):
@@ -1156,7 +1164,7 @@ def test_dials_that_fail(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(node, "answer", lambda effect, result, now: answers.append(result))
         with socket.create_server(("127.0.0.1", 0)) as closed:
             port = closed.getsockname()[1]
-        outreach = Outreach(None)
+        outreach = DiscoveryDriver(None)
         await outreach.dial(Dial("127.0.0.1", port), driver)
         assert answers.pop() == "Connection refused"
         await outreach.dial(Dial("127.0.0.1", 99999), driver)
@@ -1183,7 +1191,7 @@ def test_a_dial_that_comes_through_after_the_end(runner: asyncio.Runner) -> None
         driver = driver_of(node)
         with socket.create_server(("127.0.0.1", 0)) as server:
             driver.stop()
-            await Outreach(None).dial(Dial(*server.getsockname()), driver)
+            await DiscoveryDriver(None).dial(Dial(*server.getsockname()), driver)
             with server.accept()[0] as accepted:
                 assert accepted.recv(1) == b""
         assert not node.connections

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routing.filter_aggregation import SPELLINGS, Cover
+from routing.filter_aggregation import SPELLINGS, FilterAggregation
 from routing.topic_filter import covers, matches, valid_topic_filter, valid_topic_name
 
 WORDS = ["", "a", "$s"]
@@ -40,7 +40,7 @@ class Announced:
     """What the others know, as the work of a cover tells them."""
 
     def __init__(self) -> None:
-        self.cover = Cover()
+        self.cover = FilterAggregation()
         self.known: set[str] = set()
 
     def work(self, steps: int = ALL) -> tuple[list[str], list[str]]:
@@ -149,7 +149,7 @@ def test_stories(story: list[tuple[str, str, str]]) -> None:
 
 
 def test_what_is_in_the_set() -> None:
-    cover = Cover()
+    cover = FilterAggregation()
     for wanted in ("a/#", "a/b", "#"):
         cover.add(wanted)
     cover.work(ALL)
@@ -198,7 +198,7 @@ def test_what_is_wanted_is_announced_at_every_moment(story: list[tuple[bool, str
     assert not any(announced.cover._at)
 
 
-def steps(cover: Cover, story: Iterable[tuple[bool, str]]) -> int:
+def steps(cover: FilterAggregation, story: Iterable[tuple[bool, str]]) -> int:
     """Count the lines of Python that changes and their work run: a cost that no busy machine
     changes."""
     count = 0
@@ -230,7 +230,7 @@ def test_a_filter_costs_the_same_among_many(shape: str) -> None:
     lines run."""
     costs = []
     for size in (500, 5000):
-        cover = Cover()
+        cover = FilterAggregation()
         for number in range(size):
             cover.add(shape.format(number, number // 30, number % 30))
             cover.work(ALL)

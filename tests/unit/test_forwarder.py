@@ -13,7 +13,7 @@ from broker.base.counters import Counters
 from broker.cluster.delivery.forwarder import FORGET_ORIGIN, RECENT
 from broker.cluster.link.codec import (
     LAST,
-    Window,
+    OriginWindow,
     decode_vector,
     encode_vector,
     intersect,
@@ -120,13 +120,15 @@ def test_a_patchy_history_is_asked_for_in_what_others_take() -> None:
     world = lone()
     first, second, third = (Neighbour(world, n) for n in (1, 2, 3))
     key = origin_key(FAR, 1)
-    known, lacks = Window(9 * RECENT, 0.0), Window(9 * RECENT, 0.0)
+    known, lacks = OriginWindow(9 * RECENT, 0.0), OriginWindow(9 * RECENT, 0.0)
     known.gaps = [(n, n + 9) for n in range(1, 50 * limits.MAX_GAPS, 50)]
     lacks.gaps = [(n + 15, n + 64) for n in range(1, 50 * limits.MAX_GAPS, 50)]
     first.send(ping((ORIGINS, encode_vector({key: known}))))
     second.bpdu(world.node.federation.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
     third.take()
-    second.send(ping((SEEN, encode_vector({key: lacks, world.node.relay.key: Window(0, 0.0)}))))
+    second.send(
+        ping((SEEN, encode_vector({key: lacks, world.node.relay.key: OriginWindow(0, 0.0)})))
+    )
     wants = third.records(WANT)
     assert len(wants) == 1
     wanted = decode_vector(wants[0][4:], 0.0)[key]
@@ -156,7 +158,10 @@ def test_made_up_origins_take_nobodys_place_and_do_not_circulate() -> None:
                 (
                     ORIGINS,
                     encode_vector(
-                        {origin_key(rng.randbytes(8), 1): Window(5, 0.0) for _ in range(1_000)}
+                        {
+                            origin_key(rng.randbytes(8), 1): OriginWindow(5, 0.0)
+                            for _ in range(1_000)
+                        }
                     ),
                 )
             )
@@ -203,7 +208,7 @@ def test_a_full_table_can_be_told() -> None:
     """All origins with all their gaps fit into what a neighbour takes."""
     vector = {}
     for number in range(limits.MAX_ORIGINS - 1):
-        window = vector[origin_key(bid(number), 1)] = Window(LAST - 1, 0.0)
+        window = vector[origin_key(bid(number), 1)] = OriginWindow(LAST - 1, 0.0)
         window.gaps = [(n, n) for n in range(1, 2 * limits.MAX_GAPS, 2)]
     body = encode_vector(vector)
     assert 2 * len(body) < limits.MAX_PING_PAYLOAD
@@ -237,7 +242,7 @@ def test_ranges_are_sets(one: list[tuple[int, int]], other: list[tuple[int, int]
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 400), st.integers(1, 5)), max_size=150))
 def test_a_window_takes_each_number_once(steps: list[tuple[int, int]]) -> None:
-    window = Window(0, 0.0)
+    window = OriginWindow(0, 0.0)
     taken: set[int] = set()
     for first, count in steps:
         new = window.accept(first, count)
@@ -253,7 +258,7 @@ def test_a_window_takes_each_number_once(steps: list[tuple[int, int]]) -> None:
 
 def test_holes_that_are_given_up_are_counted() -> None:
     counters = Counters()
-    window = Window(0, 0.0, counters)
+    window = OriginWindow(0, 0.0, counters)
     for hole in range(limits.MAX_GAPS):
         window.accept(2 + 4 * hole, 1)
     assert counters.gaps_forgotten == 0

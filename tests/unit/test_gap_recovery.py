@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from broker.base import limits
 from broker.base.counters import Counters
-from broker.cluster.delivery.gap_recovery import HOLD, SPLIT, Streams
-from broker.cluster.delivery.ordered_feed import Held, Stream, joined
-from broker.cluster.delivery.subscription_start import Positions
+from broker.cluster.delivery.gap_recovery import HOLD, SPLIT, GapRecovery
+from broker.cluster.delivery.ordered_feed import HeldPackets, OrderedFeed, joined
+from broker.cluster.delivery.subscription_start import SubscriptionStarts
 from broker.cluster.link.codec import (
     LAST,
+    OriginWindow,
     Ranges,
-    Window,
     intersect,
     merge,
     origin_key,
@@ -46,18 +46,18 @@ class Owner:
         self.node = SimpleNamespace(now=1.0, counters=Counters(), durability=None)
         self.lost = 0
 
-    def lose(self, stream: Stream) -> None:
+    def lose(self, stream: OrderedFeed) -> None:
         self.lost += 1
         stream.source = None
 
-    def arm(self, stream: Stream) -> None:
+    def arm(self, stream: OrderedFeed) -> None:
         """There is no time here."""
 
 
-def stream(done: int = 0) -> tuple[Stream, Owner]:
+def stream(done: int = 0) -> tuple[OrderedFeed, Owner]:
     owner = Owner()
-    window = Window(done, 0.0)
-    found = window.stream = Stream(owner, origin_key(b"x" * 8, 1), window, done)  # type: ignore[arg-type]
+    window = OriginWindow(done, 0.0)
+    found = window.stream = OrderedFeed(owner, origin_key(b"x" * 8, 1), window, done)  # type: ignore[arg-type]
     return found, owner
 
 
@@ -145,7 +145,7 @@ class Asking:
 
     def __init__(self) -> None:
         self.key = origin_key(ORIGIN, 1)
-        self.window = Window(0, 0.0)
+        self.window = OriginWindow(0, 0.0)
         self.asked: list[int] = []
         self.activated = 0
         listing = SimpleNamespace(id=ORIGIN, boot=1, via=ORIGIN, entries={})
@@ -189,8 +189,8 @@ class Asking:
             fanout=fanout,
         )
         node.relay, node.federation = relay, federation
-        federation.positions = Positions(node)
-        self.streams = federation.streams = Streams(node, federation)
+        federation.positions = SubscriptionStarts(node)
+        self.streams = federation.streams = GapRecovery(node, federation)
         self.streams.met(self.key, self.window)
         assert self.window.stream is not None
         self.stream = self.window.stream
@@ -226,7 +226,7 @@ class Asking:
         assert self.window.accept(number, 1, skipped=True) == 1
         assert self.stream.take(FAR, number, 1) == 0
         self.stream.put_by(
-            Held(number, 1, (Message(b"t", b"", 1, False, b"", None, None), None), b"t", 1)
+            HeldPackets(number, 1, (Message(b"t", b"", 1, False, b"", None, None), None), b"t", 1)
         )
 
 
@@ -258,7 +258,9 @@ def test_what_one_session_lacks_and_all_are_about_to_get() -> None:
     federation.repeats.fetch = lambda session, key, ranges: alone.extend(ranges)
     stream.done, stream.settled = 500, 610
     for number in range(501, 601):
-        asking.streams.release.put_by(stream, Held(number, 1, (SimpleNamespace(), None), b"t", 1))  # type: ignore[arg-type]
+        asking.streams.release.put_by(
+            stream, HeldPackets(number, 1, (SimpleNamespace(), None), b"t", 1)
+        )  # type: ignore[arg-type]
     asking.streams.fetch(SimpleNamespace(), asking.key, [(490, 700)])  # type: ignore[arg-type]
     assert alone == [(490, 500), (601, 610)]
 
@@ -369,7 +371,7 @@ def test_what_an_answer_brought_is_not_waited_for_although_it_left_the_log() -> 
     asking = Asking()
     stream = asking.stream
     number = asking.ask()
-    stream.put_by(Held(1, 1, (Message(b"t", b"", 1, False, b"", None, None), None), b"t", 1))
+    stream.put_by(HeldPackets(1, 1, (Message(b"t", b"", 1, False, b"", None, None), None), b"t", 1))
     asking.answer(number, 1, gone=1)
     assert (stream.refused, stream.done, stream.source, stream.gone_since) == ([], 1, NEAR, 0.0)
 
@@ -442,7 +444,7 @@ def test_what_is_refused_costs_the_same_however_much_it_is() -> None:
     """With holes between, as nobody here wants these: no list without end, and what waits is not
     owed besides."""
     found, _ = stream()
-    found.put_by(Held(99_001, 10, ("x", None), b"t", 1))  # type: ignore[arg-type]
+    found.put_by(HeldPackets(99_001, 10, ("x", None), b"t", 1))  # type: ignore[arg-type]
     for number in range(1, 200_000, 2):
         found.refuse(number, number)
     assert len(found.refused) <= limits.MAX_SKIPS
@@ -562,5 +564,5 @@ def test_what_crosses_in_vain_is_caught(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_break_that_nobody_minds_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the news of new ways, what was lost on the old ones is taken for unwanted."""
-    monkeypatch.setattr(Streams, "lose", lambda self, stream: None)
+    monkeypatch.setattr(GapRecovery, "lose", lambda self, stream: None)
     assert "lost" in kinds(SEED)

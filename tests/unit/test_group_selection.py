@@ -13,7 +13,7 @@ from broker.base import limits
 from broker.cluster.delivery.replay_log import choice_of, read_link_messages
 from broker.cluster.link.codec import encode_for_links, encode_origin, origin_key
 from broker.cluster.link.control_records import ROUTED
-from broker.cluster.link.receiver_assignment import Choice, decode_choice
+from broker.cluster.link.receiver_assignment import ReceiverAssignment, decode_choice
 from broker.cluster.link.versions import for_version_1, names_receivers
 from broker.cluster.sharing.assignment_ledger import encode_refs
 from broker.cluster.sharing.assignments import (
@@ -163,7 +163,7 @@ marks = st.binary(min_size=MARK_SIZE, max_size=MARK_SIZE)
 @given(st.lists(st.tuples(whos, marks), min_size=1, max_size=20))
 @pytest.mark.parametrize("adopted", [False, True])
 def test_choices_there_and_back(adopted: bool, entries: list[tuple[bytes, bytes]]) -> None:
-    found = decode_choice(Choice(entries, adopted=adopted).encode())
+    found = decode_choice(ReceiverAssignment(entries, adopted=adopted).encode())
     assert (found.entries, found.passed, found.visited, found.adopted) == (
         entries,
         False,
@@ -182,7 +182,9 @@ def test_passed_on_there_and_back(
     who: bytes, mark: bytes, retain: bool, visited: list[bytes]
 ) -> None:
     found = decode_choice(
-        Choice([(who, mark)], passed=True, retain=retain, visited=tuple(visited)).encode()
+        ReceiverAssignment(
+            [(who, mark)], passed=True, retain=retain, visited=tuple(visited)
+        ).encode()
     )
     assert (found.entries, found.passed, found.retain, found.visited) == (
         [(who, mark)],
@@ -207,7 +209,7 @@ def test_in_a_publish(properties: bytes, qos: int) -> None:
     """It is read from the packet wherever it is needed, and version 1 gets the packet without
     it."""
     whole = Message(b"t", b"hello", qos, False, properties, None, None)
-    told = Choice([(FAR + bytes(4), MARK)] * 3).encode()
+    told = ReceiverAssignment([(FAR + bytes(4), MARK)] * 3).encode()
     packet = encode_for_links(whole, KEY, 7, 0.0, told)
     found = choice_of(packet)
     assert found is not None
@@ -220,11 +222,11 @@ def test_in_a_publish(properties: bytes, qos: int) -> None:
         assert not names_receivers(plain)
     ((key, sequence, read),) = read_link_messages(packet, 0.0)
     assert (key, sequence, read.properties, read.payload) == (KEY, 7, properties, b"hello")
-    told = Choice([(FAR + bytes(4), MARK)], adopted=True).encode()
+    told = ReceiverAssignment([(FAR + bytes(4), MARK)], adopted=True).encode()
     packet = encode_for_links(whole, KEY, 7, 0.0, told)
     assert for_version_1(packet) == plain
     assert len(list(read_link_messages(packet, 0.0))) == 1
-    alone = Choice([(FAR + bytes(4), MARK)], passed=True, visited=(FAR,)).encode()
+    alone = ReceiverAssignment([(FAR + bytes(4), MARK)], passed=True, visited=(FAR,)).encode()
     packet = encode_for_links(whole, KEY, 7, 0.0, alone)
     assert for_version_1(packet) == b""
     assert list(read_link_messages(packet, 0.0)) == []
@@ -260,7 +262,7 @@ def member(
     return client
 
 
-def chosen(neighbour: Neighbour) -> list[tuple[bytes, Choice | None]]:
+def chosen(neighbour: Neighbour) -> list[tuple[bytes, ReceiverAssignment | None]]:
     """(payload, who gets it) of every message that came."""
     found = []
     for first, body in neighbour.take():
@@ -338,10 +340,15 @@ def test_what_is_not_named_is_silent() -> None:
 
 
 def named(
-    payload: bytes, who: bytes, sequence: int, *, qos: int = 2, choice: Choice | None = None
+    payload: bytes,
+    who: bytes,
+    sequence: int,
+    *,
+    qos: int = 2,
+    choice: ReceiverAssignment | None = None,
 ) -> bytes:
     """A message of broker 101 that names somebody, and that broker answers no claims."""
-    choice = choice or Choice([(who, MARK)], adopted=True)
+    choice = choice or ReceiverAssignment([(who, MARK)], adopted=True)
     whole = Message(b"t", payload, qos, False, b"", None, None)
     return encode_for_links(whole, origin_key(bid(101), 2_000), sequence, 0.0, choice.encode())
 
@@ -363,7 +370,7 @@ def test_what_a_broker_gives_that_is_not_known_yet_waits_for_its_grant() -> None
     it (seed 7720296)."""
     world, (one, _) = federation()
     client = member(world)
-    chosen_there = Choice([(ME, MARK)])
+    chosen_there = ReceiverAssignment([(ME, MARK)])
     one.send(*[named(b"|%d" % n, ME, n, choice=chosen_there) for n in (1, 2)])
     assert client.take_publishes() == []
     for ruling, number in ((REFUSE, 1), (GRANT, 2)):
@@ -397,7 +404,13 @@ def test_what_was_passed_on_is_for_the_group_alone() -> None:
     ordinary = world.connect("o")
     ordinary.subscribe("t", qos=2)
     one.send(
-        named(b"|x", b"", 1, qos=1, choice=Choice([(ME, MARK)], passed=True, visited=(bid(102),)))
+        named(
+            b"|x",
+            b"",
+            1,
+            qos=1,
+            choice=ReceiverAssignment([(ME, MARK)], passed=True, visited=(bid(102),)),
+        )
     )
     assert [p.payload for p in client.take_publishes()] == [b"|x"]
     assert ordinary.take_publishes() == []
@@ -409,7 +422,11 @@ def test_nobody_gets_it_twice() -> None:
     counted."""
     world, (one, _) = federation()
     post(world, 102, 1)
-    one.send(named(b"|x", b"", 1, choice=Choice([(ME, MARK)], passed=True, visited=(bid(102),))))
+    one.send(
+        named(
+            b"|x", b"", 1, choice=ReceiverAssignment([(ME, MARK)], passed=True, visited=(bid(102),))
+        )
+    )
     assert (world.counters.shared_passed_on, world.counters.shared_undelivered) == (0, 0)
     one.send(named(b"|x", ME, 2, qos=0))
     assert (world.counters.shared_passed_on, world.counters.shared_undelivered) == (0, 1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from broker.cluster.strategy import interest as module
 from broker.cluster.strategy.directory import INTEREST, PACE
-from broker.cluster.strategy.source_trees import Overlays
+from broker.cluster.strategy.source_trees import SourceTrees
 from routing.topic_filter import matches
 from tests.unit.link_harness import bid, lone
 
@@ -48,7 +48,7 @@ class Told:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, many: Iterable[bool] = (False,)) -> None:
         """`many`: whether it tells of its filters in one piece, in turn."""
         self.many = cycle(many)
-        monkeypatch.setattr(Overlays, "keeps", lambda overlays, broker_id: self.away)
+        monkeypatch.setattr(SourceTrees, "keeps", lambda overlays, broker_id: self.away)
         self.world = lone(routing="topic", link_timeout=1000.0)
         self.interest = self.world.node.federation.interest
         self.filters: set[str] = set()

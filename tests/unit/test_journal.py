@@ -14,11 +14,11 @@ from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
 from broker.base import limits
 from broker.cluster.drain import Drain, DrainOptions
-from broker.compat.api import Face
-from broker.core.durable_session import KeptSession
+from broker.compat.api import BrokerApi
+from broker.core.durable_session import DurableSession
 from broker.core.session import Session
 from broker.persistence import journal, snapshot
-from broker.persistence.output_gate import Withheld
+from broker.persistence.output_gate import OutputGate
 from broker.wire import (
     Connack,
     Disconnect,
@@ -82,7 +82,7 @@ def test_a_clean_session_does_not() -> None:
 def test_a_session_that_its_client_ended_does_not() -> None:
     world = Durable()
     keeper(world).subscribe("a", qos=1)
-    assert isinstance(world.session("k"), KeptSession)
+    assert isinstance(world.session("k"), DurableSession)
     world.connect("k", 5)
     assert type(world.session("k")) is Session
     assert not world.again().node.sessions
@@ -659,7 +659,7 @@ def test_the_largest_piece_that_waits_is_free(
 ) -> None:
     monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 1000)
     conn = World().open().conn
-    withheld = Withheld()
+    withheld = OutputGate()
     for mark, size in enumerate([*sizes, 990], 1):
         assert withheld.put(mark, conn, [bytes(size)])
     assert not withheld.put(4, conn, [b"x"])
@@ -728,7 +728,7 @@ def test_what_a_plugin_publishes_holds_nobody() -> None:
     client = bystander(world)
     driver = SimpleNamespace(time=lambda: world.now, wake=world.settle)
     broker: Any = SimpleNamespace(node=world.node, driver=driver)
-    asyncio.run(Face.internal_message_broadcast(broker, "a", b"x", 1))
+    asyncio.run(BrokerApi.internal_message_broadcast(broker, "a", b"x", 1))
     assert len(world.session("l").inflight) == 1
     assert client.conn.gate == 0
 

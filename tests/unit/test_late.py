@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from broker.cluster.delivery.late import LACK, OFFER, PIECE, decode_ranges, encode_ranges
-from broker.cluster.link.codec import LAST, Window, origin_key
+from broker.cluster.link.codec import LAST, OriginWindow, origin_key
 from broker.wire.errors import MalformedPacket, WireError
 from tests.unit.node_harness import World
 
@@ -41,7 +41,7 @@ def test_bent_pieces(data: bytes) -> None:
     """They are dropped, and what is missing goes on missing."""
     node = World(discovery="static").node
     late, now = node.federation.late, node.now
-    window = node.relay.vector[KEY] = Window(0, now)
+    window = node.relay.vector[KEY] = OriginWindow(0, now)
     late._offer_received(FAR, encode_ranges(KEY, [(1, 5)]), now)
     late._offer_received(FAR, encode_ranges(origin_key(b"unknown!", 1), [(1, 5)]), now)
     assert list(late._asked) == [(FAR, KEY)]
@@ -62,7 +62,7 @@ def test_bent_pieces(data: bytes) -> None:
 def test_pieces_that_never_end_are_forgotten() -> None:
     node = World(discovery="static", max_packet_size=1000).node
     late, now = node.federation.late, node.now
-    node.relay.vector[KEY] = Window(0, now)
+    node.relay.vector[KEY] = OriginWindow(0, now)
     late._offer_received(FAR, encode_ranges(KEY, [(1, 5)]), now)
     node.federation.listings.arriving = object()  # type: ignore[assignment]
     for index in range(40):
@@ -76,7 +76,7 @@ def test_what_a_piece_stands_for_is_not_asked_for_again() -> None:
     asking for ever."""
     node = World(discovery="static").node
     late, now = node.federation.late, node.now
-    node.relay.vector[KEY] = Window(0, now)
+    node.relay.vector[KEY] = OriginWindow(0, now)
     late._offer_received(FAR, encode_ranges(KEY, [(1, 9)]), now)
     node.federation.listings.arriving = object()  # type: ignore[assignment]
     late._piece_received(FAR, a2b_base64(KEY) + bytes(8) + b"\1" + TOP + bytes(4), now)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from broker.base import limits
-from broker.cluster.link.codec import LAST, Window, encode_origin, encode_vector, origin_key
+from broker.cluster.link.codec import LAST, OriginWindow, encode_origin, encode_vector, origin_key
 from broker.cluster.link.control_records import (
     ASK_SEEN,
     BPDU,
@@ -356,7 +356,7 @@ def test_nobody_has_the_log_replayed_without_end(monkeypatch: pytest.MonkeyPatch
         client.publish("t", b"x" * 100, qos=1, packet_id=1 + number)
     liar = Neighbour(world, 1)
     relay = world.node.relay
-    wanted = encode_vector({relay.key: Window(0, 0.0)})
+    wanted = encode_vector({relay.key: OriginWindow(0, 0.0)})
     liar.send(ping(*((WANT, bytes((0, 0, 0, n)) + wanted) for n in range(10))))
     world.advance(0.001)
     assert liar.up

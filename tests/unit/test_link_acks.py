@@ -9,7 +9,7 @@ import pytest
 
 from broker.base import limits
 from broker.cluster.delivery.replay_log import NEVER
-from broker.cluster.link.codec import Window, encode_vector
+from broker.cluster.link.codec import OriginWindow, encode_vector
 from broker.cluster.link.control_records import PING, SEEN, decode_records
 from broker.wire import Publish
 from tests.unit.link_harness import Neighbour, lone, ping
@@ -172,7 +172,7 @@ def test_what_a_link_in_repair_lacks_is_counted_when_it_cannot_be_kept(world: Wo
     assert [
         line for line in world.logged if f"{published - len(log)} messages for it are lost" in line
     ]
-    neighbour.send(ping((SEEN, encode_vector({world.node.relay.key: Window(0, 0.0)}))))
+    neighbour.send(ping((SEEN, encode_vector({world.node.relay.key: OriginWindow(0, 0.0)}))))
     assert len(neighbour.messages()) == len(log)
     assert neighbour.link().live
 

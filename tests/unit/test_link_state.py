@@ -5,7 +5,7 @@ from collections import deque
 
 import pytest
 
-from routing.link_state import ASK, CHANGES, LISTING, STAMPS, Came, Directory, Posted, Went
+from routing.link_state import ASK, CHANGES, LISTING, STAMPS, Came, LinkStateDatabase, Posted, Went
 from routing.listing import DirectoryError
 
 
@@ -19,15 +19,15 @@ class Net:
 
     def __init__(self, seed: int = 0) -> None:
         self.random = random.Random(seed)
-        self.brokers: dict[bytes, Directory] = {}
+        self.brokers: dict[bytes, LinkStateDatabase] = {}
         self.boots: dict[bytes, int] = {}
         self.links: dict[tuple[bytes, bytes], deque[bytes]] = {}
         # This is what each learnt by its events.
         self.heard: dict[bytes, dict[bytes, dict[bytes, bytes]]] = {}
 
-    def start(self, broker: bytes) -> Directory:
+    def start(self, broker: bytes) -> LinkStateDatabase:
         self.boots[broker] = self.boots.get(broker, 0) + 1
-        self.brokers[broker] = Directory(broker, self.boots[broker])
+        self.brokers[broker] = LinkStateDatabase(broker, self.boots[broker])
         self.heard[broker] = {}
         return self.brokers[broker]
 
@@ -235,20 +235,20 @@ def test_what_cannot_be_read_is_an_error(message: bytes) -> None:
 
 
 def test_too_much_is_refused() -> None:
-    directory = Directory(name(1), 1)
+    directory = LinkStateDatabase(name(1), 1)
     with pytest.raises(ValueError, match="limits"):
         directory.post(b"k", bytes(80_000))
 
 
 def test_a_stranger_changes_nothing() -> None:
-    directory = Directory(name(1), 1)
+    directory = LinkStateDatabase(name(1), 1)
     directory.received(name(9), bytes((STAMPS,)) + name(9) + bytes(12))
     assert directory.reachable() == []
 
 
 def test_a_listing_has_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("routing.link_state.OWN_BYTES", 1000)
-    one = Directory(name(1), 1)
+    one = LinkStateDatabase(name(1), 1)
     one.post(b"a" * 400, b"")
     one.post(b"b" * 400, b"12345678")
     with pytest.raises(ValueError, match="more bytes"):

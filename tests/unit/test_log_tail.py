@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.base import limits
-from broker.cluster.delivery.replay_log import Entry, expiry_of, with_expiry
+from broker.cluster.delivery.replay_log import LogEntry, expiry_of, with_expiry
 from broker.cluster.link.codec import encode_for_links, origin_key
 from broker.config.node_config import NodeConfig
 from broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
 from broker.core.message import Message, Stamp
 from broker.node import Node
-from broker.persistence.log_tail import Tail
+from broker.persistence.log_tail import LogTail
 from broker.persistence.records import Cut, JournalError, LoggedRecord
 from broker.persistence.tail_segment import (
     Away,
@@ -155,9 +155,9 @@ class Bench:
         self.files = files or Files()
         self.lost: list[Part] = []
         self.away = [Away(broker, 5, (b"#",)) for broker in BROKERS]
-        self.tail = Tail(self.node, self.lost.append, lambda: self.away)
+        self.tail = LogTail(self.node, self.lost.append, lambda: self.away)
         self.was_away = self.tail.begin(self.files.tail())
-        self.read: list[Entry] | None = []
+        self.read: list[LogEntry] | None = []
 
     def work(self) -> None:
         """Let the disk do what it was asked for."""
@@ -178,9 +178,9 @@ class Bench:
                     assert error is not None
                     self.tail.was_read(done, error)
 
-    def entry(self, number: int, size: int) -> Entry:
+    def entry(self, number: int, size: int) -> LogEntry:
         message = Message(b"a", bytes(size), 1, False, b"", None, None)
-        return Entry(
+        return LogEntry(
             KEY, number, encode_for_links(message, KEY, number, 0.0), message, self.node.now
         )
 
@@ -197,7 +197,7 @@ class Bench:
             lacks = [(max(low, last + 1), high) for low, high in lacks if high > last]
         return found
 
-    def _take(self, entries: list[Entry] | None) -> None:
+    def _take(self, entries: list[LogEntry] | None) -> None:
         self.read = entries
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from broker.base import limits
 from broker.base.machine import default_memory_limit, files_for_clients
-from broker.cluster.delivery.replay_log import Entry
+from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.strategy.directory import INTEREST
 from broker.core.memory_limit import Pressure, queue_memory
 from broker.core.message import Message
@@ -64,7 +64,7 @@ def test_short_of_memory_the_replay_log_has_no_room_for_large_messages() -> None
     log = world.node.relay.log
     for number in range(7):
         message = Message(b"large", bytes(15 * MIB), 1, False, b"", None, None)
-        log.append(Entry(world.node.relay.key, number + 1, b"", message, world.now))
+        log.append(LogEntry(world.node.relay.key, number + 1, b"", message, world.now))
     assert 2 * limits.LOG_BYTES < log.size <= 4 * limits.LOG_BYTES
     world.node.memory.limit = 110 * MIB
     world.advance(1.1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cluster.link.codec import Window, origin_key
+from broker.cluster.link.codec import OriginWindow, origin_key
 from broker.cluster.sessions.handover import old_state
 from broker.cluster.sessions.merge import Absorbed
 from broker.cluster.sessions.session_codec import WAITING, Item, SessionState
@@ -33,7 +33,7 @@ def test_what_a_session_had_where_it_came_from(before: int) -> None:
     world = World()
     session = session_of(world)
     came = SessionState(
-        seen={KEY: Window(10, 0.0)}, before={KEY: Window(before, 0.0)} if before else {}
+        seen={KEY: OriginWindow(10, 0.0)}, before={KEY: OriginWindow(before, 0.0)} if before else {}
     )
     merging = world.node.moving.merging
     merging.inherit(session, came)

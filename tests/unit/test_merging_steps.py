@@ -44,7 +44,7 @@ class Scene:
         assert self.merge.state is State.ASKING
 
     @property
-    def merging(self) -> merge.Merging:
+    def merging(self) -> merge.SessionMerge:
         return self.world.node.moving.merging
 
     def come(self) -> FakeClient:

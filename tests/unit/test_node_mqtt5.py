@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet
 
 from broker.base import limits
-from broker.base.rate_limit import Rate
+from broker.base.rate_limit import RateLimit
 from broker.config.mqtt_options import MqttOptionError, read_options
 from broker.core.client import Client
 from broker.core.effects import Authenticate, AuthorizePublish, Hooks
 from broker.core.reason_string import MAX_REASON
-from broker.core.topic_alias import GROWTH, MIN_TOPIC, Aliases
+from broker.core.topic_alias import GROWTH, MIN_TOPIC, TopicAliases
 from broker.wire import (
     Connack,
     Disconnect,
@@ -240,7 +240,7 @@ def test_the_maximum_packet_size_holds_with_aliases(room: int) -> None:
 def test_whatever_is_sent_a_client_makes_the_same_of_it(
     packets: list[tuple[int, int, bool, int, bool]], maximum: int
 ) -> None:
-    aliases = Aliases(maximum)
+    aliases = TopicAliases(maximum)
     reader = Reader(maximum)
     for topic, qos, retain, size, described in packets:
         properties: Properties | None = (
@@ -784,7 +784,7 @@ def test_connections_a_second(version: int, code: int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.floats(0.1, 50), st.lists(st.floats(0, 3), max_size=60))
 def test_no_more_than_the_rate(per_second: float, waits: list[float]) -> None:
-    rate = Rate(per_second, 0.0)
+    rate = RateLimit(per_second, 0.0)
     now = 0.0
     taken = []
     for wait in waits:
@@ -798,7 +798,7 @@ def test_no_more_than_the_rate(per_second: float, waits: list[float]) -> None:
 
 
 def test_a_slow_rate_lets_one_in_now_and_then() -> None:
-    rate = Rate(0.1, 0.0)
+    rate = RateLimit(0.1, 0.0)
     assert rate.take(0.0)
     assert not rate.take(9.0)
     assert rate.take(10.1)

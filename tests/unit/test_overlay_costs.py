@@ -18,8 +18,8 @@ from broker.cluster.strategy.source_trees import (
     REVIEW,
     THROUGH,
     UNKNOWN,
-    Overlays,
-    Ways,
+    NextHops,
+    SourceTrees,
 )
 from routing.shortest_paths import Tree
 from tests.unit.link_harness import Neighbour, bid, lone
@@ -27,7 +27,7 @@ from tests.unit.link_harness import Neighbour, bid, lone
 A, B = bid(1), bid(2)
 
 
-def linked(**config: Any) -> tuple[Overlays, Any, Any]:
+def linked(**config: Any) -> tuple[SourceTrees, Any, Any]:
     """A node that routes by topic, with one neighbour that does."""
     world = lone(routing="topic", **config)
     neighbour = Neighbour(world, 1, routing="topic")
@@ -108,7 +108,7 @@ def test_more_capability_is_a_cheaper_way(capability: float, cost: int) -> None:
 def test_root_balance() -> None:
     """RB = gamma*R + delta*clients (Overlays 4.2.2)."""
     overlays, world, link = linked(overlay="balance")
-    through = Ways(Tree(A), {})
+    through = NextHops(Tree(A), {})
     through.children = [link]
     overlays._ways = {A: through, overlays._federation.own.id: through}
     world.node.connected = 1000
@@ -143,7 +143,7 @@ def test_a_message_that_came_another_way_is_told_once() -> None:
     )
     overlays._federation = SimpleNamespace(listings=listings, own=world.node.federation.own)  # type: ignore[assignment]
     parent, onward, stranger = object(), object(), object()
-    ways = Ways(Tree(A), {})
+    ways = NextHops(Tree(A), {})
     ways.parent, ways.next = parent, {B: onward, bid(3): stranger}  # type: ignore[assignment]
     overlays._ways = {A: ways}
     key = origin_key(A, 1)

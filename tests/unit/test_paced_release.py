@@ -10,12 +10,12 @@ import pytest
 
 from broker.base import limits
 from broker.cluster.delivery.gap_recovery import EARLIER, PATIENCE, STRANGER
-from broker.cluster.delivery.ordered_feed import Stream
+from broker.cluster.delivery.ordered_feed import OrderedFeed
 from broker.cluster.delivery.paced_release import SLOW_WAIT, STEP, batch_of
-from broker.cluster.delivery.replay_log import Entry
-from broker.cluster.link.codec import LAST, Window, origin_key
+from broker.cluster.delivery.replay_log import LogEntry
+from broker.cluster.link.codec import LAST, OriginWindow, origin_key
 from broker.core.message import Message
-from broker.core.publish_run import Batch
+from broker.core.publish_run import PublishRun
 from broker.wire import Property, Puback, Publish
 from tests.unit.link_harness import FAR, OWN, lone
 from tests.unit.node_harness import FakeClient, World
@@ -28,16 +28,18 @@ def world() -> World:
     return lone(routing="interest", link_timeout=1000.0)
 
 
-def stream_of(world: World, boot: int = 1_000) -> Stream:
+def stream_of(world: World, boot: int = 1_000) -> OrderedFeed:
     key = origin_key(FAR, boot)
-    window = world.node.relay.vector[key] = Window(0, world.now, world.node.counters)
+    window = world.node.relay.vector[key] = OriginWindow(0, world.now, world.node.counters)
     world.node.federation.streams.met(key, window)
     assert window.stream is not None
     return window.stream
 
 
-def entry_of(stream: Stream, number: int, payload: bytes = b"", topic: bytes = b"t") -> Entry:
-    return Entry(
+def entry_of(
+    stream: OrderedFeed, number: int, payload: bytes = b"", topic: bytes = b"t"
+) -> LogEntry:
+    return LogEntry(
         stream.key,
         number,
         b"",
@@ -46,7 +48,7 @@ def entry_of(stream: Stream, number: int, payload: bytes = b"", topic: bytes = b
     )
 
 
-def hold(world: World, stream: Stream, *numbers: int) -> None:
+def hold(world: World, stream: OrderedFeed, *numbers: int) -> None:
     """Have messages come over no link in particular."""
     for number in numbers:
         assert stream.take(ONE if stream.behind is ONE else SimpleNamespace(), number, 1) == 0  # type: ignore[arg-type]
@@ -54,7 +56,7 @@ def hold(world: World, stream: Stream, *numbers: int) -> None:
         world.node.federation.streams.hold(stream, entry_of(stream, number))
 
 
-def settle(world: World, stream: Stream, top: int) -> None:
+def settle(world: World, stream: OrderedFeed, top: int) -> None:
     """Have the origin say that there is nothing else up to a number, and that what follows comes
     over ONE."""
     stream.settled, stream.behind = top, ONE
@@ -312,9 +314,9 @@ def test_a_run_of_the_log_is_a_batch_again(properties: bytes) -> None:
         + properties
     )
     data = b"".join(head + b"%d" % n for n in range(4))
-    run = Batch(b"t", 1, properties, 5, data, 5, len(head), len(head) + 1)
+    run = PublishRun(b"t", 1, properties, 5, data, 5, len(head), len(head) + 1)
     key = origin_key(OWN, 1)
-    entry = Entry.run(key, 10, 4, run.for_links(key, 10), run.size, 0.0)
+    entry = LogEntry.run(key, 10, 4, run.for_links(key, 10), run.size, 0.0)
     for low, high in ((10, 13), (11, 12), (13, 13)):
         batch = batch_of(entry.part(low, high))
         assert [m.payload for m in batch.messages()] == [

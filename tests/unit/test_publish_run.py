@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from broker.base import limits
 from broker.base.counters import Counters
-from broker.cluster.delivery.replay_log import NEVER, Entry, MessageLog
+from broker.cluster.delivery.replay_log import NEVER, LogEntry, ReplayLog
 from broker.cluster.link.codec import (
     LAST,
     MARK,
     SIZE,
-    Window,
+    OriginWindow,
     decode_sequence,
     encode_for_links,
     encode_vector,
@@ -26,7 +26,7 @@ from broker.cluster.link.codec import (
 )
 from broker.cluster.link.control_records import SEEN
 from broker.core.message import Message, encode_halves
-from broker.core.publish_run import Batch
+from broker.core.publish_run import PublishRun
 from broker.core.qos_fast_path import FEWEST
 from broker.wire import Packet, Property, Publish, encode_packet
 from broker.wire.decode import decode_packet
@@ -50,14 +50,16 @@ Told = list[tuple[bytes, int, bytes, int, bytes, bytes]]
 
 def batch_of(
     version: int, qos: int, properties: bytes, payloads: list[bytes], topic: bytes = b"t"
-) -> Batch:
+) -> PublishRun:
     """A run as a publisher sends it."""
     section = properties if version == 5 else b""
     halves = [encode_halves(topic, payload, version, qos, False, section) for payload in payloads]
     data = b"".join(head + n.to_bytes(2, "big") + tail for n, (head, tail) in enumerate(halves, 5))
     head, tail = halves[0]
     payload = len(head) + 2 + len(tail) - len(payloads[0])
-    return Batch(topic, qos, section, version, data, len(head), payload, len(data) // len(payloads))
+    return PublishRun(
+        topic, qos, section, version, data, len(head), payload, len(data) // len(payloads)
+    )
 
 
 def told(data: bytes, before: tuple[bytes, int] = (b"", 0)) -> Told:
@@ -136,7 +138,7 @@ GAPS = st.lists(st.integers(1, 80), max_size=10, unique=True)
 def test_a_log_of_runs_gives_what_is_missed(
     runs: list[tuple[int, int]], top: int, lacks: list[int]
 ) -> None:
-    log = MessageLog(Counters())
+    log = ReplayLog(Counters())
     sequence = 1
     kept: dict[int, bytes] = {}
     size = 0
@@ -145,16 +147,18 @@ def test_a_log_of_runs_gives_what_is_missed(
         payloads = [b"%03d" % n for n in range(sequence, sequence + count)]
         if count == 1:
             one = Message(b"t", payloads[0], 1, False, b"", None, None)
-            entry = Entry(KEY, sequence, encode_for_links(one, KEY, sequence, 0.0), one, 0.0)
+            entry = LogEntry(KEY, sequence, encode_for_links(one, KEY, sequence, 0.0), one, 0.0)
         else:
             batch = batch_of(5, 1, b"", payloads)
-            entry = Entry.run(KEY, sequence, count, batch.for_links(KEY, sequence), batch.size, 0.0)
+            entry = LogEntry.run(
+                KEY, sequence, count, batch.for_links(KEY, sequence), batch.size, 0.0
+            )
         log.append(entry)
         size += entry.size
         kept |= {sequence + n: payload for n, payload in enumerate(payloads)}
         sequence += count
     assert log._bytes == size == sum(len(entry.data(0.0)) for entry in log._entries)
-    window = Window(top, 0.0)
+    window = OriginWindow(top, 0.0)
     window.gaps = [(n, n) for n in sorted(lacks) if n <= top]
     lacked = missed(log, {KEY: window})
     expected = [(KEY, n, b"t", 1, b"", kept[n]) for n in sorted(kept) if window.missing(n)]
@@ -392,7 +396,7 @@ def test_a_neighbour_gets_the_part_that_it_lacks() -> None:
     late = Neighbour(world, 2)
     late.bpdu(world.node.federation.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
     late.take()
-    window = Window(15, 0.0)
+    window = OriginWindow(15, 0.0)
     window.gaps = [(3, 4), (8, 8)]
     late.send(ping((SEEN, encode_vector({world.node.relay.key: window}))))
     world.advance(1.0)
@@ -402,11 +406,11 @@ def test_a_neighbour_gets_the_part_that_it_lacks() -> None:
 
 
 def test_the_oldest_runs_make_room() -> None:
-    log = MessageLog(Counters(), 1000)
+    log = ReplayLog(Counters(), 1000)
     batch = batch_of(5, 1, b"", [b"x" * 80] * 5)
     data = batch.for_links(KEY, 1)
     for number in range(5):
-        log.append(Entry.run(KEY, 1 + 5 * number, 5, data, batch.size, 0.0))
+        log.append(LogEntry.run(KEY, 1 + 5 * number, 5, data, batch.size, 0.0))
     assert len(log) == 1000 // len(data) == log._bytes // len(data)
     log.forget_old(limits.LOG_AGE + 1)
     assert (len(log), log._bytes) == (0, 0)
@@ -432,7 +436,7 @@ def test_what_is_asked_of_ourselves_is_found_from_the_oldest_on(
     said: list[tuple[bool, int]], asked: list[tuple[int, int]], gone: int
 ) -> None:
     """The same as by the way back, whatever has left the log."""
-    kept = MessageLog(Counters())
+    kept = ReplayLog(Counters())
     own, other = 0, 0
     for ours, count in said:
         key, sequence = (KEYS[0], own + 1) if ours else (KEYS[1], other + 1)
@@ -440,11 +444,11 @@ def test_what_is_asked_of_ourselves_is_found_from_the_oldest_on(
             payloads = [b"%03d" % number for number in range(sequence, sequence + count)]
             batch = batch_of(5, 1, b"", payloads)
             kept.append(
-                Entry.run(key, sequence, count, batch.for_links(key, sequence), batch.size, 10.0)
+                LogEntry.run(key, sequence, count, batch.for_links(key, sequence), batch.size, 10.0)
             )
         else:
             kept.append(
-                Entry(
+                LogEntry(
                     key,
                     sequence,
                     b"",

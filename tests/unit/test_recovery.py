@@ -13,16 +13,16 @@ import pytest
 from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
 from broker.base import limits
-from broker.cluster.delivery.replay_log import Entry
-from broker.cluster.delivery.subscription_start import UNKNOWN, Start, oldest
-from broker.cluster.link.codec import Window, origin_key
+from broker.cluster.delivery.replay_log import LogEntry
+from broker.cluster.delivery.subscription_start import UNKNOWN, SubscriptionStart, oldest
+from broker.cluster.link.codec import OriginWindow, origin_key
 from broker.core.effects import Append, Begin
 from broker.core.message import Message
 from broker.core.retained_index import place_of
 from broker.io import journal_writer
-from broker.io.journal_writer import Disk
+from broker.io.journal_writer import JournalWriter
 from broker.persistence import journal, snapshot
-from broker.persistence.journal import Durability
+from broker.persistence.journal import Journal
 from broker.persistence.records import (
     HEADER_SIZE,
     BeganRecord,
@@ -137,7 +137,7 @@ def test_what_sessions_miss_is_owed_when_somebody_begins_to_route_by_interest() 
     world = Durable()
     node = world.node
     key = origin_key(b"x" * 8, 1)
-    window = node.relay.vector[key] = Window(9, world.now, node.counters)
+    window = node.relay.vector[key] = OriginWindow(9, world.now, node.counters)
     window.gaps = [(3, 4), (7, 7)]
     window.owed, window.begin = list(window.gaps), window.top
     assert window.for_those_here(3)
@@ -311,7 +311,7 @@ def test_what_nobody_wanted_has_been_here_for_a_session_that_begins() -> None:
     world = Durable()
     keeper(world, "k").subscribe("a", qos=2)
     key = origin_key(b"x" * 8, 1)
-    window = world.node.relay.vector[key] = Window(3, world.now, world.node.counters)
+    window = world.node.relay.vector[key] = OriginWindow(3, world.now, world.node.counters)
     window.top = 9  # went by
     assert key not in world.again(0, copy_of(world.files)).node.relay.vector
     keeper(world, "came")
@@ -377,15 +377,15 @@ def test_rules_about_a_listener_hold_after_a_restart(
 ) -> None:
     """Nothing is refused, nor taken away, by rules about another one. Older journals do not say
     where a client came in."""
-    begin = Durability.begin
+    begin = Journal.begin
     access: list[Access] = []
 
-    def begun(durability: Durability, *arguments: Any) -> None:
+    def begun(durability: Journal, *arguments: Any) -> None:
         if access:
             durability.node.set_access(access[0], arguments[-1])
         begin(durability, *arguments)
 
-    monkeypatch.setattr(Durability, "begin", begun)
+    monkeypatch.setattr(Journal, "begin", begun)
     encode = SessionRecord.encode
     if not known:
         monkeypatch.setattr(
@@ -441,7 +441,7 @@ def test_said_once_more_it_is_the_same(tmp_path: Path, monkeypatch: pytest.Monke
             path.unlink()
         for generation, data in world.files.generations.items():
             (folder / f"{generation:08d}").write_bytes(data)
-        loaded = Disk(tmp_path, ID, sync=True).load()
+        loaded = JournalWriter(tmp_path, ID, sync=True).load()
         compacted += loaded.files == 1
         files = Files()
         files.generations = {
@@ -510,7 +510,7 @@ def test_what_is_said_anew_counts_when_all_of_it_is(monkeypatch: pytest.MonkeyPa
     listener.send(Puback(2))
     world.files.broken = ""
     with monkeypatch.context() as patch:
-        patch.setattr(snapshot.Checkpoint, "go_on", lambda self: False)  # there is much to be said
+        patch.setattr(snapshot.Snapshot, "go_on", lambda self: False)  # there is much to be said
         world.advance(1.5)
         assert world.durability.state == journal.RECOVERING
         listener.send(Puback(3))
@@ -630,9 +630,9 @@ def test_no_step_of_a_checkpoint_is_long() -> None:
     message = Message(b"t", b"x", 1, False, b"", None, None)
     key = origin_key(b"x" * 8, 1)
     for number in range(1, 8001):
-        relay.log.append(Entry(key, number, b"", message, world.now))
+        relay.log.append(LogEntry(key, number, b"", message, world.now))
     steps = 0
-    said = snapshot.Checkpoint(world.durability)
+    said = snapshot.Snapshot(world.durability)
     while not said.step():
         steps += 1
     assert (
@@ -644,19 +644,21 @@ def test_no_step_of_a_checkpoint_is_long() -> None:
     assert len(image.retained) == 900
 
 
-def opened(key: bytes) -> tuple[Durable, Start]:
+def opened(key: bytes) -> tuple[Durable, SubscriptionStart]:
     """A session that began when a broker could not be asked."""
     world = Durable()
     client = keeper(world, "k")
     client.subscribe("a", qos=1)
     session = client.owner.session
-    start = session.subscriptions["a"].start = Start(world.now - 2.0, {key: 5}, {key}, (0, 0, 0))
+    start = session.subscriptions["a"].start = SubscriptionStart(
+        world.now - 2.0, {key: 5}, {key}, (0, 0, 0)
+    )
     world.durability.begins(session)
     world.settle()
     return world, start
 
 
-def began(world: Durable) -> Start:
+def began(world: Durable) -> SubscriptionStart:
     found = oldest(world.node.sessions["k"])
     assert found is not None
     return found

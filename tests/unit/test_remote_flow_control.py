@@ -7,10 +7,10 @@ import pytest
 from broker.base import limits
 from broker.cluster.link.codec import origin_key
 from broker.cluster.remote_flow_control import EVERYTHING, HOLD, Asked, decode_hold, encode_hold
-from broker.cluster.strategy.directory import Listings
+from broker.cluster.strategy.directory import Directory
 from broker.core.effects import AuthorizeReceive, AuthorizeSubscribe, Hooks
 from broker.wire import Property, Puback, Publish, Subscribe, SubscriptionRequest, Will
-from routing.link_state import Directory
+from routing.link_state import LinkStateDatabase
 from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, message
 from tests.unit.node_harness import FakeClient, World
 
@@ -43,14 +43,14 @@ def said(world: World, monkeypatch: pytest.MonkeyPatch) -> Said:
     """All brokers can be reached, and what they are told is kept."""
     found = Said(world)
 
-    def send(self: Listings, broker_id: bytes, kind: int, body: bytes) -> bool:
+    def send(self: Directory, broker_id: bytes, kind: int, body: bytes) -> bool:
         assert kind == HOLD
         found.found.append((broker_id, world.now, decode_hold(body)[1]))
         return True
 
-    monkeypatch.setattr(Listings, "send", send)
+    monkeypatch.setattr(Directory, "send", send)
     monkeypatch.setattr(
-        Directory, "via", lambda self, broker_id: bid(101) if found.reachable else None
+        LinkStateDatabase, "via", lambda self, broker_id: bid(101) if found.reachable else None
     )
     return found
 

@@ -8,9 +8,9 @@ import itertools
 import pytest
 
 from broker.base import limits
-from broker.cluster.delivery.replay import FEW, SCAN, SCANNED, TAKEN, Walk
-from broker.cluster.delivery.replay_log import Entry
-from broker.cluster.link.codec import Vector, Window, encode_vector, origin_key
+from broker.cluster.delivery.replay import FEW, SCAN, SCANNED, TAKEN, LogWalk
+from broker.cluster.delivery.replay_log import LogEntry
+from broker.cluster.link.codec import OriginWindow, Vector, encode_vector, origin_key
 from broker.cluster.link.control_records import ORIGINS, SEEN, WANT
 from broker.core.message import Message
 from stp.bpdu import Role
@@ -29,7 +29,7 @@ def logged(world: World, numbers: range, key: bytes = KEY) -> None:
     for number in numbers:
         relay.accept(key, number, 1, world.now)
         relay.log.append(
-            Entry(
+            LogEntry(
                 key,
                 number,
                 b"",
@@ -65,7 +65,7 @@ def replayed(world: World) -> int:
 def test_a_whole_log_goes_in_steps() -> None:
     world = lone(link_timeout=1000.0)
     logged(world, range(1, COUNT + 1))
-    neighbour = joining(world, {KEY: Window(0, world.now)})
+    neighbour = joining(world, {KEY: OriginWindow(0, world.now)})
     assert not neighbour.link().live
     most, steps = 0, 0
     while not neighbour.link().live:
@@ -82,7 +82,7 @@ def test_what_comes_between_two_steps_is_neither_lost_nor_overtakes() -> None:
     logged(world, range(1, COUNT + 1))
     other = Neighbour(world, 2)
     other.child()
-    neighbour = joining(world, {KEY: Window(0, world.now)})
+    neighbour = joining(world, {KEY: OriginWindow(0, world.now)})
     number, got = COUNT, []
     for _ in itertools.count():
         live = neighbour.link().live
@@ -102,7 +102,7 @@ def test_more_comes_than_is_sent_and_yet_it_ends(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(limits, "TURN_WORK", 400)  # a hundred entries
     world = lone(link_timeout=1000.0)
     logged(world, range(1, 1_000))
-    neighbour = joining(world, {KEY: Window(0, world.now)})
+    neighbour = joining(world, {KEY: OriginWindow(0, world.now)})
     last = 999
     for _ in range(300):
         logged(world, range(last + 1, last + 201))
@@ -117,7 +117,7 @@ def test_more_comes_than_is_sent_and_yet_it_ends(monkeypatch: pytest.MonkeyPatch
 def test_an_origin_that_becomes_known_meanwhile_is_replayed_too() -> None:
     world = lone(link_timeout=1000.0)
     logged(world, range(1, COUNT + 1))
-    neighbour = joining(world, {KEY: Window(0, world.now)})
+    neighbour = joining(world, {KEY: OriginWindow(0, world.now)})
     turns(world)
     new = origin_key(bid(77), 3_000)
     logged(world, range(1, 11), new)
@@ -141,7 +141,7 @@ def test_history_that_was_fetched_goes_before_what_is_newer() -> None:
     relay = world.node.relay
     for number in range(1, 10_001):
         relay.log.append(
-            Entry(
+            LogEntry(
                 KEY,
                 number,
                 b"",
@@ -149,7 +149,7 @@ def test_history_that_was_fetched_goes_before_what_is_newer() -> None:
                 world.now,
             )
         )
-    neighbour = joining(world, {KEY: Window(0, world.now)})
+    neighbour = joining(world, {KEY: OriginWindow(0, world.now)})
     while not neighbour.link().live:
         turns(world)
     assert [int(payload) for payload in neighbour.messages()] == list(range(1, 20_001))
@@ -158,7 +158,7 @@ def test_history_that_was_fetched_goes_before_what_is_newer() -> None:
 def test_a_neighbour_that_leaves_the_tree_gets_no_more() -> None:
     world = lone(link_timeout=1000.0)
     logged(world, range(1, COUNT + 1))
-    neighbour = joining(world, {KEY: Window(0, world.now)})
+    neighbour = joining(world, {KEY: OriginWindow(0, world.now)})
     turns(world)
     world.node.federation.repair.forwarding_changed(neighbour.link(), False, world.now)
     sent = replayed(world)
@@ -170,7 +170,9 @@ def test_a_neighbour_that_leaves_the_tree_gets_no_more() -> None:
     # It comes back with what it has got.
     world.node.federation.repair.forwarding_changed(neighbour.link(), True, world.now)
     own = world.node.relay
-    neighbour.send(ping((SEEN, encode_vector({own.key: own.own, KEY: Window(sent, world.now)}))))
+    neighbour.send(
+        ping((SEEN, encode_vector({own.key: own.own, KEY: OriginWindow(sent, world.now)})))
+    )
     while not neighbour.link().live:
         turns(world)
     assert [int(payload) for payload in neighbour.messages()] == list(range(1, COUNT + 1))
@@ -186,14 +188,14 @@ def test_a_scan_that_finds_nothing_is_in_steps_too() -> None:
     class Counted(type(log)):  # type: ignore[misc]
         __slots__ = ()
 
-        def lacked(self, seen: Vector, first: int, most: int) -> tuple[list[Entry], int]:
+        def lacked(self, seen: Vector, first: int, most: int) -> tuple[list[LogEntry], int]:
             found, behind = lacked(self, seen, first, most)
             looked[-1] += behind - first
             return found, behind
 
     log.__class__ = Counted
     looked.append(0)
-    neighbour = joining(world, {KEY: Window(200_000, world.now)})
+    neighbour = joining(world, {KEY: OriginWindow(200_000, world.now)})
     while not neighbour.link().live:
         looked.append(0)
         turns(world)
@@ -205,7 +207,7 @@ def test_who_asks_for_history_is_answered_in_steps_one_after_the_other() -> None
     world = lone(link_timeout=1000.0)
     logged(world, range(1, COUNT + 1))
     neighbour = Neighbour(world, 1)
-    wanted = encode_vector({KEY: Window(0, world.now)})
+    wanted = encode_vector({KEY: OriginWindow(0, world.now)})
     neighbour.send(ping(*((WANT, bytes((0, 0, 0, n)) + wanted) for n in range(40))))
     most = 0
     for _ in range(400):
@@ -224,8 +226,8 @@ def test_drain_looks_in_steps_for_what_a_neighbour_lacks() -> None:
     got: list[str] = []
     link, federation = neighbour.link(), world.node.federation
     for lacks in (0, 1):
-        seen = {KEY: Window(COUNT - lacks, world.now)}
-        walk = Walk(
+        seen = {KEY: OriginWindow(COUNT - lacks, world.now)}
+        walk = LogWalk(
             federation,
             link,
             seen,

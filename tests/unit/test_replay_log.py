@@ -10,25 +10,25 @@ import pytest
 from broker.base import limits
 from broker.base.counters import Counters
 from broker.cluster.delivery import replay_log
-from broker.cluster.delivery.replay_log import NEVER, Entry, MessageLog, in_order, lacked_parts
-from broker.cluster.link.codec import Vector, Window, origin_key
+from broker.cluster.delivery.replay_log import NEVER, LogEntry, ReplayLog, in_order, lacked_parts
+from broker.cluster.link.codec import OriginWindow, Vector, origin_key
 from broker.core.message import Message, encode_halves
-from broker.core.publish_run import Batch
+from broker.core.publish_run import PublishRun
 
 KEYS = [origin_key(bytes((n,)) * 8, 1) for n in range(3)]
 
 
-def entry(key: bytes, sequence: int, at: float = 0.0, size: int = 100) -> Entry:
-    return Entry(key, sequence, b"x" * size, Message(b"t", b"", 1, False, b"", None, None), at)
+def entry(key: bytes, sequence: int, at: float = 0.0, size: int = 100) -> LogEntry:
+    return LogEntry(key, sequence, b"x" * size, Message(b"t", b"", 1, False, b"", None, None), at)
 
 
-def numbers(kept: MessageLog) -> list[int]:
+def numbers(kept: ReplayLog) -> list[int]:
     return [e.sequence for piece in kept.pieces() for e in piece]
 
 
 def test_pieces_of_a_log_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_log, "PIECE", 10)
-    kept = MessageLog(Counters(), 50 * 100)
+    kept = ReplayLog(Counters(), 50 * 100)
     for number in range(30):
         kept.append(entry(KEYS[0], number + 1))
     pieces = kept.pieces()
@@ -45,7 +45,7 @@ def test_pieces_of_a_log_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_old_goes_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LOG_OLD", 10)
-    kept = MessageLog(Counters())
+    kept = ReplayLog(Counters())
     for number in range(25):
         kept.append(entry(KEYS[0], number + 1, at=float(number)))
     left = []
@@ -61,15 +61,15 @@ def test_payloads(qos: int, properties: bytes) -> None:
     """Of one message, also as it was published here, and of a run, which is not taken apart for
     that."""
     whole = Message(b"t", b"hello" * 50, qos, False, properties, None, None)
-    one = Entry(KEYS[0], 7, b"", whole, 0.0)
+    one = LogEntry(KEYS[0], 7, b"", whole, 0.0)
     assert one.payloads() == [whole.payload]
     assert one.data(0.0)
     assert one.payloads() == [whole.payload]
     head, tail = encode_halves(b"t", b"0123", 5, qos, False, properties)
     packet = head + b"\0\1" + tail[:-4]
     packets = b"".join(packet + b"%04d" % number for number in range(9))
-    batch = Batch(b"t", qos, properties, 5, packets, len(head), len(packet), len(packet) + 4)
-    run = Entry.run(KEYS[0], 5, 9, batch.for_links(KEYS[0], 5), batch.size, 0.0)
+    batch = PublishRun(b"t", qos, properties, 5, packets, len(head), len(packet), len(packet) + 4)
+    run = LogEntry.run(KEYS[0], 5, 9, batch.for_links(KEYS[0], 5), batch.size, 0.0)
     for part in (run, run.part(5, 8), run.part(7, 10), run.part(9, 9)):
         assert part.payloads() == [message.payload for message in part.messages()]
         assert part.payloads()[0] == b"%04d" % (part.sequence - 5)
@@ -78,7 +78,7 @@ def test_payloads(qos: int, properties: bytes) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_the_oldest_go_whether_anybody_is_told_of_each_or_not(seed: int) -> None:
     rng = random.Random(seed)
-    quick, told = MessageLog(Counters(), 5000), MessageLog(Counters(), 5000)
+    quick, told = ReplayLog(Counters(), 5000), ReplayLog(Counters(), 5000)
     gone: list[tuple[int, int]] = []
     told.dropped.append(lambda e, position: gone.append((e.sequence, position)))
     for number in range(1, 300):
@@ -94,7 +94,7 @@ def test_the_oldest_go_whether_anybody_is_told_of_each_or_not(seed: int) -> None
     assert len(gone) > 100
 
 
-def missed(log: MessageLog, seen: Vector) -> list[Entry]:
+def missed(log: ReplayLog, seen: Vector) -> list[LogEntry]:
     """All that a neighbour lacks, at once."""
     found, behind = log.lacked(seen, 0, len(log))
     assert behind == log.next
@@ -108,14 +108,14 @@ def missed(log: MessageLog, seen: Vector) -> list[Entry]:
 @pytest.mark.parametrize("seed", range(5))
 def test_what_a_neighbour_lacks(seed: int) -> None:
     rng = random.Random(seed)
-    kept = MessageLog(Counters())
+    kept = ReplayLog(Counters())
     entries = [entry(key, number) for key in KEYS for number in range(1, 60)]
     rng.shuffle(entries)
     for e in entries:
         kept.append(e)
     seen: Vector = {}
     for key in KEYS[:2]:
-        seen[key] = window = Window(0, 0.0)
+        seen[key] = window = OriginWindow(0, 0.0)
         for number in range(1, rng.randrange(60)):
             if rng.random() < 0.9:
                 window.accept(number, 1)
@@ -127,17 +127,17 @@ def test_what_a_neighbour_lacks(seed: int) -> None:
 
 
 @pytest.fixture
-def roomy(monkeypatch: pytest.MonkeyPatch) -> MessageLog:
+def roomy(monkeypatch: pytest.MonkeyPatch) -> ReplayLog:
     """A log of 10,000 bytes with room for 20,000 more of large messages, full of 100 small ones."""
     monkeypatch.setattr(limits, "LOG_LARGE", 1000)
-    kept = MessageLog(Counters(), 10_000, 20_000)
+    kept = ReplayLog(Counters(), 10_000, 20_000)
     for number in range(100):
         kept.append(entry(KEYS[0], number + 1))
     assert len(kept) == 100
     return kept
 
 
-def test_a_large_message_pushes_nothing_out_for_a_while(roomy: MessageLog) -> None:
+def test_a_large_message_pushes_nothing_out_for_a_while(roomy: ReplayLog) -> None:
     for number in range(4):
         roomy.append(entry(KEYS[1], number + 1, at=1.0 + number, size=5000))
     assert numbers(roomy) == [*range(1, 101), 1, 2, 3, 4]
@@ -153,7 +153,7 @@ def test_a_large_message_pushes_nothing_out_for_a_while(roomy: MessageLog) -> No
     assert roomy.size <= 10_000
 
 
-def test_the_room_of_a_large_message_that_is_gone_is_nobodys(roomy: MessageLog) -> None:
+def test_the_room_of_a_large_message_that_is_gone_is_nobodys(roomy: ReplayLog) -> None:
     roomy.append(entry(KEYS[1], 1, size=5000))
     for number in range(150):
         roomy.append(entry(KEYS[0], 101 + number))
@@ -161,7 +161,7 @@ def test_the_room_of_a_large_message_that_is_gone_is_nobodys(roomy: MessageLog) 
     assert 1 not in [e.sequence for e in roomy.latest() if e.key == KEYS[1]]
 
 
-def test_room_that_is_taken_back(roomy: MessageLog) -> None:
+def test_room_that_is_taken_back(roomy: ReplayLog) -> None:
     for number in range(4):
         roomy.append(entry(KEYS[1], number + 1, size=5000))
     roomy.give_room(0)
@@ -170,7 +170,7 @@ def test_room_that_is_taken_back(roomy: MessageLog) -> None:
     assert roomy.size <= 10_000
 
 
-def test_what_neighbours_lack_counts_without_that_room(roomy: MessageLog) -> None:
+def test_what_neighbours_lack_counts_without_that_room(roomy: ReplayLog) -> None:
     """They are asked for acknowledgements as if the log had none, and who joins needs what it would
     have."""
     asked = []

@@ -13,7 +13,7 @@ from broker.base import limits
 from broker.base.counters import Counters
 from broker.cluster.link.codec import decode_stamp, encode_stamp, origin_key
 from broker.core.message import Message, Stamp
-from broker.core.retained_index import Digests, Mark, place_of
+from broker.core.retained_index import RetainedIndex, RetainedVersion, place_of
 from broker.core.retained_store import Change, RetainedStore
 from broker.wire.errors import MalformedPacket
 
@@ -34,7 +34,7 @@ def write(
     """Write at MS + `at` ms; `expires`, `now`: s from MS on."""
     name = topic.encode()
     death = MS + int(expires * 1000) if expires is not None else 0 if payload else MS + at
-    mark = Mark(name, place_of(name), MS + at << 16, KEYS[key], 1, death, 1)
+    mark = RetainedVersion(name, place_of(name), MS + at << 16, KEYS[key], 1, death, 1)
     return store.write(
         Message(name, payload, 1, True, b"", expires, None), mark, now, MS + int(now * 1000)
     )
@@ -118,16 +118,16 @@ def test_digests_are_equal_when_stores_are(some: list[Write], others: list[Write
 @given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=80))
 def test_the_table_of_digests(steps: list[tuple[int, bool]]) -> None:
     """It is what a table made anew of what is in it would be."""
-    digests = Digests()
-    there: dict[int, Mark] = {}
+    digests = RetainedIndex()
+    there: dict[int, RetainedVersion] = {}
     for step, (number, put) in enumerate(steps):
         topic = b"t%d" % number
         if put:
-            there[number] = Mark(topic, place_of(topic), step, KEYS[0], 0, 0, 0)
+            there[number] = RetainedVersion(topic, place_of(topic), step, KEYS[0], 0, 0, 0)
             digests.put(there[number])
         elif number in there:
             digests.remove(there.pop(number))
-    anew = Digests()
+    anew = RetainedIndex()
     for mark in there.values():
         anew.put(mark)
     assert len(digests) == len(there)
@@ -247,7 +247,7 @@ def test_an_update_that_does_not_fit_leaves_nothing_older() -> None:
 def test_an_update_right_behind_the_last_one_that_does_not_fit() -> None:
     store = RetainedStore(Counters(), limit=10)
     assert write(store, "t", b"old", 0) is Change.NEW
-    mark = Mark(b"t", place_of(b"t"), (MS << 16) + 1, KEYS[0], 2, 0, 1)
+    mark = RetainedVersion(b"t", place_of(b"t"), (MS << 16) + 1, KEYS[0], 2, 0, 1)
     large = Message(b"t", bytes(10), 1, True, b"", None, None)
     assert store.write(large, mark, 0.0, MS) is Change.DROPPED
     known = store.digests.get(place_of(b"t"))
@@ -328,14 +328,14 @@ def test_no_write_makes_the_store_stand_still(monkeypatch: pytest.MonkeyPatch) -
     all that is old at once."""
     store = RetainedStore(Counters())
     asked = 0
-    get = Digests.get
+    get = RetainedIndex.get
 
-    def counted(digests: Digests, place: bytes) -> Mark | None:
+    def counted(digests: RetainedIndex, place: bytes) -> RetainedVersion | None:
         nonlocal asked
         asked += 1
         return get(digests, place)
 
-    monkeypatch.setattr(Digests, "get", counted)
+    monkeypatch.setattr(RetainedIndex, "get", counted)
     most = 0
     for turn in range(9):
         for number in range(3000):

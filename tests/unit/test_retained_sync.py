@@ -19,7 +19,7 @@ from broker.cluster.link.codec import (
     SIZE,
     STAMP_MARK,
     STAMP_SIZE,
-    Window,
+    OriginWindow,
     encode_stamp,
     encode_vector,
     origin_key,
@@ -632,7 +632,7 @@ def joined(count: int, **config: Any) -> tuple[World, Neighbour, bytes]:
     """A broker that meets an origin which has published so many retained messages already."""
     world, neighbour = pair(**config)
     key = origin_key(bid(1), 1)
-    neighbour.send(ping((ORIGINS, encode_vector({key: Window(count, 0.0)}))))
+    neighbour.send(ping((ORIGINS, encode_vector({key: OriginWindow(count, 0.0)}))))
     return world, neighbour, key
 
 

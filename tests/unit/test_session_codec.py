@@ -11,9 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.delivery.replay_log import Entry, MessageLog, read_link_messages
-from broker.cluster.delivery.subscription_start import UNKNOWN, Start
-from broker.cluster.link.codec import LAST, Ranges, Vector, Window, encode_for_links, origin_key
+from broker.cluster.delivery.replay_log import LogEntry, ReplayLog, read_link_messages
+from broker.cluster.delivery.subscription_start import UNKNOWN, SubscriptionStart
+from broker.cluster.link.codec import (
+    LAST,
+    OriginWindow,
+    Ranges,
+    Vector,
+    encode_for_links,
+    origin_key,
+)
 from broker.cluster.sessions.handover import behind, need_of, ranges_of, uncovered, whole
 from broker.cluster.sessions.session_codec import (
     IN_FLIGHT,
@@ -39,15 +46,15 @@ NOW = 500.0
 KEYS = [origin_key(bytes([n]) * 8, n) for n in range(3)]
 
 
-def window(top: int, gaps: list[tuple[int, int]], begin: int = 0) -> Window:
-    found = Window(top, NOW)
+def window(top: int, gaps: list[tuple[int, int]], begin: int = 0) -> OriginWindow:
+    found = OriginWindow(top, NOW)
     found.gaps = gaps
     found.begin = begin
     return found
 
 
 @st.composite
-def windows(draw: Any) -> Window:
+def windows(draw: Any) -> OriginWindow:
     missing = draw(st.sets(st.integers(1, 20)))
     top = draw(st.integers(0, 25))
     return window(
@@ -346,7 +353,7 @@ def test_up_to_where_all_is_there(one: Vector, other: Vector) -> None:
 
 @given(vectors, tops)
 def test_what_was_published_behind_a_begin(vector: Vector, begins: dict[bytes, int]) -> None:
-    before = {key: Window(top, NOW) for key, top in begins.items()}
+    before = {key: OriginWindow(top, NOW) for key, top in begins.items()}
     assert listed(behind(ranges_of(vector), before)) == {
         (key, n) for key, n in numbers(vector, False) if n > begins.get(key, 0)
     }
@@ -358,7 +365,7 @@ def test_a_session_begins_where_its_oldest_subscription_does() -> None:
     session = world.connect("c", clean=False).owner.session
     for number, begins in enumerate(({KEYS[0]: 3}, {KEYS[0]: 5, KEYS[1]: 9})):
         subscription = Subscription(session, f"a/{number}", 1)
-        subscription.start = Start(NOW, begins, set(), (0, 0))
+        subscription.start = SubscriptionStart(NOW, begins, set(), (0, 0))
         world.node.fanout.subscribe(subscription, None, f"a/{number}")
     assert {key: w.top for key, w in state_of(session, {}, world.node.fanout).before.items()} == {
         KEYS[0]: 3
@@ -406,13 +413,13 @@ def test_only(mine: Vector, theirs: Vector) -> None:
 
 def test_the_log_gives_what_is_asked_for() -> None:
     world = World()
-    log = MessageLog(world.counters)
+    log = ReplayLog(world.counters)
     for n in range(1, 9):
         message = Message(
             b"t", b"%d" % n, 1, False, b"\x26\0\1a\0\1b", None if n < 8 else NOW + 60, None
         )
         log.append(
-            Entry(
+            LogEntry(
                 KEYS[0],
                 n,
                 encode_for_links(message, KEYS[0], n, NOW) if n % 2 else b"",

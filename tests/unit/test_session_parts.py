@@ -14,8 +14,8 @@ from broker.cluster.sessions.session_parts import (
     WHERE,
     WINDOW,
     Added,
-    Parts,
     Sending,
+    SessionParts,
     split,
 )
 from broker.wire.errors import MalformedPacket
@@ -24,7 +24,7 @@ from broker.wire.errors import MalformedPacket
 def test_put_together_whatever_is_lost_or_repeated() -> None:
     rng = random.Random(1)
     data = rng.randbytes(int(3.5 * WINDOW * PART_SIZE))
-    sending, parts = Sending(), Parts()
+    sending, parts = Sending(), SessionParts()
     now, added = 0.0, Added.MORE
     for _ in range(1000):
         now += rng.choice((0.1, AGAIN))
@@ -42,20 +42,20 @@ def test_put_together_whatever_is_lost_or_repeated() -> None:
 
 def test_an_empty_one_is_one_part() -> None:
     (part,) = split(b"", 1, 0, WINDOW)
-    parts = Parts()
+    parts = SessionParts()
     assert parts.add(part) is Added.WHOLE
     assert parts.take() == b""
 
 
 def test_another_export_begins_again() -> None:
-    parts = Parts()
+    parts = SessionParts()
     assert parts.add(next(split(bytes(100_000), 1, 0, 1))) is Added.MORE
     assert parts.add(next(split(bytes(90_000), 2, 0, 1))) is Added.MORE
     assert parts.position == PART_SIZE
 
 
 def test_more_is_asked_for_at_the_end_of_a_window() -> None:
-    parts = Parts()
+    parts = SessionParts()
     added = [parts.add(part) for part in split(bytes((WINDOW + 1) * PART_SIZE), 1, 0, WINDOW + 1)]
     assert added == [Added.MORE] * (WINDOW - 1) + [Added.WINDOW_ENDS, Added.WHOLE]
 
@@ -65,7 +65,7 @@ def test_more_is_asked_for_at_the_end_of_a_window() -> None:
 )
 def test_bad_parts(part: bytes) -> None:
     with pytest.raises(MalformedPacket):
-        Parts().add(part)
+        SessionParts().add(part)
 
 
 def test_what_waits_on_a_slow_link_is_not_sent_again_every_second() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.cluster.delivery.gap_recovery import ANSWER, ASK, BREAK, CHANGED, PIECE, ROUTING
-from broker.cluster.link.codec import LAST, Window, encode_vector, origin_key
+from broker.cluster.link.codec import LAST, OriginWindow, encode_vector, origin_key
 from broker.cluster.link.control_records import (
     AGES,
     DIRECTORY,
@@ -59,7 +59,7 @@ def routed(kind: int, body: bytes) -> bytes:
 def vector(said: dict[bytes, list[tuple[int, int]]]) -> bytes:
     windows = {}
     for key, ranges in said.items():
-        windows[key] = window = Window(ranges[-1][1], 0.0)
+        windows[key] = window = OriginWindow(ranges[-1][1], 0.0)
         window.gaps = ranges
     return encode_vector(windows)
 

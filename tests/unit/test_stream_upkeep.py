@@ -9,12 +9,12 @@ import pytest
 from broker.base import limits
 from broker.cluster.delivery.answers import ANSWER, ASK, LOOKS, PIECE
 from broker.cluster.delivery.gap_recovery import CHANGED
-from broker.cluster.delivery.replay_log import Entry, read_link_messages
-from broker.cluster.link.codec import Window, origin_key
+from broker.cluster.delivery.replay_log import LogEntry, read_link_messages
+from broker.cluster.link.codec import OriginWindow, origin_key
 from broker.cluster.link.control_records import DIRECTORY, ROUTED, decode_records
 from broker.cluster.strategy.directory import INTEREST
 from broker.core.message import Message
-from broker.core.publish_run import Batch
+from broker.core.publish_run import PublishRun
 from broker.wire import Property, Publish
 from routing.link_state import LISTING
 from routing.listing import NEIGHBOUR, UP, encode_changes
@@ -65,7 +65,7 @@ def test_what_an_answer_brought_slows_nothing_that_is_newer(world: World) -> Non
     neighbour.child()
     relay, streams = world.node.relay, world.node.federation.streams
     key = origin_key(bid(101), 1)
-    window = relay.vector[key] = Window(9, world.now, world.node.counters)
+    window = relay.vector[key] = OriginWindow(9, world.now, world.node.counters)
     window.history = [(3, 5)]
     streams.met(key, window)
     assert window.stream is not None
@@ -82,10 +82,10 @@ def test_what_an_answer_brought_slows_nothing_that_is_newer(world: World) -> Non
 
     relay.received = received  # type: ignore[method-assign]
     packet = b"\x32\x07\0\1t\0\1\0x"
-    run = Batch(b"t", 1, b"", 5, packet * 3, 5, 8, len(packet))
+    run = PublishRun(b"t", 1, b"", 5, packet * 3, 5, 8, len(packet))
     relay.batch_received(neighbour.link(), run, key, 10, b"", world.now)
     assert seen == []
-    run = Batch(b"t", 1, b"", 5, packet * 3, 5, 8, len(packet))
+    run = PublishRun(b"t", 1, b"", 5, packet * 3, 5, 8, len(packet))
     relay.batch_received(neighbour.link(), run, key, 3, b"", world.now)
     assert seen == [3, 4, 5]
 
@@ -138,7 +138,7 @@ def test_a_question_for_very_much_is_answered_in_pieces() -> None:
         one = Message(
             b"t" if number % 1000 == 0 else b"u", b"%d" % number, 1, False, b"", None, None
         )
-        relay.log.append(Entry(relay.key, number, b"", one, world.now))
+        relay.log.append(LogEntry(relay.key, number, b"", one, world.now))
     assert listing.brokers_wanting(b"t")
     assert not listing.brokers_wanting(b"u")
     got: list[int] = []

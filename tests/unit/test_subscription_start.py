@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.base import limits
 from broker.base.counters import Counters
-from broker.cluster.delivery.replay_log import Entry, MessageLog
+from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
 from broker.cluster.delivery.subscription_start import (
     MOST,
     NOTED,
@@ -20,7 +20,7 @@ from broker.cluster.delivery.subscription_start import (
     OLDER,
     PASSED,
     UNKNOWN,
-    Past,
+    PastNumbers,
     answer_of,
     encode_ages,
     numbers_at,
@@ -47,14 +47,14 @@ PUBLISHED = st.lists(st.tuples(st.sampled_from((KEY, OTHER)), st.integers(0, 5))
 def test_the_newest_number_at_each_time(
     published: list[tuple[bytes, int]], times: list[int]
 ) -> None:
-    log = MessageLog(Counters())
+    log = ReplayLog(Counters())
     clock, numbers = 0, {KEY: 0, OTHER: 0}
     own: list[int] = []
     for key, pause in published:
         clock += pause
         numbers[key] += 1
         log.append(
-            Entry(
+            LogEntry(
                 key, numbers[key], b"", Message(b"a", b"", 1, False, b"", None, None), float(clock)
             )
         )
@@ -69,7 +69,7 @@ def test_the_newest_number_at_each_time(
 def test_numbers_of_the_past(published: list[int], at: float) -> None:
     """What is told had been published then, and lacks no more than what was published since the
     look before."""
-    past = Past()
+    past = PastNumbers()
     top, known = 0, [0]
     for tick, count in enumerate(published):
         past.note(top, tick * 2 * NOTED)
@@ -82,7 +82,7 @@ def test_numbers_of_the_past(published: list[int], at: float) -> None:
 
 def test_the_past_is_bounded() -> None:
     """However long somebody publishes; the last minutes are known well, the hour before roughly."""
-    past = Past()
+    past = PastNumbers()
     for tick in range(50_000):
         past.note(tick, tick * 2 * NOTED)
     assert len(past._notes) + len(past._old) <= NOTES + OLD_NOTES
@@ -94,12 +94,12 @@ def test_the_past_is_bounded() -> None:
 
 def test_what_has_left_the_log_may_be_newer() -> None:
     """Where the log does not go back to a time, what it had then is not known from it."""
-    log = MessageLog(Counters(), 1)
-    past = Past()
+    log = ReplayLog(Counters(), 1)
+    past = PastNumbers()
     for number in range(1, 51):
         past.note(number - 1, number)
         log.append(
-            Entry(KEY, number, b"", Message(b"a", b"", 1, False, b"", None, None), float(number))
+            LogEntry(KEY, number, b"", Message(b"a", b"", 1, False, b"", None, None), float(number))
         )
     assert len(log) == 1
     assert numbers_at(log.latest(), KEY, [20.5, 49.5, 50.0], 50, past)[0] == [19, 48, 50]
@@ -156,7 +156,7 @@ def test_a_message_is_not_older_because_its_broker_is_slow() -> None:
     link._pingresp(b"\0\0\0\1", world.now)
     world.advance(0.015)
     sent = Message(b"t", b"x", 1, False, b"", None, None)
-    entry = Entry(origin_key(FAR, 1), 8, b"", sent, world.now - 0.010)
+    entry = LogEntry(origin_key(FAR, 1), 8, b"", sent, world.now - 0.010)
     world.node.federation.positions._ages_received(
         link, b"\0" + encode_ages([entry], world.now), world.now
     )
@@ -313,7 +313,7 @@ def test_bent_ages(body: bytes) -> None:
 def aged(key: bytes, *ages: tuple[int, float]) -> bytes:
     """What says of messages (number, s) of an origin how old they are."""
     sent = Message(b"t", b"x", 1, False, b"", None, None)
-    return encode_ages([Entry(key, number, b"", sent, -age) for number, age in ages], 0.0)
+    return encode_ages([LogEntry(key, number, b"", sent, -age) for number, age in ages], 0.0)
 
 
 def test_what_was_replayed_here_is_as_old_for_others_as_it_was_for_us() -> None:
@@ -325,7 +325,7 @@ def test_what_was_replayed_here_is_as_old_for_others_as_it_was_for_us() -> None:
     sent = Message(b"t", b"x", 1, False, b"", None, None)
 
     def age(number: int, count: int = 1) -> float:
-        entry = Entry(key, number, b"", sent, world.now)
+        entry = LogEntry(key, number, b"", sent, world.now)
         entry.count = count
         return round(world.now - positions.published(entry), 3)
 
@@ -356,7 +356,7 @@ def test_few_points_are_kept_of_what_is_older() -> None:
     assert points[-1][0] == 199
     sent = Message(b"t", b"x", 1, False, b"", None, None)
     for number, old in told:
-        found = world.now - positions.published(Entry(key, number, b"", sent, world.now))
+        found = world.now - positions.published(LogEntry(key, number, b"", sent, world.now))
         assert old - 64 < found < old + 0.002
     positions._ages_received(link, b"\0" + aged(origin_key(FAR, 2), (8, 1.0)), world.now)
     assert list(positions._older) == [key]  # of an origin that nobody knows nothing is kept
@@ -372,7 +372,9 @@ def test_ages_that_go_round_are_passed_on_once() -> None:
     for other in others:
         other.child()
     entries = [
-        Entry(origin_key(FAR, 1), number, b"", Message(b"t", b"x", 1, False, b"", None, None), 0.0)
+        LogEntry(
+            origin_key(FAR, 1), number, b"", Message(b"t", b"x", 1, False, b"", None, None), 0.0
+        )
         for number in (8, 9)
     ]
     one, two = (encode_ages(entries[:count], world.now) for count in (1, 2))

@@ -9,7 +9,7 @@ import pytest
 
 from broker.config.yaml_file import ConfigError
 from broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
-from broker.io.tail_writer import TailEffect, TailFiles
+from broker.io.tail_writer import TailEffect, TailWriter
 from broker.persistence.tail_segment import Away, encode_away, encode_header
 
 ID = b"brokerid"
@@ -19,7 +19,7 @@ class Writer:
     """Gives effects to the files and waits for the answers."""
 
     def __init__(self, folder: Path) -> None:
-        self.files = TailFiles(folder, ID)
+        self.files = TailWriter(folder, ID)
         self.files.start(self._told)
         self.said = threading.Event()
         self.answer: object = None
@@ -48,7 +48,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert writer.do(TailWrite(2, 0, encode_header(ID, 2), 7)) is None
     writer.files.put(TailDrop(2))
     writer.files.close()
-    loaded = TailFiles(tmp_path, ID).load()
+    loaded = TailWriter(tmp_path, ID).load()
     assert not loaded.cuts
     [(number, size, [found])] = loaded.segments
     assert (number, size) == (1, len(head) + len(away))
@@ -56,7 +56,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_one_line_each(tmp_path: Path) -> None:
-    files = TailFiles(tmp_path, ID)
+    files = TailWriter(tmp_path, ID)
     away = encode_away([Away(b"broker-b", 5, ())])
     (tmp_path / "tail" / "00000001").write_bytes(encode_header(ID, 1) + away + away[:-1])
     (tmp_path / "tail" / "00000002").write_bytes(b"something else")
@@ -79,11 +79,11 @@ def test_errors_are_answers(tmp_path: Path) -> None:
     writer.files.close()
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError):
-        TailFiles(tmp_path / "file", ID)
+        TailWriter(tmp_path / "file", ID)
 
 
 def test_nobody_away_costs_no_thread(tmp_path: Path) -> None:
-    files = TailFiles(tmp_path, ID)
+    files = TailWriter(tmp_path, ID)
     files.start(lambda effect, answer: None)
     assert not [thread for thread in threading.enumerate() if thread.name == "tail"]
     files.close()

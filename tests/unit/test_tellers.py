@@ -15,7 +15,7 @@ from broker.base.turns import PAUSE
 from broker.cluster.link.control_records import ROUTED
 from broker.cluster.sharing import shared_subscriptions as module
 from broker.cluster.sharing.catchup import ASK, ASKED, PATIENCE, RETRY, TIME_SIZE, Asking
-from broker.cluster.sharing.shared_subscriptions import Sharing
+from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 from broker.cluster.strategy.directory import GROUP, PACE, Changes
 from broker.core.wildcard_forms import filter_memory
 from broker.wire import Property
@@ -52,7 +52,7 @@ class Others:
         """`many`: whether they tell of their groups in one piece, in turn."""
         self.many = cycle(many)
         self.world = lone(link_timeout=60_000.0)
-        self.sharing: Sharing = self.world.node.federation.sharing
+        self.sharing: SharedSubscriptions = self.world.node.federation.sharing
         self.publisher = self.world.connect("p")
         self.told: dict[int, dict[bytes, int]] = {}  # of those that can be reached
         self.packet_id = 0

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base.timer_wheel import GRAIN, Wheel
+from broker.base.timer_wheel import GRAIN, TimerWheel
 
 
 class Clock:
@@ -36,7 +36,7 @@ class Clock:
 def test_deadlines(wanted: list[tuple[float, bool]]) -> None:
     clock = Clock()
     checked: dict[int, float] = {}
-    wheel: Wheel[int] = Wheel(clock.schedule, checked.__setitem__)
+    wheel: TimerWheel[int] = TimerWheel(clock.schedule, checked.__setitem__)
     for item, (when, leaves) in enumerate(wanted):
         key = wheel.add(item, when)
         if leaves:
@@ -59,7 +59,7 @@ def test_who_is_checked_may_come_back_or_take_others_with_him() -> None:
         if item == "first":
             wheel.discard(keys["second"], "second")
 
-    wheel: Wheel[str] = Wheel(clock.schedule, check)
+    wheel: TimerWheel[str] = TimerWheel(clock.schedule, check)
     keys = {item: wheel.add(item, 1.0) for item in ("second", "first", "again")}
     clock.advance(10.0)
     assert [item for item, _ in seen] == ["again", "first", "again", "again"]
@@ -68,7 +68,7 @@ def test_who_is_checked_may_come_back_or_take_others_with_him() -> None:
 
 def test_many_share_a_timer() -> None:
     clock = Clock()
-    wheel: Wheel[int] = Wheel(clock.schedule, lambda item, now: None)
+    wheel: TimerWheel[int] = TimerWheel(clock.schedule, lambda item, now: None)
     for number in range(10_000):
         wheel.discard(wheel.add(number, 60.0 + number / 10_000), number)
     assert len(clock.timers) <= 1 / GRAIN + 1

@@ -6,13 +6,13 @@ from __future__ import annotations
 import pytest
 
 from broker.base import limits
-from broker.cluster.link.codec import Window, origin_key
+from broker.cluster.link.codec import OriginWindow, origin_key
 from broker.cluster.link.control_records import DIRECTORY
 from broker.cluster.strategy.directory import GROUP, INTEREST
 from broker.cluster.strategy.interest import PIECE
 from routing import link_state
 from routing.group_selection import encode_standing, group_key
-from routing.link_state import ASK, AT_ONCE, CHANGES, LISTING, Directory
+from routing.link_state import ASK, AT_ONCE, CHANGES, LISTING, LinkStateDatabase
 from routing.listing import ENTRY_MEMORY, NEIGHBOUR, UP, encode_changes
 from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, ping
 from tests.unit.node_harness import World
@@ -96,7 +96,7 @@ def test_who_takes_nothing_is_sent_no_more_listings() -> None:
 def test_a_listing_in_parts_and_what_changes_meanwhile() -> None:
     """The neighbour ends up with what is posted, whatever was posted and withdrawn between two
     parts."""
-    here, other = Directory(OWN, 1), Directory(FAR, 1)
+    here, other = LinkStateDatabase(OWN, 1), LinkStateDatabase(FAR, 1)
 
     def exchange(rounds: int) -> None:
         for _ in range(rounds):
@@ -281,7 +281,7 @@ def test_numbers_that_are_missing_of_made_up_origins_have_an_end(
     relay = world.node.relay
     for boot in range(100):
         key = origin_key(FAR, 2_000 + boot)
-        relay._meet(key, Window(0, world.now), world.now)
+        relay._meet(key, OriginWindow(0, world.now), world.now)
         for number in range(2, 4_000, 2):
             relay.accept(key, number, 1, world.now)
     assert sum(window.ranges for window in relay.vector.values()) > 190_000

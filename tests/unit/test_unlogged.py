@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from broker.base import limits
-from broker.cluster.delivery.unlogged import LOOK, Unlogged
+from broker.cluster.delivery.unlogged import LOOK, UnloggedNumbers
 from broker.cluster.sessions.handover import old_state
 from tests.unit.link_harness import bid, lone
 from tests.unit.node_harness import FakeClient, World
 
 
-def place(monkeypatch: pytest.MonkeyPatch, *, qos: int = 2) -> tuple[World, FakeClient, Unlogged]:
+def place(
+    monkeypatch: pytest.MonkeyPatch, *, qos: int = 2
+) -> tuple[World, FakeClient, UnloggedNumbers]:
     """A broker whose log has room for next to nothing, somebody who publishes there, and a client
     that has left its session."""
     monkeypatch.setattr(limits, "LOG_BYTES", 100)

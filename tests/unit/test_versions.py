@@ -17,10 +17,10 @@ from broker.cluster.link.codec import (
     origin_key,
 )
 from broker.cluster.link.control_records import DIGEST, DIRECTORY, ROUTED
-from broker.cluster.link.receiver_assignment import Choice
+from broker.cluster.link.receiver_assignment import ReceiverAssignment
 from broker.cluster.link.versions import NEWEST, OldOutbox, common, for_version_1, named
 from broker.core.message import Message, Stamp, encode_halves
-from broker.core.publish_run import Batch
+from broker.core.publish_run import PublishRun
 from broker.wire import Publish, encode_packet
 from broker.wire.decode import decode_packet
 from broker.wire.properties import Property
@@ -135,7 +135,9 @@ payloads = st.lists(st.binary(min_size=3, max_size=3), min_size=1, max_size=5)
 def test_runs_come_apart(bodies: list[bytes], qos: int, properties: bytes, sequence: int) -> None:
     ones = [LINK_ID.join(encode_halves(b"t/x", body, 5, qos, False, properties)) for body in bodies]
     start = ones[0].index(b"t/x") + 3
-    batch = Batch(b"t/x", qos, properties, 5, b"".join(ones), start, len(ones[0]) - 3, len(ones[0]))
+    batch = PublishRun(
+        b"t/x", qos, properties, 5, b"".join(ones), start, len(ones[0]) - 3, len(ones[0])
+    )
     alone = [
         encode_link_publish(b"t/x", x, qos, False, properties, None, KEY, n)
         for n, x in enumerate(bodies, sequence)
@@ -176,7 +178,7 @@ def test_runs_at_qos_0_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("qos", (0, 1))
 def test_who_is_to_have_it_is_not_said(qos: int) -> None:
-    choice = Choice([(b"b" * 8, bytes(8))])
+    choice = ReceiverAssignment([(b"b" * 8, bytes(8))])
     shared = Message(b"t", b"x", qos, False, b"", None, None)
     named_one = encode_link_publish(
         b"t", b"x", qos, False, b"", None, KEY, 5, None, choice.encode()
@@ -184,7 +186,7 @@ def test_who_is_to_have_it_is_not_said(qos: int) -> None:
     outbox = OldOutbox()
     outbox.append(named_one)
     assert outbox == [encode_for_links(shared, KEY, 5, 0.0)]
-    alone = Choice([(b"b" * 8, bytes(8))], passed=True, visited=(b"c" * 8,))
+    alone = ReceiverAssignment([(b"b" * 8, bytes(8))], passed=True, visited=(b"c" * 8,))
     outbox.append(
         encode_link_publish(b"t", b"x", qos, False, b"", None, KEY, 6, None, alone.encode())
     )

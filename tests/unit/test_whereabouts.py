@@ -6,7 +6,7 @@ import pytest
 
 from broker.base import limits
 from broker.cluster.sessions.whereabouts import LATELY
-from routing.link_state import ASK_ALL, Directory
+from routing.link_state import ASK_ALL, LinkStateDatabase
 from tests.unit.node_harness import World
 
 OTHER = b"another!"
@@ -38,7 +38,7 @@ def test_of_very_many_the_last_ones(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_before_a_listing_has_come_anybody_may_have_been_elsewhere() -> None:
     """A neighbour has told of it, and sends it behind much else."""
-    there, here = Directory(OTHER, 1), World().node.federation
+    there, here = LinkStateDatabase(OTHER, 1), World().node.federation
     directory = here.listings.directory
     there.post(b"cc", b"")
     there.flush()

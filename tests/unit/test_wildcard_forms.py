@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.session import Session, Subscription
-from broker.core.wildcard_forms import Forms, form_of
+from broker.core.wildcard_forms import WildcardForms, form_of
 from routing.topic_filter import matches, split_shared, valid_topic_filter
 from tests.unit.node_harness import World
 
@@ -24,7 +24,7 @@ def expected(among: set[str], topic: str) -> set[str]:
 
 @given(st.sets(filters, max_size=30), st.sets(filters, max_size=10), topics)
 def test_the_filters_that_match(kept: set[str], gone: set[str], topic: str) -> None:
-    forms = Forms([*kept, *(gone - kept)])
+    forms = WildcardForms([*kept, *(gone - kept)])
     for topic_filter in gone - kept:
         if (form := form_of(topic_filter)) is not None:
             forms.remove(form)

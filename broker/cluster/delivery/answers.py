@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.base import limits
 from broker.base.rate_limit import Budget
 from broker.base.sequence_set import decode_pairs
-from broker.cluster.delivery.replay_log import Entry, with_expiry
+from broker.cluster.delivery.replay_log import LogEntry, with_expiry
 from broker.cluster.delivery.subscription_start import answer_of, numbers_at, times_of
 from broker.cluster.link.codec import LAST, Ranges, intersect, merge, origin_key, subtract
 from broker.cluster.link.receiver_assignment import ID
@@ -23,7 +23,7 @@ from broker.persistence.tail_segment import Part
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
     from broker.node import Node
 
 ASK, ANSWER, PIECE = 5, BEHIND | LIVE | KNOWN | 6, BEHIND | 8
@@ -64,7 +64,7 @@ class Answers:
 
     __slots__ = ("_budget", "_federation", "_node", "_reading")
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
         self._budget = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, node.now)
@@ -128,7 +128,7 @@ class Answers:
         self._budget.left -= (looked + relay.log.looked_at) / 2000
         self._send(asked, numbers, parts, top, now, more=more, gone=gone)
 
-    def _logged(self, asked: Asked, now: float) -> tuple[int, Iterable[Entry]]:
+    def _logged(self, asked: Asked, now: float) -> tuple[int, Iterable[LogEntry]]:
         """Return up to which number what is asked for has left the log, and what is there. Of this
         life of ours no more of the log is looked at than an answer takes: who lacks all of it asks
         a hundred times."""
@@ -147,7 +147,7 @@ class Answers:
         )
         return left[-1][1] if left else 0, found
 
-    def _from_tail(self, asked: Asked, entries: list[Entry] | None, part: Part) -> None:
+    def _from_tail(self, asked: Asked, entries: list[LogEntry] | None, part: Part) -> None:
         """Answer with a frame of the tail, up to its last number. None: it cannot be read any more,
         and is asked for again."""
         self._reading.discard((asked.sender, asked.key))
@@ -170,12 +170,12 @@ class Answers:
         left = intersect(asked.lacks, [(1, part.first - 1)]) if begins else []
         self._send(asked, numbers, data, part.last, now, more=True, gone=left[-1][1] if left else 0)
 
-    def _wants(self, asked: Asked, now: float, *, named_too: bool) -> Callable[[Entry], bool]:
+    def _wants(self, asked: Asked, now: float, *, named_too: bool) -> Callable[[LogEntry], bool]:
         """Return what tells whether the sender wants an entry. `named_too`: some may be for members
         of shared subscriptions."""
         wanted = self._federation.interest.wanted_by(asked.sender)
 
-        def wants(entry: Entry) -> bool:
+        def wants(entry: LogEntry) -> bool:
             if entry.expires_at is not None and now >= entry.expires_at:
                 return False
             return entry.retain or wanted(entry.topic) or (named_too and named(entry, asked.sender))
@@ -220,13 +220,13 @@ class Answers:
             )
 
 
-def named(entry: Entry, broker_id: bytes) -> bool:
+def named(entry: LogEntry, broker_id: bytes) -> bool:
     """Whether a message is for members of shared subscriptions at a broker."""
     choice = entry.choice
     return choice is not None and any(who[:ID] == broker_id for who, _ in choice.entries)
 
 
-def parts_of(entries: Iterable[Entry], key: bytes, lacks: Ranges) -> list[Entry]:
+def parts_of(entries: Iterable[LogEntry], key: bytes, lacks: Ranges) -> list[LogEntry]:
     """Return what these have of an origin's messages that somebody lacks."""
     return [
         entry.part(low, high)
@@ -243,7 +243,7 @@ def lacked(data: bytes, top: int) -> Ranges:
     return intersect(decode_pairs(data, "question for messages"), [(1, top)])
 
 
-def current(entry: Entry, now: float) -> bytes:
+def current(entry: LogEntry, now: float) -> bytes:
     """Return an old entry as links carry it; what expires says how long it still has."""
     data = entry.data(now)
     return (

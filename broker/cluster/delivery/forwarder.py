@@ -2,7 +2,7 @@
 
 Every broker numbers what is published on it; (origin, boot, sequence) travels with the message. A
 broker takes a message once, from whichever link it comes, delivers it and passes it on over its
-other tree links. QoS 1, QoS 2 and retained messages stay in a log for a while, from which `Repair`
+other tree links. QoS 1, QoS 2 and retained messages stay in a log for a while, from which `Resync`
 replays what a neighbour lacks before it joins the live stream.
 
 Who meets an origin delivers what is published from then on. So that nobody takes an origin's first
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.base.sequence_set import find
-from broker.cluster.delivery.replay_log import Entry, MessageLog
+from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
 from broker.cluster.link.codec import (
     LAST,
+    OriginWindow,
     Vector,
-    Window,
     encode_for_links,
     encode_link_publish,
     encode_vector,
@@ -37,10 +37,10 @@ from broker.core.session import Session
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
     from broker.cluster.link.link import Link
-    from broker.cluster.link.receiver_assignment import Choice
-    from broker.core.publish_run import Batch
+    from broker.cluster.link.receiver_assignment import ReceiverAssignment
+    from broker.core.publish_run import PublishRun
     from broker.node import Node
 
 FORGET_ORIGIN = 3600.0
@@ -62,14 +62,14 @@ ILLEGAL = frozenset((0x36, 0x37, 0x3E, 0x3F, 0x38, 0x39))
 """First bytes of a PUBLISH that MQTT forbids."""
 
 
-class Relay:
+class Forwarder:
     """The message side of a federation."""
 
-    def __init__(self, node: Node, federation: Federation, now: float) -> None:
+    def __init__(self, node: Node, federation: Cluster, now: float) -> None:
         self.node = node
         self.federation = federation
         self.key = origin_key(federation.own.id, federation.own.boot)
-        self.own = Window(0, now)
+        self.own = OriginWindow(0, now)
         # What began later we miss from its first message on; sessions may be older than we are.
         self.since = federation.own.boot
         self.vector: Vector = {self.key: self.own}
@@ -77,7 +77,7 @@ class Relay:
         # messages.
         self.ours = {self.key}
         self.down = 0.0  # s for which this broker was down before it started
-        self.log: MessageLog = MessageLog(
+        self.log: ReplayLog = ReplayLog(
             node.counters, node.config.log_limit(), node.config.log_room()
         )
         # Origin -> last number of what is not kept (QoS 0), which is numbered by itself.
@@ -90,7 +90,7 @@ class Relay:
 
     # ---------------------------------------------------------------- published here
 
-    def forward(self, message: Message, choice: Choice | None = None) -> None:
+    def forward(self, message: Message, choice: ReceiverAssignment | None = None) -> None:
         """Pass on a message that was published here. `choice`: who of shared subscriptions gets
         it."""
         if message.topic[:1] == b"$":
@@ -105,7 +105,7 @@ class Relay:
                 if links or told
                 else b""
             )
-            entry = Entry(self.key, sequence, data, message, node.now)
+            entry = LogEntry(self.key, sequence, data, message, node.now)
             self.log.append(entry)
             if told:
                 self.log.chosen = self.log.end
@@ -123,7 +123,7 @@ class Relay:
         if links:
             self._send(data, 1, links, None)
 
-    def _links(self, message: Message, choice: Choice | None, key: bytes) -> list[Link]:
+    def _links(self, message: Message, choice: ReceiverAssignment | None, key: bytes) -> list[Link]:
         """Which links a message of an origin takes: a retained one is wanted by every broker."""
         interest = self.federation.interest
         if message.retain:
@@ -152,7 +152,7 @@ class Relay:
         )
         self._send(first + rest, len(chunk) // size, links, None)
 
-    def forward_batch(self, batch: Batch) -> None:
+    def forward_batch(self, batch: PublishRun) -> None:
         """Pass on a run of QoS 1 or 2 packets that was published here: one piece of bytes and one
         entry in the log."""
         count = batch.count
@@ -160,7 +160,7 @@ class Relay:
         self.own.top += count
         batch = batch.form(5, batch.qos)
         data = batch.for_links(self.key, sequence)
-        entry = Entry.run(self.key, sequence, count, data, batch.size, self.node.now)
+        entry = LogEntry.run(self.key, sequence, count, data, batch.size, self.node.now)
         self.log.append(entry)
         if self.node.durability is not None:
             self.node.durability.logged(entry)
@@ -215,7 +215,7 @@ class Relay:
             return self._accept_run(key, first, count)
         window = self.vector.get(key)
         if window is None:
-            window = self._meet(key, Window(first - 1, now), now)
+            window = self._meet(key, OriginWindow(first - 1, now), now)
             self._make_known({key: window}, None)
         elif window is self.own:
             return 0
@@ -238,7 +238,7 @@ class Relay:
         runs[key] = first + count - 1
         return count
 
-    def _meet(self, key: bytes, known: Window, now: float) -> Window:
+    def _meet(self, key: bytes, known: OriginWindow, now: float) -> OriginWindow:
         """Begin with an origin where a neighbour is. The last that was before is missed at once:
         after a repair somebody else is likely to lack it, too, and then it is here in time."""
         broker_id, boot = split_key(key)
@@ -253,10 +253,10 @@ class Relay:
             # It began after us, or in the same second (boot numbers are seconds where they can be):
             # what we have not heard of it, we missed, or it was published before anybody here had
             # subscribed.
-            window = self.vector[key] = Window(0, now, self.node.counters)
+            window = self.vector[key] = OriginWindow(0, now, self.node.counters)
             self.federation.streams.met(key, window)
             return window
-        window = self.vector[key] = Window(known.top, now, self.node.counters)
+        window = self.vector[key] = OriginWindow(known.top, now, self.node.counters)
         window.begin = known.top
         if known.top and self.federation.streams.active:
             window.history = [(1, known.top)]
@@ -284,7 +284,7 @@ class Relay:
     def remember(self, key: bytes, last: int) -> None:
         """Go on with what an earlier incarnation of this broker published, up to number `last`:
         others may ask for it. Sessions here have had it."""
-        window = self.vector.setdefault(key, Window(0, self.node.now))
+        window = self.vector.setdefault(key, OriginWindow(0, self.node.now))
         window.begin = LAST
         window.top = max(window.top, last)
         self.ours.add(key)
@@ -323,13 +323,13 @@ class Relay:
         sequence: int,
         data: bytes,
         now: float,
-        choice: Choice | None = None,
+        choice: ReceiverAssignment | None = None,
     ) -> None:
         """Deliver a message from a link here and pass it on, byte for byte."""
         self.node.counters.received_link += 1
         here = True
         held = had = False  # from those here for now; because they have had it
-        entry: Entry | None = None
+        entry: LogEntry | None = None
         if message.qos or message.retain:
             self.backpressure.at_hand = (key, message.topic, now)
             window = self.vector[key]
@@ -340,7 +340,7 @@ class Relay:
                 and find(stream.kept, sequence, sequence) >= 0
             )
             if not had:
-                entry = Entry(key, sequence, data, message, now)
+                entry = LogEntry(key, sequence, data, message, now)
                 self.log.append(entry)
             if stream is None:
                 here = window.for_those_here(sequence)
@@ -378,7 +378,7 @@ class Relay:
             self.node.fanout.publish(message, ())
 
     def batch_received(
-        self, link: Link, batch: Batch, key: bytes, sequence: int, data: bytes, now: float
+        self, link: Link, batch: PublishRun, key: bytes, sequence: int, data: bytes, now: float
     ) -> None:
         """Deliver and pass on a run of QoS 1 or 2 packets. `data`: as it came, when its first
         packet names its origin, or b""."""
@@ -399,7 +399,7 @@ class Relay:
             self.backpressure.at_hand = (key, batch.topic, now)
             if not data:
                 data = batch.for_links(key, sequence)
-            entry = Entry.run(key, sequence, count, data, batch.size, now)
+            entry = LogEntry.run(key, sequence, count, data, batch.size, now)
             self.log.append(entry)
             window = self.vector[key]
             if self.federation.overlays.active:
@@ -429,16 +429,23 @@ class Relay:
         return sequence <= stream.kept_top or (bool(stream.owed) and sequence <= stream.owed[-1][1])
 
     def keep(
-        self, key: bytes, sequence: int, message: Message, choice: Choice | None, now: float
+        self,
+        key: bytes,
+        sequence: int,
+        message: Message,
+        choice: ReceiverAssignment | None,
+        now: float,
     ) -> None:
         """Put a message into the log that came to this broker alone."""
         told = b"" if choice is None else choice.encode()
         self.log.append(
-            Entry(key, sequence, encode_for_links(message, key, sequence, now, told), message, now)
+            LogEntry(
+                key, sequence, encode_for_links(message, key, sequence, now, told), message, now
+            )
         )
         self.log.chosen = self.log.end
 
-    def deliver_batch(self, batch: Batch) -> None:
+    def deliver_batch(self, batch: PublishRun) -> None:
         """Deliver a run of QoS 1 or 2 packets of another broker to those here."""
         fanout = self.node.fanout
         if self.node.hooks.topics:

@@ -30,19 +30,33 @@ from typing import TYPE_CHECKING
 from broker.base import limits
 from broker.base.sequence_set import encode_pairs, find
 from broker.cluster.delivery.answers import ANSWER, ASK, PIECE
-from broker.cluster.delivery.ordered_feed import RETRY, RETRY_MOST, Held, Question, Stream
-from broker.cluster.delivery.paced_release import Release
+from broker.cluster.delivery.ordered_feed import (
+    RETRY,
+    RETRY_MOST,
+    HeldPackets,
+    OrderedFeed,
+    Question,
+)
+from broker.cluster.delivery.paced_release import PacedRelease
 from broker.cluster.delivery.replay_log import read_link_packets
-from broker.cluster.link.codec import LAST, Ranges, Window, intersect, merge, split_key, subtract
+from broker.cluster.link.codec import (
+    LAST,
+    OriginWindow,
+    Ranges,
+    intersect,
+    merge,
+    split_key,
+    subtract,
+)
 from broker.cluster.link.control_records import UPTO, Handler
-from broker.cluster.link.receiver_assignment import Choice
+from broker.cluster.link.receiver_assignment import ReceiverAssignment
 from broker.cluster.strategy.directory import BEHIND, LIVE, ROUTING, STATE
 from broker.core.message import Message, size_of
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
-    from broker.cluster.delivery.replay_log import Entry
+    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.link.link import Link
     from broker.core.session import Session
     from broker.node import Node
@@ -80,16 +94,16 @@ EARLIER = STATE + b"earlier"
 """Boot numbers of a broker's earlier starts of which it still has messages, 4 bytes each."""
 
 
-class Streams:
+class GapRecovery:
     """The streams of all origins, and what other brokers are told of ways that break."""
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self.node = node
         self.federation = federation
         self.active = federation.interest.selective
         """Whether some broker routes by interest, so that numbers that do not come may be wanted by
         nobody."""
-        self.release = Release(node, federation)
+        self.release = PacedRelease(node, federation)
         self._number = 0
         self._ways: dict[bytes, Link] = {}  # over the tree, by the broker at the end
         self._away: dict[bytes, float] = {}  # s; when the tree lost brokers, within HOLD
@@ -146,7 +160,7 @@ class Streams:
         boots = (split_key(key)[1] for key in relay.ours if key != relay.key)
         self.federation.listings.post(EARLIER, b"".join(boot.to_bytes(4, "big") for boot in boots))
 
-    def follows(self, stream: Stream) -> bool:
+    def follows(self, stream: OrderedFeed) -> bool:
         """Whether a stream has to wait for what an earlier incarnation of its broker published:
         that comes first. It waits for PATIENCE at most, should the broker not say what that was."""
         earlier = [
@@ -162,7 +176,7 @@ class Streams:
                 unfinished.finished = True
         return True
 
-    def _unfinished(self, stream: Stream) -> bool:
+    def _unfinished(self, stream: OrderedFeed) -> bool:
         return bool(stream.waiting) or (
             not stream.finished and (stream.held or self.reachable(stream))
         )
@@ -178,26 +192,26 @@ class Streams:
                 if link.peer is not None:
                     self.federation.listings.send_over(link, link.peer.id, BREAK, b"")
 
-    def met(self, key: bytes, window: Window) -> None:
+    def met(self, key: bytes, window: OriginWindow) -> None:
         """Begin the stream of an origin that has just been met, or of one that floods did for up to
         now."""
         broker_id, _ = split_key(key)
         if self.active and window.stream is None and broker_id != self.federation.own.id:
-            stream = window.stream = Stream(self, key, window, max(window.top, window.begin))
+            stream = window.stream = OrderedFeed(self, key, window, max(window.top, window.begin))
             if window.top > window.begin:
                 stream.owe(intersect(window.gaps, [(window.begin + 1, window.top)]))
             if window.owed:
                 stream.owe(intersect(window.gaps, window.owed))
             self._broken(stream)
 
-    def _all(self) -> Iterable[Stream]:
+    def _all(self) -> Iterable[OrderedFeed]:
         return [
             window.stream
             for window in self.federation.relay.vector.values()
             if window.stream is not None
         ]
 
-    def _of(self, broker_id: bytes) -> Iterable[Stream]:
+    def _of(self, broker_id: bytes) -> Iterable[OrderedFeed]:
         """Return the streams of all lives of a broker."""
         return [stream for stream in self._all() if stream.broker_id == broker_id]
 
@@ -285,7 +299,7 @@ class Streams:
         for stream in self._of(body):
             self.lose(stream)
 
-    def came(self, stream: Stream, link: Link) -> None:
+    def came(self, stream: OrderedFeed, link: Link) -> None:
         """Note that something is about to be passed on that did not come over the stream's source.
         If it is not the tree's way either (retained messages take all links, also those that a
         repair has left in a circle) it may be ahead of others, and those behind us, who trust that
@@ -313,7 +327,7 @@ class Streams:
         for stream in self._of(broker_id):
             stream.strange = False
 
-    def lose(self, stream: Stream) -> None:
+    def lose(self, stream: OrderedFeed) -> None:
         """What comes of an origin may not be all any more."""
         if stream.fed:
             stream.source = stream.behind = None
@@ -372,7 +386,7 @@ class Streams:
                     stream.questions.clear()
                     self.lose(stream)
 
-    def _broken(self, stream: Stream) -> None:
+    def _broken(self, stream: OrderedFeed) -> None:
         now = self.node.now
         stream.since = now
         stream.held = bool(stream.waiting)
@@ -390,7 +404,7 @@ class Streams:
             if not stream.fed:
                 self.arm(stream)
 
-    def arm(self, stream: Stream) -> None:
+    def arm(self, stream: OrderedFeed) -> None:
         """Plan what is to be done next for a stream without a source."""
         times = []
         if self.reachable(stream) and not stream.more:
@@ -414,7 +428,7 @@ class Streams:
         for stream in self._all():
             stream.stood_still(seconds, now)
 
-    def _due(self, stream: Stream, now: float) -> None:
+    def _due(self, stream: OrderedFeed, now: float) -> None:
         stream.timer = None
         known = self.federation.relay.vector.get(stream.key)
         if known is None or known.stream is not stream:  # its origin is forgotten
@@ -429,7 +443,7 @@ class Streams:
             self._set_free(stream, now)
         self.arm(stream)
 
-    def reachable(self, stream: Stream) -> bool:
+    def reachable(self, stream: OrderedFeed) -> bool:
         """Whether an origin can be asked for messages of this incarnation."""
         listing = self.federation.listings.directory.listings.get(stream.broker_id)
         if listing is None or listing.via is None:
@@ -438,7 +452,7 @@ class Streams:
             listing.entries.get(EARLIER, b"")
         )
 
-    def _longest(self, stream: Stream) -> float:
+    def _longest(self, stream: OrderedFeed) -> float:
         if self.reachable(stream):
             return PATIENCE
         listing = self.federation.listings.directory.listings.get(stream.broker_id)
@@ -457,7 +471,7 @@ class Streams:
         # any word of it.
         return HOLD if listing is not None or self.federation.overlays.active else STRANGER
 
-    def _set_free(self, stream: Stream, now: float) -> None:
+    def _set_free(self, stream: OrderedFeed, now: float) -> None:
         """Hold nothing any more: what waits is delivered, and what is missing is taken whenever it
         comes."""
         stream.free = True
@@ -466,7 +480,7 @@ class Streams:
         stream.refused = []
         self.release.begin(stream, now)
 
-    def _settle_all(self, stream: Stream) -> Ranges:
+    def _settle_all(self, stream: OrderedFeed) -> Ranges:
         """Have all that waits delivered, and take what is missing before it whenever it comes.
         Returns which numbers wait."""
         begin = max(stream.done, stream.settled)
@@ -489,7 +503,7 @@ class Streams:
 
     # ---------------------------------------------------------------- asking
 
-    def _ask(self, stream: Stream, now: float) -> None:
+    def _ask(self, stream: OrderedFeed, now: float) -> None:
         self._number = self._number + 1 & 0xFFFFFFFF
         question = stream.questions[self._number] = Question(stream.lacks(), now)
         if len(stream.questions) > MAX_QUESTIONS:
@@ -597,7 +611,7 @@ class Streams:
             question.size for stream in self._all() for question in stream.questions.values()
         )
 
-    def _advanced(self, stream: Stream, now: float) -> None:
+    def _advanced(self, stream: OrderedFeed, now: float) -> None:
         """Note that an answer was a step forward: what waits for the rest of it waits on, however
         long that takes."""
         stream.since = now
@@ -606,7 +620,7 @@ class Streams:
                 later.follows_since = now
 
     def _take_found(
-        self, stream: Stream, question: Question, data: bytes, top: int, now: float, gone: int
+        self, stream: OrderedFeed, question: Question, data: bytes, top: int, now: float, gone: int
     ) -> bool:
         """Take what an answer brought, and its word that up to `top` there is nothing else; up to
         `gone` it may be on its way. Returns whether that is waited for: for as long as a split may
@@ -622,7 +636,7 @@ class Streams:
             self._keep(stream, sequence, message, choice, now)
             size = size_of(message) + limits.HELD_MEMORY
             self.release.put_by(
-                stream, Held(sequence, 1, (message, choice), message.topic, size, late=late)
+                stream, HeldPackets(sequence, 1, (message, choice), message.topic, size, late=late)
             )
         settled = intersect(question.asked, [(1, top)]) if top else []
         stream.answered(settled, merge(found))
@@ -636,14 +650,16 @@ class Streams:
 
     # ---------------------------------------------------------------- to those here
 
-    def hold(self, stream: Stream, entry: Entry) -> None:
+    def hold(self, stream: OrderedFeed, entry: LogEntry) -> None:
         """Have an entry of the log wait that those here may not have yet."""
         self.release.hold(
             stream,
-            Held(entry.sequence, entry.count, entry, entry.topic, entry.size + limits.HELD_MEMORY),
+            HeldPackets(
+                entry.sequence, entry.count, entry, entry.topic, entry.size + limits.HELD_MEMORY
+            ),
         )
 
-    def released(self, stream: Stream, now: float) -> None:
+    def released(self, stream: OrderedFeed, now: float) -> None:
         """Note that those here have had everything that they may have."""
         stream.done = max(stream.done, stream.settled)
         stream.held = bool(stream.waiting)
@@ -655,7 +671,12 @@ class Streams:
             self.arm(stream)
 
     def _keep(
-        self, stream: Stream, sequence: int, message: Message, choice: Choice | None, now: float
+        self,
+        stream: OrderedFeed,
+        sequence: int,
+        message: Message,
+        choice: ReceiverAssignment | None,
+        now: float,
     ) -> None:
         """Keep what an answer brought: a session that moves on may need it. It may still cross this
         broker, for others."""

@@ -29,7 +29,7 @@ from broker.base import limits
 from broker.base.sequence_set import decode_pairs, encode_pairs
 from broker.cluster.delivery.answers import CHUNK, PART, current, parts_of
 from broker.cluster.delivery.paced_release import crowded
-from broker.cluster.delivery.replay_log import Entry, read_link_packets
+from broker.cluster.delivery.replay_log import LogEntry, read_link_packets
 from broker.cluster.delivery.subscription_start import encode_ages
 from broker.cluster.link.codec import (
     LAST,
@@ -45,7 +45,7 @@ from broker.cluster.strategy.directory import BEHIND
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
     from broker.cluster.link.link import Link
     from broker.node import Node
 
@@ -70,12 +70,12 @@ LONGEST = 4 * CHUNK
 again."""
 
 
-class Late:
+class LateOffers:
     """Both ends of it."""
 
     __slots__ = ("_asked", "_coming", "_federation", "_node", "_number", "_parts", "_reading")
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
         self._number = 0
@@ -122,7 +122,7 @@ class Late:
             absents.tail.read(frame, lambda entries: self._send(sender, key, lacks, entries, top))
 
     def _send(
-        self, receiver: bytes, key: bytes, lacks: Ranges, entries: list[Entry] | None, top: int
+        self, receiver: bytes, key: bytes, lacks: Ranges, entries: list[LogEntry] | None, top: int
     ) -> None:
         self._reading.discard((receiver, key))
         now = self._node.now

@@ -22,9 +22,9 @@ from broker.base import limits
 from broker.cluster.delivery.replay_log import NEVER
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
-    from broker.cluster.delivery.forwarder import Relay
-    from broker.cluster.delivery.replay_log import Entry
+    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.forwarder import Forwarder
+    from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.link.link import Link
 
 MARK = 1 << 30
@@ -53,7 +53,7 @@ class LinkAcks:
         "_parted",
     )
 
-    def __init__(self, relay: Relay, federation: Federation) -> None:
+    def __init__(self, relay: Forwarder, federation: Cluster) -> None:
         self._node = relay.node
         self._federation = federation
         self._log = relay.log
@@ -225,7 +225,7 @@ class LinkAcks:
                 self.parted(broker_id)
         return True
 
-    def _lost(self, entry: Entry, position: int) -> None:
+    def _lost(self, entry: LogEntry, position: int) -> None:
         """Count what is dropped although a link in repair needs it. What a live link needs waits in
         its own queue."""
         for link in self._keeping:

@@ -10,8 +10,8 @@ from broker.base import limits
 from broker.base.sequence_set import discard
 from broker.cluster.link.codec import (
     LAST,
+    OriginWindow,
     Ranges,
-    Window,
     intersect,
     merge,
     roughly,
@@ -20,10 +20,10 @@ from broker.cluster.link.codec import (
 )
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.gap_recovery import Streams
-    from broker.cluster.delivery.replay_log import Entry
+    from broker.cluster.delivery.gap_recovery import GapRecovery
+    from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.link.link import Link
-    from broker.cluster.link.receiver_assignment import Choice
+    from broker.cluster.link.receiver_assignment import ReceiverAssignment
     from broker.core.message import Message
     from broker.node import Timer
 
@@ -31,11 +31,11 @@ RETRY, RETRY_MOST = 0.1, 2.0
 """s until an origin is asked again; twice as long each time. Not sooner than in twice the time that
 its last answer took: what is sent again meanwhile only makes the next one slower."""
 
-Found = tuple["Message", "Choice | None"]
+Found = tuple["Message", "ReceiverAssignment | None"]
 """A message that an answer brought, and who of shared subscriptions gets it."""
 
 
-class Held:
+class HeldPackets:
     """Messages that wait until what is before them has been delivered: an entry of the log, or what
     an answer brought."""
 
@@ -45,7 +45,7 @@ class Held:
         self,
         first: int,
         count: int,
-        item: Entry | Found,
+        item: LogEntry | Found,
         topic: bytes,
         size: int,
         *,
@@ -74,7 +74,7 @@ class Question:
         self.again = False  # the way broke once more since
 
 
-class Stream:
+class OrderedFeed:
     """What has come of one origin to those here: all numbers up to `done` that they want, but for
     those `owed`."""
 
@@ -113,7 +113,7 @@ class Stream:
         "window",
     )
 
-    def __init__(self, streams: Streams, key: bytes, window: Window, done: int) -> None:
+    def __init__(self, streams: GapRecovery, key: bytes, window: OriginWindow, done: int) -> None:
         self.streams = streams
         self.key = key
         self.broker_id, self.boot = split_key(key)
@@ -125,7 +125,9 @@ class Stream:
         self.done = done
         # up to here all that is wanted has been delivered or waits: it is delivered in steps
         self.settled = done
-        self.waiting: deque[Held] = deque()  # in the order of their numbers, unless `jumbled`
+        self.waiting: deque[HeldPackets] = (
+            deque()
+        )  # in the order of their numbers, unless `jumbled`
         self.jumbled = False
         self.held_count = 0  # messages that wait
         self.held_bytes = 0
@@ -162,7 +164,8 @@ class Stream:
 
     def take(self, link: Link, first: int, count: int) -> int:
         """Take numbers that cross this broker for the first time; returns how many of them, the
-        last ones, those here get now. Others beyond `done` have to be put by (`Streams.hold`)."""
+        last ones, those here get now. Others beyond `done` have to be put by
+        (`GapRecovery.hold`)."""
         last = first + count - 1
         if last > self.done:
             if link is not self.source:
@@ -217,7 +220,7 @@ class Stream:
 
     def holds(self, sequence: int) -> bool:
         """Whether a message that came another way than over the streams of links has to wait
-        (`Streams.hold`)."""
+        (`GapRecovery.hold`)."""
         if sequence <= self.done:
             discard(self.owed, sequence, sequence)
             return False
@@ -252,7 +255,7 @@ class Stream:
                 self.refused = roughly(self.refused, limits.MAX_SKIPS // 2)
             self.settled = min(self.settled, first - 1)
 
-    def put_by(self, held: Held) -> None:
+    def put_by(self, held: HeldPackets) -> None:
         """Have messages wait."""
         waiting = self.waiting
         if waiting and held.first < waiting[-1].first:
@@ -261,7 +264,7 @@ class Stream:
         self.held_count += held.count
         self.held_bytes += held.size
 
-    def next_held(self) -> Held | None:
+    def next_held(self) -> HeldPackets | None:
         """Return what is to be delivered next, None when nothing that waits may be."""
         if self.jumbled:
             self.jumbled = False

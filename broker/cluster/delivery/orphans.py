@@ -7,7 +7,7 @@ takes what does not come for unwanted, and asks the origin. Of an origin that is
 may be missing (SEEN), and fetches history for others as with flooding (`resync`). With routing by
 topic messages did not take the tree; so the neighbours there tell each other what they have of an
 origin, as soon as it is gone, and send what the other one lacks. It passes that on over the tree
-(`Overlays.onward`).
+(`SourceTrees.onward`).
 
     origin   there -(the tree loses it; no links lead to it any more; it is back and knows nothing
                      of that incarnation)-> gone
@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.cluster.link.codec import Vector, Window, intersect, merge
+from broker.cluster.link.codec import OriginWindow, Vector, intersect, merge
 from broker.cluster.link.control_records import ASK_SEEN
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
     from broker.cluster.link.link import Link
     from broker.node import Node
 
@@ -31,7 +31,7 @@ class Orphans:
 
     __slots__ = ("_federation", "_node")
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
         federation.listings.on_way.append(self._way_changed)
@@ -60,7 +60,7 @@ class Orphans:
                 and self.gone(key)
                 and (lacks := intersect(window.stream.lacks(), [(1, window.top)]))
             ):
-                told[key] = Window(window.top, window.heard)
+                told[key] = OriginWindow(window.top, window.heard)
                 told[key].gaps = merge([*window.gaps, *lacks])
         return vector | told if told else vector
 

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.base.sequence_set import discard
-from broker.cluster.delivery.ordered_feed import Held
-from broker.cluster.delivery.replay_log import Entry, read_link_packets
+from broker.cluster.delivery.ordered_feed import HeldPackets
+from broker.cluster.delivery.replay_log import LogEntry, read_link_packets
 from broker.cluster.link.codec import LINK_ID
 from broker.core.client import Client
 from broker.core.message import encode_halves
-from broker.core.publish_run import Batch
+from broker.core.publish_run import PublishRun
 from broker.wire.varint import encode_varint
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
-    from broker.cluster.delivery.ordered_feed import Stream
-    from broker.cluster.link.receiver_assignment import Choice
+    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.ordered_feed import OrderedFeed
+    from broker.cluster.link.receiver_assignment import ReceiverAssignment
     from broker.core.message import Message
     from broker.core.session import Session
     from broker.node import Node, Timer
@@ -45,22 +45,22 @@ SLOW_WAIT = 0.1
 its own queue, and must not keep the others waiting."""
 
 
-class Release:
+class PacedRelease:
     """Everything that waits in all streams of a broker."""
 
     __slots__ = ("_federation", "_node", "_timer", "_turns", "held_bytes")
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
-        self._turns: deque[Stream] = deque()  # have something that may be delivered
+        self._turns: deque[OrderedFeed] = deque()  # have something that may be delivered
         self._timer: Timer | None = None
         self.held_bytes = 0
         """Bytes that wait in all streams."""
 
     # ---------------------------------------------------------------- what comes
 
-    def hold(self, stream: Stream, held: Held) -> None:
+    def hold(self, stream: OrderedFeed, held: HeldPackets) -> None:
         """Have messages wait that have just come; publishers at their origin wait, too, while it is
         many."""
         if self.held_bytes + held.size > limits.HELD_FEEDS_BYTES and stream.waiting:
@@ -72,12 +72,12 @@ class Release:
         if held.first <= stream.settled:
             self._go_on(stream)
 
-    def put_by(self, stream: Stream, held: Held) -> None:
+    def put_by(self, stream: OrderedFeed, held: HeldPackets) -> None:
         """Have messages wait."""
         stream.put_by(held)
         self.held_bytes += held.size
 
-    def _refuse(self, stream: Stream, held: Held) -> None:
+    def _refuse(self, stream: OrderedFeed, held: HeldPackets) -> None:
         """Leave out what there is no room for: its origin is asked for it again."""
         self._node.counters.feeds_refused += held.count
         origin = stream.broker_id.hex()
@@ -92,7 +92,7 @@ class Release:
         if stream.fed:
             self._federation.streams.lose(stream)
 
-    def drop(self, stream: Stream) -> None:
+    def drop(self, stream: OrderedFeed) -> None:
         """Forget what waits in a stream: its origin is forgotten."""
         self.held_bytes -= stream.held_bytes
         stream.held_count = stream.held_bytes = 0
@@ -101,14 +101,14 @@ class Release:
 
     # ---------------------------------------------------------------- what goes
 
-    def _go_on(self, stream: Stream) -> None:
+    def _go_on(self, stream: OrderedFeed) -> None:
         """Deliver what may be delivered of a stream, in turn with all others."""
         if stream not in self._turns:
             self._turns.append(stream)
         if self._timer is None:
             self._timer = self._node.schedule(self._node.now + PACE, self._turn)
 
-    def begin(self, stream: Stream, now: float) -> None:
+    def begin(self, stream: OrderedFeed, now: float) -> None:
         """Deliver what may be delivered of a stream: a step at once, the rest in turn with all
         others."""
         if stream in self._turns:
@@ -135,7 +135,7 @@ class Release:
         if self._turns and self._timer is None:
             self._timer = self._node.schedule(now + (PACE if worked else SLOW_PACE), self._turn)
 
-    def _step(self, stream: Stream, now: float) -> bool:
+    def _step(self, stream: OrderedFeed, now: float) -> bool:
         """Deliver some messages of a stream; False when somebody has to catch up first."""
         node = self._node
         if self._federation.streams.follows(stream):
@@ -165,9 +165,9 @@ class Release:
             stream.slow_since = 0.0
         return left < STEP
 
-    def _deliver(self, stream: Stream, held: Held, now: float) -> None:
+    def _deliver(self, stream: OrderedFeed, held: HeldPackets, now: float) -> None:
         last = held.first + held.count - 1
-        if not isinstance(held.item, Entry):
+        if not isinstance(held.item, LogEntry):
             self._one(stream, held.first, *held.item, now, late=held.late)
         elif last > stream.done:
             first = max(held.first, stream.done + 1)
@@ -183,10 +183,10 @@ class Release:
 
     def _one(
         self,
-        stream: Stream,
+        stream: OrderedFeed,
         sequence: int,
         message: Message,
-        choice: Choice | None,
+        choice: ReceiverAssignment | None,
         now: float,
         *,
         late: bool = False,
@@ -207,7 +207,7 @@ class Release:
 
     # ---------------------------------------------------------------- who gets it
 
-    def _behind(self, stream: Stream, topic: bytes, now: float) -> bool:
+    def _behind(self, stream: OrderedFeed, topic: bytes, now: float) -> bool:
         """Whether somebody who gets a topic has to catch up first. Publishers at the origin wait
         for those, too."""
         node = self._node
@@ -253,8 +253,8 @@ def crowded(session: Session) -> bool:
     )
 
 
-def batch_of(entry: Entry) -> Batch:
-    """Return a run of the log (`Entry.run`) as a batch for those here."""
+def batch_of(entry: LogEntry) -> PublishRun:
+    """Return a run of the log (`LogEntry.run`) as a batch for those here."""
     data = entry.data(0.0)
     rest = len(data) - (entry.count - 1) * entry.step
     _, _, message, _, _ = next(read_link_packets(data[:rest], entry.at))
@@ -263,7 +263,7 @@ def batch_of(entry: Entry) -> Batch:
     )
     payload = len(one) - len(message.payload)
     start = payload - len(message.properties) - len(encode_varint(len(message.properties))) - 2
-    return Batch(
+    return PublishRun(
         message.topic,
         message.qos,
         message.properties,

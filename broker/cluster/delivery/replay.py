@@ -26,8 +26,8 @@ from broker.base import limits
 from broker.cluster.delivery.replay_log import in_order, lacked_parts
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
-    from broker.cluster.delivery.replay_log import Entry
+    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.link.codec import Vector
     from broker.cluster.link.link import Link
 
@@ -50,7 +50,7 @@ is logged than a turn takes. Mostly the third is the last one, as each takes as 
 logged in the one before."""
 
 
-class Walk:
+class LogWalk:
     """One way through the log."""
 
     __slots__ = (
@@ -73,10 +73,10 @@ class Walk:
 
     def __init__(
         self,
-        federation: Federation,
+        federation: Cluster,
         link: Link,
         seen: Vector,
-        take: Callable[[list[Entry], float], None],
+        take: Callable[[list[LogEntry], float], None],
         then: Callable[[float], None],
         may: Callable[[int], float] = lambda size: 0.0,
         *,
@@ -92,7 +92,7 @@ class Walk:
         self._then = then
         self._may = may
         self._once = once
-        self._found: list[Entry] = []
+        self._found: list[LogEntry] = []
         self._next = 0  # of these
         self._tops: dict[bytes, int] = {}
         self._mixed: set[bytes] = set()  # origins whose entries in `_found` are not in order
@@ -120,7 +120,7 @@ class Walk:
         turns, log = self._federation.node.turns, self._federation.relay.log
         more = max(0, self._rounds - ROUNDS)
         most = turns.work + (limits.TURN_WORK << more)
-        taken: list[Entry] = []
+        taken: list[LogEntry] = []
         size, wait = 0, 0.0
         while not wait and not self.over and turns.work < most and size < BYTES << more:
             if self._at < self._until:
@@ -167,7 +167,7 @@ class Walk:
             self._found = in_order(self._found, self._mixed)
             self._mixed.clear()
 
-    def _lacking(self, now: float) -> list[Entry]:
+    def _lacking(self, now: float) -> list[LogEntry]:
         """Return what is taken next."""
         federation, link, seen = self._federation, self._link, self._seen
         wanted, chosen = federation.interest.wanted_behind(link), federation.sharing.chosen_behind

@@ -18,16 +18,16 @@ from broker.cluster.link.codec import (
     SIZE,
     STAMP_MARK,
     STAMP_SIZE,
+    OriginWindow,
     Ranges,
     Vector,
-    Window,
     decode_sequence,
     decode_stamp,
     encode_for_links,
     explicit,
     intersect,
 )
-from broker.cluster.link.receiver_assignment import FOR_ALL, Choice, decode_choice
+from broker.cluster.link.receiver_assignment import FOR_ALL, ReceiverAssignment, decode_choice
 from broker.core.dispatcher import topic_of
 from broker.core.message import Message, Stamp, size_of
 from broker.wire.constants import PacketType
@@ -46,7 +46,7 @@ Numbers = dict[bytes, Ranges]
 """Some messages: origin -> ascending inclusive pairs of sequence numbers."""
 
 
-class Entry:
+class LogEntry:
     """One message for links, or a run of them (`Entry.run`): `count` messages from `sequence` on.
 
     What was published here while no link was there is encoded only when somebody needs it.
@@ -77,7 +77,9 @@ class Entry:
         self.size = len(data) or size_of(message)
 
     @classmethod
-    def run(cls, key: bytes, sequence: int, count: int, data: bytes, step: int, at: float) -> Entry:
+    def run(
+        cls, key: bytes, sequence: int, count: int, data: bytes, step: int, at: float
+    ) -> LogEntry:
         """Return the entry of a run: its first PUBLISH names its origin, the others, `step` bytes
         each, continue it. One entry and one piece of bytes; a neighbour may lack a part of it
         (`part`)."""
@@ -93,7 +95,7 @@ class Entry:
         entry.size = len(data)
         return entry
 
-    def part(self, low: int, high: int) -> Entry:
+    def part(self, low: int, high: int) -> LogEntry:
         """Return the messages numbered `low` to `high` (inclusive) of this entry as an entry, which
         is in no log."""
         first = self.sequence
@@ -109,7 +111,7 @@ class Entry:
         )
         if low > first:
             data += self._data[begin + step : end]
-        return Entry.run(self.key, low, high - low + 1, data, step, self.at)
+        return LogEntry.run(self.key, low, high - low + 1, data, step, self.at)
 
     @property
     def topic(self) -> bytes:
@@ -122,7 +124,7 @@ class Entry:
         return self._step
 
     @property
-    def choice(self) -> Choice | None:
+    def choice(self) -> ReceiverAssignment | None:
         """Who of shared subscriptions gets it, when it says so."""
         return None if self._step or self._message is not None else choice_of(self._data)
 
@@ -162,7 +164,7 @@ class Entry:
         return [message for _, _, message in read_link_messages(self._data, self.at)]
 
 
-class MessageLog:
+class ReplayLog:
     """A ring bounded in bytes and age. Order is that of acceptance, so per origin it is the
     origin's. `len`: entries.
 
@@ -194,7 +196,7 @@ class MessageLog:
 
     def __init__(self, counters: Counters, limit: int = limits.LOG_BYTES, room: int = 0) -> None:
         """`limit`: bytes; `room`: as many more for large messages."""
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[LogEntry] = deque()
         self._bytes = 0
         self._gone = 0  # entries
         self._counters = counters
@@ -217,10 +219,10 @@ class MessageLog:
         """Bytes of the entry that is being appended: who logs a message sends it after that."""
         self.pressed: Callable[[], None] = _nothing
         self.full: Callable[[], None] = _nothing
-        self.lost: Callable[[Entry, int], None] = _nobody
-        self.dropped: list[Callable[[Entry, int], None]] = []
+        self.lost: Callable[[LogEntry, int], None] = _nobody
+        self.dropped: list[Callable[[LogEntry, int], None]] = []
         """Called with each entry that goes, and its position."""
-        self.spared: deque[Entry] = deque()
+        self.spared: deque[LogEntry] = deque()
         """Entries that are gone and that `those` finds all the same (`spared`)."""
         self.looked_at = 0
         """entries that the last call of `those` went through"""
@@ -248,7 +250,7 @@ class MessageLog:
         """Bytes that neighbours may lack."""
         return self.begin + self._bytes - self.floor
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: LogEntry) -> None:
         """Keep an entry; the oldest make room."""
         self._entries.append(entry)
         self._bytes = size = self._bytes + entry.size
@@ -320,7 +322,7 @@ class MessageLog:
             self.pressed()
         return size <= self.limit
 
-    def pieces(self, since: float = float("-inf")) -> Iterator[list[Entry]]:
+    def pieces(self, since: float = float("-inf")) -> Iterator[list[LogEntry]]:
         """The entries that are here now and came since (s), the oldest first, some at a time; those
         that go before their turn are left out. One list of all would be a burden for the garbage
         collector, which looks through all that is new."""
@@ -332,7 +334,7 @@ class MessageLog:
             yield list(self._some(begin, begin + min(PIECE, end - at)))
             at += PIECE
 
-    def _some(self, begin: int, end: int) -> Iterable[Entry]:
+    def _some(self, begin: int, end: int) -> Iterable[LogEntry]:
         """Some entries, found from the nearer end: 10 ns for each that is passed."""
         count = len(self._entries)
         if begin <= count - end:
@@ -368,7 +370,7 @@ class MessageLog:
         """The number of the next entry, the first one ever being 0."""
         return self._gone + len(self._entries)
 
-    def lacked(self, seen: Vector, first: int, most: int) -> tuple[list[Entry], int]:
+    def lacked(self, seen: Vector, first: int, most: int) -> tuple[list[LogEntry], int]:
         """Look at up to `most` entries, from number `first` on. Return those of which a neighbour
         with `seen` may lack something (`lacked_parts`), none of origins that it does not know, and
         the number of the entry behind all of them."""
@@ -383,11 +385,11 @@ class MessageLog:
         found = [e for e in self._some(begin, end) if e.sequence + e.count > lacks(e.key, NEVER)]
         return found, self._gone + end
 
-    def latest(self) -> Iterator[Entry]:
+    def latest(self) -> Iterator[LogEntry]:
         """Each entry, the newest first. No change while iterating."""
         return reversed(self._entries)
 
-    def _since(self, horizon: float) -> Iterator[Entry]:
+    def _since(self, horizon: float) -> Iterator[LogEntry]:
         """The entries that came after a time (s). No change while iterating."""
         begin = 0
         if self._entries and horizon > self._entries[0].at:
@@ -399,7 +401,7 @@ class MessageLog:
         NEVER: there is none."""
         return next((entry.sequence for entry in self._since(horizon) if entry.key == key), NEVER)
 
-    def own(self, key: bytes, numbers: Ranges, horizon: float) -> Iterator[Entry]:
+    def own(self, key: bytes, numbers: Ranges, horizon: float) -> Iterator[LogEntry]:
         """These messages of an origin that were logged as they were numbered (of this broker), as
         far as they came after `horizon` (s), the oldest first. Looks no further than it is asked
         to. No change while iterating."""
@@ -419,10 +421,10 @@ class MessageLog:
                     for first, end in intersect([(entry.sequence, last)], numbers[at:]):
                         yield entry.part(first, end)
 
-    def those(self, numbers: Numbers, horizon: float) -> list[Entry]:
+    def those(self, numbers: Numbers, horizon: float) -> list[LogEntry]:
         """Return these messages, in the order of each origin, as far as they came after `horizon`
         (s). Costs no more than the way back to the oldest of them."""
-        found: list[Entry] = []
+        found: list[LogEntry] = []
         left = sum(high - low + 1 for ranges in numbers.values() for low, high in ranges)
         self.looked_at = 0
         for entry in chain(reversed(self._entries), reversed(self.spared)):
@@ -447,7 +449,7 @@ class MessageLog:
         return in_order(found, numbers)
 
 
-def lacked_parts(entry: Entry, window: Window, now: float) -> list[Entry]:
+def lacked_parts(entry: LogEntry, window: OriginWindow, now: float) -> list[LogEntry]:
     """Return what a neighbour that has had `window` of its origin lacks of an entry: of a run that
     it has in part, the parts."""
     if entry.expires_at is not None and now >= entry.expires_at:
@@ -464,10 +466,10 @@ def lacked_parts(entry: Entry, window: Window, now: float) -> list[Entry]:
     ]
 
 
-def in_order(entries: list[Entry], origins: Container[bytes]) -> list[Entry]:
+def in_order(entries: list[LogEntry], origins: Container[bytes]) -> list[LogEntry]:
     """Return entries with those of each of these origins in the order of their numbers: history
     that was fetched for somebody came after what is newer."""
-    ordered: dict[bytes, list[Entry]] = {}
+    ordered: dict[bytes, list[LogEntry]] = {}
     for entry in entries:
         if entry.key in origins:
             ordered.setdefault(entry.key, []).append(entry)
@@ -479,7 +481,7 @@ def _nothing() -> None:
     """Nobody has to acknowledge anything."""
 
 
-def _nobody(entry: Entry, position: int) -> None:
+def _nobody(entry: LogEntry, position: int) -> None:
     """Nobody lacks it."""
 
 
@@ -492,7 +494,7 @@ def _section(packet: bytes) -> tuple[int, int]:
     )
 
 
-def choice_of(packet: bytes) -> Choice | None:
+def choice_of(packet: bytes) -> ReceiverAssignment | None:
     """Return who of shared subscriptions gets a PUBLISH for links, None when it does not say."""
     at = _section(packet)[1]
     if not packet.startswith(ORIGIN, at):
@@ -538,7 +540,7 @@ def read_link_messages(data: bytes, at: float) -> Iterator[tuple[bytes, int, Mes
 
 def read_link_packets(
     data: bytes, at: float
-) -> Iterator[tuple[bytes, int, Message, Choice | None, bool]]:
+) -> Iterator[tuple[bytes, int, Message, ReceiverAssignment | None, bool]]:
     """Read PUBLISH packets as links carry them: origin, sequence number, message, who of shared
     subscriptions gets it, whether that is all who get it. `at`: s, from when on they expire.
 
@@ -561,7 +563,7 @@ def read_link_packets(
         section = data[properties:payload]
         sequence += 1
         alone = False
-        choice: Choice | None = None
+        choice: ReceiverAssignment | None = None
         stamp: Stamp | None = None
         if section.startswith(ORIGIN) and size >= SIZE:
             # It is for a shared subscription.

@@ -16,14 +16,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.cluster.delivery.replay import Walk
-from broker.cluster.link.codec import LAST, Ranges, Vector, Window, decode_vector, encode_vector
+from broker.cluster.delivery.replay import LogWalk
+from broker.cluster.link.codec import (
+    LAST,
+    OriginWindow,
+    Ranges,
+    Vector,
+    decode_vector,
+    encode_vector,
+)
 from broker.cluster.link.control_records import ASK_SEEN, DONE, ORIGINS, SEEN, WANT, Handler
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
-    from broker.cluster.delivery.forwarder import Relay
-    from broker.cluster.delivery.replay_log import Entry
+    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.forwarder import Forwarder
+    from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.link.link import Link
 
 FETCH_TIME = 0.5
@@ -39,10 +46,10 @@ INTRODUCTIONS = 8
 if its table is full."""
 
 
-class Repair:
+class Resync:
     """Brings links into the live stream and keeps track of who waits for what."""
 
-    def __init__(self, relay: Relay, federation: Federation) -> None:
+    def __init__(self, relay: Forwarder, federation: Cluster) -> None:
         self.node = relay.node
         self.relay = relay
         self.federation = federation
@@ -57,8 +64,8 @@ class Repair:
             DONE: self.done_received,
         }
         # What is replayed to those that are about to enter the live stream.
-        self._joining: dict[Link, Walk] = {}
-        self._wants: dict[Link, deque[Walk]] = {}  # what answers WANTs, one after the other
+        self._joining: dict[Link, LogWalk] = {}
+        self._wants: dict[Link, deque[LogWalk]] = {}  # what answers WANTs, one after the other
         # Links, for who is behind them; until when (s); what then.
         self._waiting: list[tuple[Link, float, Callable[[float], None]]] = []
 
@@ -87,7 +94,7 @@ class Repair:
         if link.seen is not None:
             for key, window in origins.items():
                 if key not in link.seen:
-                    told = link.seen[key] = Window(window.top, self.node.now)
+                    told = link.seen[key] = OriginWindow(window.top, self.node.now)
                     told.gaps = list(window.gaps)
 
     def send_seen(self, link: Link) -> None:
@@ -222,7 +229,7 @@ class Repair:
             walk.stop()
             link.seen = None
 
-    def walk(self, link: Link, seen: Vector, then: Callable[[float], None]) -> Walk:
+    def walk(self, link: Link, seen: Vector, then: Callable[[float], None]) -> LogWalk:
         """Return what sends a neighbour what it lacks. Who asks again and again costs us no more
         than MAX_REPLAY."""
         free: bool | None = None  # it has had nothing replayed lately, so it may have the whole log
@@ -238,7 +245,7 @@ class Repair:
                 else min(link.replayed, over) / limits.LOG_BYTES + 1.0
             )
 
-        return Walk(
+        return LogWalk(
             self.federation,
             link,
             seen,
@@ -247,7 +254,7 @@ class Repair:
             may,
         )
 
-    def _replay(self, link: Link, entries: list[Entry], now: float) -> None:
+    def _replay(self, link: Link, entries: list[LogEntry], now: float) -> None:
         self.federation.positions.tell_ages(link, entries, now)
         for entry in entries:
             data = entry.data(now)
@@ -379,8 +386,8 @@ class Repair:
             link.add_record(ASK_SEEN, b"")
 
 
-def everything_in(ranges: Ranges) -> Window:
+def everything_in(ranges: Ranges) -> OriginWindow:
     """Return a window that lacks these numbers only."""
-    window = Window(LAST, 0.0)
+    window = OriginWindow(LAST, 0.0)
     window.gaps = ranges
     return window

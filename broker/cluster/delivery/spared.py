@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING
 from broker.base import limits
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
-    from broker.cluster.delivery.replay_log import Entry
+    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.replay_log import LogEntry
     from broker.core.session import Session
     from broker.node import Node
 
 
-class Spared:
+class SparedEntries:
     """Sessions on their way, by who moves them, and what is kept for them behind the log
-    (`MessageLog.spared`)."""
+    (`ReplayLog.spared`)."""
 
     __slots__ = ("_federation", "_moved", "_movers", "_node", "size")
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
         self._movers: dict[object, Session | None] = {}
@@ -72,12 +72,12 @@ class Spared:
         came since."""
         return None in self._moved and not self._federation.interest.selective
 
-    def _wanted(self, entry: Entry) -> bool:
+    def _wanted(self, entry: LogEntry) -> bool:
         topic, fanout = entry.topic, self._node.fanout
         route = fanout.routes.get(topic) or fanout.route(topic, keep=False)
         return any(delivery.session in self._moved for delivery in route.deliveries)
 
-    def _dropped(self, entry: Entry, position: int) -> None:
+    def _dropped(self, entry: LogEntry, position: int) -> None:
         """Take an entry that leaves the log; the oldest make room."""
         if not self._everything() and not self._wanted(entry):
             return

@@ -37,7 +37,7 @@ from broker.cluster.link.control_records import AGES, Handler
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.replay_log import Entry
+    from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.link.link import Link
     from broker.cluster.sessions.session_codec import SessionState
     from broker.core.session import Session
@@ -85,7 +85,7 @@ UNKNOWN = float("-inf")
 """When a start began that was made elsewhere, as long as nobody can tell."""
 
 
-class Start:
+class SubscriptionStart:
     """Where subscriptions of one moment begin: numbers up to `tops` are not for them. `open`:
     origins of which it may be more. `early`: numbers up to `tops` that were delivered to them
     before it was known that they are older. `began`: when they began, by our clock; `at`: since
@@ -110,13 +110,13 @@ class Start:
         return self.state == ADOPTED
 
 
-def starts_of(session: Session) -> list[Start | None]:
+def starts_of(session: Session) -> list[SubscriptionStart | None]:
     """Return where the subscriptions of a session begin, each start once: many of one moment share
     theirs."""
     return list(dict.fromkeys(s.start for s in session.subscriptions.values()))
 
 
-def oldest(session: Session) -> Start | None:
+def oldest(session: Session) -> SubscriptionStart | None:
     """Return where the first subscription of a session begins, which is the oldest."""
     return next((s.start for s in session.subscriptions.values()), None)
 
@@ -128,7 +128,7 @@ def older(session: Session, key: bytes, number: int) -> bool:
     return start is not None and key in start.was_open and number <= start.tops.get(key, 0)
 
 
-class Past:
+class PastNumbers:
     """The newest number that was published here at times of the past."""
 
     __slots__ = ("_notes", "_old")
@@ -155,20 +155,20 @@ class Past:
         return notes[index - 1][1] if index else 0
 
 
-class Positions:
+class SubscriptionStarts:
     """The starts of the last minutes, and the clocks of origins."""
 
     __slots__ = ("_asked", "_clocks", "_node", "_older", "_passed", "_starts", "past", "records")
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self.past = Past()
-        self._starts: deque[Start] = deque()
+        self.past = PastNumbers()
+        self._starts: deque[SubscriptionStart] = deque()
         self._clocks: dict[
             bytes, tuple[float, float, float]
         ] = {}  # origin -> s that it is ahead, at least and at most; since
         self._asked: dict[
-            int, tuple[float, list[list[Start]]]
+            int, tuple[float, list[list[SubscriptionStart]]]
         ] = {}  # question -> when it was asked, of what
         self._older: dict[
             bytes, list[tuple[int, float]]
@@ -186,7 +186,7 @@ class Positions:
 
     # ---------------------------------------------------------------- subscriptions
 
-    def begin(self) -> Start | None:
+    def begin(self) -> SubscriptionStart | None:
         """Return where a subscription begins that is made now; None when nothing can come that was
         published before. Who is alone may be so because its data was lost: others that were down
         meanwhile have logs of before."""
@@ -212,21 +212,21 @@ class Positions:
                 elif stream is not None and not stream.fed:
                     unsettled.add(key)
                 highest[key] = max(highest.get(key, 0), top)
-        start = Start(node.now, tops, unsettled, state)
+        start = SubscriptionStart(node.now, tops, unsettled, state)
         self._forget(node.now)
         starts.append(start)
         return start
 
     def adopt(
         self, tops: dict[bytes, int], began: float = UNKNOWN, unsettled: Iterable[bytes] = ()
-    ) -> Start | None:
+    ) -> SubscriptionStart | None:
         """Return where the subscriptions of a session begin that has come from another broker, or
         from the journal. `unsettled`: origins of which it may be more, which can be asked if it is
         known when they began."""
         if not tops:
             return None
         node = self._node
-        start = Start(node.now, tops, set(), ADOPTED)
+        start = SubscriptionStart(node.now, tops, set(), ADOPTED)
         if began > UNKNOWN:
             start.began = min(began, node.now)
             start.was_open = frozenset(tops.keys() & unsettled)
@@ -264,7 +264,7 @@ class Positions:
             old.tops, old.early, old.open = {}, {}, set()
 
     def raised(
-        self, key: bytes, starts: Iterable[Start], number: int, *, settled: bool = True
+        self, key: bytes, starts: Iterable[SubscriptionStart], number: int, *, settled: bool = True
     ) -> None:
         """Note that numbers up to this one are not for what began there; `settled`: and all others
         are."""
@@ -288,7 +288,7 @@ class Positions:
         highest = self._node.federation.repeats.highest
         highest[key] = max(highest.get(key, 0), number)
 
-    def _open(self, key: bytes) -> list[Start]:
+    def _open(self, key: bytes) -> list[SubscriptionStart]:
         return [
             start
             for start in self._starts
@@ -372,12 +372,12 @@ class Positions:
 
     # ---------------------------------------------------------------- what is replayed
 
-    def tell_ages(self, link: Link, entries: list[Entry], now: float) -> None:
+    def tell_ages(self, link: Link, entries: list[LogEntry], now: float) -> None:
         """Tell a neighbour, ahead of what is replayed to it, how old that is."""
         if entries:
             link.send_behind(AGES, b"\0" + encode_ages(entries, now, self.published))
 
-    def published(self, entry: Entry) -> float:
+    def published(self, entry: LogEntry) -> float:
         """Return when the newest message of an entry was published, at the latest (s). Our log says
         when it came here, which is later for what was replayed to us, and does not count the time
         in which this broker was down."""
@@ -476,11 +476,12 @@ class Positions:
 
 
 def encode_ages(
-    entries: list[Entry], now: float, published: Callable[[Entry], float] = attrgetter("at")
+    entries: list[LogEntry], now: float, published: Callable[[LogEntry], float] = attrgetter("at")
 ) -> bytes:
-    """Return how old messages are, as `Positions.aged` takes it. `published`: tells when those of
+    """Return how old messages are, as `SubscriptionStarts.aged` takes it. `published`: tells when
+    those of
     an entry were published (s)."""
-    origins: dict[bytes, list[Entry]] = {}
+    origins: dict[bytes, list[LogEntry]] = {}
     for entry in entries:
         origins.setdefault(entry.key, []).append(entry)
     step = -(-len(entries) // max(1, POINTS - len(origins)))
@@ -520,7 +521,11 @@ def answer_of(numbers: list[int], now: float) -> bytes:
 
 
 def numbers_at(
-    latest: Iterable[Entry], key: bytes, times: list[float], top: int, past: Past | None = None
+    latest: Iterable[LogEntry],
+    key: bytes,
+    times: list[float],
+    top: int,
+    past: PastNumbers | None = None,
 ) -> tuple[list[int], int]:
     """Return the newest number of an origin at each time (s), and how many entries were looked at.
     `latest`: entries, the newest first; `top`: the newest number now; `past`: asked for times to

@@ -19,8 +19,8 @@ from broker.base import limits
 from broker.base.sequence_set import Ranges, find
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
-    from broker.cluster.delivery.replay_log import Entry
+    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.replay_log import LogEntry
     from broker.core.session import Session
     from broker.node import Node
 
@@ -33,12 +33,12 @@ Places = dict[tuple[bytes, bytes], list[int]]
 """Topic and payload -> which messages of a session these are."""
 
 
-class Unlogged:
+class UnloggedNumbers:
     """What has left the log while clients were away."""
 
     __slots__ = ("_away", "_met", "_node", "_noted", "_noting", "size")
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._met = False  # somebody else was there: sessions may become one
         self._noted: deque[tuple[bytes, int, array[int]]] = deque()  # origin, first number, hashes
@@ -73,7 +73,7 @@ class Unlogged:
         self._away.clear()
         self.size = 0
 
-    def _dropped(self, entry: Entry, position: int) -> None:
+    def _dropped(self, entry: LogEntry, position: int) -> None:
         """Note an entry that leaves the log; the oldest make room."""
         if entry.qos != 2:
             return

@@ -13,7 +13,7 @@ from broker.wire.packets import Disconnect
 from discovery.address import Address, is_wildcard
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
     from broker.cluster.link.handshake import Peer
     from broker.cluster.link.link import Link
 
@@ -23,7 +23,7 @@ class Admission:
 
     __slots__ = ("federation",)
 
-    def __init__(self, federation: Federation) -> None:
+    def __init__(self, federation: Cluster) -> None:
         self.federation = federation
 
     def make_room(self, now: float) -> None:

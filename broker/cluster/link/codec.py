@@ -34,7 +34,7 @@ from broker.wire.errors import MalformedPacket
 from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.ordered_feed import Stream
+    from broker.cluster.delivery.ordered_feed import OrderedFeed
 
 __all__ = ["LAST", "Ranges", "intersect", "merge", "roughly", "subtract"]
 """Of sets of numbers, for those who work with windows."""
@@ -196,7 +196,7 @@ def explicit(packet: bytes, key: bytes, sequence: int) -> bytes:
     )
 
 
-class Window:
+class OriginWindow:
     """Which sequence numbers of one origin have been here: all up to `top` except those in `gaps`
     (inclusive pairs).
 
@@ -216,7 +216,7 @@ class Window:
         # up to `begin`, but for sessions that are older than we are: they had all the rest
         self.owed: Ranges = []
         # Where somebody routes by interest: what those here have had.
-        self.stream: Stream | None = None
+        self.stream: OrderedFeed | None = None
         self.heard = heard  # s, for forgetting origins that are long gone
         self.counters = counters
 
@@ -309,7 +309,7 @@ class Window:
             del self.stream.kept[:-most]
         return before - self.ranges
 
-    def miss(self, theirs: Window) -> Ranges:
+    def miss(self, theirs: OriginWindow) -> Ranges:
         """Miss from now on, and return, the history that a neighbour lacks too: who asks for it
         again finds none. It is from before we met the origin, so that it is not for those here when
         it comes (`begin`)."""
@@ -333,7 +333,7 @@ class Window:
         return sequence > self.top or find(self.gaps, sequence, sequence) >= 0
 
 
-Vector = dict[bytes, Window]
+Vector = dict[bytes, OriginWindow]
 """origin key -> what has been here"""
 
 
@@ -366,7 +366,7 @@ def decode_vector(data: bytes, now: float) -> Vector:
         if at + 19 > len(data):
             raise MalformedPacket("SEEN record is truncated")
         key = b2a_base64(data[at : at + 12], newline=False)
-        window = Window(int.from_bytes(data[at + 12 : at + 18], "big"), now)
+        window = OriginWindow(int.from_bytes(data[at + 12 : at + 18], "big"), now)
         gaps = data[at + 18]
         at += 19
         if (

@@ -36,7 +36,7 @@ PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE, DIRECTORY, ROUTED, UPT
 TOLD, HEARD = 12, 13
 DIGEST, PARTS, LIST, FETCH = 16, 17, 18, 19
 AGES = 24
-"""Types of records. `Federation` has the table of who takes which; PING is the number that the
+"""Types of records. `Cluster` has the table of who takes which; PING is the number that the
 PINGRESP repeats."""
 
 COSTLY = frozenset((MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DIGEST))

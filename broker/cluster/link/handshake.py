@@ -36,7 +36,7 @@ from discovery.address import is_wildcard, normal_host, parse_address
 from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
     from broker.cluster.link.link import Link
 
 AUTHENTICATION = "mqttree-x25519-sha256-aes256gcm"
@@ -124,7 +124,7 @@ class LinkHandshake:
         "method",
     )
 
-    def __init__(self, federation: Federation, link: Link) -> None:
+    def __init__(self, federation: Cluster, link: Link) -> None:
         self.federation = federation
         self.link = link
         # Drawn so that the seeds of simulations that broke something still mean the same.

@@ -35,12 +35,12 @@ from broker.cluster.link.control_records import (
     work,
 )
 from broker.cluster.link.handshake import LinkHandshake, Peer
-from broker.cluster.link.receiver_assignment import Choice, decode_choice
+from broker.cluster.link.receiver_assignment import ReceiverAssignment, decode_choice
 from broker.cluster.link.versions import LAST_KIND, OldOutbox
 from broker.core.connection import Connection
 from broker.core.dispatcher import topic_of
 from broker.core.message import Message, encode_halves
-from broker.core.publish_run import Batch
+from broker.core.publish_run import PublishRun
 from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import decode_packet
 from broker.wire.encode import encode_packet
@@ -50,7 +50,7 @@ from broker.wire.properties import NOT_FORWARDED, decode_properties, forwardable
 from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
     from broker.cluster.link.record_layer import RecordLayer
 
 MARKED = 1 << 31
@@ -111,7 +111,7 @@ class Link:
 
     def __init__(
         self,
-        federation: Federation,
+        federation: Cluster,
         conn: Connection,
         dialled: bool,
         address: tuple[str, int],
@@ -204,7 +204,7 @@ class Link:
 
     def send_mark(self, number: int) -> None:
         """Ask the neighbour to say when it has handled what was sent up to here
-        (`Retention.marked`, `LinkAcks.acknowledged`); `number`: below 2^31."""
+        (`RetainedSync.marked`, `LinkAcks.acknowledged`); `number`: below 2^31."""
         self.conn.send(b"\xc0\x08" + encode_record(PING, (MARKED | number).to_bytes(4, "big")))
 
     def send_ping(self, now: float) -> None:
@@ -421,7 +421,7 @@ class Link:
         payload_at = at + length
         if at < 0 or payload_at > end:
             raise MalformedPacket("PUBLISH is truncated")
-        choice: Choice | None = None
+        choice: ReceiverAssignment | None = None
         behind = at + SIZE
         if length < SIZE or not data.startswith(MARK, at):
             if length <= SIZE or not data.startswith(ORIGIN, at):
@@ -547,7 +547,7 @@ class Link:
             return end
         topic = topic_of(one)
         start = len(prefix) - len(properties) - len(encode_varint(len(properties))) - 2
-        batch = Batch(
+        batch = PublishRun(
             topic, one[0] >> 1 & 3, properties, 5, one + data[end:after], start, len(prefix), packet
         )
         relay = self.federation.relay

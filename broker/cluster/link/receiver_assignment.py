@@ -44,7 +44,7 @@ class Tries:
         self.denied: frozenset[bytes] = frozenset()  # and those whose members may not have it
 
 
-class Choice:
+class ReceiverAssignment:
     """Who delivers to which group."""
 
     __slots__ = ("adopted", "entries", "key", "passed", "retain", "sequence", "tries", "visited")
@@ -72,7 +72,7 @@ class Choice:
         self.key = b""
         self.sequence = 0
 
-    def of(self, key: bytes, sequence: int) -> Choice:
+    def of(self, key: bytes, sequence: int) -> ReceiverAssignment:
         """Note which message it came with; returns itself."""
         self.key = key
         self.sequence = sequence
@@ -92,7 +92,7 @@ class Choice:
         )
 
 
-def decode_choice(text: bytes) -> Choice:
+def decode_choice(text: bytes) -> ReceiverAssignment:
     """Decode the text behind a sequence number.
 
     Raises:
@@ -107,9 +107,11 @@ def decode_choice(text: bytes) -> Choice:
         entries = [
             (raw[at : at + WHO], raw[at + WHO : at + ENTRY]) for at in range(0, len(raw), ENTRY)
         ]
-        return Choice(entries, adopted=kind == ADOPTED)
+        return ReceiverAssignment(entries, adopted=kind == ADOPTED)
     hops, rest = divmod(len(raw) - ENTRY, ID)
     if kind not in (b"p", b"r") or rest or not 0 <= hops <= limits.MAX_PASSES:
         raise MalformedPacket("choice of a shared subscription that cannot be read")
     visited = tuple(raw[at : at + ID] for at in range(ENTRY, len(raw), ID))
-    return Choice([(raw[:WHO], raw[WHO:ENTRY])], passed=True, retain=kind == b"r", visited=visited)
+    return ReceiverAssignment(
+        [(raw[:WHO], raw[WHO:ENTRY])], passed=True, retain=kind == b"r", visited=visited
+    )

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.cluster.delivery.subscription_start import starts_of
-from broker.cluster.link.codec import Ranges, Vector, Window, merge, roughly, subtract
+from broker.cluster.link.codec import OriginWindow, Ranges, Vector, merge, roughly, subtract
 from broker.core.dispatcher import Delivery, Route
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
-    from broker.cluster.link.receiver_assignment import Choice
+    from broker.cluster.cluster import Cluster
+    from broker.cluster.link.receiver_assignment import ReceiverAssignment
     from broker.core.message import Message
     from broker.core.session import Session
     from broker.node import Node
 
 
-class Repeats:
+class DeliveredRanges:
     """Which sessions have had which numbers of which origin."""
 
     __slots__ = ("_federation", "_fetched", "_node", "_sessions", "highest")
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
         self._sessions: dict[bytes, dict[Session, Ranges]] = {}
@@ -128,14 +128,16 @@ class Repeats:
             if top := tops.get(key):
                 had = merge([*had, (1, top)])
             if had:
-                window = seen.get(key, Window(0, 0.0))
+                window = seen.get(key, OriginWindow(0, 0.0))
                 all_of_it = merge(
                     [*subtract([(1, window.top)] if window.top else [], window.gaps), *had]
                 )
-                both = seen[key] = Window(all_of_it[-1][1], 0.0)
+                both = seen[key] = OriginWindow(all_of_it[-1][1], 0.0)
                 both.gaps = roughly(subtract([(1, both.top)], all_of_it))
 
-    def deliver(self, key: bytes, sequence: int, message: Message, choice: Choice | None) -> None:
+    def deliver(
+        self, key: bytes, sequence: int, message: Message, choice: ReceiverAssignment | None
+    ) -> None:
         """Deliver a message from a link to those here that have not had it. `choice`: who of shared
         subscriptions gets it."""
         if choice is not None:

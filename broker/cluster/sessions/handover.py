@@ -25,9 +25,9 @@ from broker.base import limits
 from broker.cluster.delivery.subscription_start import starts_of
 from broker.cluster.link.codec import (
     LAST,
+    OriginWindow,
     Ranges,
     Vector,
-    Window,
     decode_vector,
     encode_vector,
     intersect,
@@ -54,10 +54,10 @@ from broker.core.session_owner import KEPT, Entry, decode_entry, digest, entries
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
-    from broker.cluster.delivery.replay_log import MessageLog
-    from broker.cluster.delivery.spared import Spared
-    from broker.cluster.delivery.unlogged import Unlogged
+    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.replay_log import ReplayLog
+    from broker.cluster.delivery.spared import SparedEntries
+    from broker.cluster.delivery.unlogged import UnloggedNumbers
     from broker.cluster.sessions.merge import Brought
     from broker.node import Node
 
@@ -160,7 +160,7 @@ class Export:
         self.sending = Sending()
 
 
-class Giving:
+class Handover:
     """Sessions of ours that others take, and those that they took."""
 
     __slots__ = (
@@ -175,7 +175,7 @@ class Giving:
         "size",
     )
 
-    def __init__(self, node: Node, federation: Federation, spared: Spared) -> None:
+    def __init__(self, node: Node, federation: Cluster, spared: SparedEntries) -> None:
         self._node = node
         self._federation = federation
         self._exports: dict[str, Export] = {}
@@ -353,7 +353,7 @@ class Giving:
         replay, or not at all: one that had expired is not replayed. What did not come no later move
         waits for."""
         vector = self._node.relay.vector
-        lacks = uncovered(need, dict.fromkeys(need, Window(0, 0.0)), self._offered())
+        lacks = uncovered(need, dict.fromkeys(need, OriginWindow(0, 0.0)), self._offered())
         overtaken = {
             key: subtract(ranges, [(vector[key].top + 1, LAST)])
             for key, ranges in lacks.items()
@@ -636,7 +636,7 @@ class Giving:
                 self.forget(client_id)
 
 
-def posted(federation: Federation, broker_id: bytes, client_id: str) -> int:
+def posted(federation: Cluster, broker_id: bytes, client_id: str) -> int:
     """Return the stamp of the session that a broker tells everybody of, 0 when it does not."""
     listing = federation.listings.directory.listings.get(broker_id)
     entry = (
@@ -676,7 +676,7 @@ def need_of(starts: Iterable[dict[bytes, int]]) -> Vector:
     need: Vector = {}
     for tops in starts:
         for key, top in tops.items():
-            if top < LAST and top > need.setdefault(key, Window(0, 0.0)).top:
+            if top < LAST and top > need.setdefault(key, OriginWindow(0, 0.0)).top:
                 need[key].top = top
     return need
 
@@ -750,7 +750,7 @@ def vector_of(has: dict[bytes, Ranges]) -> Vector:
     """Return a vector that has these numbers, or some less."""
     vector: Vector = {}
     for key, ranges in has.items():
-        window = vector[key] = Window(ranges[-1][1], 0.0)
+        window = vector[key] = OriginWindow(ranges[-1][1], 0.0)
         window.gaps = roughly(subtract([(1, window.top)], ranges))
     return vector
 
@@ -794,7 +794,11 @@ def delivered(node: Node, session: Session) -> dict[bytes, Ranges]:
 
 
 def origins_of(
-    items: list[Item], ranges: dict[bytes, Ranges], log: MessageLog, unlogged: Unlogged, now: float
+    items: list[Item],
+    ranges: dict[bytes, Ranges],
+    log: ReplayLog,
+    unlogged: UnloggedNumbers,
+    now: float,
 ) -> list[tuple[bytes, int] | None]:
     """Find in the log, or in what is noted of what has left it, where messages that were delivered
     (`ranges`) come from, the newest first: those of one topic and payload are as good as one

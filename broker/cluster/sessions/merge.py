@@ -67,22 +67,22 @@ from broker.cluster.sessions.session_codec import (
     only,
     restore,
 )
-from broker.cluster.sessions.session_parts import Added, Parts
+from broker.cluster.sessions.session_parts import Added, SessionParts
 from broker.cluster.strategy.directory import CLIENT
 from broker.core.dispatcher import Delivery
-from broker.core.durable_session import KeptSession
+from broker.core.durable_session import DurableSession
 from broker.core.message import Message, size_of
 from broker.core.session import Outgoing, Repeat, Session
 from broker.core.session_owner import GONE, KEPT, Entry, digest, entries_of
-from broker.core.wildcard_forms import Forms
+from broker.core.wildcard_forms import WildcardForms
 from broker.wire.errors import WireError
 from broker.wire.strings import shorten
 from routing.topic_filter import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from broker.auth.authorization import Permissions
-    from broker.cluster.cluster import Federation
-    from broker.cluster.delivery.subscription_start import Start
+    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.subscription_start import SubscriptionStart
     from broker.node import Node, Timer
 
 ACTIVE = 16
@@ -154,7 +154,7 @@ class Merge:
         self.state = state
         self.began = self.ask_at = now
         self.pause = RETRY
-        self.parts = Parts()
+        self.parts = SessionParts()
         self.work: Iterator[int] | None = None  # while it is read
 
 
@@ -166,7 +166,7 @@ class Absorbed:
     def __init__(self, seen: Vector) -> None:
         self._seen = seen
         self._filters: set[str] = set()
-        self._forms = Forms()
+        self._forms = WildcardForms()
 
     def adding(self, subscriptions: list[Told]) -> Iterator[int]:
         """Add what it wanted, some of it at a time; yields the steps of work that it took."""
@@ -187,7 +187,7 @@ class Absorbed:
         return not self._filters.isdisjoint(self._forms.matching(topic.decode()))
 
 
-class Merging:
+class SessionMerge:
     """The old sessions that sessions here are to take, and those here that wait to be taken."""
 
     __slots__ = (
@@ -202,7 +202,7 @@ class Merging:
         "_transitions",
     )
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
         self._merges: dict[tuple[str, bytes], Merge] = {}
@@ -523,7 +523,7 @@ class Merging:
         """Have a session get from now on what the older one would have got: what was published
         after that one subscribed, at brokers that could not be reached when it was encoded, comes
         later, although it is older than the newer subscriptions."""
-        starts: dict[Start, Start] = {}
+        starts: dict[SubscriptionStart, SubscriptionStart] = {}
         owed: dict[bytes, Ranges] = {}
         seen = ranges_of(old.seen)
         for s in session.subscriptions.values():
@@ -544,7 +544,7 @@ class Merging:
                 start = starts[s.start] = self._federation.positions.adopt(tops) or s.start
                 start.at = s.start.at
             s.start = starts[s.start]
-        if isinstance(session, KeptSession) and session.keeper is not None:
+        if isinstance(session, DurableSession) and session.keeper is not None:
             session.keeper.begins(session)
         # Waited for in vain at the older session's broker, and nobody here wanted it then.
         for key, pairs in owed.items():
@@ -733,7 +733,7 @@ class Merging:
         ]
         session.queue.extendleft(reversed([*sent, *added]))
         session.queued_bytes += sum(size_of(outgoing.message) for outgoing in added)
-        if isinstance(session, KeptSession) and session.keeper is not None:
+        if isinstance(session, DurableSession) and session.keeper is not None:
             session.keeper.whole(session)
         if session.conn is not None:
             session.pump()
@@ -766,7 +766,7 @@ def untouched(session: Session) -> bool:
     return session.stamp == session.born and not holds
 
 
-def ordinary_starts(session: Session) -> list[Start | None]:
+def ordinary_starts(session: Session) -> list[SubscriptionStart | None]:
     """Return where the subscriptions of a session begin that are not shared, each start once."""
     return list(
         dict.fromkeys(
@@ -775,7 +775,7 @@ def ordinary_starts(session: Session) -> list[Start | None]:
     )
 
 
-def delivered_ranges(starts: list[Start | None], here: Vector, key: bytes) -> Ranges:
+def delivered_ranges(starts: list[SubscriptionStart | None], here: Vector, key: bytes) -> Ranges:
     """Return which numbers of an origin may have been delivered to a session with subscriptions
     that begin there, at its broker; `here`: what was offered there."""
     window = here.get(key)
@@ -799,7 +799,7 @@ def had(
     return any(begun(s.start, key, number, logged=logged) for s in session.wanting(topic.decode()))
 
 
-def begun(start: Start | None, key: bytes, number: int, *, logged: bool) -> bool:
+def begun(start: SubscriptionStart | None, key: bytes, number: int, *, logged: bool) -> bool:
     """Whether a message that has been here was for what began there."""
     if start is None or number > start.tops.get(key, 0):
         return True

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from broker.cluster.link.codec import Vector
 from broker.cluster.sessions.handover import need_of
-from broker.cluster.sessions.session_parts import Parts
+from broker.cluster.sessions.session_parts import SessionParts
 
 if TYPE_CHECKING:
     from broker.auth.authorization import Permissions
-    from broker.cluster.delivery.subscription_start import Start
+    from broker.cluster.delivery.subscription_start import SubscriptionStart
     from broker.cluster.sessions.session_codec import SessionState
-    from broker.core.connect import Handshake
+    from broker.core.connect import ConnectHandshake
     from broker.core.session import Session
 
 ASKING, READING, COVERING, RESTORING, SETTLING, RESTING, CLOSING = range(7)
@@ -24,7 +24,7 @@ RETRY = 0.25
 """s between two requests for the same."""
 
 
-class Pull:
+class PendingTakeover:
     """A session that we take."""
 
     __slots__ = (
@@ -49,7 +49,7 @@ class Pull:
     )
 
     def __init__(
-        self, handshake: Handshake, client_id: str, stamp: int, holder: bytes, now: float
+        self, handshake: ConnectHandshake, client_id: str, stamp: int, holder: bytes, now: float
     ) -> None:
         self.handshake = handshake
         self.client_id = client_id
@@ -58,14 +58,14 @@ class Pull:
         self.hops = 0  # brokers that said who has it instead
         self.state = ASKING
         self.began = self.since = self.heard = now  # the move; this state; the holder's last word
-        self.parts = Parts()
+        self.parts = SessionParts()
         self.work: Iterator[int] | None = None  # what is done in steps just now
         self.session: Session | None = None
         # An older one here that was added to it.
         self.left: tuple[int, Permissions | None, SessionState] | None = None
         self.seen: Vector = {}  # what the holder has offered it,
         self.waiting = 0  # and what of that waited
-        self.start: Start | None = None  # what is published behind it comes here
+        self.start: SubscriptionStart | None = None  # what is published behind it comes here
         # Or what is published behind these numbers: their brokers had published them when they
         # heard of it.
         self.told: dict[bytes, int] = {}

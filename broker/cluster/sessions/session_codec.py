@@ -31,9 +31,9 @@ from broker.base.sequence_set import encode_pairs
 from broker.cluster.delivery.subscription_start import UNKNOWN, oldest
 from broker.cluster.link.codec import (
     LAST,
+    OriginWindow,
     Ranges,
     Vector,
-    Window,
     decode_vector,
     encode_vector,
     intersect,
@@ -41,7 +41,7 @@ from broker.cluster.link.codec import (
     roughly,
     subtract,
 )
-from broker.core.dispatcher import Fanout, SharedGroup
+from broker.core.dispatcher import Dispatcher, SharedGroup
 from broker.core.message import Message, size_of
 from broker.core.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
 from broker.wire.constants import PacketType
@@ -133,10 +133,10 @@ def offered(vector: Vector) -> Vector:
     found: Vector = {}
     for key, window in vector.items():
         if (stream := window.stream) is not None:
-            seen = found[key] = Window(min(stream.done, LAST), window.heard)
+            seen = found[key] = OriginWindow(min(stream.done, LAST), window.heard)
             seen.gaps = roughly(stream.owed)
             continue
-        seen = found[key] = Window(max(window.top, min(window.begin, LAST)), window.heard)
+        seen = found[key] = OriginWindow(max(window.top, min(window.begin, LAST)), window.heard)
         seen.gaps = [
             (max(low, window.begin + 1), high) for low, high in window.gaps if high > window.begin
         ]
@@ -177,12 +177,12 @@ def before(session: Session) -> Vector:
     return (
         {}
         if start is None
-        else {key: Window(min(top, LAST), 0.0) for key, top in start.tops.items()}
+        else {key: OriginWindow(min(top, LAST), 0.0) for key, top in start.tops.items()}
     )
 
 
 def state_of(
-    session: Session, seen: Vector, fanout: Fanout, *, alone: bool = False
+    session: Session, seen: Vector, fanout: Dispatcher, *, alone: bool = False
 ) -> SessionState:
     """Return what a session without a connection consists of; `alone`: without its subscriptions
     (`subscriptions_of`)."""
@@ -462,14 +462,14 @@ def _identifiers(ids: bytes) -> bool:
 # ---------------------------------------------------------------- back into a session
 
 
-def restore(state: SessionState, session: Session, fanout: Fanout) -> None:
+def restore(state: SessionState, session: Session, fanout: Dispatcher) -> None:
     """Make a new session what it was at another broker. What is beyond the limits here is dropped
     and counted as there."""
     for _ in restoring(state, session, fanout):
         pass
 
 
-def restoring(state: SessionState, session: Session, fanout: Fanout) -> Iterator[int]:
+def restoring(state: SessionState, session: Session, fanout: Dispatcher) -> Iterator[int]:
     """The same, some of it at a time; yields the steps of work that it took (`Turns.go`).
 
     Nothing is for the session before all of its subscriptions stand: it counts as `ended` until the

@@ -39,7 +39,7 @@ class Added(Enum):
     WHOLE = 4
 
 
-class Parts:
+class SessionParts:
     """What has come of one session."""
 
     __slots__ = ("_data", "_export")

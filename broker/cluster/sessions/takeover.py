@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING
 from broker.base import limits
 from broker.base.hybrid_clock import LOGICAL
 from broker.cluster.delivery.replay_log import read_link_messages
-from broker.cluster.delivery.spared import Spared
+from broker.cluster.delivery.spared import SparedEntries
 from broker.cluster.delivery.subscription_start import older
 from broker.cluster.link.codec import Vector, decode_vector, encode_vector, subtract
 from broker.cluster.sessions.handover import (
@@ -58,7 +58,7 @@ from broker.cluster.sessions.handover import (
     REQUEST,
     REST,
     TAKE,
-    Giving,
+    Handover,
     behind,
     end_quietly,
     heard,
@@ -70,7 +70,7 @@ from broker.cluster.sessions.handover import (
     unlogged,
     whole,
 )
-from broker.cluster.sessions.merge import Absorbed, Merging, lacking
+from broker.cluster.sessions.merge import Absorbed, SessionMerge, lacking
 from broker.cluster.sessions.pending_takeover import (
     ASKING,
     CLOSING,
@@ -80,7 +80,7 @@ from broker.cluster.sessions.pending_takeover import (
     RESTORING,
     RETRY,
     SETTLING,
-    Pull,
+    PendingTakeover,
 )
 from broker.cluster.sessions.session_codec import SessionState, decoding, offered, only, restoring
 from broker.cluster.sessions.session_parts import Added
@@ -97,8 +97,8 @@ from broker.wire.strings import shorten
 from routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
-    from broker.core.connect import Handshake
+    from broker.cluster.cluster import Cluster
+    from broker.core.connect import ConnectHandshake
     from broker.node import Node
 
 COVER = 0.01
@@ -117,7 +117,7 @@ SLICE_TIME = 0.02
 """entries posted at a time when the first other broker is met, and s between."""
 
 
-class Moving:
+class Takeover:
     """Who has which client's session; takes and gives them."""
 
     __slots__ = (
@@ -134,16 +134,16 @@ class Moving:
         "tombstones",
     )
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
         self._own = federation.own.id
         self._directory = federation.listings.directory
-        self.spared = Spared(node, federation)
-        self._giving = Giving(node, federation, self.spared)
-        self._pulls: dict[str, Pull] = {}
+        self.spared = SparedEntries(node, federation)
+        self._giving = Handover(node, federation, self.spared)
+        self._pulls: dict[str, PendingTakeover] = {}
         self._lost = 0  # stamp of the session that ends because there is a newer one
-        self.merging = Merging(node, federation)
+        self.merging = SessionMerge(node, federation)
         self.tombstones = Tombstones(node, federation)
         self.active = False
         """Somebody else was there: entries are posted."""
@@ -166,7 +166,7 @@ class Moving:
 
     # ---------------------------------------------------------------- our own sessions
 
-    def begin(self, handshake: Handshake, connect: Connect, now: float) -> int:
+    def begin(self, handshake: ConnectHandshake, connect: Connect, now: float) -> int:
         """Return the stamp of a connection that begins, newer than all that is known of its client;
         0 when it has to wait."""
         clock = self._federation.retention.clock
@@ -203,7 +203,9 @@ class Moving:
             )
             return 0
         handshake.conn.waiting = True
-        pull = self._pulls[client_id] = Pull(handshake, client_id, stamp, max(kept)[1], now)
+        pull = self._pulls[client_id] = PendingTakeover(
+            handshake, client_id, stamp, max(kept)[1], now
+        )
         self.spared.keep(pull, None)
         self._ask(pull)
         self._node.schedule(now + RETRY, lambda at: self._check(pull, at))
@@ -360,7 +362,7 @@ class Moving:
 
     # ---------------------------------------------------------------- taking: a client comes
 
-    def _ask(self, pull: Pull) -> None:
+    def _ask(self, pull: PendingTakeover) -> None:
         """Send the request that this state waits for the answer to."""
         request = {ASKING: TAKE, RESTING: REST, CLOSING: DONE}.get(pull.state)
         if request is not None:
@@ -372,7 +374,7 @@ class Moving:
                 body += encode_vector(pull.need)
             self._federation.listings.send(pull.holder, REQUEST, body)
 
-    def _check(self, pull: Pull, now: float) -> None:
+    def _check(self, pull: PendingTakeover, now: float) -> None:
         """Look after a move now and then: what got lost is asked for again, but not for ever."""
         if self._pulls.get(pull.client_id) is not pull:
             return
@@ -388,7 +390,7 @@ class Moving:
         if self._pulls.get(pull.client_id) is pull:
             self._node.schedule(now + RETRY, lambda at: self._check(pull, at))
 
-    def _silent(self, pull: Pull, now: float) -> None:
+    def _silent(self, pull: PendingTakeover, now: float) -> None:
         if pull.state == CLOSING:  # it is told again when it is back
             if pull.session is not None:
                 self.merging.taken(pull.client_id, pull.holder, pull.stamp)
@@ -402,13 +404,13 @@ class Moving:
         elif pull.state in (ASKING, RESTING):
             self._begin_anew(pull, "the broker that has its session does not answer")
 
-    def _begin_anew(self, pull: Pull, why: str) -> None:
+    def _begin_anew(self, pull: PendingTakeover, why: str) -> None:
         self._federation.log("warning", f"client {shorten(pull.client_id)}: {why}; it begins anew")
         self._node.counters.sessions_unmoved += 1
         self._drop(pull)
         self._finish(pull, self._node.now)
 
-    def _has_to_wait(self, pull: Pull) -> bool:
+    def _has_to_wait(self, pull: PendingTakeover) -> bool:
         """Whether a client waits for a holder that lives, and is silent."""
         link = self._federation.links.get(pull.holder) or self._federation.listings.link_to(
             pull.holder
@@ -423,7 +425,7 @@ class Moving:
         """Whether a broker is there: a way leads to it, or its link stands."""
         return self._directory.via(broker_id) is not None or broker_id in self._federation.links
 
-    def _give_up(self, pull: Pull, now: float) -> None:
+    def _give_up(self, pull: PendingTakeover, now: float) -> None:
         """The client is gone, or has connected once more: before DONE, the holder still has the
         session; then it is ours."""
         if self._pulls.get(pull.client_id) is pull:
@@ -434,12 +436,12 @@ class Moving:
             self._remove(pull)
             self._hang_up(pull)
 
-    def _remove(self, pull: Pull) -> None:
+    def _remove(self, pull: PendingTakeover) -> None:
         pull.work = None
         del self._pulls[pull.client_id]
         self.spared.release(pull)
 
-    def _drop(self, pull: Pull) -> None:
+    def _drop(self, pull: PendingTakeover) -> None:
         session, pull.session = pull.session, None
         pull.work = None
         if session is not None and self._node.sessions.get(session.client_id) is session:
@@ -449,7 +451,7 @@ class Moving:
                 self._post(self.merging.put_back(pull.client_id, *pull.left), True)
                 pull.left = None
 
-    def _refuse(self, pull: Pull) -> None:
+    def _refuse(self, pull: PendingTakeover) -> None:
         """The session is another user's: it stays where it is."""
         self._drop(pull)
         self._remove(pull)
@@ -457,7 +459,7 @@ class Moving:
         if not pull.handshake.conn.closed:
             pull.handshake.foreign()
 
-    def _hang_up(self, pull: Pull) -> None:
+    def _hang_up(self, pull: PendingTakeover) -> None:
         conn = pull.handshake.conn
         if not conn.closed:
             conn.waiting = False
@@ -517,7 +519,7 @@ class Moving:
         elif added is Added.WINDOW_ENDS:
             self._ask(pull)
 
-    def _whole(self, pull: Pull, now: float) -> None:
+    def _whole(self, pull: PendingTakeover, now: float) -> None:
         data = pull.parts.take()
         if pull.state == ASKING:
             pull.state, pull.since = READING, now
@@ -531,12 +533,12 @@ class Moving:
         except WireError as error:
             self._begin_anew(pull, f"its session cannot be read: {error.message}")
 
-    def _work(self, pull: Pull, work: Iterator[int]) -> None:
+    def _work(self, pull: PendingTakeover, work: Iterator[int]) -> None:
         """Do something in steps, unless the move ends or begins again meanwhile."""
         pull.work = work
         self._node.turns.go(work, lambda: pull.work is not work)
 
-    def _read(self, pull: Pull, data: bytes) -> Iterator[int]:
+    def _read(self, pull: PendingTakeover, data: bytes) -> Iterator[int]:
         try:
             taken = self._federation.positions.arrived(
                 (yield from decoding(data, self._node.now)), pull.holder
@@ -550,7 +552,7 @@ class Moving:
         pull.state, pull.since = COVERING, self._node.now
         self._cover(pull, taken, self._node.now)
 
-    def _cover(self, pull: Pull, taken: SessionState, now: float) -> None:
+    def _cover(self, pull: PendingTakeover, taken: SessionState, now: float) -> None:
         """Go on once nothing can come any more that the session has been offered at its holder."""
         if self._pulls.get(pull.client_id) is not pull or pull.state != COVERING:
             return
@@ -562,7 +564,7 @@ class Moving:
         pull.state, pull.since = RESTORING, now
         self._work(pull, self._restore(pull, taken))
 
-    def _restore(self, pull: Pull, state: SessionState) -> Iterator[int]:
+    def _restore(self, pull: PendingTakeover, state: SessionState) -> Iterator[int]:
         """Make the session, and in the turn in which it is whole offer it what has been here and
         not at its holder."""
         node, selective = self._node, self._federation.interest.selective
@@ -652,7 +654,7 @@ class Moving:
             retain = message.retain and delivery.retain_as_published
             session.deliver(message, min(message.qos, delivery.qos), retain, delivery.ids)
 
-    def _known(self, pull: Pull, now: float) -> None:
+    def _known(self, pull: PendingTakeover, now: float) -> None:
         """All brokers know what the session wants here; what they sent to its holder before that is
         about to get there."""
         pull.start = self._federation.positions.begin()
@@ -660,12 +662,12 @@ class Moving:
         pull.told = {key: last_before(key) or 0 for key in self._federation.relay.vector}
         self._node.schedule(now + SETTLE, lambda at: self._settled(pull, at))
 
-    def _settled(self, pull: Pull, now: float) -> None:
+    def _settled(self, pull: PendingTakeover, now: float) -> None:
         if self._pulls.get(pull.client_id) is pull and pull.state == SETTLING:
             pull.state, pull.since = RESTING, now
             self._ask(pull)
 
-    def _take_rest(self, pull: Pull, data: bytes, now: float) -> bool:
+    def _take_rest(self, pull: PendingTakeover, data: bytes, now: float) -> bool:
         """Offer the session what came to its holder, and not to us, since it was encoded; False:
         some of `dropped` is missing."""
         if (session := pull.session) is None:
@@ -709,7 +711,7 @@ class Moving:
 
     # ---------------------------------------------------------------- taking: the end
 
-    def _close(self, pull: Pull, now: float) -> None:
+    def _close(self, pull: PendingTakeover, now: float) -> None:
         if pull.handshake.conn.closed or pull.handshake.conn.closing:
             self._give_up(pull, now)
             return
@@ -720,7 +722,7 @@ class Moving:
                 self._node.durability.keep(session)  # before the holder forgets it
         self._ask(pull)
 
-    def _finish(self, pull: Pull, now: float) -> None:
+    def _finish(self, pull: PendingTakeover, now: float) -> None:
         """Let the client in, with its session or with a new one."""
         node = self._node
         self._remove(pull)

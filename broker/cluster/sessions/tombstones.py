@@ -14,7 +14,7 @@ from broker.cluster.strategy.directory import CLIENT
 from broker.core.session_owner import GONE, Entry, digest, entries_of
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
     from broker.core.session import Session
     from broker.node import Node
 
@@ -24,7 +24,7 @@ class Tombstones:
 
     __slots__ = ("_federation", "_known", "_node")
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
         self._known: dict[str, Entry] = {}

@@ -21,7 +21,7 @@ from broker.cluster.strategy.directory import CLIENT
 from broker.core.session_owner import GONE, entries_of
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
     from broker.core.session import Session
     from broker.node import Node
 
@@ -34,7 +34,7 @@ class Whereabouts:
 
     __slots__ = ("_federation", "_left", "_node", "waits")
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
         # Until when (s) it counts, the oldest first.

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.cluster.delivery.replay_log import read_link_packets
-from broker.cluster.link.receiver_assignment import Choice, Tries
+from broker.cluster.link.receiver_assignment import ReceiverAssignment, Tries
 from broker.cluster.sharing.assignment_ledger import (
     GRANTED,
     NOBODY,
@@ -45,7 +45,7 @@ from broker.core.message import Message
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
     from broker.node import Node, Timer
 
 REPORT, RULING, QUERY = 10, 11, 12
@@ -95,7 +95,7 @@ class Assignments:
         "ledger",
     )
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
         self.ledger = Ledger()
@@ -113,7 +113,9 @@ class Assignments:
 
     # ---------------------------------------------------------------- given
 
-    def given(self, key: bytes, sequence: int, choice: Choice, message: Message) -> None:
+    def given(
+        self, key: bytes, sequence: int, choice: ReceiverAssignment, message: Message
+    ) -> None:
         """Keep a message until those that it names have acknowledged it; hold its publisher while
         they have much."""
         hold = False

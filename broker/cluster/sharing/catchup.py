@@ -24,7 +24,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.cluster.delivery.replay_log import Entry, read_link_packets
+from broker.cluster.delivery.replay_log import LogEntry, read_link_packets
 from broker.cluster.link.codec import LAST, Ranges, intersect, merge, subtract
 from broker.cluster.sharing.assignment_ledger import Ref
 from broker.wire.errors import MalformedPacket
@@ -32,7 +32,7 @@ from routing.group_selection import MARK_SIZE
 from routing.subscription_trie import SubscriptionTrie
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
     from broker.node import Node, Timer
 
 ASK, TOLD = 13, 14
@@ -68,15 +68,15 @@ class Job:
         self.broker = broker
         self.marks = marks
         self.trie: SubscriptionTrie[bytes] | None = None  # marks by filter, once it has begun
-        self.entries: Iterator[Entry] = iter(())  # to look at
-        self.last: Entry | None = None  # of these
-        self.missed: deque[Entry] = deque()  # and what has left the log and comes before these
+        self.entries: Iterator[LogEntry] = iter(())  # to look at
+        self.last: LogEntry | None = None  # of these
+        self.missed: deque[LogEntry] = deque()  # and what has left the log and comes before these
         # Origin -> the number up to which all has been looked at.
         self.looked: dict[bytes, int] = {}
         # Mark, origin -> the lowest number that the group is owed.
         self.first: dict[tuple[bytes, bytes], int] = {}
 
-    def next(self) -> Entry | None:
+    def next(self) -> LogEntry | None:
         """Return what is to be looked at next, None when there is no more for now. Those of an
         origin come in their order."""
         while entry := self.missed.popleft() if self.missed else next(self.entries, None):
@@ -85,7 +85,7 @@ class Job:
                 return entry
         return None
 
-    def drops(self, entry: Entry) -> None:
+    def drops(self, entry: LogEntry) -> None:
         """Note that an entry leaves the log."""
         if self.trie is not None and entry.sequence > self.looked.get(entry.key, 0):
             self.missed.append(entry)
@@ -157,7 +157,7 @@ class Catchup:
         "_watches",
     )
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
         # Mark -> origin (a life of ours) -> numbers.
@@ -166,7 +166,7 @@ class Catchup:
         self._asked: dict[bytes, Asking] = {}  # by broker
         self._jobs: deque[Job] = deque()
         # Of what has left the log: what is for groups that wait for what is old.
-        self._kept: deque[Entry] = deque()
+        self._kept: deque[LogEntry] = deque()
         self._size = 0  # bytes
         self._watches = False  # what leaves the log
         self._timer: Timer | None = None
@@ -301,7 +301,7 @@ class Catchup:
             self._watches = True
             self._federation.relay.log.dropped.append(self._dropped)
 
-    def _dropped(self, entry: Entry, position: int) -> None:
+    def _dropped(self, entry: LogEntry, position: int) -> None:
         """Keep an entry that leaves the log while groups wait for what is old, if it is for one;
         the oldest make room."""
         federation = self._federation
@@ -449,7 +449,7 @@ class Catchup:
         job.last = next(log.latest(), None)
         return job.last is not last
 
-    def _give(self, job: Job, entry: Entry) -> int:
+    def _give(self, job: Job, entry: LogEntry) -> int:
         """Give a message, or a run of them, to the groups that it is for; how often."""
         now = self._node.now
         if not entry.qos or entry.topic[:1] == b"$" or job.trie is None:

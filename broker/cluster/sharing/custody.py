@@ -42,7 +42,7 @@ from broker.wire.errors import MalformedPacket
 from routing.link_state import MAX_BROKERS
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
     from broker.core.dispatcher import SharedGroup
     from broker.node import Node, Timer
 
@@ -89,7 +89,7 @@ class Custody:
         "taken",
     )
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
         self._held: dict[bytes, OrderedDict[Ref, Message]] = {}  # by mark: not claimed

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.cluster.link.codec import split_key
-from broker.cluster.link.receiver_assignment import ID, Choice, Tries
+from broker.cluster.link.receiver_assignment import ID, ReceiverAssignment, Tries
 from broker.cluster.sharing.assignment_ledger import Ref
 from broker.cluster.sharing.custody import ref_of
 from broker.cluster.strategy.directory import GROUP, PACE, Changes
@@ -39,8 +39,8 @@ from routing.subscription_trie import SubscriptionTrie
 from routing.topic_filter import SHARE_PREFIX, split_shared
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
-    from broker.cluster.delivery.replay_log import Entry
+    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.link.link import Link
     from broker.core.dispatcher import Route, SharedGroup
     from broker.core.session import Session
@@ -59,7 +59,7 @@ NOTED, NOTE_WORK = 500, 3
 for a shared one."""
 
 
-class Sharing:
+class SharedSubscriptions:
     """What is known of the groups of other brokers, and who gets what."""
 
     __slots__ = (
@@ -79,7 +79,7 @@ class Sharing:
         "memory",
     )
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
         self._own = federation.own.id
@@ -403,7 +403,8 @@ class Sharing:
         properties: bytes,
         sender: Session,
     ) -> None:
-        """The same of a run of QoS 0 packets (see `Fanout.run`): one by one, unless members here
+        """The same of a run of QoS 0 packets (see `Dispatcher.run`): one by one, unless members
+        here
         get all of it."""
         node = self._node
         if not properties and all(
@@ -420,7 +421,7 @@ class Sharing:
                 Message(topic, chunk[at + prefix : at + size], 0, False, properties, None, sender),
             )
 
-    def _choose(self, route: Route) -> tuple[list[SharedGroup], Choice | None]:
+    def _choose(self, route: Route) -> tuple[list[SharedGroup], ReceiverAssignment | None]:
         """Return which groups get a message from their members here, and what other brokers are
         told."""
         groups = list(route.shared)
@@ -438,9 +439,9 @@ class Sharing:
                     self._node.counters.shared_elsewhere += 1
                 else:
                     self._node.counters.shared_undelivered += 1
-        return groups, Choice(entries) if entries else None
+        return groups, ReceiverAssignment(entries) if entries else None
 
-    def adopt(self, topic: bytes) -> Choice | None:
+    def adopt(self, topic: bytes) -> ReceiverAssignment | None:
         """Choose for a message of a broker that cannot; the first one that takes it from there
         does. None: no groups."""
         route = self._node.fanout.route(topic)
@@ -448,7 +449,7 @@ class Sharing:
         entries = [(self._who, group.mark) for group in groups[: limits.MAX_CHOICES]]
         if choice is not None:
             entries += choice.entries[: limits.MAX_CHOICES - len(entries)]
-        return Choice(entries, adopted=True) if entries else None
+        return ReceiverAssignment(entries, adopted=True) if entries else None
 
     def _life(self, broker_id: bytes) -> bytes:
         """Return id and boot of another broker."""
@@ -473,7 +474,7 @@ class Sharing:
 
     # ---------------------------------------------------------------- received
 
-    def received(self, message: Message, choice: Choice, *, ordinary: bool) -> None:
+    def received(self, message: Message, choice: ReceiverAssignment, *, ordinary: bool) -> None:
         """Deliver a message from a link with what it says of groups. Those named here get it,
         however old it is: nobody else does. `ordinary`: so do ordinary subscriptions, if it is for
         them."""
@@ -610,7 +611,7 @@ class Sharing:
             message.expires_at,
             None,
         )
-        choice = Choice(
+        choice = ReceiverAssignment(
             [] if here else [(self._life(target), mark)],
             passed=True,
             retain=retain,
@@ -644,7 +645,7 @@ class Sharing:
 
     # ---------------------------------------------------------------- ways
 
-    def links(self, choice: Choice, links: list[Link], key: bytes) -> list[Link]:
+    def links(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:
         """Return the links that a message of an origin takes: those of its topic, and those to the
         brokers chosen."""
         if not self._federation.interest.selective:
@@ -672,7 +673,7 @@ class Sharing:
                 found.append(link)
         return found
 
-    def chosen_behind(self, link: Link, entry: Entry) -> bool:
+    def chosen_behind(self, link: Link, entry: LogEntry) -> bool:
         """Whether a message in the log names a broker behind a link."""
         choice = entry.choice
         if (
@@ -689,11 +690,11 @@ class Sharing:
 
 def _visited(message: Message) -> tuple[bytes, ...]:
     """Return the brokers that had a message before this one and could not deliver it to a group."""
-    choice: Choice | None = getattr(message, "choice", None)
+    choice: ReceiverAssignment | None = getattr(message, "choice", None)
     return () if choice is None else choice.visited
 
 
 def _tries(message: Message) -> Tries | None:
     """Return which brokers gave a message back."""
-    choice: Choice | None = getattr(message, "choice", None)
+    choice: ReceiverAssignment | None = getattr(message, "choice", None)
     return None if choice is None else choice.tries

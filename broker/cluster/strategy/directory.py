@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 from broker.base import limits
 from broker.cluster.link.control_records import DIRECTORY, ROUTED, Handler
 from broker.wire.errors import MalformedPacket, WireError
-from routing.link_state import LISTING, OWN_LIMIT, Came, Directory, Moved, Posted, Went
+from routing.link_state import LISTING, OWN_LIMIT, Came, LinkStateDatabase, Moved, Posted, Went
 from routing.listing import DirectoryError
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
     from broker.cluster.link.link import Link
 
 INTEREST, GROUP, CLIENT, STATE, LINK = b"f", b"g", b"c", b"s", b"l"
@@ -95,7 +95,7 @@ Receiver = Callable[[bytes, bytes, float], None]
 MalformedPacket."""
 
 
-class Listings:
+class Directory:
     """The directory of one federation, as one of its brokers sees it."""
 
     __slots__ = (
@@ -121,9 +121,9 @@ class Listings:
         "records",
     )
 
-    def __init__(self, federation: Federation) -> None:
+    def __init__(self, federation: Cluster) -> None:
         self._federation = federation
-        self.directory = Directory(federation.own.id, federation.own.boot)
+        self.directory = LinkStateDatabase(federation.own.id, federation.own.boot)
         self.on_way: list[Callable[[bytes, bytes | None], None]] = []
         """Called with a broker's id and the neighbour that leads to it now (None: none does)."""
         self.on_went: list[Callable[[bytes, tuple[bytes, ...]], None]] = []

@@ -18,12 +18,12 @@ from broker.base import limits
 from broker.cluster.link.codec import split_key
 from broker.cluster.strategy.directory import INTEREST, PACE, Changes
 from broker.core.wildcard_forms import filter_memory
-from routing.filter_aggregation import Cover
+from routing.filter_aggregation import FilterAggregation
 from routing.subscription_trie import SubscriptionTrie
 from routing.topic_filter import well_formed
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
     from broker.cluster.link.link import Link
     from broker.node import Node
 
@@ -51,7 +51,8 @@ EVERYTHING = b"#"
 
 
 News = tuple[bytes, bool, bool]
-"""A filter, whether it is wanted, and if not, whether messages still go there (`Overlays.keeps`);
+"""A filter, whether it is wanted, and if not, whether messages still go there
+(`SourceTrees.keeps`);
 b"": none of those kept is."""
 
 
@@ -125,7 +126,7 @@ class Interest:
         "telling",
     )
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
         # Of the other brokers; value: id.
@@ -144,7 +145,7 @@ class Interest:
         self._closing: dict[str, float] = {}
         self._planned = False  # `_close` is going to look at them
         # Of what is wanted here, those that stand for all of it: they are posted.
-        self._cover = Cover()
+        self._cover = FilterAggregation()
         self._working = False
         # Filters of before the first other broker came, still to be told.
         self._loading: deque[str] = deque()

@@ -28,7 +28,7 @@ from routing.shortest_paths import MAX_COST, Graph, Tree
 from routing.topic_filter import matches
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
     from broker.cluster.link.link import Link
     from broker.node import Node, Timer
 
@@ -82,7 +82,7 @@ REPORTED, REPORTED_SETS = 4096, 64
 """Topics that a report looks at, and sets of brokers that it tells of."""
 
 
-class Ways:
+class NextHops:
     """Where the messages of one origin go from here."""
 
     __slots__ = ("children", "lost", "next", "parent", "strange")
@@ -98,7 +98,7 @@ class Ways:
         self.lost = False  # no links lead to the origin: what others have of it takes the tree
 
 
-class Overlays:
+class SourceTrees:
     """The ways of all origins, as one broker sees them."""
 
     __slots__ = (
@@ -122,7 +122,7 @@ class Overlays:
         "open",
     )
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
         self.enabled = federation.config.routing == "topic"
@@ -132,7 +132,7 @@ class Overlays:
         self.open: dict[bytes, Link] = {}
         """Links that messages may take, by the neighbour's id."""
         self._graph = Graph(federation.own.id)
-        self._ways: dict[bytes, Ways] = {}  # by the origin's id
+        self._ways: dict[bytes, NextHops] = {}  # by the origin's id
         self._others: set[bytes] = set()  # reachable brokers that route by topic
         # Those that the tree has lost; neighbours they told of last.
         self._away: dict[bytes, tuple[Timer, set[bytes]]] = {}
@@ -374,12 +374,12 @@ class Overlays:
 
     # ---------------------------------------------------------------- ways
 
-    def ways(self, origin: bytes) -> Ways:
+    def ways(self, origin: bytes) -> NextHops:
         """Return where the messages of an origin go from here."""
         ways = self._ways.get(origin)
         if ways is None:
             tree = self._graph.tree(origin)
-            ways = Ways(tree, self.open)
+            ways = NextHops(tree, self.open)
             ways.lost = self._federation.own.id not in tree.hops
             if (
                 origin == self._federation.own.id

@@ -32,14 +32,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.base.rate_limit import Rate
+from broker.base.rate_limit import RateLimit
 from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import HEARD, TOLD, Handler
 from broker.wire.errors import MalformedPacket
 from routing.link_state import MAX_BROKERS
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Federation
+    from broker.cluster.cluster import Cluster
     from broker.cluster.link.link import Link
     from broker.node import Node, Timer
 
@@ -91,7 +91,7 @@ class Wave:
         self.heard: dict[bytes, int] = {}  # id and boot of a broker -> number of its last message
 
 
-class Propagation:
+class SubscriptionBarrier:
     """What has been posted here for subscribers and is not known everywhere, and who waits for
     that."""
 
@@ -126,7 +126,7 @@ class Propagation:
         "records",
     )
 
-    def __init__(self, node: Node, federation: Federation) -> None:
+    def __init__(self, node: Node, federation: Cluster) -> None:
         self._node = node
         self._federation = federation
         # Who has just started knows nobody; who is alone for so long is alone (s, 0.0: it has
@@ -146,7 +146,7 @@ class Propagation:
         self._number = 0
         self._again_at = 0.0  # s; nobody who was not reached is told again before
         self._pause = PAUSE
-        self._rate = Rate(WAVES, node.now)
+        self._rate = RateLimit(WAVES, node.now)
         self._planned = False  # a wave is to be sent later
         self.known = False
         """Whether the last one who waits does so only as each broker is to say what it has
