@@ -2,7 +2,7 @@
 #   make run [BROKERS=n]     a federation on loopback, ports 1883, 1884, ... with a live view; Ctrl-C stops all of it
 #   make test [ARGS=...]     the whole test suite
 #   make interop             clients of other makers, MQTT.js (needs node and npm) among them
-#   make check               ruff, mypy, the architecture
+#   make check               ruff and its formatter, mypy, import-linter, the architecture
 #   make sim SEEDS=n         n simulated schedules from seed FIRST
 #   make fresh [SEEDS=n]     n simulated schedules and drawn examples that no run has tried; what fails is kept in build/found
 #   make scale [ARGS=...]    simulated federations of 5, 50 and 200 brokers, as a table (200: 8 minutes)
@@ -53,8 +53,10 @@ interop:
 
 check:
 	@scripts/setup venv
+	@.venv/bin/ruff format --check --quiet . || { echo 'not formatted: .venv/bin/ruff format .'; exit 1; }
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
+	@.venv/bin/lint-imports --no-logo
 	@$(PYTHON) -m pytest -q tests/unit/test_architecture.py
 
 sim:
