@@ -1,4 +1,4 @@
-"""The Broker under its former name, for programs that import it from here; `broker.compat.broker` has it."""
+"""The Broker under its former name, for programs that import it from here: see `compat.broker`."""
 
 from broker.compat.broker import Broker
 
