@@ -421,12 +421,21 @@ class Messages:
         since = client.visits[first][1] - 2 * self.world.skew
         visits = [visit for epoch, visit in sorted(client.visits.items()) if epoch <= last]
         for (there, _, up, _), (here, began, until, heard) in pairwise(visits):
-            late = until >= began + WAITED or (not heard and began < up + HEARD and self._crowded())
+            news = not heard and began < up + HEARD + self._held_up()
+            late = until >= began + WAITED or (news and self._crowded())
             if began > since and (
                 late or not self.meetings.together(there, here, max(up, began - HEARD), until)
             ):
                 return True
         return False
+
+    def _held_up(self) -> float:
+        """Return how long (virtual s) the largest message takes on the slowest link: the news of
+        where a client is waits behind it (README)."""
+        sizes = [len(sent.packet.payload) for sent in self.ledger.sent if sent.packet is not None]
+        rates = [line.rate for line in self.world.lines.values()]
+        large = max(sizes, default=0)
+        return large / min(rates) if rates and large >= LARGE else 0.0
 
     def _crowded(self) -> bool:
         """Whether links are slow for what is published, so that the news of where a client is may
