@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from broker.base.version import version
+
 if TYPE_CHECKING:
     from discovery.address import Address
 
@@ -184,17 +186,6 @@ def _status(arguments: argparse.Namespace) -> int:
     if sys.stdout is not None:
         sys.stdout.write(text)
     return 0
-
-
-def version() -> str:
-    """Return the version of the installed distribution, "" when run from bare sources."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    try:
-        return installed("mqttree")
-    except PackageNotFoundError:
-        return ""
 
 
 class _Version(argparse.Action):

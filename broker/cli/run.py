@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from broker.base import limits, log_format
 from broker.base.machine import default_memory_limit, files_for_clients, raise_file_limit
-from broker.cli.main import DEFAULT_ADMIN, version
+from broker.base.version import version
+from broker.cli.main import DEFAULT_ADMIN
 from broker.cluster.drain import Drain, check_elsewhere, read_drain
 from broker.cluster.link import peering
 from broker.config.data_dir import DataDir, fresh_identity

@@ -35,7 +35,7 @@ from amqtt.session import Session as Account
 
 from broker.auth.authorization import Access
 from broker.base.log_format import log_line
-from broker.cli.main import version
+from broker.base.version import version
 from broker.cluster.link import peering
 from broker.compat.api import BrokerApi
 from broker.compat.hooks import HookedNode, ShowingNode, Sources, deliver_kept

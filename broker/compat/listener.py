@@ -8,7 +8,7 @@ import errno
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from amqtt.broker import Server
 
@@ -17,9 +17,11 @@ from broker.io.driver import Driver, StreamProtocol
 from broker.io.epoll_transport import AVAILABLE
 from broker.io.listeners import (
     LoopServer,
+    Places,
     ProxiedServer,
     StreamServer,
     UnixSocket,
+    Waiting,
     bind_all,
     resolve,
 )
@@ -45,16 +47,6 @@ REASONS = {
     errno.EACCES: "permission denied",
     errno.EADDRNOTAVAIL: "no such address on this machine",
 }
-
-
-class Waiting(Protocol):
-    """A connection that waits for a place."""
-
-    def admitted(self) -> None:
-        """Begin: there is a place."""
-
-    def abort(self) -> None:
-        """Close: there will be none."""
 
 
 class Listener(Server):  # type: ignore[misc]
@@ -178,7 +170,7 @@ class ListenerProtocol(StreamProtocol):
     __slots__ = ("_entered", "_parked", "_server")
 
     def __init__(
-        self, driver: Any, listener: str, server: Listener, proxied: ProxyHeader | None = None
+        self, driver: Any, listener: str, server: Places, proxied: ProxyHeader | None = None
     ) -> None:
         super().__init__(driver, listener, proxied=proxied)
         self._server = server

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from broker.auth.certificate import common_name
 from broker.auth.enhanced_auth import Authentication, AuthenticationFailed
 from broker.base import limits
 from broker.cluster.link.handshake import calls_as_broker
@@ -17,7 +18,6 @@ from broker.core.reason_string import explain, well_formed
 from broker.core.session import NEVER, Session
 from broker.core.session_owner import abandoned, belongs, owner_of
 from broker.core.topic_alias import TopicAliases
-from broker.io.proxy_protocol import common_name
 from broker.wire.constants import BRIDGE_BIT, PacketType, ReasonCode
 from broker.wire.decode import decode_connect, decode_packet
 from broker.wire.encode import encode_packet, return_code

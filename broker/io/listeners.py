@@ -198,15 +198,25 @@ def _set(done: asyncio.Future[None]) -> None:
         done.set_result(None)
 
 
-class Places(Protocol):
-    """The places of a listener (`listener.Listener`)."""
+class Waiting(Protocol):
+    """A connection that waits for a place."""
 
-    def enter(self, protocol: EpollStream) -> bool | None:
+    def admitted(self) -> None:
+        """Begin: there is a place."""
+
+    def abort(self) -> None:
+        """Close: there will be none."""
+
+
+class Places(Protocol):
+    """The places of a listener (`compat.listener.Listener`)."""
+
+    def enter(self, protocol: Waiting) -> bool | None:
         """Take a place: True; None: none is free, `protocol.admitted` is called when one is; False:
         too many wait."""
 
-    def leave(self, protocol: EpollStream) -> None:
-        """Give a place back, or stop waiting for one."""
+    def leave(self, protocol: Waiting) -> None:
+        """Give a place back to the one that waited longest, or stop waiting for one."""
 
 
 class Acceptor:

@@ -176,13 +176,3 @@ class ProxiedCertificate:
         """Return the subject as `ssl.SSLSocket.getpeercert` does; the certificate itself is not
         known."""
         return None if binary_form else {"subject": ((("commonName", self._name),),)}
-
-
-def common_name(secure: Any) -> str | None:
-    """Return the common name of the peer's certificate (RFC 5280 4.1.2.6); None without one."""
-    certificate = secure.getpeercert() if secure is not None else None
-    for relative in (certificate or {}).get("subject", ()):
-        for name, value in relative:
-            if name == "commonName" and value:
-                return str(value)
-    return None

@@ -23,10 +23,10 @@ from websockets.typing import Subprotocol
 from broker.base import limits
 from broker.io.driver import Driver, describe, kernel_holds
 from broker.io.epoll_transport import HIGH_WATER
+from broker.io.listeners import Places
 from broker.io.proxy_protocol import ProxyHeader
 
 if TYPE_CHECKING:
-    from broker.compat.listener import Listener
     from broker.core.connection import Connection
 
 SUBPROTOCOLS = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]
@@ -75,7 +75,7 @@ class WebSocketProtocol(asyncio.Protocol):
     )
 
     def __init__(
-        self, driver: Driver, listener: str, server: Listener, proxied: ProxyHeader | None = None
+        self, driver: Driver, listener: str, server: Places, proxied: ProxyHeader | None = None
     ) -> None:
         self.driver = driver
         self.listener = listener

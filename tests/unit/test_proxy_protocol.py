@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.auth.certificate import common_name
 from broker.base import limits
 from broker.io.proxy_protocol import (
     SIGNATURE,
     ProxiedCertificate,
     ProxyError,
     ProxyHeader,
-    common_name,
     parse,
     wanted,
 )
