@@ -1,0 +1,56 @@
+"""The maintainers' pages lead somewhere: what they name is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from broker.core import effects
+from tests.unit.test_architecture import ROOT, files
+
+PAGES = ("docs/driver-contract.md", "docs/link-protocol.md")
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_paths_are_there(page: str) -> None:
+    known = files()
+    named = re.findall(r"`([\w/.-]+(?:/|\.py))`", text_of(page))
+    missing = [
+        name
+        for name in named
+        if not any(
+            found == name or found.endswith("/" + name) or found.startswith(name) for found in known
+        )
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_a_heading(page: str) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text_of(page)):
+        path = (ROOT / page).parent / target if target else ROOT / page
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_lines_fit_a_screen(page: str) -> None:
+    assert [line for line in text_of(page).splitlines() if len(line) > 120] == []
+
+
+def test_the_contract_has_every_effect() -> None:
+    table = text_of("docs/driver-contract.md").partition("| effect | what to do | answer |")[2]
+    named = re.findall(r"^\| `(\w+)` \|", table.partition("\n\n")[0], re.M)
+    assert named == [kind.__name__ for kind in effects.Effect.__args__]
