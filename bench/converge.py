@@ -22,7 +22,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import statistics
 import sys
 import time
@@ -31,6 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.netlab.ports import free_ports
 from broker.wire import (
     Connack,
     Connect,
@@ -111,18 +111,6 @@ class Probe:
             self.reading.cancel()
             with suppress(asyncio.CancelledError):
                 await self.reading
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
 
 
 async def start(port: int, admin: int, cluster: str, routing: str) -> Broker:

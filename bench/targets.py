@@ -6,7 +6,6 @@ import contextlib
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 from bench.load import LoadError
 from bench.load.peers import dial
 from bench.load.spec import LoadSpec
+from bench.netlab.ports import free_ports
 
 _READY_SECONDS = 15.0
 _END_SECONDS = 5.0
@@ -106,13 +106,6 @@ def target(text: str) -> Target:
     return TARGETS[text]
 
 
-def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nobody listens on at this moment."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 @contextlib.contextmanager
 def running(what: Target) -> Iterator[Running]:
     """Start a broker, wait until it completes an MQTT handshake, and end it (by its pid) whatever
@@ -121,7 +114,7 @@ def running(what: Target) -> Iterator[Running]:
     Raises LoadError, with the last line that the program printed, when it does not get that far.
     """
     with tempfile.TemporaryDirectory(prefix="mqttree-bench-") as folder:
-        port = free_port()
+        (port,) = free_ports(1)
         directory = Path(folder)
         directory.chmod(0o755)  # Mosquitto gives up root before it reads on
         config, log = directory / "config", directory / "log"

@@ -6,14 +6,11 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import random
 import shutil
-import socket
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,13 +19,13 @@ from bench.netlab.brokers import BrokerProcess, Kind, Place, end_all, wait_liste
 from bench.netlab.cpulimit import CpuLimit
 from bench.netlab.namespaces import Namespace, unsupported
 from bench.netlab.owner import PREFIX, Reaper, owner, remove
+from bench.netlab.ports import free_ports
 from bench.netlab.scribe import Scribe
 from bench.netlab.topology import Topology, Wire, wire_from
 
 READY_SECONDS = 30.0
 ORDER_SECONDS = 10.0
 ADMIN_PORT = 8080
-PORTS = range(15000, 32000)
 WAYS = ("auto", "namespaces", "relays")
 _fork = multiprocessing.get_context("fork")
 _number = iter(range(1_000_000))
@@ -338,22 +335,6 @@ class Lab:
         self._reaper.let_go()
         if self._orders is not None:
             self._orders.close()
-
-
-def free_ports(count: int) -> list[int]:
-    """Return so many ports of 127.0.0.1 that nobody listens on, below those that the kernel gives
-    to whoever connects."""
-    source = random.Random(os.getpid() * 1000 + time.monotonic_ns())
-    found: list[int] = []
-    for port in source.sample(PORTS, len(PORTS)):
-        if len(found) == count:
-            break
-        with suppress(OSError), socket.socket() as sock:
-            sock.bind(("127.0.0.1", port))
-            found.append(port)
-    if len(found) < count:
-        raise LabError(f"no {count} free ports")
-    return found
 
 
 @contextlib.contextmanager

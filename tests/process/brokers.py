@@ -28,7 +28,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.properties import Properties
 
 from bench.converge import agreed
-from tests.ports import free_ports
+from bench.netlab.ports import free_ports
 
 PATIENCE = 60.0
 """s; until a condition that has not come true fails the test. Far more than ever needed, as the

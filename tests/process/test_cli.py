@@ -23,9 +23,9 @@ import pytest
 from amqtt.plugins.base import BaseAuthPlugin
 from amqtt.session import Session
 
+from bench.netlab.ports import free_ports, ports_in_a_row
 from broker.cli.status import StatusError, fetch
 from discovery.address import Address
-from tests.ports import free_ports, ports_in_a_row
 
 PATIENCE = 60.0
 """s; until what has not come fails the test. Far more than ever needed: the machine may be slow,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.netlab.ports import free_ports
 from broker.config.data_dir import DataDir
 from broker.persistence.records import encode_header
-from tests.ports import free_ports
 from tests.process.brokers import PATIENCE, Broker, Cluster, clients, until
 
 MODES = ["async", "sync"]

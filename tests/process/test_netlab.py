@@ -23,8 +23,9 @@ from bench.netlab import __main__ as measuring
 from bench.netlab import cpulimit, owner
 from bench.netlab import lab as labs
 from bench.netlab.brokers import KINDS
-from bench.netlab.lab import Lab, LabError, free_ports
+from bench.netlab.lab import Lab, LabError
 from bench.netlab.namespaces import unsupported
+from bench.netlab.ports import free_ports
 from bench.netlab.topology import Topology, Wire
 
 PATIENCE = 60.0

@@ -31,6 +31,7 @@ from bench.load import (
 )
 from bench.load.histogram import bucket, upper
 from bench.load.peers import Publisher, Subscriber, topics
+from bench.netlab.ports import free_ports
 
 QUICK = LoadSpec(publishers=3, subscribers=3, warmup=0.02, seconds=0.1, drain=60.0)
 
@@ -501,7 +502,7 @@ def test_faults_are_reported(faults: dict[str, Any], reason: str, processes: int
 
 
 def test_nobody_listens() -> None:
-    spec = dataclasses.replace(QUICK, port=targets.free_port())
+    spec = dataclasses.replace(QUICK, port=free_ports(1)[0])
     with pytest.raises(LoadError, match="cannot connect"):
         run_throughput(spec)
     with pytest.raises(LoadError, match="failed"):

@@ -17,9 +17,10 @@ import pytest
 
 from bench.load import packets
 from bench.netlab import network, relays
-from bench.netlab.lab import PORTS, Lab, LabError, free_ports
+from bench.netlab.lab import Lab, LabError
 from bench.netlab.network import Network, lacking, obey
 from bench.netlab.pipe import Pipe as Direction
+from bench.netlab.ports import PORTS, PortsError, free_ports
 from bench.netlab.relays import RETRANSMISSION, SEGMENT, Caller, End, Fine, Relays
 from bench.netlab.tap import Talk
 from bench.netlab.topology import MAX_BROKERS, Topology, Wire
@@ -338,6 +339,6 @@ def test_where_there_is_no_link_there_is_none_after_a_fault() -> None:
 def test_ports_for_the_largest_lab() -> None:
     count = 3 * MAX_BROKERS + MAX_BROKERS * (MAX_BROKERS - 1)
     assert len(set(free_ports(count))) == count
-    with pytest.raises(LabError, match=r"^no 20000 free ports$"):
+    with pytest.raises(PortsError, match=r"^no 20000 free ports$"):
         free_ports(20_000)
     assert len(PORTS) < 20_000
