@@ -22,20 +22,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any, cast
+from typing import Any
 
 import psutil
 
 from bench.load.histogram import Histogram
+from bench.netlab.half import Half, dialler
 from bench.netlab.network import Meter, Recorder, obey, settle, tell_use
 from bench.netlab.pipe import Pipe
 from bench.netlab.tap import Stream, Talk
 from bench.netlab.topology import Topology
 
-NAME = b"\x26\x00\x04name"
-"""A user property of CONNECT on links: what the dialling broker is called."""
-MOST = 8192
-"""bytes that a caller without a name may send before it is let through as nobody's."""
 SEGMENT = 1448
 """bytes; what the loss of one packet hits."""
 RETRANSMISSION = 200_000_000
@@ -56,14 +53,15 @@ class Fine(selectors.EpollSelector):
         return super().select(timeout)
 
 
-class End(asyncio.Protocol):
+class End(Half):
     """One half of a connection: what comes from `host` goes to the other half, through the pipe of
     this direction."""
 
+    other: End | None
+
     def __init__(self, relays: Relays, host: str) -> None:
+        super().__init__()
         self.relays, self.host = relays, host
-        self.other: End | None = None
-        self.transport: asyncio.Transport | None = None
         self.stream: Stream | None = None
         # From here to the other host; None: they are one host, or it is not known yet.
         self.pipe: Pipe | None = None
@@ -72,12 +70,7 @@ class End(asyncio.Protocol):
         self.under_way: deque[bytes] = deque()
         self.last = 0  # when the last of them does (ns)
         self.ended = False
-        self.full = False
         self.waiting = False  # for room in the queue
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As asyncio calls it."""
-        self.transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The end is passed on behind what came before it."""
@@ -96,18 +89,6 @@ class End(asyncio.Protocol):
     def keep(self, data: bytes) -> None:
         """Put it behind what may not go on yet."""
         self.early.extend(data[at : at + SEGMENT] for at in range(0, len(data), SEGMENT))
-
-    def pause_writing(self) -> None:
-        """The other half is not read for a while."""
-        if self.other is not None:
-            self.other.full = True
-            self.other.obey()
-
-    def resume_writing(self) -> None:
-        """It is read again."""
-        if self.other is not None:
-            self.other.full = False
-            self.other.obey()
 
     def joined(self, other: End, talk: Talk) -> None:
         """Begin to pass on: the other half is there."""
@@ -184,14 +165,9 @@ class End(asyncio.Protocol):
         elif not other.transport.is_closing():
             other.transport.write(data)
 
-    def obey(self) -> None:
-        """Read on, or do not: what is not read stays with the sender."""
-        if self.transport is None or self.transport.is_closing():
-            return
-        if self.full or self.waiting or (self.pipe is not None and not self.pipe.open):
-            self.transport.pause_reading()
-        else:
-            self.transport.resume_reading()
+    def held(self) -> bool:
+        """Whether the queue has no room, or this direction is cut."""
+        return self.waiting or (self.pipe is not None and not self.pipe.open)
 
 
 class Caller(End):
@@ -216,16 +192,10 @@ class Caller(End):
             super().data_received(data)
             return
         self.keep(data)
-        said = b"".join(self.early)
-        at = said.find(NAME)
-        if at < 0 and len(said) < MOST:
+        name = dialler(b"".join(self.early))
+        if name is None:
             return
-        if at >= 0:
-            start = at + len(NAME) + 2
-            length = int.from_bytes(said[start - 2 : start], "big")
-            if len(said) < start + length:
-                return
-            self.host = said[start : start + length].decode(errors="replace")
+        self.host = name
         self.task = self.relays.loop.create_task(self._call())
 
     async def _call(self) -> None:

@@ -30,12 +30,13 @@ from typing import Any
 import psutil
 
 from bench.netlab.ports import free_ports
-from tests.chaos import crowd, pulse, relay
+from tests.chaos import crowd, pulse
 from tests.chaos.crowds import Crowds, Helper
 from tests.chaos.judge import ANOTHER
 from tests.chaos.plan import ROUTINGS, Draw, draw, plan
 from tests.chaos.pulse import Pause
 from tests.chaos.world import SHAPES, Pair, World, cables
+from tests.kit import relay
 from tests.process.brokers import PATIENCE as ENDING
 from tests.process.brokers import Cluster, carrying
 

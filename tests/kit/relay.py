@@ -9,13 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from multiprocessing.connection import Connection
-from typing import cast
 
-NAME = b"\x26\x00\x04name"
-"""A user property of CONNECT: what the dialling broker is called."""
-MOST = 8192
-"""bytes of a connection without a name; it is let through as nobody's."""
-
+from bench.netlab.half import Half, dialler
 
 RATE = 2_500_000
 """bytes a second of a slow cable, each way (20 Mbit/s)."""
@@ -37,24 +32,20 @@ class Cable:
         self.ends: set[End] = set()
 
 
-class End(asyncio.Protocol):
+class End(Half):
     """One half of a connection: what comes from `broker` goes to the other half."""
 
+    other: End | None
+
     def __init__(self, network: Network, broker: str) -> None:
+        super().__init__()
         self.network = network
         self.broker = broker
         self.cable: Cable | None = None
-        self.other: End | None = None
-        self.transport: asyncio.Transport | None = None
-        self.full = False  # the other half does not take more
         self.early = bytearray()  # before the other half is there
         self.tokens = float(BURST)
         self.filled = 0.0  # when
         self.thirsty = False  # its bucket is empty
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's are none of asyncio's classes.
-        self.transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, _error: Exception | None) -> None:
         if self.cable is not None:
@@ -87,25 +78,9 @@ class End(asyncio.Protocol):
         self.thirsty = False
         self.obey()
 
-    def pause_writing(self) -> None:
-        if self.other is not None:
-            self.other.full = True
-            self.other.obey()
-
-    def resume_writing(self) -> None:
-        if self.other is not None:
-            self.other.full = False
-            self.other.obey()
-
-    def obey(self) -> None:
-        """Read on, or do not: as TCP does it, what is not read stays with the sender, also that it
-        closes."""
-        if self.transport is None or self.transport.is_closing():
-            return
-        if self.full or self.thirsty or (self.cable is not None and self.broker in self.cable.deaf):
-            self.transport.pause_reading()
-        else:
-            self.transport.resume_reading()
+    def held(self) -> bool:
+        """Whether the bucket is empty, or the other half does not hear this one."""
+        return self.thirsty or (self.cable is not None and self.broker in self.cable.deaf)
 
 
 class Caller(End):
@@ -122,15 +97,10 @@ class Caller(End):
             super().data_received(data)
             return
         self.early += data
-        at = self.early.find(NAME)
-        if at < 0 and len(self.early) < MOST:
+        name = dialler(self.early)
+        if name is None:
             return
-        if at >= 0:
-            start = at + len(NAME) + 2
-            length = int.from_bytes(self.early[start - 2 : start], "big")
-            if len(self.early) < start + length:
-                return
-            self.broker = bytes(self.early[start : start + length]).decode()
+        self.broker = name
         self.cable = self.network.cable(self.broker, self.callee)
         assert self.transport is not None
         if self.cable.cut:
