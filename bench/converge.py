@@ -30,6 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.agreement import agreed
 from bench.netlab.ports import free_ports
 from broker.wire import (
     Connack,
@@ -152,27 +153,6 @@ async def state_of(broker: Broker) -> dict[str, Any] | None:
         return None
     finally:
         writer.close()
-
-
-def agreed(states: list[dict[str, Any] | None], near: dict[str, set[str]] | None = None) -> bool:
-    """Whether these views are those of one tree that everybody is in. `near`: the neighbours of
-    each, when not all are."""
-    known = [s for s in states if s is not None]
-    if len(known) < len(states) or len({s["root"] for s in known}) != 1:
-        return False
-    peers = {s["id"] for s in known}
-    for state in known:
-        up = {link["peer"]: link for link in state["links"] if link["up"]}
-        if state["state"] != "runtime" or set(up) != (
-            peers - {state["id"]} if near is None else near[state["id"]]
-        ):
-            return False
-        if state["id"] == state["root"]:
-            if state["parent"] is not None:
-                return False
-        elif state["parent"] not in up or up[state["parent"]]["role"] != "root":
-            return False
-    return True
 
 
 async def until_agreed(brokers: list[Broker]) -> list[dict[str, Any]]:

@@ -10,10 +10,10 @@ import socket
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 
+from bench.agreement import View, one_tree
 from bench.netlab.brokers import BrokerProcess
 from bench.netlab.lab import Lab
 from bench.trace import Writer
@@ -32,41 +32,6 @@ COUNTED = (
     "replayed",
     "duplicates",
 )
-View = dict[str, Any]
-
-
-def one_tree(views: dict[str, View], gone: Iterable[str], cut: Iterable[frozenset[str]]) -> bool:
-    """Whether these brokers (by name) agree on one tree over which messages pass, and hold no link
-    that cannot work.
-
-    gone: brokers that are dead or stopped; cut: pairs between which nothing passes.
-    """
-    dead, apart = set(gone), set(cut)
-    if not views or len({view["root"] for view in views.values()}) != 1:
-        return False
-    ids = {view["id"]: name for name, view in views.items()}
-    live = {
-        (name, link["name"])
-        for name, view in views.items()
-        for link in view["links"]
-        if link["up"] and link["forwarding"]
-    }
-    for name, view in views.items():
-        up = {link["peer"]: link for link in view["links"] if link["up"]}
-        if view["state"] != "runtime" or any(
-            link["name"] in dead or {name, link["name"]} in apart for link in up.values()
-        ):
-            return False
-        if view["id"] == view["root"]:
-            if view["parent"] is not None:
-                return False
-            continue
-        parent = ids.get(view["parent"])
-        if parent is None or view["parent"] not in up or up[view["parent"]]["role"] != "root":
-            return False
-        if (name, parent) not in live or (parent, name) not in live:
-            return False
-    return next(iter(views.values()))["root"] in ids
 
 
 @dataclass(slots=True)

@@ -15,11 +15,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
+from bench.agreement import View
 from bench.netlab import topology as topologies
 from bench.netlab.brokers import KINDS
 from bench.netlab.lab import Lab, LabError
 from bench.netlab.topology import WIRE_FIELDS, Topology, Wire, wire_from
-from bench.observe import Observer, View
+from bench.observe import Observer
 from bench.scenario import DEEDS, LONGEST, ON_BROKERS, SELECTORS, Fault, wrong_groups
 from bench.striking import Striker
 

@@ -25,8 +25,10 @@ from pathlib import Path
 
 import psutil
 
+from tests.kit.brokers import Broker, Cluster
+from tests.kit.clients import Client, clients
+from tests.kit.waiting import until
 from tests.load.generator import Load, whole
-from tests.process.brokers import Broker, Client, Cluster, clients, until
 from tests.process.test_floods import open_halfway
 
 RATE = 800

@@ -29,6 +29,7 @@ from typing import Any
 
 import psutil
 
+from bench.agreement import carrying
 from bench.netlab.ports import free_ports
 from tests.chaos import crowd, pulse
 from tests.chaos.crowds import Crowds, Helper
@@ -37,8 +38,8 @@ from tests.chaos.plan import ROUTINGS, Draw, draw, plan
 from tests.chaos.pulse import Pause
 from tests.chaos.world import SHAPES, Pair, World, cables
 from tests.kit import relay
-from tests.process.brokers import PATIENCE as ENDING
-from tests.process.brokers import Cluster, carrying
+from tests.kit.brokers import Cluster
+from tests.kit.waiting import PATIENCE as ENDING
 
 KINDS = (
     "kill",

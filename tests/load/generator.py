@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.process.brokers import Broker, until
+from tests.kit.brokers import Broker
+from tests.kit.waiting import until
 
 
 class Load:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.brokers import Broker, Cluster
 from tests.load.generator import Load, whole
-from tests.process.brokers import Broker, Cluster
 
 MODES = ("flood", "interest", "topic")
 

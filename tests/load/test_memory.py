@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from broker.wire import Connect, Property, Publish, Subscribe, SubscriptionRequest, encode_packet
-from tests.process.brokers import PATIENCE, Broker, until
+from tests.kit.brokers import Broker
+from tests.kit.waiting import PATIENCE, until
 
 LIMIT = 256 << 20
 MOST = 100 << 20

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from broker.wire import Connect, Publish, Subscribe, SubscriptionRequest, encode_packet
-from tests.process.brokers import Broker, Cluster, until
+from tests.kit.brokers import Broker, Cluster
+from tests.kit.waiting import until
 
 RETAINED = 300_000
 NEW_TOPICS = 3_000

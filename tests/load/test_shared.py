@@ -17,7 +17,7 @@ import pytest
 
 from tests.chaos.crowds import Crowds, Found
 from tests.chaos.plan import Listener, Plan, Speaker
-from tests.process.brokers import Broker, Cluster
+from tests.kit.brokers import Broker, Cluster
 
 RATE = int(os.environ.get("RATE", "20000"))
 SECONDS = float(os.environ.get("SECONDS", "20"))

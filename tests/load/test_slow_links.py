@@ -16,8 +16,8 @@ import pytest
 from bench.netlab.brokers import KINDS
 from bench.netlab.lab import Lab, running
 from bench.netlab.topology import Topology, Wire
+from tests.kit.waiting import until
 from tests.load.large import Address, Publisher, Subscriber
-from tests.process.brokers import until
 
 MB = 1_000_000
 MIB = 1 << 20

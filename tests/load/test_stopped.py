@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from broker.wire import Connect, Property, encode_packet
-from tests.process.brokers import Client, Cluster, clients, repeated, until
+from tests.kit.brokers import Cluster
+from tests.kit.clients import Client, clients, repeated
+from tests.kit.waiting import until
 
 SECONDS = 5.0
 """s for which the broker is stopped: its neighbours give it up."""

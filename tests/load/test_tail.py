@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.brokers import Broker, Cluster
+from tests.kit.waiting import until
 from tests.load.large import Address, Publisher, Subscriber
-from tests.process.brokers import Broker, Cluster, until
 
 PATIENCE = 200.0
 """s; several times what the machine needs."""

@@ -13,7 +13,9 @@ import pytest
 
 from broker.cluster.link.codec import origin_key
 from discovery.drivers.multicast import GROUP, PORT
-from tests.process.brokers import Broker, Client, Cluster, clients, until
+from tests.kit.brokers import Broker, Cluster
+from tests.kit.clients import Client, clients
+from tests.kit.waiting import until
 from tests.process.stranger import Stranger
 from tests.process.test_federation import overhear, secret_file
 from tests.unit.link_harness import message

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from bench.netlab.ports import free_ports
 from broker.base import limits
 from broker.base.broker_key import make_key
 from broker.base.link_keys import NONCE_BYTES, transcript
@@ -38,7 +39,9 @@ from broker.wire.reader import PacketReader
 from broker.wire.varint import encode_varint, read_length
 from discovery.address import Address
 from discovery.announcement import MAGIC, Announcement
-from tests.process.brokers import PATIENCE, Broker, Client, Cluster, clients, free_ports, until
+from tests.kit.brokers import Broker, Cluster
+from tests.kit.clients import Client, clients
+from tests.kit.waiting import PATIENCE, until
 from tests.process.test_federation import send_group
 from tests.unit.link_harness import message
 

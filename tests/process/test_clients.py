@@ -18,16 +18,10 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from tests.process.brokers import (
-    PATIENCE,
-    Broker,
-    Client,
-    Cluster,
-    Mosquitto,
-    clients,
-    free_ports,
-    mosquitto_pub,
-)
+from bench.netlab.ports import free_ports
+from tests.kit.brokers import Broker, Cluster
+from tests.kit.clients import Client, Mosquitto, clients, mosquitto_pub
+from tests.kit.waiting import PATIENCE
 
 Make = Callable[..., Client]
 

@@ -18,7 +18,9 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from broker.wire import Disconnect
 from broker.wire.properties import Property
-from tests.process.brokers import PATIENCE, Broker, Client, Cluster, clients, repeated, until
+from tests.kit.brokers import Broker, Cluster
+from tests.kit.clients import Client, clients, repeated
+from tests.kit.waiting import PATIENCE, until
 from tests.process.test_operations import Raw
 
 PAUSE = 0.005

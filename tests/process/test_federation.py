@@ -19,17 +19,9 @@ from paho.mqtt.properties import Properties
 from broker.base.link_keys import cluster_key
 from discovery.announcement import decode
 from discovery.drivers.multicast import GROUP, PORT
-from tests.process.brokers import (
-    PATIENCE,
-    Broker,
-    Client,
-    Cluster,
-    Mosquitto,
-    clients,
-    mosquitto_pub,
-    repeated,
-    until,
-)
+from tests.kit.brokers import Broker, Cluster
+from tests.kit.clients import Client, Mosquitto, clients, mosquitto_pub, repeated
+from tests.kit.waiting import PATIENCE, until
 
 Make = Callable[..., Client]
 

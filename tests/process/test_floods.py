@@ -31,7 +31,8 @@ from broker.wire import (
 from broker.wire import encode_packet as encode
 from broker.wire.properties import Property
 from broker.wire.varint import encode_varint
-from tests.process.brokers import PATIENCE, Broker, Cluster, until
+from tests.kit.brokers import Broker, Cluster
+from tests.kit.waiting import PATIENCE, until
 
 MIB = 1 << 20
 HALF_OPEN = 2_000

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.brokers import Broker, Client, clients, star_of, until
+from tests.kit.brokers import Broker, star_of
+from tests.kit.clients import Client, clients
+from tests.kit.waiting import until
 
 MESSAGES = 200
 

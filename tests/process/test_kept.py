@@ -14,7 +14,9 @@ import pytest
 from bench.netlab.ports import free_ports
 from broker.config.data_dir import DataDir
 from broker.persistence.records import encode_header
-from tests.process.brokers import PATIENCE, Broker, Cluster, clients, until
+from tests.kit.brokers import Broker, Cluster
+from tests.kit.clients import clients
+from tests.kit.waiting import PATIENCE, until
 
 MODES = ["async", "sync"]
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from broker.wire import Auth, Connack, Connect, Decoder, Packet, Properties, Property, encode_packet
-from tests.process.brokers import PATIENCE, Broker
+from tests.kit.brokers import Broker
+from tests.kit.waiting import PATIENCE
 
 METHOD = "SCRAM-SHA-256"
 CONFIG = """

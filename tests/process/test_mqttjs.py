@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.process.brokers import Cluster, free_ports
+from bench.netlab.ports import free_ports
+from tests.kit.brokers import Cluster
 from tests.process.certificates import Authority
 
 ROOT = Path(__file__).parents[2]

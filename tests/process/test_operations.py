@@ -19,7 +19,9 @@ import pytest
 
 from broker.base.log_format import JsonLines, OneLine
 from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Publish, encode_packet
-from tests.process.brokers import PATIENCE, Broker, Client, Cluster, clients, until
+from tests.kit.brokers import Broker, Cluster
+from tests.kit.clients import Client, clients
+from tests.kit.waiting import PATIENCE, until
 
 
 class Raw:

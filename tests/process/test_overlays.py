@@ -11,7 +11,9 @@ import pytest
 
 from broker.cli.status import render
 from broker.cluster.strategy.source_trees import THROUGH
-from tests.process.brokers import Broker, Client, Cluster, clients, star_of, until
+from tests.kit.brokers import Broker, Cluster, star_of
+from tests.kit.clients import Client, clients
+from tests.kit.waiting import until
 
 MESSAGES = 200
 

@@ -21,10 +21,13 @@ from websockets.frames import Frame
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from bench.netlab.ports import free_ports
 from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Publish, encode_packet
 from broker.wire.packets import Puback, Pubrec, Pubrel, Will
 from broker.wire.properties import Property
-from tests.process.brokers import PATIENCE, Client, Cluster, clients, free_ports, until
+from tests.kit.brokers import Cluster
+from tests.kit.clients import Client, clients
+from tests.kit.waiting import PATIENCE, until
 from tests.process.test_clients import CONFIG, Served, certificate
 
 TRANSPORTS = ("tcp", "unix", "tls", "ws", "wss")

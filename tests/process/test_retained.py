@@ -9,7 +9,9 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from tests.process.brokers import Client, Cluster, clients, until
+from tests.kit.brokers import Cluster
+from tests.kit.clients import Client, clients
+from tests.kit.waiting import until
 
 Make = Callable[..., Client]
 

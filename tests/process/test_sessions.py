@@ -11,7 +11,9 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from tests.process.brokers import PATIENCE, Client, Cluster, Mosquitto, clients, repeated, until
+from tests.kit.brokers import Cluster
+from tests.kit.clients import Client, Mosquitto, clients, repeated
+from tests.kit.waiting import PATIENCE, until
 
 
 @pytest.fixture(scope="module", params=["flood", "interest", "topic"])

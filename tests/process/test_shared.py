@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.brokers import Broker, Client, Cluster, Mosquitto, clients, mosquitto_pub, until
+from tests.kit.brokers import Broker, Cluster
+from tests.kit.clients import Client, Mosquitto, clients, mosquitto_pub
+from tests.kit.waiting import until
 
 MESSAGES = 60
 

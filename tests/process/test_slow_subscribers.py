@@ -14,7 +14,8 @@ from broker.base import limits
 from broker.wire import Puback, Publish, Pubrec, Pubrel
 from broker.wire import encode_packet as encode
 from broker.wire.properties import Property
-from tests.process.brokers import PATIENCE, Broker, Cluster, until
+from tests.kit.brokers import Broker, Cluster
+from tests.kit.waiting import PATIENCE, until
 from tests.process.test_floods import Raw, Witness
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from broker.auth.users_file import entries
-from tests.process.brokers import Client, Cluster, clients, until
+from tests.kit.brokers import Cluster
+from tests.kit.clients import Client, clients
+from tests.kit.waiting import until
 from tests.process.test_federation import alone, secret_file
 
 Make = Callable[..., Client]

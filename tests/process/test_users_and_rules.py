@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.netlab.ports import free_ports
 from broker.auth.users_file import entries
 from broker.wire import Connack, Connect, Decoder, encode_packet
-from tests.process.brokers import PATIENCE, Broker, Client, Cluster, clients, free_ports, until
+from tests.kit.brokers import Broker, Cluster
+from tests.kit.clients import Client, clients
+from tests.kit.waiting import PATIENCE, until
 
 CONFIG = """
 listeners:

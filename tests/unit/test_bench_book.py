@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from bench import runtable
+from bench.agreement import one_tree
 from bench.book import UNSURE_NS, Book
-from bench.observe import one_tree
 from bench.workload import ClientSpec
 
 S = 1_000_000_000

@@ -1,0 +1,78 @@
+"""Whether brokers are one tree, by what each says of it (`/api/federation`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+View = dict[str, Any]
+"""What one broker says."""
+Views = Sequence[View | None]
+"""One of each broker that is asked; None: it does not answer."""
+
+
+def _links(view: View) -> dict[str, Any]:
+    """Its links that are up, by who is at the other end."""
+    return {link["peer"]: link for link in view["links"] if link["up"]}
+
+
+def _rooted(views: Sequence[View]) -> bool:
+    """Whether all have one root, and each other one a link towards it."""
+    if len({view["root"] for view in views}) != 1:
+        return False
+    for view in views:
+        up = _links(view)
+        if view["state"] != "runtime":
+            return False
+        if view["id"] == view["root"]:
+            if view["parent"] is not None:
+                return False
+        elif view["parent"] not in up or up[view["parent"]]["role"] != "root":
+            return False
+    return True
+
+
+def agreed(states: Views, near: dict[str, set[str]] | None = None) -> bool:
+    """Whether these views are those of one tree that everybody is in. `near`: the neighbours of
+    each, when not all are."""
+    known = [state for state in states if state is not None]
+    peers = {state["id"] for state in known}
+    return (
+        len(known) == len(states)
+        and all(
+            set(_links(state)) == (peers - {state["id"]} if near is None else near[state["id"]])
+            for state in known
+        )
+        and _rooted(known)
+    )
+
+
+def carrying(states: Views) -> bool:
+    """Whether the links of the tree let messages through at both ends, also those of QoS 0, which
+    are not replayed."""
+    known = [state for state in states if state is not None]
+    live = {
+        (state["id"], link["peer"])
+        for state in known
+        for link in state["links"]
+        if link["up"] and link["forwarding"]
+    }
+    pairs = [(state["id"], state["parent"]) for state in known if state["parent"] is not None]
+    return all((child, parent) in live and (parent, child) in live for child, parent in pairs)
+
+
+def one_tree(views: dict[str, View], gone: Iterable[str], cut: Iterable[frozenset[str]]) -> bool:
+    """Whether these brokers (by name) agree on one tree over which messages pass, and hold no link
+    that cannot work.
+
+    gone: brokers that are dead or stopped; cut: pairs between which nothing passes.
+    """
+    dead, apart = set(gone), set(cut)
+    known = list(views.values())
+    ids = {view["id"] for view in known}
+    works = not any(
+        link["name"] in dead or {name, link["name"]} in apart
+        for name, view in views.items()
+        for link in _links(view).values()
+    )
+    return works and _rooted(known) and known[0]["root"] in ids and carrying(known)

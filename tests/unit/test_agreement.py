@@ -1,0 +1,70 @@
+"""Whether brokers are one tree, by what they say (`one_tree`: test_bench_book)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.agreement import View, agreed, carrying
+
+
+def view(name: str, root: str, parent: str | None, links: dict[str, str]) -> View:
+    """What a broker says that has links (peer -> role), all of them up and forwarding."""
+    return {
+        "id": name,
+        "root": root,
+        "parent": parent,
+        "state": "runtime",
+        "links": [
+            {"peer": peer, "role": role, "up": True, "forwarding": True}
+            for peer, role in links.items()
+        ],
+    }
+
+
+def triangle() -> list[Any]:
+    """Three brokers, each linked to each; `a` is the root."""
+    return [
+        view("a", "a", None, {"b": "designated", "c": "designated"}),
+        view("b", "a", "a", {"a": "root", "c": "designated"}),
+        view("c", "a", "a", {"a": "root", "b": "alternate"}),
+    ]
+
+
+def test_agreed() -> None:
+    assert agreed(triangle()) and not agreed([])
+    assert not agreed([*triangle()[:2], None]), "one does not answer"
+    assert not agreed(triangle()[:2]), "they know another one"
+    for index, change in (
+        (0, {"parent": "b"}),
+        (1, {"root": "b"}),
+        (1, {"parent": "c"}),
+        (2, {"parent": None}),
+        (2, {"state": "otc"}),
+    ):
+        views = triangle()
+        views[index] |= change
+        assert not agreed(views), change
+
+
+def test_agreed_where_not_all_are_neighbours() -> None:
+    near = {"a": {"b"}, "b": {"a", "c"}, "c": {"b"}}
+    line = [
+        view("a", "a", None, {"b": "designated"}),
+        view("b", "a", "a", {"a": "root", "c": "designated"}),
+        view("c", "a", "b", {"b": "root"}),
+    ]
+    assert agreed(line, near) and not agreed(line) and not agreed(triangle(), near)
+    line[2]["links"][0]["up"] = False
+    assert not agreed(line, near)
+
+
+def test_carrying() -> None:
+    assert carrying(triangle())
+    for index, link in ((1, 0), (0, 0)):
+        for what in ("forwarding", "up"):
+            views = triangle()
+            views[index]["links"][link][what] = False
+            assert not carrying(views), (index, what)
+    views = triangle()
+    views[2]["links"][1]["forwarding"] = False
+    assert carrying(views), "the tree does not need that link"
