@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -10,17 +11,36 @@ import pytest
 from broker.core import effects
 from tests.unit.test_architecture import ROOT, files
 
-PAGES = ("docs/driver-contract.md", "docs/link-protocol.md")
+PAGES = ("CONTRIBUTING.md", "docs/driver-contract.md", "docs/link-protocol.md")
 
 
 def text_of(page: str) -> str:
     return (ROOT / page).read_text()
 
 
+def defined(path: Path) -> set[str]:
+    """Names that a module defines at its top, and `Class.member`."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{m.name}" for m in node.body if hasattr(m, "name")}
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+        found |= {getattr(node, "name", "")}
+    return found - {""}
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
     return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+def test_answers_name_what_is_there() -> None:
+    answers = re.findall(r"`([\w/]+\.py)`:\s+`([\w.]+)`", text_of("CONTRIBUTING.md"))
+    assert len(answers) > 30
+    assert [f"{path}: {name}" for path, name in answers if name not in defined(ROOT / path)] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
