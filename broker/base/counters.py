@@ -53,7 +53,8 @@ class Counters:
     takeover_unread: int = 0
     malformed: int = 0
     protocol_errors: int = 0
-    admin_misdirected: int = 0  # requests to the admin port under a name that is not this broker's
+    admin_refused: int = 0  # requests to the admin port that were refused, by whatever status
+    admin_misdirected: int = 0  # of these, under a name that is not this broker's
     # lines that peers caused, beyond one a minute for each cause and host
     log_lines_suppressed: int = 0
     dropped_slow_consumer: int = 0

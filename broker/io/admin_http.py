@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl
 
+from broker.io.http_request import HttpRequest, has_bare_line_feed, parse_request
 from broker.io.prometheus import metrics
 from broker.io.readiness import Readiness
 from broker.wire.strings import shorten
@@ -48,8 +49,6 @@ _REASONS = {
     503: "Service Unavailable",
     505: "HTTP Version Not Supported",
 }
-_TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
-
 Answer = tuple[int, str, str]
 """Status, content type, text."""
 
@@ -260,7 +259,9 @@ class AdminProtocol(asyncio.Protocol):
             # RFC 9112 2.2: empty lines before a request are skipped.
             self._buffer = self._buffer.lstrip(b"\r\n")
             head, found, rest = self._buffer.partition(b"\r\n\r\n")
-            if len(head) > MAX_HEADER:
+            if has_bare_line_feed(head[:MAX_HEADER]):  # its end may never be found
+                self._refuse(400, f"{_REASONS[400].lower()}\n")
+            elif len(head) > MAX_HEADER:
                 self._refuse(431, "request header is too large\n")
             elif not found:
                 if not self._buffer:
@@ -274,43 +275,38 @@ class AdminProtocol(asyncio.Protocol):
         connections = self._admin.connections
         connections.pop(self, None)
         connections[self] = None  # the last in the order of use
-        parsed = parse_request(head)
-        if isinstance(parsed, int):
-            self._refuse(parsed, f"{_REASONS[parsed].lower()}\n")
-            return
-        method, path, keep = parsed
-        name = host_name(head)
-        if not known_host(name, self._admin.hosts):
-            self._admin.refuse_host(name, self.host)
+        request = parse_request(head)
+        if isinstance(request, int):
+            self._refuse(request, f"{_REASONS[request].lower()}\n")
+        elif not known_host(request.host, self._admin.hosts):
+            self._admin.refuse_host(request.host, self.host)
             self._refuse(421, "not known here by this name; see admin-hosts\n")
-            return
-        if method == "POST" and path.startswith("/api/"):
-            self._post(head, path)
-            return
-        if method != "GET":
+        elif request.method == "POST" and request.path.startswith("/api/"):
+            self._post(request)
+        elif request.method != "GET":
             self._refuse(405, "GET only\n", "Allow: GET\r\n")
-            return
-        status, kind, text = self._admin.answer(path)
-        self._send(status, kind, text, not keep)
+        else:
+            status, kind, text = self._admin.answer(request.path)
+            self._send(status, kind, text, not request.keep)
 
-    def _post(self, head: bytes, path: str) -> None:
-        query = parse_post(head)
+    def _post(self, request: HttpRequest) -> None:
         here, there = (
             self.transport.get_extra_info("sockname"),
             self.transport.get_extra_info("peername"),
         )
-        if query is None:
+        if request.body:
             self._refuse(400, "a body, of which nothing is known here\n")
         elif not here or not there or not same_machine(here[0], there[0]):
             self._refuse(403, "only from the broker's own machine\n")
-        elif b"\norigin:" in head.lower():
+        elif request.origin:
             self._refuse(403, "not from a web page\n")
         else:
-            status, kind, text = self._admin.post(path, query)
+            status, kind, text = self._admin.post(request.path, request.query)
             self._send(status, kind, text, True)
 
     def _refuse(self, status: int, text: str, headers: str = "") -> None:
         """Answer and close: where the next request begins is not known any more."""
+        self._admin.node.counters.admin_refused += 1
         self._buffer = b""
         self._send(status, "text/plain", text, True, headers)
 
@@ -349,25 +345,6 @@ def same_machine(here: str, there: str) -> bool:
     return is_loopback(there) or here == there
 
 
-def host_name(head: bytes) -> str:
-    """Return the name or address that a request is for, without its port; "" when it does not say
-    (RFC 9112 3.2)."""
-    line, *fields = head.split(b"\r\n")
-    target = line.split(b" ")[1]
-    where = b""
-    if target.lower().startswith(b"http://"):
-        where = target[7:].partition(b"/")[0].rpartition(b"@")[2]
-    else:
-        for field in fields:
-            name, _, value = field.partition(b":")
-            if name.lower() == b"host":
-                where = value.strip(b" \t")
-    text = where.decode("latin-1").lower()
-    if text.startswith("["):
-        return text[1:].partition("]")[0]
-    return text.partition(":")[0].removesuffix(".")
-
-
 def known_host(name: str, hosts: Collection[str]) -> bool:
     """Whether a request under this name may be answered: addresses, and names that no stranger's
     DNS server can answer for."""
@@ -378,50 +355,3 @@ def known_host(name: str, hosts: Collection[str]) -> bool:
     except ValueError:
         return name in hosts
     return True
-
-
-def parse_post(head: bytes) -> str | None:
-    """Return the query of a POST that `parse_request` has read; None when a body follows."""
-    line, *fields = head.split(b"\r\n")
-    for field in fields:
-        name, _, value = field.lower().partition(b":")
-        if name == b"transfer-encoding" or (
-            name == b"content-length" and value.strip(b" \t") != b"0"
-        ):
-            return None
-    return line.split(b" ")[1].partition(b"?")[2].decode()
-
-
-def parse_request(head: bytes) -> tuple[str, str, bool] | int:
-    """Read a request's head: (method, path, whether the connection stays open), or the status that
-    refuses it."""
-    line, *fields = head.split(b"\r\n")
-    words = line.split(b" ")
-    if len(words) != 3 or not words[0] or not _TOKEN.issuperset(words[0]):
-        return 400
-    method, target, protocol = words
-    if not protocol.startswith(b"HTTP/") or len(protocol) != 8:
-        return 400
-    if protocol not in (b"HTTP/1.1", b"HTTP/1.0"):
-        return 505
-    if not target.isascii() or any(byte <= 32 or byte == 127 for byte in target):
-        return 400
-    if target.lower().startswith(b"http://"):
-        target = b"/" + target[7:].partition(b"/")[2]
-    if not target.startswith(b"/"):
-        return 400 if method == b"GET" else 405
-    keep = protocol == b"HTTP/1.1"
-    for field in fields:
-        name, colon, value = field.partition(b":")
-        if not colon or not name or not _TOKEN.issuperset(name):
-            return 400
-        value = value.strip(b" \t").lower()
-        match name.lower():
-            case b"connection":
-                options = [option.strip() for option in value.split(b",")]
-                keep = b"close" not in options and (keep or b"keep-alive" in options)
-            case b"content-length" if value != b"0" and method == b"GET":
-                return 400  # a body that nobody asked for
-            case b"transfer-encoding" if method == b"GET":
-                return 400
-    return method.decode(), target.partition(b"?")[0].decode(), keep

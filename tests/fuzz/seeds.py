@@ -144,6 +144,11 @@ def seeds(name: str) -> list[bytes]:
                 ),
                 b"\x03POST /x HTTP/1.1\r\nContent-Length: 5\r\n\r\nabcde",
                 b"\x30GET * HTTP/2.0\r\n\r\n",
+                (
+                    b"\x05POST /api/x HTTP/1.1\r\nContent-Length: 0\r\nTransfer-Encoding: chunked"
+                    b"\r\n\r\n0\r\n\r\nGET /healthz HTTP/1.1\r\n\r\n"
+                ),
+                b"\x02GET / HTTP/1.1\r\nHost: x\r\n y\r\n\r\nGET / HTTP/1.1\n\n",
                 b"\xff" + b"x" * 1400,
             ]
         case _:

@@ -15,7 +15,8 @@ from broker.cluster.link.record_layer import RecordLayer
 from broker.config.node_config import NodeConfig
 from broker.core.connection import packet_size
 from broker.io import proxy_protocol
-from broker.io.admin_http import _REASONS, AdminProtocol, parse_request
+from broker.io.admin_http import _REASONS, AdminProtocol
+from broker.io.http_request import parse_request
 from broker.node import Node
 from broker.wire import Connect, Decoder, Packet, WireError, encode_packet
 from broker.wire.reader import PacketReader
@@ -286,6 +287,7 @@ class _Admin:
     def __init__(self) -> None:
         self.connections: dict[Any, None] = {}
         self.hosts = frozenset(("broker.example",))
+        self.node = SimpleNamespace(counters=SimpleNamespace(admin_refused=0))
         handle = SimpleNamespace(cancel=lambda: None)
         self.loop = SimpleNamespace(call_later=lambda _seconds, _call: handle)
 

@@ -18,7 +18,8 @@ from broker.cli.status import render
 from broker.cluster.drain import Drain, DrainOptions
 from broker.config.node_config import NodeConfig
 from broker.io import admin_http as admin_module
-from broker.io.admin_http import Admin, AdminProtocol, listen, parse_request, same_machine
+from broker.io.admin_http import Admin, AdminProtocol, listen, same_machine
+from broker.io.http_request import parse_request
 from broker.io.readiness import Readiness
 from broker.node import Node
 from broker.persistence.journal import BROKEN, Journal
@@ -245,6 +246,40 @@ async def test_garbage_is_refused_and_the_connection_closed(
     assert found == b"" or found.startswith(f"HTTP/1.1 {status} ".encode())
     assert len(request_bytes) > 8192 or found
     assert (await server.get("/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        (b"Content-Length: 0\r\nContent-Length: 28", 400),
+        (b"Content-Length: 28\r\nTransfer-Encoding: chunked", 400),
+        (b"Content-Length: 0\r\nTransfer-Encoding: chunked", 400),
+        (b"x: y\r\n Content-Length: 28", 400),
+        (b"x: y\nContent-Length: 28", 400),
+        (b"x: y\rContent-Length: 28", 400),
+        (b"Host: evil.example", 400),
+        (b"x: y\r\n" * 2000 + b"x: y", 431),
+        (b"x: y\n" * 4000 + b"x: y", 400),
+    ],
+)
+@pytest.mark.parametrize("method", [b"GET", b"POST"])
+async def test_nothing_is_smuggled_behind_a_refused_request(
+    server: Server, method: bytes, fields: bytes, status: int
+) -> None:
+    """One answer, which closes the connection, to what may be one request or two."""
+    found = await server.ask(
+        method + b" /api/drain HTTP/1.1\r\nHost: x\r\n" + fields + b"\r\n\r\n"
+        b"GET /healthz HTTP/1.1\r\n\r\n"
+    )
+    # A reset may overtake the answer to a flood.
+    assert found.startswith(f"HTTP/1.1 {status} ".encode()) or (found == b"" and len(fields) > 8192)
+    assert found.count(b"HTTP/1.1 ") <= 1
+    assert server.node.counters.admin_refused == 1
+
+
+async def test_a_line_end_without_cr_is_refused_at_once(server: Server) -> None:
+    """Its end would not be found before the time is over."""
+    assert (await server.ask(b"GET /healthz HTTP/1.1\nHost: x\n\n")).startswith(b"HTTP/1.1 400 ")
 
 
 async def test_slow_and_idle_connections_are_ended(

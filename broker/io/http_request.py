@@ -1,0 +1,111 @@
+"""The head of one HTTP/1.1 request, read by h11: what it asks for, or the status that refuses it.
+
+h11 reads one head, whole and by itself: the admin port takes no bodies, so nothing of one request
+can become part of the next. What other programs on the way may read differently (request
+smuggling) is refused, not guessed at.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from h11 import SERVER, Connection, RemoteProtocolError
+from h11 import Request as Head
+
+_DOUBTFUL = re.compile(rb"[\0\v\f]|\r(?!\n)|(?<!\r)\n|\r\n[ \t\r]")
+"""What h11 would take, or take long to refuse: control characters that end a line for some and not
+for others (RFC 9112 2.2, RFC 9110 5.5), folded lines (RFC 9112 5.2), an empty line."""
+
+_HOST = re.compile(rb"\r\nhost:", re.IGNORECASE)
+
+
+def has_bare_line_feed(head: bytes) -> bool:
+    """Whether a line of a head, or of its beginning, ends with LF alone."""
+    return head.count(b"\n") > head.count(b"\r\n")
+
+
+class HttpRequest(NamedTuple):
+    """What a head says, as far as it matters here."""
+
+    method: str
+    path: str
+    keep: bool
+    """Whether the connection stays open behind it."""
+    query: str
+    host: str
+    """Name or address that it is for, without the port; "" when it does not say."""
+    body: bool
+    """Whether a body follows."""
+    origin: bool
+    """Whether it comes from a web page (Origin)."""
+
+
+def parse_request(head: bytes) -> HttpRequest | int:
+    """Read a head, without the empty line at its end; the status when it is refused."""
+    if _DOUBTFUL.search(head):
+        return 400
+    read = _read(head)
+    if read is None:
+        return 400
+    if read.http_version not in (b"1.1", b"1.0"):
+        return 505
+    method, target = read.method.decode(), bytes(read.target)
+    host = _field(read, b"host") or b""
+    if target.lower().startswith(b"http://"):
+        authority, _, target = target[7:].partition(b"/")
+        host = authority.rpartition(b"@")[2]
+        target = b"/" + target
+    if not target.startswith(b"/"):
+        return 400 if method == "GET" else 405
+    body = _field(read, b"transfer-encoding") is not None or (
+        _field(read, b"content-length") not in (None, b"0")
+    )
+    if body and method == "GET":  # that nobody asked for
+        return 400
+    path, _, query = target.decode().partition("?")
+    return HttpRequest(
+        method,
+        path,
+        _keeps(read),
+        query,
+        _name(host),
+        body,
+        _field(read, b"origin") is not None,
+    )
+
+
+def _read(head: bytes) -> Head | None:
+    """Have h11 read a head. HTTP/1.1 without Host is served (health checks that someone wrote by
+    hand), and so is given an empty one, which h11 wants to see."""
+    connection = Connection(SERVER)
+    connection.receive_data(head + (b"\r\n\r\n" if _HOST.search(head) else b"\r\nHost:\r\n\r\n"))
+    try:
+        event = connection.next_event()
+    except RemoteProtocolError:
+        return None
+    return event if isinstance(event, Head) else None
+
+
+def _field(head: Head, name: bytes) -> bytes | None:
+    """Return the value of the first field of that name."""
+    return next((bytes(value) for found, value in head.headers if found == name), None)
+
+
+def _keeps(head: Head) -> bool:
+    """Whether the connection persists (RFC 9112 9.3)."""
+    options = [
+        option.strip()
+        for name, value in head.headers
+        if name == b"connection"
+        for option in value.lower().split(b",")
+    ]
+    return b"close" not in options and (head.http_version == b"1.1" or b"keep-alive" in options)
+
+
+def _name(host: bytes) -> str:
+    """Return the name or address of "name", "name:port", "[address]:port" (RFC 9112 3.2)."""
+    text = host.decode("latin-1").lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0].removesuffix(".")
