@@ -36,7 +36,6 @@ def federation_state(federation: Cluster) -> dict[str, Any]:
                 "forwarding": link.live,
                 "overlay": overlays.open.get(peer_id) is link,
                 "carries": link.live or overlays.open.get(peer_id) is link,
-                "version": link.version,
                 "draining": peer_id in going,
                 "rtt_ms": round(link.rtt_ms, 3) if link.rtt_ms is not None else None,
             }

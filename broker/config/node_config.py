@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from broker.base import limits
 from broker.base.broker_key import BrokerKey
-from broker.cluster.link.versions import NEWEST, OLDEST, SELECTIVE
 from discovery.address import Address, is_wildcard
 from discovery.effects import Identity, MembershipConfig
 from stp.tree import TreeConfig
@@ -42,8 +41,6 @@ class NodeConfig:
     link_timeout: float = 2.0
     handshake_timeout: float = 3.0
     td: float = 0.3
-    link_versions: tuple[int, int] = (OLDEST, NEWEST)
-    """The oldest version of the link protocol that is spoken, and the newest (`versions`)."""
     allow_anonymous: bool = True
     max_qos: int = 2
     keep_missed: bool = False
@@ -110,11 +107,6 @@ class NodeConfig:
         """Return how many more bytes of large messages are kept for some seconds."""
         most = (limits.AWAY_LOGS - 1) * self.log_limit()
         return min(most, self.memory_limit // 2 - self.log_limit()) if self.memory_limit else most
-
-    def versions(self) -> tuple[int, int]:
-        """Return the versions of the link protocol that are spoken with this routing."""
-        oldest, newest = self.link_versions
-        return oldest if self.routing == "flood" else max(oldest, SELECTIVE), newest
 
     def clients_at(self) -> str:
         """Return where clients of other brokers may be sent to this one, "" if they had better

@@ -31,8 +31,7 @@ from broker.cluster.link.control_records import (
     WANT,
     encode_record,
 )
-from broker.cluster.link.handshake import IDENTITY
-from broker.cluster.link.versions import NEWEST
+from broker.cluster.link.handshake import IDENTITY, LINK_PROTOCOL
 from broker.wire import Auth, Connack, Connect, Disconnect, Publish, encode_packet
 from broker.wire.properties import Property
 from broker.wire.reader import PacketReader
@@ -185,7 +184,7 @@ KEY = make_key(os.urandom(32))
 
 
 def bridge(cluster_name: str, port: int, **other: str) -> bytes:
-    values = {"cluster": cluster_name, "protocol": str(NEWEST)}
+    values = {"cluster": cluster_name, "protocol": str(LINK_PROTOCOL)}
     values |= {"boot": "7", "address": f"127.0.0.1:{port}", "name": "false friend"}
     values |= {"capability": "1.0"} | other
     pairs = [(key, value) for key, value in values.items() if value]

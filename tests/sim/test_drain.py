@@ -1,5 +1,4 @@
-"""Brokers that drain, one after the other or in the midst of it, and brokers that speak an older or
-a newer link protocol."""
+"""Brokers that drain, one after the other or in the midst of it."""
 
 from __future__ import annotations
 
@@ -10,9 +9,9 @@ from typing import Any
 import pytest
 
 from broker.cluster.drain import DrainOptions
-from tests.sim.checkers import Messages, bound_faults, tree_faults
+from tests.sim.checkers import Messages, bound_faults
 from tests.sim.clients import Sent, SimClient
-from tests.sim.schedule import faults_of, quiet
+from tests.sim.schedule import quiet
 from tests.sim.test_federation import Event, Scene, kill, part, start
 from tests.sim.walker import Roamer
 from tests.sim.world import Host
@@ -257,118 +256,3 @@ def test_drains_among_faults(seed: int) -> None:
     scene.length = 12.0
     result = scene.run()
     assert result.violations == [], "\n".join(result.transcript)
-
-
-# ---------------------------------------------------------------- versions of the link protocol
-
-
-class Versions(Scene):
-    """Brokers of several versions; the directory ends at those of version 1, so that it is not
-    looked at."""
-
-    def __init__(
-        self, seed: int, versions: list[tuple[int, int]], events: list[Event], **config: Any
-    ) -> None:
-        super().__init__(seed, len(versions), events, **config)
-        self.versions = versions
-
-    def build(self) -> None:
-        super().build()
-        for host, versions in zip(self.hosts, self.versions, strict=True):
-            host.config["link_versions"] = versions
-
-    def traffic(self) -> None:
-        """Runs, and retained messages, are what version 1 has other words for, or none."""
-        super().traffic()
-        for publisher in self.publishers:
-            for number in range(int(self.length)):
-                at = 0.65 + number
-                self.world.after(at, publisher.burst, f"run/{publisher.name}", number % 3, 12, 20)
-                self.world.after(at, publisher.publish, f"kept/{publisher.name}", 1, True)
-
-
-@pytest.mark.parametrize("seed", (1, 2, 3))
-@pytest.mark.parametrize(
-    "versions",
-    [
-        [(1, 1), (1, 2), (1, 2), (1, 2)],
-        [(1, 2), (1, 1), (1, 2), (1, 1)],
-        [(1, 1), (1, 1), (1, 2)],
-        [(2, 3), (1, 2), (2, 3)],
-        [(1, 3), (1, 1), (1, 2), (2, 2)],
-    ],
-)
-def test_versions(
-    versions: list[tuple[int, int]], seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Brokers of several versions are one federation: repairs included, nothing is garbage to
-    anybody."""
-    monkeypatch.setattr("tests.sim.schedule.directory_faults", lambda world, group: [])
-    events = [(3.0, kill(1)), (4.0, start(1))]
-    if (2, 2) in versions:  # it has no link to those of version 1
-        monkeypatch.setattr("tests.sim.schedule.tree_faults", linked_faults)
-    scene = Versions(seed, versions, events)
-    result = scene.run()
-    # Two that cannot link go on trying, now and then: one of these tries may be under way at the
-    # end.
-    trying = (2, 2) in versions
-    violations = [
-        text for _, text in result.violations if not (trying and "1 unfinished handshake" in text)
-    ]
-    assert violations == [], "\n".join(result.transcript)
-    assert result.counters["link_garbage"] == 0
-    assert (
-        "speaks link protocol" in "".join(text for host in scene.hosts for _, _, text in host.logs)
-    ) is ((2, 2) in versions)
-    for host in scene.hosts:
-        for link in host.running.federation.links.values():
-            assert link.peer is not None
-            other = next(h for h in scene.hosts if h.id == link.peer.id)
-            assert link.version == min(
-                host.config["link_versions"][1], other.config["link_versions"][1]
-            )
-
-
-def linked_faults(world: Any, group: list[Host]) -> list[tuple[str, str]]:
-    return [fault for fault in tree_faults(world, group) if fault[0] != "link"]
-
-
-def test_routing_by_interest_needs_version_2() -> None:
-    """It is refused in one line that says so."""
-    scene = Scene(1, 2, [])
-    scene.build()
-    scene.hosts[0].config |= {"routing": "interest"}
-    scene.hosts[1].config |= {"link_versions": (1, 1)}
-    scene.world.run(5.0)
-    lines = [
-        text
-        for host in scene.hosts
-        for _, level, text in host.logs
-        if level == "warning" and "link protocol" in text
-    ]
-    assert any(
-        "speaks link protocol 1, not 2, which routing by interest needs" in line for line in lines
-    ), lines
-    assert len(lines) <= 4
-    assert not scene.hosts[0].running.federation.links
-
-
-def test_a_rolling_upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers of version 1 come back with version 2, one after the other, while messages flow; then
-    all of it is of version 2."""
-    upgraded: list[Event] = []
-    for index, at in enumerate((3.0, 6.0, 9.0)):
-        upgraded += [(at, kill(index)), (at + 0.3, lambda scene, i=index: upgrade(scene, i))]
-    scene = Versions(7, [(1, 1)] * 3, upgraded)
-    scene.length = 12.0
-    result = scene.run()
-    assert result.violations == [], "\n".join(result.transcript)
-    assert faults_of(scene.world) == []
-    assert {
-        link.version for host in scene.hosts for link in host.running.federation.links.values()
-    } == {2}
-
-
-def upgrade(scene: Scene, index: int) -> None:
-    scene.hosts[index].config["link_versions"] = (1, 2)
-    scene.hosts[index].start()

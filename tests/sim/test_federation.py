@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 
+from broker.cluster.link import admission, handshake
+from broker.cluster.link.admission import Admission
 from broker.cluster.link.control_records import PING, encode_record
+from broker.cluster.link.handshake import LINK_PROTOCOL, LinkHandshake
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Connack, Connect
 from broker.wire.properties import Property
@@ -309,16 +312,33 @@ def live(world: World, hosts: list[Host]) -> list[tuple[str, str]]:
     return [fault for fault in tree_faults(world, hosts) if fault[0] != "link"]
 
 
+def speak(patch: pytest.MonkeyPatch, broker: Host, version: int) -> None:
+    """Have one broker speak another version of the link protocol."""
+
+    def another(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Any, *values: Any, **named: Any) -> Any:
+            with pytest.MonkeyPatch.context() as inside:
+                if self.federation.own.id == broker.id:
+                    inside.setattr(handshake, "LINK_PROTOCOL", version)
+                    inside.setattr(admission, "LINK_PROTOCOL", version)
+                return method(self, *values, **named)
+
+        return call
+
+    patch.setattr(LinkHandshake, "_connect", another(LinkHandshake._connect))
+    patch.setattr(Admission, "acceptable", another(Admission.acceptable))
+
+
 @pytest.mark.parametrize(
     "strange",
-    [{"secret": b"other"}, {"secret": None}, {"cluster": "elsewhere"}, {"link_versions": (99, 99)}],
+    [{"secret": b"other"}, {"secret": None}, {"cluster": "elsewhere"}, {}],
     ids=["another secret", "no secret", "another cluster", "another protocol"],
 )
 @pytest.mark.parametrize(
     "seeds", ((), (("10.0.0.1", 1883), ("10.0.0.3", 1883))), ids=["multicast", "static"]
 )
 def test_stranger_changes_nothing(
-    strange: dict[str, Any], seeds: tuple[tuple[str, int], ...]
+    strange: dict[str, Any], seeds: tuple[tuple[str, int], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that does not belong is told so in one line, and the others do not notice it
     otherwise."""
@@ -327,10 +347,12 @@ def test_stranger_changes_nothing(
         capability=99.0,
         **{"discovery": "multicast", "secret": b"secret", "seeds": seeds, **strange},
     )
+    two, stranger = world.hosts[:2], world.hosts[2]
+    if not strange:
+        speak(monkeypatch, stranger, 99)
     for host in world.hosts:
         host.start()
     world.run(3.0)
-    two, stranger = world.hosts[:2], world.hosts[2]
     assert live(world, two) == []
     assert tree_faults(world, [stranger]) == []
     opened = [host.running.counters.links_opened for host in two]
@@ -345,6 +367,12 @@ def test_stranger_changes_nothing(
         assert not host.running.federation.handshakes
         about = [line for _, level, line in host.logs if level == "warning"]
         assert len(about) <= 3, about  # one for each way: its datagrams, its dials, ours
+    if not strange:
+        for host in world.hosts:
+            other, own = (LINK_PROTOCOL, 99) if host is stranger else (99, LINK_PROTOCOL)
+            lines = [line for _, level, line in host.logs if level == "warning"]
+            assert any(f"speaks link protocol {other}, not {own}" in line for line in lines), lines
+            assert host.running.counters.links_refused
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -396,7 +424,7 @@ class FakeBroker:
         properties = {
             Property.USER_PROPERTY: [
                 ("cluster", cluster),
-                ("protocol", "1"),
+                ("protocol", str(LINK_PROTOCOL)),
                 ("boot", "1"),
                 ("address", "10.0.0.99:1883"),
                 ("name", "x"),

@@ -7,8 +7,8 @@ from typing import Any
 from broker.cluster.delivery.resync import FETCH_TIME
 from broker.cluster.link.codec import encode_origin, encode_vector, origin_key
 from broker.cluster.link.control_records import BPDU, SEEN, decode_records, encode_record
+from broker.cluster.link.handshake import LINK_PROTOCOL
 from broker.cluster.link.link import Link
-from broker.cluster.link.versions import NEWEST
 from broker.wire import Connack, Connect, Publish, encode_packet
 from broker.wire.decode import decode_packet
 from broker.wire.properties import Property
@@ -27,7 +27,7 @@ def bridge(number: int, *, boot: int = 1, capability: float = 1.0, **values: str
     """The CONNECT of broker `number`; values that are "" are left out."""
     told = {
         "cluster": "mqttree",
-        "protocol": str(NEWEST),
+        "protocol": str(LINK_PROTOCOL),
         "boot": str(boot),
         "address": f"10.0.0.{number}:1883",
         "name": f"b{number}",

@@ -14,7 +14,6 @@ from broker.cluster.delivery.replay_log import choice_of, read_link_messages
 from broker.cluster.link.codec import encode_for_links, encode_origin, origin_key
 from broker.cluster.link.control_records import ROUTED
 from broker.cluster.link.receiver_assignment import ReceiverAssignment, decode_choice
-from broker.cluster.link.versions import for_version_1, names_receivers
 from broker.cluster.sharing.assignment_ledger import encode_refs
 from broker.cluster.sharing.assignments import (
     CLAIM,
@@ -161,15 +160,9 @@ marks = st.binary(min_size=MARK_SIZE, max_size=MARK_SIZE)
 
 
 @given(st.lists(st.tuples(whos, marks), min_size=1, max_size=20))
-@pytest.mark.parametrize("adopted", [False, True])
-def test_choices_there_and_back(adopted: bool, entries: list[tuple[bytes, bytes]]) -> None:
-    found = decode_choice(ReceiverAssignment(entries, adopted=adopted).encode())
-    assert (found.entries, found.passed, found.visited, found.adopted) == (
-        entries,
-        False,
-        (),
-        adopted,
-    )
+def test_choices_there_and_back(entries: list[tuple[bytes, bytes]]) -> None:
+    found = decode_choice(ReceiverAssignment(entries).encode())
+    assert (found.entries, found.passed, found.visited) == (entries, False, ())
 
 
 @given(
@@ -206,8 +199,7 @@ def test_other_bytes_are_refused_or_read(text: bytes) -> None:
 @pytest.mark.parametrize("properties", [b"", b"\x26\0\1a\0\1b", b"\x26\0\1o\0\1b"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_in_a_publish(properties: bytes, qos: int) -> None:
-    """It is read from the packet wherever it is needed, and version 1 gets the packet without
-    it."""
+    """It is read from the packet wherever it is needed."""
     whole = Message(b"t", b"hello", qos, False, properties, None, None)
     told = ReceiverAssignment([(FAR + bytes(4), MARK)] * 3).encode()
     packet = encode_for_links(whole, KEY, 7, 0.0, told)
@@ -216,19 +208,10 @@ def test_in_a_publish(properties: bytes, qos: int) -> None:
     assert found.encode() == told
     plain = encode_for_links(whole, KEY, 7, 0.0)
     assert choice_of(plain) is None
-    assert for_version_1(packet) == plain
-    if not qos:
-        assert names_receivers(packet)
-        assert not names_receivers(plain)
     ((key, sequence, read),) = read_link_messages(packet, 0.0)
     assert (key, sequence, read.properties, read.payload) == (KEY, 7, properties, b"hello")
-    told = ReceiverAssignment([(FAR + bytes(4), MARK)], adopted=True).encode()
-    packet = encode_for_links(whole, KEY, 7, 0.0, told)
-    assert for_version_1(packet) == plain
-    assert len(list(read_link_messages(packet, 0.0))) == 1
     alone = ReceiverAssignment([(FAR + bytes(4), MARK)], passed=True, visited=(FAR,)).encode()
     packet = encode_for_links(whole, KEY, 7, 0.0, alone)
-    assert for_version_1(packet) == b""
     assert list(read_link_messages(packet, 0.0)) == []
 
 
@@ -344,13 +327,19 @@ def named(
     who: bytes,
     sequence: int,
     *,
-    qos: int = 2,
+    qos: int = 1,
     choice: ReceiverAssignment | None = None,
 ) -> bytes:
-    """A message of broker 101 that names somebody, and that broker answers no claims."""
-    choice = choice or ReceiverAssignment([(who, MARK)], adopted=True)
+    """A message of broker 101 that names somebody."""
+    choice = choice or ReceiverAssignment([(who, MARK)])
     whole = Message(b"t", payload, qos, False, b"", None, None)
     return encode_for_links(whole, origin_key(bid(101), 2_000), sequence, 0.0, choice.encode())
+
+
+def rule(broker: Neighbour, ruling: int, number: int) -> None:
+    """Broker 101 answers a claim."""
+    (body,) = encode_refs([(ruling, (origin_key(bid(101), 2_000), number, MARK))])
+    broker.send(ping((ROUTED, OWN + bid(101) + bytes((0, RULING)) + body)))
 
 
 ME = OWN + (1_000).to_bytes(4, "big")
@@ -370,15 +359,13 @@ def test_what_a_broker_gives_that_is_not_known_yet_waits_for_its_grant() -> None
     it (seed 7720296)."""
     world, (one, _) = federation()
     client = member(world)
-    chosen_there = ReceiverAssignment([(ME, MARK)])
-    one.send(*[named(b"|%d" % n, ME, n, choice=chosen_there) for n in (1, 2)])
+    one.send(*[named(b"|%d" % n, ME, n, qos=2) for n in (1, 2)])
     assert client.take_publishes() == []
-    for ruling, number in ((REFUSE, 1), (GRANT, 2)):
-        (body,) = encode_refs([(ruling, (origin_key(bid(101), 2_000), number, MARK))])
-        one.send(ping((ROUTED, OWN + bid(101) + bytes((0, RULING)) + body)))
+    rule(one, REFUSE, 1)
+    rule(one, GRANT, 2)
     world.advance(0.1)
     assert [p.payload for p in client.take_publishes()] == [b"|2"]
-    one.send(named(b"|3", ME, 3, qos=1, choice=chosen_there))
+    one.send(named(b"|3", ME, 3))
     assert [p.payload for p in client.take_publishes()] == [b"|3"]
 
 
@@ -408,7 +395,6 @@ def test_what_was_passed_on_is_for_the_group_alone() -> None:
             b"|x",
             b"",
             1,
-            qos=1,
             choice=ReceiverAssignment([(ME, MARK)], passed=True, visited=(bid(102),)),
         )
     )
@@ -438,7 +424,9 @@ def test_the_last_member_leaves_with_messages_in_flight() -> None:
     world, (one, other) = federation()
     client = world.connect("m", properties={33: 2})
     client.subscribe("$share/g/t", qos=2)
-    one.send(*[named(b"|%d" % n, ME, n, qos=1 if n == 1 else 2) for n in (1, 2, 3)])
+    one.send(named(b"|1", ME, 1), named(b"|2", ME, 2, qos=2))
+    rule(one, GRANT, 2)
+    one.send(named(b"|3", ME, 3))
     assert [p.payload for p in client.take_publishes()] == [b"|1", b"|2"]
     post(world, 102, 1)
     other.take()
@@ -474,7 +462,7 @@ def test_whatever_another_broker_says_of_shared_subscriptions(
     world, (one, _) = federation()
     client = member(world)
     post(world, 101, 1)
-    one.send(named(b"|x", ME, 1))
+    one.send(named(b"|x", ME, 1, qos=2))
     for kind, body in said:
         one.send(ping((ROUTED, OWN + bid(101) + bytes((0, kind)) + body)))
         world.advance(0.1)

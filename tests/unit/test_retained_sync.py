@@ -143,12 +143,14 @@ def test_the_last_write_wins_in_any_order() -> None:
     assert kept.payload == b"3"
 
 
-def test_a_message_without_a_stamp_is_stamped_where_it_comes() -> None:
+@pytest.mark.parametrize("first", (0x31, 0x33, 0x35))
+def test_a_message_without_a_stamp_is_garbage(first: int) -> None:
     world, neighbour = pair()
-    neighbour.send(message(b"t", b"x", first=0x33))
-    mark = world.node.retained.digests.get(place_of(b"t"))
-    assert mark is not None
-    assert mark.time >> LOGICAL >= NOW
+    neighbour.send(message(b"t", b"x", first=first))
+    assert not neighbour.up
+    assert world.counters.link_garbage == 1
+    assert world.node.retained.digests.get(place_of(b"t")) is None
+    unharmed(world)
 
 
 def test_a_clock_that_is_far_ahead() -> None:

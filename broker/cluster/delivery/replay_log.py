@@ -27,7 +27,7 @@ from broker.cluster.link.codec import (
     explicit,
     intersect,
 )
-from broker.cluster.link.receiver_assignment import FOR_ALL, ReceiverAssignment, decode_choice
+from broker.cluster.link.receiver_assignment import CHOSEN, ReceiverAssignment, decode_choice
 from broker.core.dispatcher import topic_of
 from broker.core.message import Message, Stamp, size_of
 from broker.wire.constants import PacketType
@@ -567,7 +567,7 @@ def read_link_packets(
         stamp: Stamp | None = None
         if section.startswith(ORIGIN) and size >= SIZE:
             # It is for a shared subscription.
-            alone = section[4:6] != MARK[4:6] and section[SIZE : SIZE + 1] not in FOR_ALL
+            alone = section[4:6] != MARK[4:6] and section[SIZE : SIZE + 1] != CHOSEN
             key, sequence = section[SIZE - 24 : SIZE - 8], decode_sequence(section[SIZE - 8 : SIZE])
             behind = SIZE - 24 + (section[4] << 8 | section[5])
             choice = (

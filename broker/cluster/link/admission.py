@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.cluster.link.versions import common, named
+from broker.cluster.link.handshake import LINK_PROTOCOL
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Disconnect
@@ -52,11 +52,8 @@ class Admission:
             why = f"is of cluster {peer.cluster!r}, not {config.cluster!r}"
             link.handshake.refuse(ReasonCode.NOT_AUTHORIZED, why, "link_wrong_cluster")
             return False
-        link.version = common(config.versions(), peer.versions)
-        if not link.version:
-            why = f"speaks link protocol {named(peer.versions)}, not {named(config.versions())}"
-            if config.routing != "flood" and common(config.link_versions, peer.versions):
-                why += f", which routing by {config.routing} needs"
+        if peer.protocol != LINK_PROTOCOL:
+            why = f"speaks link protocol {peer.protocol}, not {LINK_PROTOCOL}"
             link.handshake.refuse(ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, why, "links_refused")
             return False
         if peer.id == federation.own.id and (proven or self._is_self(peer)):

@@ -1,8 +1,7 @@
 """What brokers tell each other besides messages: typed records in the payload of a PINGREQ (design
 section 3).
 
-A record is u8 type, u24 length, body. Types that a broker does not know are skipped, so that
-brokers of several versions link.
+A record is u8 type, u24 length, body. Types that a broker does not know are skipped.
 """
 
 from __future__ import annotations

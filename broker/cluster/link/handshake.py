@@ -43,6 +43,9 @@ AUTHENTICATION = "mqttree-x25519-sha256-aes256gcm"
 """The Authentication Method with a cluster secret,"""
 IDENTITY = "mqttree-ed25519"
 """and without one: ids are proven, nothing is encrypted."""
+LINK_PROTOCOL = 2
+"""The version of the link protocol. It is another one whenever links carry something else, or it
+means something else: brokers of two versions do not link (docs/decisions/0017)."""
 MAX_VERSION = 65_535
 """The highest version of the link protocol that anybody may say."""
 
@@ -58,8 +61,8 @@ class Peer:
     name: str
     cluster: str
     capability: float
-    versions: tuple[int, int]
-    """The oldest version of the link protocol that it speaks, and the newest."""
+    protocol: int
+    """The version of the link protocol that it speaks."""
     routing: str = "flood"
     instance: int = 0
     """Which process says this, should two have one id and one boot number; 0: it does not say."""
@@ -81,7 +84,6 @@ def peer_of(connect: Connect) -> Peer:
     values = dict((connect.properties or {}).get(Property.USER_PROPERTY, []))
     try:
         host, _, port = values["address"].rpartition(":")
-        newest = int(values["protocol"])
         peer = Peer(
             bytes.fromhex(connect.client_id),
             int(values["boot"]),
@@ -90,7 +92,7 @@ def peer_of(connect: Connect) -> Peer:
             check_text("name", values.get("name", ""), MAX_NAME).decode(),
             check_text("cluster", values["cluster"], MAX_CLUSTER).decode(),
             float(values["capability"]),
-            (int(values.get("oldest", newest)), newest),
+            int(values["protocol"]),
             values.get("routing", "flood"),
             int(values.get("instance", "0"), 16),
         )
@@ -103,8 +105,9 @@ def peer_of(connect: Connect) -> Peer:
         and 0 <= peer.instance < 2**64
         and 0 < peer.port < 65536
         and 0 <= peer.capability < 1e6
+        and 0 <= peer.protocol <= MAX_VERSION
     )
-    if len(peer.id) != 8 or not ranges or not 0 <= peer.versions[0] <= newest <= MAX_VERSION:
+    if len(peer.id) != 8 or not ranges:
         raise MalformedPacket("bridge CONNECT with values out of range")
     return peer
 
@@ -150,13 +153,11 @@ class LinkHandshake:
     def _connect(self) -> None:
         own = self.federation.own
         config = self.federation.config
-        oldest, newest = config.versions()
         properties: Properties = {
             Property.USER_PROPERTY: [
                 ("cluster", config.cluster),
                 ("routing", config.routing),
-                ("protocol", str(newest)),
-                ("oldest", str(oldest)),
+                ("protocol", str(LINK_PROTOCOL)),
                 ("boot", str(own.boot)),
                 ("address", f"{config.host}:{config.port}"),
                 ("name", config.name),

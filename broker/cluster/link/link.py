@@ -23,7 +23,6 @@ from broker.cluster.link.codec import (
     Vector,
     decode_sequence,
     decode_stamp,
-    encode_for_links,
 )
 from broker.cluster.link.control_records import (
     ORIGINS,
@@ -36,10 +35,9 @@ from broker.cluster.link.control_records import (
 )
 from broker.cluster.link.handshake import LinkHandshake, Peer
 from broker.cluster.link.receiver_assignment import ReceiverAssignment, decode_choice
-from broker.cluster.link.versions import LAST_KIND, OldOutbox
 from broker.core.connection import Connection
 from broker.core.dispatcher import topic_of
-from broker.core.message import Message, encode_halves
+from broker.core.message import Message, Stamp, encode_halves
 from broker.core.publish_run import PublishRun
 from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import decode_packet
@@ -106,7 +104,6 @@ class Link:
         "told",
         "unsent",
         "upto",
-        "version",
     )
 
     def __init__(
@@ -132,7 +129,6 @@ class Link:
         self.live = False  # forwarding, and the neighbour has what went before
         # Both ends route by interest: what is not wanted behind a link is not sent on it.
         self.selective = False
-        self.version = 0  # of the link protocol, known with the peer
         # How far the neighbour knows that it has all that is wanted behind it.
         self.upto: dict[bytes, int] = {}
         self.seen: Vector | None = None  # what the neighbour says it has
@@ -170,8 +166,6 @@ class Link:
     def come_up(self, now: float) -> None:
         """Note that both ends have agreed."""
         self.state = "up"
-        if self.version == 1:
-            self.conn.outbox = OldOutbox(self.conn.outbox)
         if self.peer is not None and self.peer.routing != "flood":
             self.selective = self.federation.interest.selective
             self.federation.streams.activate()
@@ -181,10 +175,7 @@ class Link:
     # ---------------------------------------------------------------- control out
 
     def add_record(self, kind: int, body: bytes) -> None:
-        """Add a record to the next PINGREQ; `send_ping` sends it. The neighbour's version has to
-        know it."""
-        if kind > LAST_KIND.get(self.version, kind):
-            return
+        """Add a record to the next PINGREQ; `send_ping` sends it."""
         records = self._records
         if not records:
             self.federation.to_ping.append(self)
@@ -197,8 +188,6 @@ class Link:
 
     def send_behind(self, kind: int, body: bytes) -> None:
         """Send a record that must not overtake the messages before it."""
-        if kind > LAST_KIND.get(self.version, kind):
-            return
         record = encode_record(PING, b"\0\0\0\0") + encode_record(kind, body)
         self.conn.send(b"\xc0" + encode_varint(len(record)) + record)
 
@@ -436,16 +425,17 @@ class Link:
         sequence = decode_sequence(data[at + len(MARK) + 16 : at + SIZE])
         relay = self.federation.relay
         properties = data[behind:payload_at]
-        stamp = decode_stamp(properties) if first & 0x01 else None
-        restored = stamp is not None and stamp.restored
-        if choice is not None or stamp is not None:
-            if self.version == 1:
-                raise MalformedPacket("PUBLISH on a link of version 1 with what is newer")
-            if choice is not None:
-                choice.of(key, sequence)
-        relay.check(topic, first, sequence or restored, 1, not restored)
-        if stamp is not None:
+        stamp: Stamp | None = None
+        restored = False
+        if first & 0x01:
+            stamp = decode_stamp(properties)
+            if stamp is None:
+                raise MalformedPacket("retained PUBLISH on a link without its stamp")
+            restored = stamp.restored
             properties = properties[STAMP_SIZE:]
+        if choice is not None:
+            choice.of(key, sequence)
+        relay.check(topic, first, sequence or restored, 1, not restored)
         if not restored:
             self._window_key = key
             self._sequence = sequence
@@ -465,7 +455,7 @@ class Link:
             and data[end] == first
             and data[end + 1] != data[position + 1]
         )
-        if like and expires_at is None and choice is None and self.version > 1:
+        if like and expires_at is None and choice is None:
             # What continues this one is shorter: most likely more of the same.
             same = encode_halves(topic, data[payload_at:end], 5, first >> 1 & 3, False, properties)
             after = self._batch(
@@ -487,15 +477,11 @@ class Link:
             None,
         )
         packet = data[position:end]
-        if message.retain:
-            message.stamp = stamp or self.federation.retention.stamp_for(message)
+        if stamp is not None:
+            message.stamp = stamp
             if restored:
                 self.federation.retention.restored(self, message, key, sequence, packet, now)
                 return end
-            if stamp is None:  # of a neighbour of version 1: those behind us are to have one stamp
-                packet = encode_for_links(message, key, sequence, now)
-        if self.version == 1 and (choice := self.federation.sharing.adopt(topic)) is not None:
-            packet = encode_for_links(message, key, sequence, now, choice.encode())
         relay.received(self, message, key, sequence, packet, now, choice)
         return end
 
@@ -511,7 +497,7 @@ class Link:
     ) -> int:
         """A QoS 1 or 2 packet that continues the one before it like one of QoS 0, and the run that
         begins with it."""
-        if data[position] not in RUNS or not self._window_key or self.version == 1:
+        if data[position] not in RUNS or not self._window_key:
             raise MalformedPacket("PUBLISH on a link without its origin")
         if not (forwardable_cached if len(properties) < 128 else forwardable)(properties):
             raise MalformedPacket(

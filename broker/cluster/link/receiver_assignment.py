@@ -5,8 +5,6 @@ It stands behind the sequence number in the origin property (`codec`), as one le
 
     "c"  id and boot of a broker, mark of a group, as often as groups that match were given to other
          brokers than the origin
-    "a"  the same, chosen by the first broker on the way, as the origin cannot (link protocol 1):
-         nobody keeps it, or grants it
     "p"  id and boot, mark, ids of the brokers that had it before: passed on, as none of them had a
          member; for this group alone
     "r"  the same of a message that was published with RETAIN
@@ -24,9 +22,8 @@ from broker.base import limits
 from broker.wire.errors import MalformedPacket
 from routing.group_selection import MARK_SIZE
 
-CHOSEN, ADOPTED = b"c", b"a"
-FOR_ALL = frozenset((CHOSEN, ADOPTED))
-"""First letters of what goes to ordinary subscriptions, too."""
+CHOSEN = b"c"
+"""First letter of what goes to ordinary subscriptions, too."""
 
 ID = 8
 WHO = ID + 4
@@ -47,7 +44,7 @@ class Tries:
 class ReceiverAssignment:
     """Who delivers to which group."""
 
-    __slots__ = ("adopted", "entries", "key", "passed", "retain", "sequence", "tries", "visited")
+    __slots__ = ("entries", "key", "passed", "retain", "sequence", "tries", "visited")
 
     def __init__(
         self,
@@ -56,12 +53,10 @@ class ReceiverAssignment:
         passed: bool = False,
         retain: bool = False,
         visited: tuple[bytes, ...] = (),
-        adopted: bool = False,
     ) -> None:
         """`entries`: (id and boot of a broker, mark of a group); one when it is `passed` on, then
-        for nobody but this group. `adopted`: the origin cannot choose, and answers no claim."""
+        for nobody but this group."""
         self.entries = entries
-        self.adopted = adopted
         self.passed = passed
         self.retain = retain
         self.visited = visited
@@ -80,13 +75,7 @@ class ReceiverAssignment:
 
     def encode(self) -> bytes:
         """Return it as text."""
-        letter = (
-            (ADOPTED if self.adopted else CHOSEN)
-            if not self.passed
-            else b"r"
-            if self.retain
-            else b"p"
-        )
+        letter = CHOSEN if not self.passed else b"r" if self.retain else b"p"
         return letter + b2a_base64(
             b"".join([*map(b"".join, self.entries), *self.visited]), newline=False
         )
@@ -103,11 +92,11 @@ def decode_choice(text: bytes) -> ReceiverAssignment:
     except Base64Error:
         raise MalformedPacket("choice of a shared subscription is not base64") from None
     kind = text[:1]
-    if kind in FOR_ALL and 0 < len(raw) <= limits.MAX_CHOICES * ENTRY and not len(raw) % ENTRY:
+    if kind == CHOSEN and 0 < len(raw) <= limits.MAX_CHOICES * ENTRY and not len(raw) % ENTRY:
         entries = [
             (raw[at : at + WHO], raw[at + WHO : at + ENTRY]) for at in range(0, len(raw), ENTRY)
         ]
-        return ReceiverAssignment(entries, adopted=kind == ADOPTED)
+        return ReceiverAssignment(entries)
     hops, rest = divmod(len(raw) - ENTRY, ID)
     if kind not in (b"p", b"r") or rest or not 0 <= hops <= limits.MAX_PASSES:
         raise MalformedPacket("choice of a shared subscription that cannot be read")

@@ -441,16 +441,6 @@ class SharedSubscriptions:
                     self._node.counters.shared_undelivered += 1
         return groups, ReceiverAssignment(entries) if entries else None
 
-    def adopt(self, topic: bytes) -> ReceiverAssignment | None:
-        """Choose for a message of a broker that cannot; the first one that takes it from there
-        does. None: no groups."""
-        route = self._node.fanout.route(topic)
-        groups, choice = self._choose(route)
-        entries = [(self._who, group.mark) for group in groups[: limits.MAX_CHOICES]]
-        if choice is not None:
-            entries += choice.entries[: limits.MAX_CHOICES - len(entries)]
-        return ReceiverAssignment(entries, adopted=True) if entries else None
-
     def _life(self, broker_id: bytes) -> bytes:
         """Return id and boot of another broker."""
         listing = self._federation.listings.directory.listings.get(broker_id)
@@ -495,11 +485,7 @@ class SharedSubscriptions:
                     None,
                 )
                 message.choice = choice
-            if (
-                choice.key
-                and not choice.adopted
-                and self._federation.custody.claims(choice.key, message.qos)
-            ):
+            if choice.key and self._federation.custody.claims(choice.key, message.qos):
                 for mark in marks:
                     self._federation.custody.hold((choice.key, choice.sequence, mark), message)
                 marks.clear()

@@ -347,11 +347,7 @@ class SubscriptionBarrier:
         return found
 
     def _up(self) -> list[Link]:
-        return [
-            link
-            for link in self._federation.links.values()
-            if link.state == "up" and link.version > 1
-        ]
+        return [link for link in self._federation.links.values() if link.state == "up"]
 
     # ---------------------------------------------------------------- our wave
 
