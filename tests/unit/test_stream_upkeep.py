@@ -10,10 +10,10 @@ from broker.base import limits
 from broker.cluster.delivery.answers import ANSWER, ASK, LOOKS, PIECE
 from broker.cluster.delivery.gap_recovery import CHANGED
 from broker.cluster.delivery.replay_log import LogEntry, read_link_messages
-from broker.cluster.link.codec import OriginWindow, origin_key
+from broker.cluster.link.codec import OriginWindow, encode_stamp, origin_key
 from broker.cluster.link.control_records import DIRECTORY, ROUTED, decode_records
 from broker.cluster.strategy.directory import INTEREST
-from broker.core.message import Message
+from broker.core.message import Message, Stamp
 from broker.core.publish_run import PublishRun
 from broker.wire import Property, Publish
 from routing.link_state import LISTING
@@ -186,6 +186,12 @@ def changes(neighbour: Neighbour) -> list[bytes]:
     return found
 
 
+def retained(key: bytes, sequence: int) -> bytes:
+    """A retained message, newer than those with a lower number."""
+    stamp = encode_stamp(Stamp(sequence << 16, 0))
+    return message(key=key, sequence=sequence, first=0x33, properties=stamp)
+
+
 def test_who_trusts_us_hears_first_of_what_comes_another_way(world: World) -> None:
     """Retained messages take all links, in a circle, too, and overtake others there (seed 7004043);
     once, until an answer of the origin has passed, behind which everything has to come over the
@@ -195,13 +201,13 @@ def test_who_trusts_us_hears_first_of_what_comes_another_way(world: World) -> No
         neighbour.child()
         known(world, neighbour)
     key = origin_key(bid(101), 2_000)
-    origin.send(message(key=key, sequence=1, first=0x33))
+    origin.send(retained(key, 1))
     changes(behind)
-    circle.send(message(key=key, sequence=3, first=0x33))
+    circle.send(retained(key, 3))
     assert changes(behind) == [bid(101), b"message"]
     assert changes(circle) == [b"message"]
     assert bid(101) not in changes(origin)
-    circle.send(message(key=key, sequence=5, first=0x33))
+    circle.send(retained(key, 5))
     assert changes(behind) == [b"message"]
     answer = (
         bid(103)
@@ -214,5 +220,5 @@ def test_who_trusts_us_hears_first_of_what_comes_another_way(world: World) -> No
         + bytes(6)
     )
     origin.send(ping((ROUTED, answer)))
-    circle.send(message(key=key, sequence=7, first=0x33))
+    circle.send(retained(key, 7))
     assert changes(behind) == [bid(101), b"message"]
