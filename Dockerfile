@@ -9,6 +9,7 @@ COPY stp stp
 COPY discovery discovery
 COPY routing routing
 COPY broker broker
+COPY mqttree mqttree
 COPY bench bench
 # A network that needs pip configuration of its own gives it as the secret "pip"; it does not stay in the image.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf,required=false \

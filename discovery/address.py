@@ -100,8 +100,9 @@ def normal_host(host: str) -> str:
     return host.lower()
 
 
-def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
-    """Read "HOST:PORT", "HOST", "[v6]:port", "[v6]" or a bare IPv6 address.
+def parse_address(text: str, default_port: int = DEFAULT_PORT, least_port: int = 1) -> Address:
+    """Read "HOST:PORT", "HOST", "[v6]:port", "[v6]" or a bare IPv6 address; `least_port` is 0 where
+    one may listen on whatever port is free.
 
     Raises ValueError with one clear line that quotes `text`.
     """
@@ -123,13 +124,14 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
         host, colon, after = trimmed.partition(":")
         port_text = after if colon else None
     try:
-        return Address(normal_host(host), default_port if port_text is None else _port(port_text))
+        port = default_port if port_text is None else _port(port_text, least_port)
+        return Address(normal_host(host), port)
     except ValueError as error:
         raise ValueError(f"address {text!r}: {error}") from None
 
 
-def _port(text: str) -> int:
+def _port(text: str, least: int) -> int:
     # isdecimal alone lets other scripts' digits in, and int() takes underscores and signs
-    if not (text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) < 65536):
-        raise ValueError(f"port {text!r} is not a number from 1 to 65535")
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5 and least <= int(text) < 65536):
+        raise ValueError(f"port {text!r} is not a number from {least} to 65535")
     return int(text)

@@ -45,7 +45,7 @@ from broker.compat.views import Accounts, RetainedMessages, Sessions, Subscripti
 from broker.config.listener_options import ListenerOptions, split_options, unix_path
 from broker.config.mqtt_options import read_options
 from broker.config.node_config import NodeConfig
-from broker.config.options import AccessSettings, FederationSettings
+from broker.config.options import AccessSettings, FederationSettings, default_name
 from broker.config.yaml_file import ConfigError
 from broker.core.client import Client
 from broker.core.effects import (
@@ -266,6 +266,10 @@ class Broker(BrokerApi):
             await self._start_listeners()
         except BaseException as error:
             await self._close_listeners()
+            self.driver.stop()
+            if self.gatekeeper is not None:
+                self.gatekeeper.close()
+            await self._close_disk()
             self.transitions.starting_fail()
             if isinstance(error, BrokerError) or not isinstance(error, Exception):
                 raise
@@ -332,9 +336,10 @@ class Broker(BrokerApi):
                 config.max_connections,
             )
         if self.settings is not None and self.settings.port == 0:
-            self._make_node(
-                self.ports.get(self._link_listener() or "", next(iter(self.ports.values()), 0))
-            )
+            self.driver.stop()
+            port = self.ports.get(self._link_listener() or "", next(iter(self.ports.values()), 0))
+            self.settings.name = self.settings.name or default_name(port)
+            self._make_node(port)
             self._recover()
 
     def _recover(self) -> None:
@@ -541,11 +546,15 @@ class Broker(BrokerApi):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.plugins_manager.wait_fired_events(), PLUGIN_TIMEOUT)
         await self._fire(BrokerEvents.POST_SHUTDOWN, PLUGIN_TIMEOUT)
+        await self.close_plugins()
+        self.transitions.stopping_success()
+
+    async def close_plugins(self) -> None:
+        """Have plugins end what they began; for a broker that could not be started, too."""
         try:
             await asyncio.wait_for(self.plugins_manager.close(), PLUGIN_TIMEOUT)
         except Exception as error:
             self.plugins.failed("close", error)
-        self.transitions.stopping_success()
 
     async def _drain(self) -> None:
         """Stop the node and give its last words time to leave; then cut off who does not take

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Container, Mapping
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
 from amqtt.contexts import BrokerConfig, ListenerConfig, ListenerType
@@ -209,10 +210,13 @@ def link_bind(
     return None if name is None else split_bind(str(config.listeners[name].bind))
 
 
-def describe_listeners(config: BrokerConfig) -> str:
-    """Name every listener, for the line that says that the broker runs."""
+def describe_listeners(
+    config: BrokerConfig, ports: Mapping[str, int] = MappingProxyType({})
+) -> str:
+    """Name every listener, for the line that says that the broker runs; `ports`: those that are
+    open, by listener."""
     found = []
-    for listener in config.listeners.values():
+    for name, listener in config.listeners.items():
         if listener.type is ListenerType.EXTERNAL:
             found.append("external")
         elif listener.bind is not None:
@@ -224,7 +228,7 @@ def describe_listeners(config: BrokerConfig) -> str:
             where = (
                 f"unix:{path}"
                 if address is None
-                else Address(address.host or "0.0.0.0", address.port)
+                else Address(address.host or "0.0.0.0", ports.get(name, address.port))
             )
             found.append(f"{kind}{where}")
     return ", ".join(found) or "nothing"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import platform
@@ -39,6 +40,7 @@ ROUTINGS = ("flood", "interest", "topic")
 DURABILITIES = ("none", "async", "sync")
 LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_BIND = "0.0.0.0:1883"
+LOOPBACK_BIND = "127.0.0.1:1883"
 
 
 @dataclass(slots=True, frozen=True)
@@ -73,6 +75,7 @@ class FederationSettings:
     """What a broker needs to be one of many. Times in s."""
 
     name: str = ""
+    """"" until the port is known, if the name is made of it."""
     host: str = "127.0.0.1"
     """Advertised, and the tie-breaker of the tree: concrete, never a wildcard."""
     port: int = 1883
@@ -202,6 +205,8 @@ class RunSettings:
     client_address: Address | None = None
     log_format: str = "text"
     allow_unauthenticated_brokers: bool = False
+    given: frozenset[str] = frozenset()
+    """Names of what was said, in whatever way."""
     asked: bool = False
     access: AccessSettings = AccessSettings()
 
@@ -232,7 +237,7 @@ class RunSettings:
             announce_host = None
         literals, names = split_seeds(self.seed if self.discovery != "off" else ())
         return FederationSettings(
-            name=self.name if self.name is not None else default_name(port),
+            name=self.name if self.name is not None else default_name(port) if port else "",
             host=host,
             port=port,
             announce_host=announce_host,
@@ -260,9 +265,24 @@ class RunSettings:
         )
 
 
-def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> RunSettings:
+def as_flag(name: str) -> str:
+    """Return the flag of an option."""
+    return f"--{name.replace('_', '-')}"
+
+
+def as_keyword(name: str) -> str:
+    """Return the keyword argument of an option."""
+    return "seeds" if name == "seed" else name
+
+
+def read_settings(
+    flags: Mapping[str, Any],
+    environment: Mapping[str, str],
+    spelt: Callable[[str], str] = as_flag,
+) -> RunSettings:
     """Put flags over environment over file over default. Keys of `flags` have underscores, None
-    means not given.
+    means not given; `config` is a file's name, or what was in one. `spelt` tells how whoever gave a
+    flag writes its name.
 
     Raises ConfigError with one line that names the flag, the variable, or the file, its line and
     key.
@@ -270,7 +290,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> R
     config = flags.get("config")
     if config is None:
         config = environment.get("MQTTREE_CONFIG") or None
-    file = ConfigFile.read(config) if config is not None else None
+    file = ConfigFile.read(config) if isinstance(config, str) else config
     inner = [name for name, option in OPTIONS.items() if not option.top]
     section = file.section(("federation",), inner) if file is not None else {}
     settings = RunSettings(file=file, access=read_access(file))
@@ -279,7 +299,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> R
         variable = f"MQTTREE_{name.upper()}"
         value: Any
         if flags.get(name) is not None:
-            value, where = flags[name], f"--{name.replace('_', '-')}"
+            value, where = flags[name], spelt(name)
         elif option.flag and environment.get(variable):
             # Containers set variables to nothing to mean nothing.
             value, where = environment[variable], variable
@@ -297,13 +317,49 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> R
         places[name] = where
         settings.asked |= name in ("seed", "discovery")
         if name == "durability" and value != "none" and settings.data_dir is None:
-            raise ConfigError(f"{where}: {value} needs a data directory (--data-dir)")
+            raise ConfigError(f"{where}: {value} needs a data directory ({spelt('data_dir')})")
     if settings.seed and settings.discovery == "off":
         raise ConfigError(
             f"{places['seed']}: discovery is off ({places['discovery']}), "
             "so nobody would be dialled"
         )
+    settings.given = frozenset(places)
     return settings
+
+
+def read_keywords(keywords: Mapping[str, Any]) -> RunSettings:
+    """Read the options of a broker in somebody else's program: keyword arguments over the file's
+    over defaults, the environment does not count. None means not given; `config` is a file's name,
+    or the mapping that a file would hold.
+
+    The defaults are for the program alone: without a listener 127.0.0.1:1883; no other brokers
+    unless a cluster (multicast) or seeds (static) are given.
+
+    Raises ConfigError with one line that names the keyword, or the file, its line and key.
+    """
+    flags = {name: _plain_path(value) for name, value in keywords.items()}
+    flags["seed"] = flags.pop("seeds", None)
+    config = flags.get("config")
+    if isinstance(config, Mapping):
+        flags["config"] = ConfigFile("config", copy.deepcopy(dict(config)), {})
+    elif config is not None and not isinstance(config, str):
+        raise ConfigError(f"config: expected a file name or a mapping, not {kind_of(config)}")
+    settings = read_settings(flags, {}, as_keyword)
+    if settings.listen is None and (settings.file is None or "listeners" not in settings.file.data):
+        settings.listen = LOOPBACK_BIND
+    if "discovery" not in settings.given:
+        settings.discovery = (
+            "static"
+            if "seed" in settings.given
+            else "multicast"
+            if "cluster" in settings.given
+            else "off"
+        )
+    return settings
+
+
+def _plain_path(value: object) -> object:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def read_access(file: ConfigFile | None) -> AccessSettings:
@@ -324,15 +380,15 @@ def split_bind(text: str, default_port: int = 1883) -> Address:
     """Read where to listen, as amqtt writes it: "HOST:PORT", "PORT", ":PORT", "[IPv6]:PORT", "HOST"
     or "".
 
-    The host is "" for every interface. Raises ValueError with one clear line.
+    The host is "" for every interface, the port 0 for one that is free. Raises ValueError with one clear line.
     """
     trimmed = text.strip()
     if trimmed.isascii() and trimmed.isdecimal():
         trimmed = f":{trimmed}"
     if not trimmed or (trimmed.startswith(":") and trimmed.count(":") == 1):
-        port = parse_address(f"0.0.0.0{trimmed if trimmed != ':' else ''}", default_port).port
+        port = parse_address(f"0.0.0.0{trimmed if trimmed != ':' else ''}", default_port, 0).port
         return Address("", port)
-    return parse_address(trimmed, default_port)
+    return parse_address(trimmed, default_port, 0)
 
 
 def default_name(port: int) -> str:
@@ -414,7 +470,7 @@ def _hosts(value: object) -> tuple[str, ...]:
 
 
 def _seeds(value: object) -> tuple[Address, ...]:
-    texts = value if isinstance(value, list) else [value]
+    texts = value if isinstance(value, list | tuple) else [value]
     try:
         return tuple(parse_seeds([_text(text) for text in texts]))
     except ValueError as error:

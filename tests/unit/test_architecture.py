@@ -13,11 +13,18 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PACKAGES = ("bench", "broker", "routing", "stp", "discovery")
+PACKAGES = ("mqttree", "bench", "broker", "routing", "stp", "discovery")
 
 # Only these wait, open sockets, read clocks or make up randomness; everything else is handed what
 # it needs. The measuring tools are drivers altogether.
-DRIVERS = ("broker/io/", "broker/compat/", "broker/cli/", "discovery/drivers/", "bench/")
+DRIVERS = (
+    "broker/io/",
+    "broker/compat/",
+    "broker/cli/",
+    "discovery/drivers/",
+    "bench/",
+    "mqttree/",
+)
 IMPURE_MODULES = {
     "asyncio",
     "concurrent",

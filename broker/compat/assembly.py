@@ -1,0 +1,154 @@
+"""One broker put together from its options, and taken apart again: for the command line and for
+programs that have a broker inside."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from broker.base.machine import default_memory_limit, files_for_clients
+from broker.compat.broker import Broker
+from broker.compat.config import explain, link_bind, read_config
+from broker.config.data_dir import BrokerIdentity, DataDir, fresh_identity
+from broker.config.options import (
+    AccessSettings,
+    FederationSettings,
+    RunSettings,
+    first_address,
+    split_bind,
+)
+from broker.config.yaml_file import ConfigError, ConfigFile
+from broker.io import admin_http
+from broker.io.auth_service import AuthService
+from broker.io.journal_writer import JournalWriter
+from discovery.address import Address
+from stp import capability
+
+log = logging.getLogger("mqttree")
+
+
+class Assembly:
+    """What one broker is made of: its settings, amqtt's part of the configuration, its data
+    directory (locked until `close`), its journal.
+
+    `data` is amqtt's part as `Broker` takes it, `config` as amqtt understands it.
+    """
+
+    def __init__(self, settings: RunSettings) -> None:
+        """Take the data directory, and begin an incarnation. Raises ConfigError for what cannot be
+        used; then nothing is held."""
+        self.settings = settings
+        self.data: dict[str, Any]
+        self.data, self.config = read_config(settings.file, settings.listen)
+        self.check_listeners(settings.access, settings.file)
+        bind = self._link_bind()
+        wall, rng = time.time(), random.SystemRandom()
+        folder = settings.data_dir
+        self._folder = DataDir(folder) if folder is not None else None
+        try:
+            identity = (
+                self._folder.identity(wall, rng)
+                if self._folder is not None
+                else fresh_identity(wall, rng)
+            )
+            self.federation = _federation(settings, bind, identity)
+            self.disk = None if folder is None else _disk(settings, folder, identity.id)
+        except BaseException:
+            self.close()
+            raise
+
+    def _link_bind(self) -> Address | None:
+        """Return where links come in; when none can, nobody is looked for. Raises ConfigError."""
+        settings, file = self.settings, self.settings.file
+        bind = link_bind(self.config, self.data, settings.tls)
+        if bind is None and settings.tls is not None and file is not None:
+            wanted = (
+                "with require_certificate: true"
+                if settings.tls.certfile is not None
+                else "for other brokers"
+            )
+            file.fail(
+                ("federation", "tls"), f"needs a listener of type tcp with ssl: true {wanted}"
+            )
+        if bind is None and settings.advertise is None and settings.discovery != "off":
+            log.warning(
+                "no listener is plain tcp, so no other broker can dial this one: discovery is off"
+            )
+            settings.discovery = "off"
+        return bind
+
+    def check_listeners(self, access: AccessSettings, file: ConfigFile | None) -> None:
+        """Check that what `file` says of access by listener is about listeners that there are.
+        Raises ConfigError."""
+        if file is not None and isinstance(access.anonymous, dict):
+            for name in access.anonymous:
+                if name not in self.config.listeners:
+                    file.fail(("access", "anonymous"), f"there is no listener {name!r}")
+
+    async def start(self) -> Broker:
+        """Make the broker and start it in the running event loop. Raises ConfigError, one line:
+        then nothing of it runs."""
+        broker: Broker | None = None
+        try:
+            gatekeeper = AuthService(self.settings.access, self.config.listeners)
+            broker = Broker(
+                self.data,
+                asyncio.get_running_loop(),
+                settings=self.federation,
+                gatekeeper=gatekeeper,
+                disk=self.disk,
+            )
+            await broker.start()
+        except BaseException as error:
+            if broker is not None:
+                await broker.close_plugins()
+            if not isinstance(error, Exception):
+                raise
+            # Whatever a plugin or a listener raises: said in one line.
+            log.debug("cannot start", exc_info=True)
+            raise explain(error, self.settings.file) from None
+        return broker
+
+    def close(self) -> None:
+        """Let another broker have the data directory; harmless when repeated."""
+        if self._folder is not None:
+            self._folder.close()
+
+
+def open_admin(address: Address) -> socket.socket:
+    """Take the admin port. Raises ConfigError."""
+    try:
+        return admin_http.listen(address.host, address.port)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(f"admin: cannot listen on {address}: {reason}") from None
+
+
+def _federation(
+    settings: RunSettings, bind: Address | None, identity: BrokerIdentity
+) -> FederationSettings:
+    federation = settings.federation(
+        bind or split_bind("127.0.0.1:1883"),
+        id=identity.id,
+        boot=identity.boot,
+        capability=capability.measure(alpha=settings.alpha, beta=settings.beta),
+        own_host=first_address,
+    )
+    federation.key = identity.key
+    federation.memory_limit = default_memory_limit()
+    federation.max_connections = files_for_clients()
+    return federation
+
+
+def _disk(settings: RunSettings, folder: Path, broker_id: bytes) -> JournalWriter | None:
+    """Return the files of the journal, if there is to be one. Raises ConfigError."""
+    if settings.durability == "none":
+        if (folder / "journal").exists():
+            log.warning("durability is none: the journal in %s is neither read nor written", folder)
+        return None
+    return JournalWriter(folder, broker_id, sync=settings.durability == "sync")

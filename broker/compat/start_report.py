@@ -1,0 +1,114 @@
+"""What a broker says of itself once it runs: who listens where, who may come in, and what makes
+that weaker than whoever wrote the configuration may think."""
+
+from __future__ import annotations
+
+import logging
+
+from broker.cluster.link import peering
+from broker.compat.assembly import Assembly
+from broker.compat.broker import Broker
+from broker.compat.config import describe_listeners, exposed
+
+log = logging.getLogger("mqttree")
+
+
+class StartReport:
+    """The lines about one broker."""
+
+    def __init__(self, assembly: Assembly, broker: Broker) -> None:
+        self._assembly = assembly
+        self._broker = broker
+        self._config = assembly.config
+
+    def _anonymous_listeners(self) -> list[str]:
+        """Return the listeners where anybody may come in without a user name, unless a plugin says
+        no."""
+        access = self._broker.node.access
+        if self._broker.plugins.admits() is False:
+            return []
+        named = self._broker.node.config.identity_listeners
+        return [
+            n
+            for n in self._config.listeners
+            if n not in named and (access is None or access.lets_anonymous(n))
+        ]
+
+    def anonymous_access(self) -> str:
+        """Say who may come in without proving who he is."""
+        found = self._anonymous_listeners()
+        if found and self._broker.plugins.admits() is None:
+            return "plugins decide who comes in"
+        if len(found) == len(self._config.listeners):
+            return "anonymous access allowed"
+        if found:
+            return f"anonymous access on listener {', '.join(found)} only"
+        return "no anonymous access" + (
+            ", but any user name without a password" if self._believes_names() else ""
+        )
+
+    def _believes_names(self) -> bool:
+        """Return whether any user name lets a client in: amqtt's anonymous plugin, alone and not
+        allowing it, asks for nothing else. With an `access` section such a client counts as
+        anonymous."""
+        node = self._broker.node
+        return node.access is None and node.hooks.authenticate and not node.hooks.verifies
+
+    def warn(self) -> None:
+        """Say what makes users and rules weaker than whoever wrote them may think."""
+        broker, federation = self._broker, self._assembly.federation
+        if federation.alone:
+            log.warning(
+                "clients are checked (%s), other brokers would not be: this broker stays alone; %s",
+                federation.alone,
+                peering.REMEDY,
+            )
+        access = broker.node.access
+        if access is None:
+            return
+        believed = broker.node.hooks.verified or len(broker.node.config.identity_listeners) == len(
+            self._config.listeners
+        )
+        if (
+            access.rules is not None
+            and access.rules.by_user
+            and access.users is None
+            and not believed
+        ):
+            log.warning(
+                "rules speak of users, but nobody checks passwords: "
+                "who gives a name counts as anonymous (access.users)"
+            )
+        if peering.anybody(federation) and peering.guard(
+            access, self._config.listeners, plugins=False, certificates=()
+        ):
+            log.warning(
+                "rules and users do not bind other brokers, "
+                "and any may join (allow-unauthenticated-brokers)"
+            )
+
+    def announce(self, admin: str) -> None:
+        """Say in one line who listens where; as a warning when anybody on the network may come
+        in."""
+        federation, disk = self._assembly.federation, self._assembly.disk
+        open_to = self._anonymous_listeners() if self._broker.plugins.admits() else []
+        if self._believes_names():
+            open_to = list(self._config.listeners)
+        listeners = describe_listeners(self._config, self._broker.ports)
+        log.log(
+            logging.WARNING if open_to and exposed(self._config, open_to) else logging.INFO,
+            "%s listens on %s, admin %s, id %s, cluster %s, discovery %s%s%s, %s",
+            federation.name,
+            listeners,
+            admin,
+            federation.id.hex(),
+            federation.cluster,
+            federation.discovery,
+            " (stays alone)"
+            if federation.alone
+            else " (no secret)"
+            if peering.anybody(federation)
+            else "",
+            "" if disk is None else f", durability {'sync' if disk.sync else 'async'}",
+            self.anonymous_access(),
+        )
