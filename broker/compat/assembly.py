@@ -106,6 +106,7 @@ class Assembly:
             await broker.start()
         except BaseException as error:
             if broker is not None:
+                await broker.shutdown()  # if it was stopped on its last steps
                 await broker.close_plugins()
             if not isinstance(error, Exception):
                 raise

@@ -380,7 +380,8 @@ def split_bind(text: str, default_port: int = 1883) -> Address:
     """Read where to listen, as amqtt writes it: "HOST:PORT", "PORT", ":PORT", "[IPv6]:PORT", "HOST"
     or "".
 
-    The host is "" for every interface, the port 0 for one that is free. Raises ValueError with one clear line.
+    The host is "" for every interface, the port 0 for one that is free. Raises ValueError with one
+    clear line.
     """
     trimmed = text.strip()
     if trimmed.isascii() and trimmed.isdecimal():
