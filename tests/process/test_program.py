@@ -27,9 +27,9 @@ import uvloop
 from paho.mqtt.enums import CallbackAPIVersion
 
 import mqttree
+from bench.netlab.ports import free_ports
 from mqttree import Broker, ConfigError
-from tests.ports import free_ports
-from tests.process.brokers import PATIENCE
+from tests.kit.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOPBACK = "127.0.0.1:0"
