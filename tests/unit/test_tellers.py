@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import cycle
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.base import limits
@@ -140,6 +140,14 @@ class Others:
             assert seen.marks - waiting == {mark_of(key) for key in self.told[broker]} - waiting
 
 
+TWO: dict[bytes, int] = dict.fromkeys(NAMES[:2], 0)
+NONE: dict[bytes, int | None] = dict.fromkeys(NAMES[:2])
+
+
+# It withdraws all of its groups, and goes while that is still to be looked at.
+@example([("came", 101, TWO), ("post", 101, NONE), ("went", 101, {})], [False])
+# It tells of very many in one moment, withdraws them one by one, and tells of very many again.
+@example([("came", 101, TWO), ("post", 101, NONE), ("came", 101, TWO)], [False, True])
 @given(st.lists(step, max_size=20), st.lists(st.booleans(), min_size=1, max_size=4))
 def test_what_others_tell_in_pieces(steps: list[tuple[str, int, object]], many: list[bool]) -> None:
     """Brokers come, go, and tell other things, while what they told is still looked at: in the end

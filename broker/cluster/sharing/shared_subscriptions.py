@@ -203,9 +203,12 @@ class SharedSubscriptions:
             teller = self._tellers[broker_id] = Teller(broker_id)
         self._back(teller)
         if teller.tells:  # of each what it told last: it may not tell more than there is
-            for key, value in (*teller.told, *changes):
-                self._note_news(teller, key[1:], value)
+            for key, value in teller.told:
+                if key[1:] not in teller.news:  # which is newer
+                    self._note_news(teller, key[1:], value)
             teller.told.clear()
+            for key, value in changes:
+                self._note_news(teller, key[1:], value)
             self._perhaps_silent(teller)
         else:
             teller.told.extend(changes)
@@ -332,7 +335,9 @@ class SharedSubscriptions:
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
         teller = self._tellers.get(broker_id)
-        if via is not None and teller is not None:
+        if via is None:  # it may have withdrawn all of them, and some are still to be looked at
+            self._lost(teller)
+        elif teller is not None:
             self._back(teller)  # it has told all its groups again
             self._forget(teller)
 
