@@ -81,7 +81,7 @@ def measure(size: int) -> Growth:
     from routing.topic_filter import split_shared
 
     node = Node(NodeConfig(), 0.0, 0.0, random.Random(1))
-    fanout = node.fanout
+    fanout = node.dispatcher
     numbers = list(range(size // 2 + _CHANGES // 2))
     random.Random(2).shuffle(numbers)
     sessions = [Session(node, f"client-{number}") for number in range(size // _PER_SESSION)]

@@ -241,8 +241,7 @@ def _handshake(keys: bool, secret: bool) -> Callable[[], None]:
                 node.take_effects()
             if all(
                 any(
-                    link.conn is conn and link.state == "up"
-                    for link in node.federation.links.values()
+                    link.conn is conn and link.state == "up" for link in node.cluster.links.values()
                 )
                 for node, conn in zip(nodes, conns, strict=True)
             ):

@@ -40,8 +40,8 @@ class Running:
         loaded = self.disk.load()
         self.read = time.perf_counter() - began
         self.size = loaded.size
-        self.durability = self.node.durability = Journal(self.node, sync=False)
-        self.durability.begin(loaded.image, loaded.generation, loaded.files, loaded.size, 0.0)
+        self.journal = self.node.journal = Journal(self.node, sync=False)
+        self.journal.begin(loaded.image, loaded.generation, loaded.files, loaded.size, 0.0)
         self.made = time.perf_counter() - began - self.read
         self.disk.start(lambda effect, error: self.told.append((effect, error)))
 
@@ -56,7 +56,7 @@ class Running:
 
     def settle(self) -> None:
         """Let a checkpoint end, and the disk."""
-        while self.durability.busy:
+        while self.journal.busy:
             self.node.tick(self.node.now + 0.01)
             self.turn()
             time.sleep(0.0002)

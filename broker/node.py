@@ -126,7 +126,7 @@ class Node:
         self.checking = 0  # passwords
         self.retained = RetainedStore(self.counters, config.retained_limit())
         self.feeds = RetainedFeeds(self)
-        self.fanout = Dispatcher(self)
+        self.dispatcher = Dispatcher(self)
         self.forwarding: list[Link] = []  # links in the live stream
         # Somebody else was there: what is published must be numbered and kept.
         self.federated = False
@@ -150,14 +150,14 @@ class Node:
         self.stopping = False
         """This broker is saying goodbye to very many clients, some in each turn."""
         self.drain: Drain | None = None
-        self.durability: Journal | None = None
+        self.journal: Journal | None = None
         self.predecessors = Predecessors(self)
         self.rate = RateLimit(config.connection_rate, now) if config.connection_rate else None
-        self.federation = Cluster(self, now, wall, rng)
-        self.relay = self.federation.relay
-        self.moving = self.federation.moving
+        self.cluster = Cluster(self, now, wall, rng)
+        self.forwarder = self.cluster.forwarder
+        self.takeover = self.cluster.takeover
         self.memory = MemoryLimit(self)
-        self.federated = self.federation.enabled
+        self.federated = self.cluster.enabled
 
     # ---------------------------------------------------------------- inputs
 
@@ -177,7 +177,7 @@ class Node:
         conn = Connection(self, kind, peer, listener, transport, now)
         self.connections.add(conn)
         if dial is not None:
-            self.federation.dialled(conn, dial, now)
+            self.cluster.dialled(conn, dial, now)
         else:
             conn.owner = handshake = ConnectHandshake(self, conn)
             handshake.timer = self._handshakes.add(handshake, now + self.config.connect_timeout)
@@ -251,8 +251,8 @@ class Node:
             conn.owner.lost(reason, now)
         self.current = current
         self.links_by_connection.pop(conn, None)
-        if self.durability is not None:
-            self.durability.gone(conn)
+        if self.journal is not None:
+            self.journal.gone(conn)
         conn.owner = conn.conn = None  # free at once, without the garbage collector
 
     def forget(self, conn: Connection) -> None:
@@ -264,15 +264,15 @@ class Node:
     def datagram_received(self, data: bytes, source: tuple[str, int], now: float) -> None:
         """A datagram of the discovery group came from `source` (host, port)."""
         self.now = now
-        self.federation.datagram_received(data, source, now)
+        self.cluster.datagram_received(data, source, now)
 
     def set_wall(self, wall: float, now: float) -> None:
         """Tell the time of day anew (s since the epoch): clocks are set while a broker runs."""
         self.now = now
-        self.federation.membership.set_wall(wall, now)
-        step = self.federation.retention.clock.set_wall(wall, now)
-        if self.durability is not None:
-            self.durability.clock_set(step)
+        self.cluster.membership.set_wall(wall, now)
+        step = self.cluster.retained_sync.clock.set_wall(wall, now)
+        if self.journal is not None:
+            self.journal.clock_set(step)
 
     def answer(self, effect: Effect, result: Any, now: float) -> None:
         """Give the answer to an effect (see `effects` for what each expects)."""
@@ -288,20 +288,20 @@ class Node:
                 self.current = effect.client.conn
                 effect.client.subscribe_answered(effect, list(result), now)
             case AuthorizeReceive():
-                self.fanout.answered(effect, set(result))
+                self.dispatcher.answered(effect, set(result))
             case Dial():
                 if result is not None:
-                    self.federation.dial_failed(effect, str(result), now)
-            case Append() if self.durability is not None:
-                self.durability.written(effect.mark, result)
-            case Begin() if self.durability is not None:
-                self.durability.begun(effect.generation, result)
+                    self.cluster.dial_failed(effect, str(result), now)
+            case Append() if self.journal is not None:
+                self.journal.written(effect.mark, result)
+            case Begin() if self.journal is not None:
+                self.journal.begun(effect.generation, result)
             case TailWrite():
-                self.federation.absents.tail.written(effect, result)
+                self.cluster.absent_members.tail.written(effect, result)
             case TailRead():
-                self.federation.absents.tail.was_read(effect, result)
+                self.cluster.absent_members.tail.was_read(effect, result)
             case TailSync():
-                self.federation.absents.tail.synced(effect, result)
+                self.cluster.absent_members.tail.synced(effect, result)
             case _:
                 pass
 
@@ -310,7 +310,7 @@ class Node:
         once."""
         self.now = now
         self.current = None
-        self.federation.awake(now)
+        self.cluster.awake(now)
         timers, turns = self._timers, self.turns
         while timers and timers[0][0] <= now:
             call = heappop(timers)[2].call
@@ -320,13 +320,13 @@ class Node:
                 call(now)
                 if turns.work >= limits.TURN_WORK:
                     break
-        self.federation.tick(now)
+        self.cluster.tick(now)
 
     # ---------------------------------------------------------------- outputs
 
     def next_deadline(self) -> float | None:
         """When `tick` is due (s), None when never."""
-        due = self.federation.next_deadline()
+        due = self.cluster.next_deadline()
         if self._timers and (due is None or self._timers[0][0] < due):
             return self._timers[0][0]
         return due
@@ -338,12 +338,12 @@ class Node:
         while self.unheld:
             self.unheld.popleft().go_on(self.now)
             self._flush()
-        if self.durability is not None:
-            self.durability.seal()
+        if self.journal is not None:
+            self.journal.seal()
 
     def withholds(self, conn: Connection) -> bool:
         """Whether something for a connection waits for the journal."""
-        return self.durability is not None and self.durability.holds(conn)
+        return self.journal is not None and self.journal.holds(conn)
 
     def _flush(self) -> None:
         while self.dirty:  # closing a slow consumer while flushing may queue wills
@@ -356,8 +356,8 @@ class Node:
                         if isinstance(outlet, Session):
                             outlet.miss_runs()
                         outbox.clear()
-                    elif conn.gate and self.durability is not None:
-                        self.durability.hold(conn, outbox)
+                    elif conn.gate and self.journal is not None:
+                        self.journal.hold(conn, outbox)
                     else:
                         conn.flush(outbox)
 
@@ -393,14 +393,14 @@ class Node:
         on."""
         self.counters.published_single += 1
         if message.retain:
-            self.federation.retention.written(message)
-        sharing = self.federation.sharing
+            self.cluster.retained_sync.written(message)
+        sharing = self.cluster.sharing
         if sharing.elsewhere:
-            sharing.publish(self.fanout.route(message.topic), message)
+            sharing.publish(self.dispatcher.route(message.topic), message)
             return
-        self.fanout.publish(message)
+        self.dispatcher.publish(message)
         if self.federated:
-            self.relay.forward(message)
+            self.forwarder.forward(message)
 
     def publish_internal(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
         """Publish on behalf of the broker; topics that begin with `$` stay here."""
@@ -425,7 +425,7 @@ class Node:
         a few ms later, as they take turns. Nobody is disconnected."""
         self.now, self.current = now, None
         self.access = access
-        self.fanout.forget_routes()
+        self.dispatcher.forget_routes()
         self.turns.go(
             self._put_in_force(list(self.sessions.values())), lambda: self.access is not access
         )
@@ -450,7 +450,7 @@ class Node:
                 conn.owner.choose_routes()
             if not number % RULED_AT_ONCE:
                 yield RULED_AT_ONCE * RULED_WORK
-        self.fanout.forget_routes()  # those that were made meanwhile
+        self.dispatcher.forget_routes()  # those that were made meanwhile
         for number, session in enumerate(sessions, 1):
             self.revoke(session)
             if not number % RULED_AT_ONCE:
@@ -471,7 +471,7 @@ class Node:
         """Drop what waits for a session that may not receive it any more; others of its groups get
         what was theirs."""
         for outgoing in session.revoke():
-            self.fanout.pass_on(outgoing)
+            self.dispatcher.pass_on(outgoing)
 
     # ---------------------------------------------------------------- clients
 
@@ -483,8 +483,8 @@ class Node:
         """A client is connected."""
         self.counters.connects += 1
         self.connected += 1
-        if self.fanout.members:
-            self.federation.sharing.session_changed(client.session)
+        if self.dispatcher.members:
+            self.cluster.sharing.session_changed(client.session)
         if client.keep_alive:
             client.timer = self._keep_alives.add(client, now + client.keep_alive)
         self.event("broker_client_connected", client=client)
@@ -508,8 +508,8 @@ class Node:
             session.unpack()
         session.listener = client.conn.listener
         session.conn = None
-        if self.fanout.members:
-            self.federation.sharing.session_changed(session)
+        if self.dispatcher.members:
+            self.cluster.sharing.session_changed(session)
         session.outbox = []
         conn = client.conn
         conn.outbox = list(conn.outbox)
@@ -535,9 +535,9 @@ class Node:
 
     def expire_later(self, session: Session) -> None:
         """Keep a session without a connection as long as it is to be kept (MQTT-3.1.2-23)."""
-        if self.durability is not None:
-            self.durability.keep(session)
-        self.federation.unlogged.watch(session)
+        if self.journal is not None:
+            self.journal.keep(session)
+        self.cluster.unlogged.watch(session)
         if session.expiry != NEVER:
             session.expiry_timer = self.schedule(
                 self.now + session.expiry, lambda now: self.expire(session)
@@ -606,15 +606,15 @@ class Node:
         MQTT-4.1.0)."""
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
-            self.moving.ended(session)
-        if self.durability is not None:
-            self.durability.ended(session)
+            self.takeover.ended(session)
+        if self.journal is not None:
+            self.journal.ended(session)
         session.stop_timers()
         if session.conn is None:
             self.send_will(session)
-        self.fanout.leave(session)
+        self.dispatcher.leave(session)
         for outgoing in session.unfinished():
-            self.fanout.pass_on(outgoing)
+            self.dispatcher.pass_on(outgoing)
         session.queue.clear()
         session.missed = None
         session.inflight.clear()
@@ -652,7 +652,7 @@ class Node:
         held whose messages it brings."""
         publishers = self._holding.setdefault(reason, set())
         if source in self.links_by_connection and not isinstance(reason, Rest):
-            self.federation.backpressure.note(reason)
+            self.cluster.remote_flow_control.note(reason)
         elif source not in publishers:
             publishers.add(source)
             source.hold()
@@ -677,7 +677,7 @@ class Node:
         else:
             slow.stalled = True
             if isinstance(slow.owner, Client):
-                self.federation.unlogged.watch(slow.owner.session)
+                self.cluster.unlogged.watch(slow.owner.session)
             text = f"{slow.peer} reads too slowly; its publishers no longer wait for it"
             self.log_limit.line("info", "slow subscriber", slow.peer, text)
             self.release_publishers(slow)
@@ -686,7 +686,7 @@ class Node:
         """Read the publishers again that waited for `slow` alone."""
         publishers = self._holding.pop(slow, None)
         if publishers is not None:
-            self.federation.backpressure.released(slow)
+            self.cluster.remote_flow_control.released(slow)
             if (timer := self._hold_timers.pop(slow, None)) is not None:
                 self.cancel(timer)
             for source in publishers:
@@ -714,7 +714,7 @@ class Node:
                 session.conn.owner.shut(ReasonCode.SERVER_SHUTTING_DOWN)
                 steps = CLOSED_WORK
         # After the clients: their wills go to other brokers, too (MQTT-3.1.2-8).
-        self.federation.leave(self.now)
+        self.cluster.leave(self.now)
         for conn in list(self.connections):
             conn.close()
         self.stopping = False

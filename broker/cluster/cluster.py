@@ -88,30 +88,30 @@ class Cluster:
         self._planned = now  # the same, but for what is hurried
         self._ran = now  # s; this broker was running then
         self.enabled = config.discovery != "off" or bool(config.seeds)
-        self.listings = Directory(self)
-        self.listings.on_way.append(self._reachable)
-        self.overlays = SourceTrees(node, self)
-        self.propagation = SubscriptionBarrier(node, self)
-        self.backpressure = RemoteFlowControl(node, self)
+        self.directory = Directory(self)
+        self.directory.on_way.append(self._reachable)
+        self.source_trees = SourceTrees(node, self)
+        self.barrier = SubscriptionBarrier(node, self)
+        self.remote_flow_control = RemoteFlowControl(node, self)
         self.interest = Interest(node, self)
         self.sharing = SharedSubscriptions(node, self)
         self.assignments = Assignments(node, self)
         self.custody = Custody(node, self)
         self.catchup = Catchup(node, self)
-        self.moving = Takeover(node, self)
+        self.takeover = Takeover(node, self)
         self.unlogged = UnloggedNumbers(node, self)
-        self.repeats = DeliveredRanges(node, self)
-        self.positions = SubscriptionStarts(node)
+        self.delivered_ranges = DeliveredRanges(node, self)
+        self.subscription_starts = SubscriptionStarts(node)
         self.whereabouts = Whereabouts(node, self)
-        self.streams = GapRecovery(node, self)
+        self.gap_recovery = GapRecovery(node, self)
         self.orphans = Orphans(node, self)
-        self.relay = Forwarder(node, self, now)
-        self.acks = LinkAcks(self.relay, self)
-        self.absents = AbsentMembers(node, self)
+        self.forwarder = Forwarder(node, self, now)
+        self.acks = LinkAcks(self.forwarder, self)
+        self.absent_members = AbsentMembers(node, self)
         self.answers = Answers(node, self)
-        self.late = LateOffers(node, self)
-        self.repair = Resync(self.relay, self)
-        self.retention = RetainedSync(node, self, now, wall)
+        self.late_offers = LateOffers(node, self)
+        self.resync = Resync(self.forwarder, self)
+        self.retained_sync = RetainedSync(node, self, now, wall)
         self.admission = Admission(self)
         self.id_conflict = IdConflict(self)
         self.records: dict[int, Handler] = {
@@ -119,12 +119,12 @@ class Cluster:
             MEMBERS: self._members_received,
         }
         self.records |= (
-            self.repair.records
-            | self.listings.records
-            | self.retention.records
-            | self.streams.records
+            self.resync.records
+            | self.directory.records
+            | self.retained_sync.records
+            | self.gap_recovery.records
         )
-        self.records |= self.propagation.records | self.positions.records
+        self.records |= self.barrier.records | self.subscription_starts.records
         self.links: dict[bytes, Link] = {}  # by the peer's id, once admitted
         self.handshakes: dict[Link, None] = {}  # oldest first
         self.to_ping: list[Link] = []
@@ -133,25 +133,25 @@ class Cluster:
         self._change: TopologyChange | None = None  # the newest one that $TC has not told
         self._changes = RateLimit(limits.TOPOLOGY_CHANGES, now)
         self._change_at = now
-        self.listings.post(STATE + b"name", config.name.encode())
+        self.directory.post(STATE + b"name", config.name.encode())
         if where := config.clients_at():
-            self.listings.post(CLIENTS_AT, where.encode())
+            self.directory.post(CLIENTS_AT, where.encode())
 
     @property
     def memory(self) -> int:
         """Bytes that are kept for clients of other brokers, and by what these say, about."""
         refs = len(self.assignments.ledger) + self.custody.count
         shared = self.assignments.ledger.size + self.custody.size + refs * limits.REF_MEMORY
-        noted = self.absents.memory + self.positions.memory
+        noted = self.absent_members.memory + self.subscription_starts.memory
         moving = (
-            self.moving.exported
-            + self.moving.arriving
-            + self.moving.spared.size
+            self.takeover.exported
+            + self.takeover.arriving
+            + self.takeover.spared.size
             + self.unlogged.size
             + self.catchup.keeps
         )
-        said = self.listings.directory.memory + self.interest.memory + self.sharing.memory
-        return shared + noted + moving + said + self.streams.release.held_bytes
+        said = self.directory.database.memory + self.interest.memory + self.sharing.memory
+        return shared + noted + moving + said + self.gap_recovery.release.held_bytes
 
     # ---------------------------------------------------------------- inputs
 
@@ -213,7 +213,7 @@ class Cluster:
         tells, not what is due: that may have been hurried."""
         if now - self._planned > LATE:
             stood = now - self._ran
-            self.streams.stood_still(stood, now)
+            self.gap_recovery.stood_still(stood, now)
             if stood > STOPPED:
                 for link in (*self.links.values(), *self.handshakes):
                     link.conn.last_heard = now
@@ -247,18 +247,18 @@ class Cluster:
         self.id_conflict.tick(now)
         self.membership.tick(now)
         self.tree.tick(now)
-        self.relay.tick(now)
-        self.retention.tick(now)
-        self.listings.tick(now)
+        self.forwarder.tick(now)
+        self.retained_sync.tick(now)
+        self.directory.tick(now)
         self.sharing.tick(now)
-        self.overlays.tick(now)
+        self.source_trees.tick(now)
         self._tell_change(now)
         self._settle(now)
 
     def tell(self, now: float) -> None:
         """Tell neighbours what was posted, ahead of what is sent to clients after this; later if
         much was told just now."""
-        if self.listings.may_tell(now):
+        if self.directory.may_tell(now):
             self._settle(now)
 
     def hurry(self, at: float) -> None:
@@ -279,9 +279,9 @@ class Cluster:
             due = min(due, link.opened + self.config.handshake_timeout)
         if self._change is not None:
             due = min(due, self._change_at)
-        if (at := self.listings.next_deadline()) is not None and at < due:
+        if (at := self.directory.next_deadline()) is not None and at < due:
             due = at
-        if (at := self.overlays.next_deadline()) is not None and at < due:
+        if (at := self.source_trees.next_deadline()) is not None and at < due:
             due = at
         if self._gossip_at > now and any(
             link.gossiped != self.membership.gossip_version for link in self.links.values()
@@ -306,9 +306,9 @@ class Cluster:
                 if link is not None and link.state == "up":
                     link.add_record(BPDU, bpdus.encode(bpdu))
             self.membership.tree_agreed(self.tree.agreed, now)
-            busy |= self.listings.settle(now)
-            busy |= self.overlays.settle(now)
-            self.repair.proceed(now)
+            busy |= self.directory.settle(now)
+            busy |= self.source_trees.settle(now)
+            self.resync.proceed(now)
             if not busy:
                 break
         self._gossip(now)
@@ -399,8 +399,8 @@ class Cluster:
             case ForwardingChanged():
                 link = self.links.get(change.peer)
                 if link is not None:
-                    self.listings.forwarding_changed(link, change.forwarding)
-                    self.repair.forwarding_changed(link, change.forwarding, now)
+                    self.directory.forwarding_changed(link, change.forwarding)
+                    self.resync.forwarding_changed(link, change.forwarding, now)
             case TopologyChange():
                 self.count("topology_changes")
                 self._change = change
@@ -449,9 +449,9 @@ class Cluster:
             Identity(peer.id, peer.boot, (peer.host, peer.port)), peer.capability, now
         )
         self.node.federated = True  # from now on somebody may miss something: keep a log
-        self.propagation.changed()
+        self.barrier.changed()
         self.interest.begin()
-        self.overlays.opened(link)
+        self.source_trees.opened(link)
         link.send_ping(now)
         self._settle(now)
 
@@ -466,11 +466,11 @@ class Cluster:
         link.state = "closed"
         self.node.links_by_connection.pop(link.conn, None)
         self.handshakes.pop(link, None)
-        self.absents.cut_off(link)
+        self.absent_members.cut_off(link)
         self.acks.lost(link)
-        self.repair.link_down(link)
-        self.overlays.closed(link)
-        self.listings.forwarding_changed(link, False)
+        self.resync.link_down(link)
+        self.source_trees.closed(link)
+        self.directory.forwarding_changed(link, False)
         peer = link.peer
         if peer is not None and self.links.get(peer.id) is link:
             del self.links[peer.id]
@@ -486,7 +486,7 @@ class Cluster:
                     self.membership.link_down(peer.id, now, peer.boot)
         if link.dialled and not was_up:
             self.membership.dial_failed(Address(*link.address), reason, now)
-        self.propagation.changed()
+        self.barrier.changed()
         self._settle(now)
 
     def link_left(self, link: Link, reason: int, now: float) -> None:
@@ -516,7 +516,7 @@ class Cluster:
 
     def rtt_sample(self, link: Link, rtt_ms: float, now: float) -> None:
         """Take a measured round trip."""
-        self.overlays.measured(link)
+        self.source_trees.measured(link)
         if link.peer is not None and self.tree.rtt_sample(link.peer.id, rtt_ms, now):
             self._settle(now)
 
@@ -547,20 +547,20 @@ class Cluster:
 
     def link_behind(self, link: Link) -> None:
         """Note that a link's queue overflowed."""
-        self.repair.link_behind(link)
-        self.relay.leave(link)
-        self.overlays.closed(link)
+        self.resync.link_behind(link)
+        self.forwarder.leave(link)
+        self.source_trees.closed(link)
 
     def link_caught_up(self, link: Link, now: float) -> None:
         """Note that it drained: replay what it missed."""
-        self.overlays.opened(link)
-        self.repair.link_caught_up(link)
+        self.source_trees.opened(link)
+        self.resync.link_caught_up(link)
         self._settle(now)
 
     def behind(self) -> bool:
         """Whether old messages may come: a broker is away, or has been asked for what is missing
         here."""
-        return bool(self.absents.absent) or self.streams.unsettled()
+        return bool(self.absent_members.absent) or self.gap_recovery.unsettled()
 
     # ---------------------------------------------------------------- end
 

@@ -124,7 +124,7 @@ class Drain:
     ) -> None:
         """`done` is called when the broker can be stopped."""
         self._node = node
-        self._federation = node.federation
+        self._cluster = node.cluster
         self.state = "clients"
         self._done = done
         self._began = now
@@ -151,7 +151,7 @@ class Drain:
         node.drain = self
         told = f"{counted(here, 'client')} to be told to go, {self.rate:g} a second"
         node.log("info", f"draining: {told}; the end is in {within:g} s at most")
-        self._federation.listings.post(DRAINING, b"1")
+        self._cluster.directory.post(DRAINING, b"1")
         node.schedule(now, self._step)
         node.schedule(self.until, self._late)
 
@@ -174,7 +174,7 @@ class Drain:
         if self._to:
             return [self._to]
         found = []
-        for listing in self._federation.listings.directory.reachable():
+        for listing in self._cluster.directory.database.reachable():
             text = listing.entries.get(CLIENTS_AT)
             if text and DRAINING not in listing.entries:
                 try:
@@ -248,7 +248,7 @@ class Drain:
         if (
             waiting
             and now < self._since + limits.DRAIN_SESSIONS
-            and self._federation.listings.directory.reachable()
+            and self._cluster.directory.database.reachable()
         ):
             return
         # A journal keeps the others.
@@ -260,23 +260,23 @@ class Drain:
             node.end_session(session)
         if len(rest) <= SLICE:
             self._enter("tree", now)
-            self._federation.tree.retire(now)
-            self._federation.overlays.retire()
-            self._federation.hurry(now)
+            self._cluster.tree.retire(now)
+            self._cluster.source_trees.retire()
+            self._cluster.hurry(now)
 
     def _leave_tree(self, now: float) -> None:
         """Wait until nobody's messages pass through here, or nobody can do without it."""
         since = now - self._since
         if since >= limits.DRAIN_TREE or (
-            since >= self._federation.config.hello and self._federation.tree.is_leaf
+            since >= self._cluster.config.hello and self._cluster.tree.is_leaf
         ):
             self._enter("links", now)
             self._confirm(now)
 
     def _unconfirmed(self) -> list[Link]:
         """Return the links that our messages take whose other end may lack something."""
-        ours = self._federation.interest.everywhere(self._federation.relay.key)
-        links = self._federation.links.values()
+        ours = self._cluster.interest.everywhere(self._cluster.forwarder.key)
+        links = self._cluster.links.values()
         return [
             link
             for link in links
@@ -286,26 +286,26 @@ class Drain:
     def _confirm(self, now: float) -> None:
         """Ask the neighbours in the tree what has been there, behind everything that they are
         sent."""
-        links = self._federation.links
+        links = self._cluster.links
         unconfirmed = self._unconfirmed()
         if not unconfirmed and (not links or any(link.forwarding for link in links.values())):
             self._finish(now, "")
         for link in unconfirmed:
             if not link.conn.backlog and self._asked.get(link, -math.inf) + limits.DRAIN_ASK <= now:
                 self._asked[link] = now
-                self._federation.streams.send_upto(link)
+                self._cluster.gap_recovery.send_upto(link)
                 link.send_behind(ASK_SEEN, b"")
 
     def seen(self, link: Link, seen: Vector, now: float) -> None:
         """Take a neighbour's word for what has been there, before `Resync` does."""
         if self.state != "links" or link not in self._asked:
             return
-        relay = self._federation.relay
-        if relay.own.top and relay.key not in seen:
+        forwarder = self._cluster.forwarder
+        if forwarder.own.top and forwarder.key not in seen:
             return
         if link not in self._looking:
             walk = LogWalk(
-                self._federation,
+                self._cluster,
                 link,
                 seen,
                 lambda _, at: self._lacks(link),
@@ -327,7 +327,7 @@ class Drain:
         self._lacking[link] = self._lacking.get(link, 0) + 1
         if self._lacking[link] % REPLAY == 0 and link.live:
             # As after an overflow: `Resync` sends what is missing, and lets it in again.
-            self._federation.relay.leave(link)
+            self._cluster.forwarder.leave(link)
 
     # ---------------------------------------------------------------- the end
 

@@ -35,10 +35,10 @@ fail."""
 class IdConflict:
     """Knows the other broker with our id, if there is one."""
 
-    __slots__ = ("_call_at", "_proven_at", "federation", "other", "yields")
+    __slots__ = ("_call_at", "_proven_at", "cluster", "other", "yields")
 
-    def __init__(self, federation: Cluster) -> None:
-        self.federation = federation
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
         self.yields = False
         """We are the one that serves nobody."""
         self.other: Address | None = None
@@ -49,37 +49,37 @@ class IdConflict:
         """Call a broker that is said to have our id."""
         if now >= self._call_at:
             self._call_at = now + CALL_PAUSE
-            self.federation.node.effects.append(Dial(address.host, address.port))
+            self.cluster.node.effects.append(Dial(address.host, address.port))
 
     def proven(self, start: tuple[int, int], address: Address, now: float) -> None:
         """Note that a broker has proven our id in a handshake. `start`: its boot number and
         instance."""
         self._proven_at = now
         self.other = address
-        if not self.yields and start < (self.federation.own.boot, self.federation.config.instance):
+        if not self.yields and start < (self.cluster.own.boot, self.cluster.config.instance):
             self._yield(address, now)
 
     def _yield(self, address: Address, now: float) -> None:
-        federation, node = self.federation, self.federation.node
+        cluster, node = self.cluster, self.cluster.node
         self.yields = True
         self._call_at = now + CALL_PAUSE
-        federation.count("id_conflicts")
-        federation.log(
+        cluster.count("id_conflicts")
+        cluster.log(
             "error",
-            f"the broker at {address} has the id of this one, {federation.own.id.hex()}, "
+            f"the broker at {address} has the id of this one, {cluster.own.id.hex()}, "
             "and started before it, or at the same time (a copied data directory?): "
             "this one accepts no clients until that one is gone",
         )
         for session in list(node.sessions.values()):
             if session.conn is not None and isinstance(session.conn.owner, Client):
                 session.conn.owner.shut(ReasonCode.SERVER_BUSY)
-        for link in list(federation.links.values()):
+        for link in list(cluster.links.values()):
             link.conn.close(
                 encode_packet(Disconnect(ReasonCode.NORMAL_DISCONNECTION), 5)
                 if link.state == "up"
                 else b""
             )
-            federation.link_lost(link, "another broker has our id", now)
+            cluster.link_lost(link, "another broker has our id", now)
 
     def next_deadline(self) -> float:
         """When `tick` is due (s)."""
@@ -94,7 +94,7 @@ class IdConflict:
             self._proven_at = now
         if self._proven_at + GONE <= now:
             self.yields = False
-            self.federation.log(
+            self.cluster.log(
                 "warning",
                 f"no broker at {self.other} has this one's id any more: clients are accepted again",
             )

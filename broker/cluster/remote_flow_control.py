@@ -97,7 +97,7 @@ class RemoteFlowControl:
     """Both sides of it: what we ask other brokers for, and what they ask us for."""
 
     __slots__ = (
-        "_federation",
+        "_cluster",
         "_node",
         "_over",
         "_over_bytes",
@@ -109,9 +109,9 @@ class RemoteFlowControl:
         "held",
     )
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
+        self._cluster = cluster
         self.at_hand = (b"", b"", float("-inf"))
         """Origin (16 characters) and topic of the last message at QoS 1 or 2 that came from a link,
         and when (s)."""
@@ -125,8 +125,8 @@ class RemoteFlowControl:
         # Sessions with more waiting than others may have -> bytes of memory.
         self._over: dict[Session, int] = {}
         self._over_bytes = 0  # of all these, and a little more until the next turn
-        federation.listings.receive(HOLD, self.received)
-        federation.listings.on_way.append(self._way_changed)
+        cluster.directory.receive(HOLD, self.received)
+        cluster.directory.on_way.append(self._way_changed)
 
     # ---------------------------------------------------------------- somebody here is slow
 
@@ -171,7 +171,7 @@ class RemoteFlowControl:
         wish = self._wishes.setdefault(slow, Wish())
         topics = wish.origins.setdefault(key, set())
         origin = split_key(key)[0]
-        if origin == self._federation.own.id:  # from before this broker was started again
+        if origin == self._cluster.own.id:  # from before this broker was started again
             wish.wide.add(key)
             return
         wanted = self._wanted.setdefault(origin, {})
@@ -227,13 +227,13 @@ class RemoteFlowControl:
         told.at = now
         told.changed = False
         told.holding = bool(wanted)
-        listings = self._federation.listings
-        if listings.directory.via(origin) is None:
+        directory = self._cluster.directory
+        if directory.database.via(origin) is None:
             return  # it is told when it is repeated, if it is back by then
         life = 2.5 * self._repeat()
-        listings.send(origin, HOLD, encode_hold(life, wanted))
+        directory.send(origin, HOLD, encode_hold(life, wanted))
         self._node.counters.holds_sent += told.holding
-        self._federation.hurry(now)
+        self._cluster.hurry(now)
 
     def _arm(self) -> None:
         if self._timer is None and (self._told or self._over):
@@ -316,7 +316,7 @@ class RemoteFlowControl:
             if asked is not None:
                 self._release(sender, asked)
             return
-        if self._federation.listings.directory.via(sender) is None:
+        if self._cluster.directory.database.via(sender) is None:
             return  # nobody is there by this name
         if asked is None:
             asked = self.held[sender] = Asked(now)
@@ -332,7 +332,7 @@ class RemoteFlowControl:
                 f"broker {sender.hex()} has held publishers here for {limits.HOLD_LONGEST:g} s; "
                 "they no longer wait for it"
             )
-            self._federation.log(
+            self._cluster.log(
                 "warning", text, cause="publishers held for too long", peer=sender.hex()
             )
             self._node.release_publishers(asked)

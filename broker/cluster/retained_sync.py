@@ -89,10 +89,10 @@ class Comparison:
 class RetainedSync:
     """Stamps, takes and compares retained messages."""
 
-    def __init__(self, node: Node, federation: Cluster, now: float, wall: float) -> None:
+    def __init__(self, node: Node, cluster: Cluster, now: float, wall: float) -> None:
         """`wall`: the time of day at `now` (s since the epoch)."""
         self.node = node
-        self.federation = federation
+        self.cluster = cluster
         self.store = node.retained
         self.clock = HybridClock(now, wall)
         self.records: dict[int, Handler] = {
@@ -121,7 +121,7 @@ class RetainedSync:
                 node.retain(message)
             return
         message.stamp = self.stamp_for(message)
-        self._take(message, self.federation.relay.key, 0, node.now, tell)
+        self._take(message, self.cluster.forwarder.key, 0, node.now, tell)
 
     def put(self, message: Message) -> None:
         """Keep or delete a retained message without publishing it: subscribers here get nothing,
@@ -147,8 +147,8 @@ class RetainedSync:
         if mark is not None and mark.time == message.stamp.time:
             mark.sequence = sequence
             self.store.digests.put(mark)
-            if self.node.durability is not None:
-                self.node.durability.retained(mark)
+            if self.node.journal is not None:
+                self.node.journal.retained(mark)
 
     def received(self, message: Message, key: bytes, sequence: int, now: float) -> bool:
         """Take one that came with the stream of messages; whether it is something new to those who
@@ -170,9 +170,9 @@ class RetainedSync:
             topic, place_of(topic), stamp.time, key, sequence, stamp.death, message.qos
         )
         change = self.store.write(kept(message), mark, now, self.clock.physical(now))
-        if change >= Change.DROPPED and node.durability is not None:
-            node.durability.retained(mark)
-            node.durability.promise()
+        if change >= Change.DROPPED and node.journal is not None:
+            node.journal.retained(mark)
+            node.journal.promise()
         if change >= Change.TAKEN and tell:
             node.retain(message)
         elif change in (Change.REFUSED, Change.DROPPED):
@@ -209,8 +209,8 @@ class RetainedSync:
         """
         if message.topic[:1] == b"$":
             return
-        relay = self.federation.relay
-        window = relay.vector.get(key)
+        forwarder = self.cluster.forwarder
+        window = forwarder.vector.get(key)
         if window is None:
             split_key(key)
         if (comparison := self._comparisons.get(link)) is not None:
@@ -232,7 +232,7 @@ class RetainedSync:
             sequence
             and message.stamp.time >> LOGICAL > self.clock.physical(now) - OUT_OF_LOGS * 1000
         ):
-            new = relay.accept(key, sequence, 1, now)
+            new = forwarder.accept(key, sequence, 1, now)
             fresh = bool(new) or (window is not None and sequence <= window.begin)
             if new and not gone:
                 # should the stream still bring it, nobody listens any more: neighbours that lack it
@@ -241,10 +241,10 @@ class RetainedSync:
                 entry = LogEntry(
                     key, sequence, encode_for_links(message, key, sequence, now), message, now
                 )
-                relay.log.append(entry)
-                stream = relay.vector[key].stream
+                forwarder.log.append(entry)
+                stream = forwarder.vector[key].stream
                 if stream is not None and stream.holds(sequence):
-                    self.federation.streams.hold(stream, entry)
+                    self.cluster.gap_recovery.hold(stream, entry)
                     fresh = False
                 else:
                     fresh = True
@@ -254,8 +254,8 @@ class RetainedSync:
         self._pass_on(link, data, now)
         if fresh and change is not Change.TAKEN and not gone:
             if self.node.sessions:
-                self.federation.moving.merging.brought(key, sequence, message)
-            self.federation.repeats.restored(key, sequence, message)
+                self.cluster.takeover.merging.brought(key, sequence, message)
+            self.cluster.delivered_ranges.restored(key, sequence, message)
 
     def _pass_on(self, source: Link | None, data: bytes, now: float) -> None:
         """Send something that was missing here to those behind us, who may lack it, too. With a
@@ -339,7 +339,7 @@ class RetainedSync:
         if comparison is None or int.from_bytes(body, "big") == self.store.digests.whole:
             return  # not live here yet: it gets ours when we are
         assert link.peer is not None
-        if self.federation.own.id < link.peer.id:
+        if self.cluster.own.id < link.peer.id:
             if comparison.jobs or comparison.places:
                 comparison.again = True
             else:

@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     from broker.cluster.cluster import Cluster
 
 
-def federation_state(federation: Cluster) -> dict[str, Any]:
+def federation_state(cluster: Cluster) -> dict[str, Any]:
     """What /api/federation says (design section 6)."""
-    tree = federation.tree
-    config = federation.config
-    overlays = federation.overlays
-    node = federation.node
+    tree = cluster.tree
+    config = cluster.config
+    overlays = cluster.source_trees
+    node = cluster.node
     going = {
         listing.id
-        for listing in federation.listings.directory.reachable()
+        for listing in cluster.directory.database.reachable()
         if DRAINING in listing.entries
     }
     links = []
-    for peer_id, link in sorted(federation.links.items()):
+    for peer_id, link in sorted(cluster.links.items()):
         port = tree.ports.get(peer_id)
         peer = link.peer
         assert peer is not None
@@ -46,7 +46,7 @@ def federation_state(federation: Cluster) -> dict[str, Any]:
         "boot": config.boot,
         "listen": f"{config.host}:{config.port}",
         "cluster": config.cluster,
-        "state": str(federation.membership.state),
+        "state": str(cluster.membership.state),
         "capability": tree.capability,
         "root": tree.root.id.hex(),
         "root_address": f"{tree.root.address[0]}:{tree.root.address[1]}",
@@ -56,10 +56,10 @@ def federation_state(federation: Cluster) -> dict[str, Any]:
         "routing": config.routing,
         "draining": node.drain is not None,
         "longest_turn_ms": round(node.turns.longest * 1000, 1),
-        "id_conflict": str(federation.id_conflict.other) if federation.id_conflict.yields else None,
+        "id_conflict": str(cluster.id_conflict.other) if cluster.id_conflict.yields else None,
         "links": links,
         "counters": node.counters.as_dict()
-        | {f"discovery_{name}": value for name, value in federation.membership.counters.items()},
+        | {f"discovery_{name}": value for name, value in cluster.membership.counters.items()},
         **({"overlays": overlays.report()} if overlays.enabled else {}),
         **({} if node.drain is None else {"drain": node.drain.as_dict()}),
     }

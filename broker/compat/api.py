@@ -57,9 +57,9 @@ class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
         message = Message(
             topic_name.encode(), bytes(data or b""), qos or 0, True, b"", None, sender
         )
-        node.federation.retention.written(message)
+        node.cluster.retained_sync.written(message)
         if node.federated:
-            node.relay.forward(message)
+            node.forwarder.forward(message)
         self.driver.wake()
 
     async def add_subscription(self, subscription: tuple[str, int], session: Account) -> int:
@@ -76,7 +76,7 @@ class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
             return REFUSED
         qos = min(qos, self.node.config.max_qos)
         self.node.current = None
-        self.node.fanout.subscribe(Subscription(own, topic_filter, qos), group, inner)
+        self.node.dispatcher.subscribe(Subscription(own, topic_filter, qos), group, inner)
         return qos
 
     def create_offline_session(self, client_id: str) -> tuple[Handler, Account]:

@@ -200,7 +200,7 @@ class Broker(BrokerApi):
         self.node = node = make(
             config, self._loop.time(), time.time(), random.Random(), hooks=hooks, log=log_line
         )
-        node.federation.entropy = os.urandom
+        node.cluster.entropy = os.urandom
         self.accounts.anonymous = self.plugins.anonymous
         node.accounts = self.accounts
         node.sources = Sources()
@@ -377,9 +377,9 @@ class Broker(BrokerApi):
             self.node.counters.journal_cut += 1
             log_line("warning", line)
         node = self.node
-        node.federation.absents.begin(tail)
-        node.durability = Journal(node, sync=disk.sync)
-        node.durability.begin(loaded.image, loaded.generation, loaded.files, loaded.size, now)
+        node.cluster.absent_members.begin(tail)
+        node.journal = Journal(node, sync=disk.sync)
+        node.journal.begin(loaded.image, loaded.generation, loaded.files, loaded.size, now)
         return loaded
 
     def _tell(self, effect: Effect, answer: object) -> None:

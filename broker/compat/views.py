@@ -220,12 +220,12 @@ class RetainedMessages(MutableMapping[str, RetainedApplicationMessage]):
         message = Message(
             topic.encode(), bytes(value.data or b""), value.qos or 0, True, b"", None, None
         )
-        node.federation.retention.put(message)
+        node.cluster.retained_sync.put(message)
 
     def __delitem__(self, topic: str) -> None:
         if self._broker.node.retained.get(topic) is None:
             raise KeyError(topic)
-        self._broker.node.federation.retention.put(
+        self._broker.node.cluster.retained_sync.put(
             Message(topic.encode(), b"", 0, True, b"", None, None)
         )
 

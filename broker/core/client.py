@@ -110,11 +110,11 @@ class Client:
     def choose_routes(self) -> None:
         """Look routes up in the fanout, or with rules in force in a part of it: the topics that the
         client may publish to."""
-        self.routes = self.node.fanout.routes if self.session.permissions is None else {}
+        self.routes = self.node.dispatcher.routes if self.session.permissions is None else {}
 
     def forget_routes(self) -> None:
         """Have the rules asked again, or nothing more: the client goes."""
-        if self.routes is not self.node.fanout.routes:
+        if self.routes is not self.node.dispatcher.routes:
             for route in self.routes.values():
                 if route.viewers is not None:
                     route.viewers.discard(self)
@@ -259,7 +259,7 @@ class Client:
         if route.elsewhere:
             properties = data[start - section : start]
             prefix = start - position
-            node.federation.sharing.publish_run(
+            node.cluster.sharing.publish_run(
                 route, chunk, prefix, packet, self.version, properties, self.session
             )
             return after
@@ -268,13 +268,13 @@ class Client:
             for at in range(0, len(chunk), packet):
                 payload = chunk[at + start - position : at + packet]
                 message = Message(topic, payload, 0, False, properties, None, self.session)
-                node.fanout.deliver(route, message)
+                node.dispatcher.deliver(route, message)
                 if route.forward and node.federated:
-                    node.relay.forward(message)
+                    node.forwarder.forward(message)
             return after
-        node.fanout.run(route, chunk, start - position, packet, self.version, self.session)
+        node.dispatcher.run(route, chunk, start - position, packet, self.version, self.session)
         if route.forward and node.federated:
-            node.relay.forward_run(chunk, start - position, packet, self.version)
+            node.forwarder.forward_run(chunk, start - position, packet, self.version)
         return after
 
     # ---------------------------------------------------------------- everything else
@@ -347,7 +347,7 @@ class Client:
         """Answer a PINGREQ; ahead of what waits for the journal, as the connection is all right,
         but not of CONNACK."""
         conn = self.conn
-        journal = self.node.durability
+        journal = self.node.journal
         first = conn.outbox[0][:1] if conn.outbox else b""
         greeted = journal is not None and self.hailed <= journal.safe and first != CONNACK
         if (

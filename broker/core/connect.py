@@ -129,7 +129,7 @@ class ConnectHandshake:
                 "a broker, but not on the listener for brokers", ReasonCode.NOT_AUTHORIZED
             )
         else:
-            self.node.federation.accept(self.conn, connect, body, now)
+            self.node.cluster.accept(self.conn, connect, body, now)
 
     def _refuse(self, error: WireError) -> None:
         node = self.node
@@ -222,7 +222,7 @@ class ConnectHandshake:
         if node.drain is not None or node.stopping:
             self._elsewhere("" if node.drain is None else node.drain.reference())
             return False
-        if node.federation.id_conflict.yields:
+        if node.cluster.id_conflict.yields:
             why = "comes while another broker has this one's id"
             self.turn_away(ReasonCode.SERVER_UNAVAILABLE, why, level="debug")
             return False
@@ -470,12 +470,12 @@ class ConnectHandshake:
                 return
             node.end_session(old)  # what waits for one user is not for another
         known = stamp or read or self.admitted or connect.clean_start
-        if not known and not node.federation.propagation.admits(now, self.admit):
+        if not known and not node.cluster.barrier.admits(now, self.admit):
             conn.waiting = True
             return
         if not (stamp or read) and node.predecessors.wait(self, connect.client_id, now):
             return
-        if not stamp and not (stamp := node.moving.begin(self, connect, now)):
+        if not stamp and not (stamp := node.takeover.begin(self, connect, now)):
             return  # waits for its session, or is refused
         old = node.sessions.get(connect.client_id)
         if old is None and len(node.sessions) >= limits.MAX_SESSIONS:
@@ -500,11 +500,11 @@ class ConnectHandshake:
         session.stamp = stamp
         if not present:
             session.born = stamp
-            session.floor = node.moving.tombstones.floor(connect.client_id, self.owner)
+            session.floor = node.takeover.tombstones.floor(connect.client_id, self.owner)
         if connect.clean_start:
             session.floor = stamp
         self._configure(session, connect, answer)
-        node.moving.came(session, present)
+        node.takeover.came(session, present)
         client = Client(node, conn, session, connect)
         client.authentication = self.authentication
         client.keep_alive = self._keep_alive(connect, answer) * 1.5
@@ -523,8 +523,8 @@ class ConnectHandshake:
         conn.max_packet_size = node.config.max_packet_size
         node.client_came(client, now)
         connect.forget()
-        if node.durability is not None:
-            node.durability.came(session, present=present)
+        if node.journal is not None:
+            node.journal.came(session, present=present)
         if present:
             session.redeliver()
 
@@ -574,7 +574,7 @@ class ConnectHandshake:
             session.expire_after(0 if connect.clean_start else 0xFFFFFFFF)
             session.receive_maximum = min(limits.MAX_INFLIGHT, most)
         if changed:
-            node.fanout.session_changed(session)
+            node.dispatcher.session_changed(session)
 
     def _keep_alive(self, connect: Connect, answer: Properties) -> int:
         maximum = self.node.config.max_keep_alive

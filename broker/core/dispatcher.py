@@ -204,7 +204,7 @@ class Dispatcher:
                 session.forms.add(form)
         session.subscriptions[subscription.filter] = subscription
         if group is None:
-            interest = self.node.federation.interest
+            interest = self.node.cluster.interest
             if self.trie.insert(inner, session.client_id, subscription) and interest.telling:
                 interest.changed(inner, wanted=True)
         else:
@@ -215,7 +215,7 @@ class Dispatcher:
             self.members += session.client_id not in shared.members
             shared.members[session.client_id] = subscription
             shared.note(session)
-            self.node.federation.sharing.tell(shared)
+            self.node.cluster.sharing.tell(shared)
         self.invalidate(inner)
         if session.keeper is not None and isinstance(session, DurableSession):
             session.keeper.subscribed(session, subscription)
@@ -232,7 +232,7 @@ class Dispatcher:
         if session.forms is not None and (form := form_of(topic_filter)) is not None:
             session.forms.remove(form)
         if group is None:
-            interest = self.node.federation.interest
+            interest = self.node.cluster.interest
             if session.ended and self.trie.get(inner, session.client_id) is not subscription:
                 return True
             if self.trie.remove(inner, session.client_id) and interest.telling:
@@ -251,7 +251,7 @@ class Dispatcher:
                 shared.note(session)
                 if not shared.members:
                     self.shared.remove(inner, group)
-                self.node.federation.sharing.tell(shared)
+                self.node.cluster.sharing.tell(shared)
         self.invalidate(inner)
         if session.keeper is not None and isinstance(session, DurableSession):
             session.keeper.unsubscribed(session, topic_filter)
@@ -339,7 +339,7 @@ class Dispatcher:
         name = topic_name(topic)
         steps = self.trie.steps + self.shared.steps
         shared = self.shared.match(name)
-        sharing = self.node.federation.sharing
+        sharing = self.node.cluster.sharing
         sessions: dict[Session, list[Subscription]] = {}
         for value in self.trie.match(name):
             if not value.session.ended:
@@ -502,27 +502,27 @@ class Dispatcher:
             outgoing = SharedOutgoing(message, qos, retain, ids, group, allowed)
             kept = member.session.deliver_shared(outgoing)
             if message.sender is None and message.qos:
-                self.node.federation.custody.delivered(member.session, outgoing, kept=kept)
+                self.node.cluster.custody.delivered(member.session, outgoing, kept=kept)
         else:
-            self.node.federation.sharing.pass_on(group.mark, message, denied=bool(group.members))
+            self.node.cluster.sharing.pass_on(group.mark, message, denied=bool(group.members))
 
     def pass_on(self, outgoing: SharedOutgoing) -> None:
         """Give a message of a member whose session ended to another one."""
         message, group = outgoing.message, outgoing.group
         if message.expired(self.node.now):
-            self.node.federation.custody.settled(outgoing)
+            self.node.cluster.custody.settled(outgoing)
         else:
             permitted = self.route(message.topic).permitted  # the rules may be others by now
             allowed = both(outgoing.allowed, permitted)
-            if self.node.federation.sharing.stays(group, message, allowed):
+            if self.node.cluster.sharing.stays(group, message, allowed):
                 self._deliver_shared(group, message, allowed)
 
     def batch(self, route: Route, batch: PublishRun, *, groups: bool = True) -> None:
         """Deliver a run of QoS 1 or 2 packets of one topic. Costs little per message for receivers
         that keep up. Not `groups`: those of shared subscriptions get nothing."""
         shared = route.shared if groups else ()
-        if self.node.durability is not None:
-            self.node.durability.batch(route, batch)
+        if self.node.journal is not None:
+            self.node.journal.batch(route, batch)
         if route.special or shared:
             for message in batch.messages():
                 self.deliver(route, message, None, shared)
@@ -561,7 +561,7 @@ class Dispatcher:
         if not receivers:
             return
         node = self.node
-        at_hand = node.federation.backpressure.at_hand
+        at_hand = node.cluster.remote_flow_control.at_hand
         effect = AuthorizeReceive(
             message, receivers, list(groups), only, None, node.current, at_hand
         )
@@ -583,7 +583,7 @@ class Dispatcher:
             )
             narrowed = Route(deliveries, [], False, {})
             narrowed.permitted = route.permitted
-            self.node.federation.backpressure.again(known.source, known.at_hand)
+            self.node.cluster.remote_flow_control.again(known.source, known.at_hand)
             self.deliver(narrowed, known.message, known.allowed, known.groups)
 
 

@@ -136,12 +136,12 @@ class MemoryLimit:
             + len(node.retained) * limits.RETAINED_MEMORY
             + node.retained.index
             + node.retained.tombstones * limits.TOMBSTONE_MEMORY
-            + node.relay.log.size
+            + node.forwarder.log.size
             + len(node.sessions) * limits.SESSION_MEMORY
-            + node.fanout.memory
-            + node.fanout.routes_memory
+            + node.dispatcher.memory
+            + node.dispatcher.routes_memory
             + len(node.connections) * limits.CONNECTION_MEMORY
-            + node.federation.memory
+            + node.cluster.memory
         )
 
     # ---------------------------------------------------------------- what is refused
@@ -241,7 +241,7 @@ class MemoryLimit:
         share = self.used / self.limit if self.limit else 0.0
         self.pressure = Pressure((share >= 0.8) + (share >= 1.0) + (share >= 1.1))
         self._node.retained.closed = self.pressure > Pressure.NONE
-        self._node.relay.log.give_room(0 if self.pressure else self._node.config.log_room())
+        self._node.forwarder.log.give_room(0 if self.pressure else self._node.config.log_room())
         if self.pressure > self._said:
             what = SAID[min(self.pressure, Pressure.FULL)]
             self._node.log(

@@ -92,7 +92,9 @@ def _accept(client: Client, message: Message, packet_id: int) -> None:
     node = client.node
     if message.topic.count(b"/") >= limits.MAX_TOPIC_LEVELS:
         raise ProtocolViolation("topic name has too many levels", ReasonCode.TOPIC_NAME_INVALID)
-    route = node.fanout.route(message.topic)  # raises on a bad topic name before anything is asked
+    route = node.dispatcher.route(
+        message.topic
+    )  # raises on a bad topic name before anything is asked
     if node.hooks.events:
         node.event("broker_message_received", client=client, message=message, packet_id=packet_id)
     if message.topic[:1] == b"$":
@@ -117,7 +119,7 @@ def _permitted(client: Client, permissions: Permissions, topic: bytes, route: Ro
     if rule is not None and rule.allow:
         if len(client.routes) >= limits.PERMITTED_TOPICS:
             client.forget_routes()
-        client.node.fanout.show(route, topic, client)
+        client.node.dispatcher.show(route, topic, client)
         return True
     client.note_refusal("publish to", topic.decode(), rule)
     return False

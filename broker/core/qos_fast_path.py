@@ -45,7 +45,7 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
     if numbers and _settle(client, first, numbers, data[position : position + 4 * len(numbers)]):
         return position + 4 * len(numbers)
     begin = position
-    custody = client.node.federation.custody
+    custody = client.node.cluster.custody
     guarded = custody.guards
     while position + 4 <= size and data[position] == first and data[position + 1] == 2:
         packet_id = data[position + 2] << 8 | data[position + 3]
@@ -185,14 +185,14 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
     ):
         batch = _batch(client, route, data, position, start, payload, packet, properties)
         if batch is not None:
-            node.fanout.batch(route, batch)
+            node.dispatcher.batch(route, batch)
             if node.federated and route.forward:
-                node.relay.forward_batch(batch)
+                node.forwarder.forward_batch(batch)
             position += len(batch.data)
             return -position if client.conn.held else position
     targets = (route.raw5 if five else route.raw4) if route.granted >= qos else None
     if (node.federated and route.forward) or (
-        targets and node.durability is not None and any(s.number for s in targets)
+        targets and node.journal is not None and any(s.number for s in targets)
     ):
         targets = None
     answers: list[bytes] = []
@@ -368,8 +368,8 @@ def _deliver(client: Client, route: Route, message: Message) -> None:
     """Deliver one message to receivers that need more than its bytes, and pass it on."""
     node = client.node
     if route.elsewhere:
-        node.federation.sharing.publish(route, message)
+        node.cluster.sharing.publish(route, message)
         return
-    node.fanout.deliver(route, message)
+    node.dispatcher.deliver(route, message)
     if route.forward and node.federated:
-        node.relay.forward(message)
+        node.forwarder.forward(message)

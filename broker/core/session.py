@@ -435,7 +435,7 @@ class Session:
             len(self.queue) >= limits.MAX_QUEUED
             or self.queued_bytes + size > limits.MAX_QUEUED_BYTES
         )
-        if full and not kept and not self.node.federation.backpressure.room(self, size):
+        if full and not kept and not self.node.cluster.remote_flow_control.room(self, size):
             self.node.counters.dropped_queue_full += 1
             return False
         memory = self.node.memory
@@ -564,7 +564,7 @@ class Session:
 
     def _settled(self, sent: Outgoing | bytes) -> None:
         if type(sent) is SharedOutgoing:
-            self.node.federation.custody.settled(sent)
+            self.node.cluster.custody.settled(sent)
 
     def received(self, packet_id: int, reason: int) -> bool:
         """PUBREC: from now on PUBREL is repeated; a failure code ends the exchange (MQTT-4.3.3-1).

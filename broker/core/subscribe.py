@@ -179,12 +179,12 @@ class SubscribeRequest:
             and _refusal(self._client, request, permitted, note=False) is None
         ]
         self._hurried = False
-        session, federation = self._client.session, self._client.node.federation
+        session, cluster = self._client.session, self._client.node.cluster
         new = any(topic_filter not in session.subscriptions for topic_filter in self._filters)
-        again = new and federation.whereabouts.elsewhere(session.client_id)
-        if federation.propagation.expect(self._filters, self._known, again=again):
-            if federation.propagation.known:  # it could be answered at once
-                federation.whereabouts.waits[session] = self.hurry
+        again = new and cluster.whereabouts.elsewhere(session.client_id)
+        if cluster.barrier.expect(self._filters, self._known, again=again):
+            if cluster.barrier.known:  # it could be answered at once
+                cluster.whereabouts.waits[session] = self.hurry
             return False
         return self._take()
 
@@ -195,7 +195,7 @@ class SubscribeRequest:
         self._go_on(now, self._take)
 
     def _known(self, now: float) -> None:
-        waits, session = self._client.node.federation.whereabouts.waits, self._client.session
+        waits, session = self._client.node.cluster.whereabouts.waits, self._client.session
         if waits.get(session) == self.hurry:
             del waits[session]
         if not self._hurried:
@@ -226,7 +226,7 @@ class SubscribeRequest:
                     node.counters.subscriptions_refused += 1
                 node.turns.work += limits.PACKET_WORK
         finally:
-            node.federation.propagation.settle_for(self._filters)
+            node.cluster.barrier.settle_for(self._filters)
         if len(self._codes) < len(self._packet.filters):
             node.turns.later(self._later)
             return False
@@ -250,7 +250,7 @@ def go_on(client: Client, now: float, step: Callable[[], bool], told: Iterable[s
     current, node.current = node.current, client.conn
     done = True
     if node.sessions.get(client.session.client_id) is not client.session:
-        node.federation.propagation.settle_for(told)
+        node.cluster.barrier.settle_for(told)
     else:  # though its connection may have ended: it came before
         try:
             done = step()
@@ -289,7 +289,7 @@ def _unsubscribe(
             codes.append(ReasonCode.TOPIC_FILTER_INVALID)
             continue
         group, inner = split_shared(topic_filter)
-        known = node.fanout.unsubscribe(client.session, topic_filter, group, inner)
+        known = node.dispatcher.unsubscribe(client.session, topic_filter, group, inner)
         codes.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
         if node.hooks.events:
             node.event("broker_client_unsubscribed", client=client, topic=topic_filter)
@@ -364,8 +364,8 @@ def _add(
     subscription = Subscription(
         session, request.filter, qos, request.no_local, request.retain_as_published, identifier
     )
-    subscription.start = node.federation.positions.begin() if known is None else known.start
-    node.fanout.subscribe(subscription, group, inner)
+    subscription.start = node.cluster.subscription_starts.begin() if known is None else known.start
+    node.dispatcher.subscribe(subscription, group, inner)
     if (
         group is not None
         or request.retain_handling == 2

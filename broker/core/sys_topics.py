@@ -127,8 +127,8 @@ class SysTopics:
             "publish/bytes/sent": counters.publish_bytes_sent,
             "bytes/received": counters.bytes_received,
             "bytes/sent": counters.bytes_sent,
-            "subscriptions/count": len(node.fanout.trie),
-            "shared_subscriptions/count": node.fanout.members,
+            "subscriptions/count": len(node.dispatcher.trie),
+            "shared_subscriptions/count": node.dispatcher.members,
             "retained messages/count": retained,
             "store/messages/count": retained + waiting,
             "store/messages/bytes": node.retained.size + waiting_bytes,
@@ -163,4 +163,4 @@ class SysTopics:
         node = self.node
         name = topic.encode()
         node.retained.store(topic, Message(name, payload, 0, True, b"", None, None))
-        node.fanout.publish(Message(name, payload, 0, False, b"", None, None))
+        node.dispatcher.publish(Message(name, payload, 0, False, b"", None, None))

@@ -152,26 +152,26 @@ class Admin:
     def state(self) -> dict[str, Any]:
         """The federation as this broker sees it, and what else is known of the broker."""
         node = self.node
-        federation = node.federation
+        cluster = node.cluster
         now = self.loop.time()
         members = [
             {
                 "id": broker_id.hex(),
-                "name": federation.membership.name_of(broker_id),
+                "name": cluster.membership.name_of(broker_id),
                 "boot": boot,
                 "addresses": [str(address) for address in addresses],
                 "alive": alive,
             }
-            for broker_id, boot, addresses, alive in federation.membership.members(now)
+            for broker_id, boot, addresses, alive in cluster.membership.members(now)
         ]
-        return federation.state() | {
+        return cluster.state() | {
             "version": self.version,
             "uptime_s": round(now - self._started, 3),
             "ready": not self.readiness.reasons(),
             "connections": node.connected,
             "open": len(node.connections),  # clients, links, and who has not said yet what it is
             "sessions": len(node.sessions),
-            "subscriptions": len(node.fanout.trie),
+            "subscriptions": len(node.dispatcher.trie),
             "retained": len(node.retained),
             "members": sorted(members, key=lambda member: str(member["id"])),
         }

@@ -89,7 +89,7 @@ class DiscoveryDriver:
         if self._capability is not None and settings is not None and settings.weights is not None:
             alpha, beta = settings.weights
             if self._capability.take(measure(alpha=alpha, beta=beta)):
-                driver.node.federation.set_capability(self._capability.value, driver.time())
+                driver.node.cluster.set_capability(self._capability.value, driver.time())
                 driver.wake()
 
     def _datagram(self, data: bytes, source: tuple[str, int]) -> None:
@@ -100,7 +100,7 @@ class DiscoveryDriver:
     def _resolved(self, seed: Address, addresses: list[Address]) -> None:
         driver = self._driver
         found = [(address.host, address.port) for address in addresses]
-        driver.node.federation.seed_resolved(f"{seed.host}:{seed.port}", found, driver.time())
+        driver.node.cluster.seed_resolved(f"{seed.host}:{seed.port}", found, driver.time())
         driver.wake()
 
     def send(self, data: bytes) -> None:

@@ -57,9 +57,9 @@ def metrics(
     broker's listeners and links, and the reasons named above; never a client's id, user or topic.
     `listeners`: connections of each; `uptime`: s.
     """
-    federation = node.federation
-    tree, config = federation.tree, node.config
-    up = [link for link in federation.links.values() if link.state == "up"]
+    cluster = node.cluster
+    tree, config = cluster.tree, node.config
+    up = [link for link in cluster.links.values() if link.state == "up"]
     about = {
         "id": config.id.hex(),
         "name": config.name,
@@ -94,9 +94,9 @@ def metrics(
     gauge(
         "queued_over_bytes",
         "Memory of sessions with more waiting than others may have.",
-        federation.backpressure.over,
+        cluster.remote_flow_control.over,
     )
-    if (durability := node.durability) is not None:
+    if (durability := node.journal) is not None:
         gauge(
             "journal_ok", "1 if what is to be kept is written.", 1 if durability.state == OK else 0
         )
@@ -117,13 +117,13 @@ def metrics(
     gauge(
         "subscriptions",
         "Subscriptions of all sessions; the members of a shared one count as one.",
-        len(node.fanout.trie),
+        len(node.dispatcher.trie),
     )
     gauge("retained", "Retained messages, without the broker's own below $SYS.", len(node.retained))
-    gauge("links", "Links to other brokers.", len(federation.links))
+    gauge("links", "Links to other brokers.", len(cluster.links))
     gauge("links_up", "Links to other brokers that are up.", len(up))
     gauge("links_forwarding", "Links that messages are forwarded on.", len(node.forwarding))
-    gauge("members", "Other brokers known.", len(federation.membership.members(node.now)))
+    gauge("members", "Other brokers known.", len(cluster.membership.members(node.now)))
     gauge("root", "1 if this broker is the root of the tree.", 1 if tree.is_root else 0)
     gauge("epoch", "Epoch of the tree.", tree.epoch)
     gauge("capability", "Capability of this broker.", tree.capability)
@@ -142,9 +142,7 @@ def metrics(
     ):
         samples = [({"reason": reason}, counters[counter]) for counter, reason in reasons.items()]
         _metric(lines, f"mqttree_{name}", "counter", text, samples)
-    counters |= {
-        f"discovery_{name}": value for name, value in federation.membership.counters.items()
-    }
+    counters |= {f"discovery_{name}": value for name, value in cluster.membership.counters.items()}
     for name, value in counters.items():
         text = _HELP.get(name, f"Count of {name.replace('_', ' ')}.")
         _metric(lines, f"mqttree_{name}_total", "counter", text, value)

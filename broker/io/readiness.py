@@ -32,13 +32,13 @@ class Readiness:
         found = []
         if node.drain is not None:
             found.append("draining")
-        if node.durability is not None and node.durability.state != OK:
+        if node.journal is not None and node.journal.state != OK:
             found.append("the journal is not written")
-        if node.federation.id_conflict.yields:
+        if node.cluster.id_conflict.yields:
             found.append("another broker has this one's id")
         if not self._met:
             # Once: when a broker dies, those that are left serve its clients.
-            there = len(node.federation.listings.directory.reachable())
+            there = len(node.cluster.directory.database.reachable())
             self._met = there >= self._others
             if not self._met:
                 found.append(f"sees {there + 1} of {self._others + 1} brokers")

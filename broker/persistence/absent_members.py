@@ -144,32 +144,32 @@ def common(first: int, last: int, count: int, lacked: Ranges) -> int:
 class AbsentMembers:
     """All of them."""
 
-    __slots__ = ("_federation", "_node", "absent", "tail")
+    __slots__ = ("_cluster", "_node", "absent", "tail")
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
+        self._cluster = cluster
         self.absent: dict[bytes, AbsentMember] = {}
         self.tail = LogTail(node, self._lost, self.away)
-        federation.listings.on_went.append(self.went)
-        federation.listings.on_way.append(self._way_changed)
+        cluster.directory.on_went.append(self.went)
+        cluster.directory.on_way.append(self._way_changed)
 
     def begin(self, loaded: TailLoaded) -> None:
         """Go on with the tail of an earlier incarnation of this broker, and with who was away
         then."""
-        node, relay = self._node, self._federation.relay
-        wall = self._federation.retention.clock.physical(node.now)
+        node, forwarder = self._node, self._cluster.forwarder
+        wall = self._cluster.retained_sync.clock.physical(node.now)
         for away in self.tail.begin(loaded)[: limits.ABSENT_BROKERS]:
             since = node.now - max(0, wall - away.since) / 1000
             self.absent[away.broker] = AbsentMember(away.filters, 0, since)
             self._watch()
         for key in self.tail.origins():
             if split_key(key)[0] == node.config.id:
-                relay.remember(key, self.tail.last(key))
+                forwarder.remember(key, self.tail.last(key))
 
     def away(self) -> Iterable[Away]:
         """Tell who is away, for the next start."""
-        wall = self._federation.retention.clock.physical(self._node.now)
+        wall = self._cluster.retained_sync.clock.physical(self._node.now)
         for broker_id, absent in self.absent.items():
             since = wall - round((self._node.now - absent.since) * 1000)
             yield Away(broker_id, max(0, since), absent.filters)
@@ -180,8 +180,8 @@ class AbsentMembers:
         position, now = link.kept_from, self._node.now
         if position is None or link.peer is None or not (link.unsent or link.marks):
             return
-        listings = self._federation.listings.directory.listings
-        for broker_id in dict.fromkeys((link.peer.id, *self._federation.streams.behind(link))):
+        listings = self._cluster.directory.database.listings
+        for broker_id in dict.fromkeys((link.peer.id, *self._cluster.gap_recovery.behind(link))):
             absent = self.absent.get(broker_id)
             if (
                 absent is None
@@ -203,7 +203,7 @@ class AbsentMembers:
         """The tree has lost a broker, which had posted this."""
         known = self.absent.get(broker_id)
         filters = filters_of(keys)
-        acks = self._federation.acks
+        acks = self._cluster.acks
         if known is not None:
             known.back = None
             known.lacking.clear()
@@ -222,7 +222,7 @@ class AbsentMembers:
             self.tail.flush()  # whoever starts next as this broker has to know
 
     def _watch(self) -> None:
-        dropped = self._federation.relay.log.dropped
+        dropped = self._cluster.forwarder.log.dropped
         if self._dropped not in dropped:
             dropped.append(self._dropped)
 
@@ -230,8 +230,8 @@ class AbsentMembers:
         absent = self.absent.get(broker_id)
         if absent is not None and via is not None and absent.back is None:
             absent.back = absent.asked_at = self._node.now
-            if self._federation.streams.active and not self.tail.usable:  # it is about to ask
-                self._federation.acks.part(broker_id, self._federation.relay.log.begin)
+            if self._cluster.gap_recovery.active and not self.tail.usable:  # it is about to ask
+                self._cluster.acks.part(broker_id, self._cluster.forwarder.log.begin)
 
     def _dropped(self, entry: LogEntry, position: int) -> None:
         """Take an entry that leaves the log. While a broker asks for what it lacks, what it has not
@@ -239,7 +239,7 @@ class AbsentMembers:
         if not entry.qos:
             return
         topic, key = entry.topic, entry.key
-        kept, ours = self.tail.usable, key in self._federation.relay.ours
+        kept, ours = self.tail.usable, key in self._cluster.forwarder.ours
         origin = b"" if ours else split_key(key)[0]
         wanting = [
             broker_id
@@ -303,10 +303,10 @@ class AbsentMembers:
         if (
             absent is not None
             and absent.back is not None
-            and not self._federation.streams.active
+            and not self._cluster.gap_recovery.active
             and not self.tail.usable
         ):
-            for key in self._federation.relay.ours:
+            for key in self._cluster.forwarder.ours:
                 window = vector.get(key)
                 if window is not None and key not in absent.lacking:
                     absent.lacks(key, window.lacks)
@@ -335,10 +335,10 @@ class AbsentMembers:
         del self.absent[broker_id]
         self.tail.ended(broker_id)
         if not self.absent:
-            self._federation.relay.log.dropped.remove(self._dropped)
+            self._cluster.forwarder.log.dropped.remove(self._dropped)
         if lost := absent.lost:
             self._node.counters.log_lost += lost
-            name = self._federation.membership.name_of(broker_id) or broker_id.hex()
+            name = self._cluster.membership.name_of(broker_id) or broker_id.hex()
             kept = f"{limits.LOG_BYTES >> 20} MiB, {limits.LOG_AGE:g} s"
             if self.tail.usable:
                 kept += f", and its tail ({self._node.config.log_tail >> 20} MiB)"
@@ -347,4 +347,4 @@ class AbsentMembers:
                 f"broker {name} {what} {away:.0f} s: {lost} messages from here that it lacked "
                 f"have left the log ({kept})"
             )
-            self._federation.log("warning", text)
+            self._cluster.log("warning", text)

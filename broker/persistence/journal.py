@@ -261,12 +261,12 @@ class Journal:
             return
         self._met = False
         if self._seen:
-            vector = self.node.relay.vector
+            vector = self.node.forwarder.vector
             seen = offered(
                 {
                     key: vector[key]
                     for key in self._seen
-                    if key in vector and key != self.node.relay.key
+                    if key in vector and key != self.node.forwarder.key
                 }
             )
             records.append(encode_seen(encode_vector(seen | self.since())))
@@ -308,7 +308,7 @@ class Journal:
         return encode_frames(records, self._wall(), limits.JOURNAL_FRAME_BYTES)
 
     def _wall(self) -> int:
-        return self.node.federation.retention.clock.physical(self.node.now)
+        return self.node.cluster.retained_sync.clock.physical(self.node.now)
 
     def clock_set(self, step: int) -> None:
         """Take note that the time of day is another one by `step` ms, which have not passed: what
@@ -337,7 +337,7 @@ class Journal:
         if self.state != BROKEN and self._until and mark >= self._until:
             self._until = 0
             discard = Discard(self._generation)
-            self.node.federation.absents.tail.settle(lambda: self.node.effects.append(discard))
+            self.node.cluster.absent_members.tail.settle(lambda: self.node.effects.append(discard))
         if self._pending < self._most // 2:
             self.node.release_publishers(self)
 
@@ -452,9 +452,9 @@ class Journal:
             self.meta(session)
         else:
             if not self.sessions:
-                self.node.relay.since = self.node.config.boot
+                self.node.forwarder.since = self.node.config.boot
             self._seen.update(
-                self.node.relay.vector
+                self.node.forwarder.vector
             )  # what nobody wanted so far has been here as well
             self._session += 1
             self._adopt(session, self._session)
@@ -713,7 +713,7 @@ class Journal:
         conn = self.node.current
         goes_on = conn is not None and isinstance(conn.owner, Client) and conn.owner.session.number
         if goes_on and entry.qos == 2 and self.state == OK:
-            for link in self.node.federation.links.values():
+            for link in self.node.cluster.links.values():
                 link.conn.gate = self.mark + 1
 
     def encoded(self, entry: LogEntry) -> bytes:
@@ -750,7 +750,7 @@ class Journal:
 
     def since(self) -> Vector:
         """Say since when sessions here miss what is published elsewhere."""
-        return {origin_key(self.node.config.id, self.node.relay.since): OriginWindow(0, 0.0)}
+        return {origin_key(self.node.config.id, self.node.forwarder.since): OriginWindow(0, 0.0)}
 
     def met(self, key: bytes) -> None:
         """Note that another broker is known from now on."""

@@ -433,7 +433,7 @@ class Recovery:
         self.node = node
         self.image = image
         self.now = now
-        self.wall = node.federation.retention.clock.physical(now)
+        self.wall = node.cluster.retained_sync.clock.physical(now)
         self.died = min(self.wall, image.alive + int(limits.JOURNAL_BEAT * 1000))
         """when the broker did at the latest (ms): connections that it had ended then"""
         self.made: dict[int, Message] = {}
@@ -461,10 +461,10 @@ class Recovery:
     def _log(self) -> None:
         """Have messages replayed that were published here before and that others may lack: they
         keep their origin and numbers."""
-        node, relay = self.node, self.node.relay
-        relay.down = max(0, self.wall - self.image.alive) / 1000
+        node, forwarder = self.node, self.node.forwarder
+        forwarder.down = max(0, self.wall - self.image.alive) / 1000
         horizon = self.image.alive - limits.LOG_AGE * 1000
-        away = node.federation.absents.earliest()
+        away = node.cluster.absent_members.earliest()
         if away is not None:  # what had left the log may not have been written to its tail yet
             horizon = min(horizon, self.wall - (self.now - away) * 1000 - limits.LOG_AGE * 1000)
         known: set[tuple[bytes, int]] = set()  # a checkpoint says them again
@@ -472,7 +472,7 @@ class Recovery:
         for record in sorted(self.image.logged, key=_published):
             if (
                 record.at < horizon
-                or record.key == relay.key
+                or record.key == forwarder.key
                 or (record.key, record.sequence) in known
             ):
                 continue
@@ -492,17 +492,17 @@ class Recovery:
                 )
             else:
                 entry = LogEntry(record.key, record.sequence, record.data, message, at)
-            relay.remember(record.key, record.sequence + record.messages - 1)
-            relay.log.append(entry)
-            relay.log.chosen = relay.log.end
-        if len(relay.ours) > 1:
-            node.federation.streams.tell_earlier()
+            forwarder.remember(record.key, record.sequence + record.messages - 1)
+            forwarder.log.append(entry)
+            forwarder.log.chosen = forwarder.log.end
+        if len(forwarder.ours) > 1:
+            node.cluster.gap_recovery.tell_earlier()
         node.federated = node.federated or bool(self.image.logged)
 
     def _see(self) -> None:
         """Go on with other brokers' messages where we were, if a session is there for what was
         published meanwhile."""
-        node, relay = self.node, self.node.relay
+        node, forwarder = self.node, self.node.forwarder
         if not node.sessions:
             return
         try:
@@ -513,12 +513,12 @@ class Recovery:
         for key, window in seen.items():
             broker_id, boot = split_key(key)
             if broker_id == node.config.id:
-                relay.since = min(relay.since, boot)
-            elif key not in relay.vector:
+                forwarder.since = min(forwarder.since, boot)
+            elif key not in forwarder.vector:
                 window.counters = node.counters
-                relay.vector[key] = window
-                if node.federation.streams.active:
-                    node.federation.streams.met(key, window)
+                forwarder.vector[key] = window
+                if node.cluster.gap_recovery.active:
+                    node.cluster.gap_recovery.met(key, window)
                 else:
                     window.owed, window.begin = list(window.gaps), window.top
                 # what has been here is in no log any more: others that lack it have to have it
@@ -530,7 +530,7 @@ class Recovery:
         return None if not at else self.now + (at - self.wall) / 1000
 
     def _retain(self) -> None:
-        node, retention = self.node, self.node.federation.retention
+        node, retention = self.node, self.node.cluster.retained_sync
         if not node.config.retain_available:
             return
         store = node.retained
@@ -638,11 +638,11 @@ class Recovery:
             session.permissions = node.permissions(username, client_id, session.listener)
         session.version = head.version
         session.clean = head.flags & CLEAN != 0
-        restore(state, session, node.fanout)
+        restore(state, session, node.dispatcher)
         session.stamp = head.stamp
         session.will = will
         session.will_memory = will_memory(will)
-        node.federation.retention.clock.merge(head.stamp, self.now)
+        node.cluster.retained_sync.clock.merge(head.stamp, self.now)
         self._arm(session, head.gone or self.died)
         node.counters.sessions_loaded += 1
         return session

@@ -57,29 +57,29 @@ def covered(mark: bytes, key: bytes, ranges: Ranges, since: int) -> bytes:
 
 def everything(node: Node) -> Iterator[bytes]:
     """Return records of all that is known, and b"" for some steps without one."""
-    federation, now = node.federation, node.now
-    wall = federation.retention.clock.physical(now)
-    for mark, key, ranges, since in list(federation.catchup.covered()):
+    cluster, now = node.cluster, node.now
+    wall = cluster.retained_sync.clock.physical(now)
+    for mark, key, ranges, since in list(cluster.catchup.covered()):
         yield covered(
             mark, key, ranges, 0 if since is None else max(1, wall - round((now - since) * 1000))
         )
     refs: list[Ref] = []
-    for ref in federation.custody.taken.refs():
+    for ref in cluster.custody.taken.refs():
         refs.append(ref)
         if len(refs) >= PIECE:
             yield taken(refs)
             refs = []
-    open_refs = federation.assignments.ledger.refs
+    open_refs = cluster.assignments.ledger.refs
     if refs:
         yield taken(refs)
     refs = []
-    log = node.relay.log
+    log = node.forwarder.log
     for number, entry in enumerate(
         chain.from_iterable(log.pieces() if log.chosen > log.begin else ())
     ):
         if not number % PASSED:
             yield b""
-        choice = entry.choice if entry.key in node.relay.ours and entry.qos else None
+        choice = entry.choice if entry.key in node.forwarder.ours and entry.qos else None
         if choice is not None:
             refs += [
                 ref
@@ -97,8 +97,8 @@ def restore(node: Node, bodies: list[bytes]) -> int:
     """Go on with what the records of a journal say; returns how many cannot be read."""
     over: set[Ref] = set()
     groups: dict[tuple[bytes, bytes], tuple[bytes, bytes, Ranges, float | None]] = {}
-    federation, now = node.federation, node.now
-    wall = federation.retention.clock.physical(now)
+    cluster, now = node.cluster, node.now
+    wall = cluster.retained_sync.clock.physical(now)
     bad = 0
     for body in bodies:
         if body[:1] == bytes((COVERED,)):
@@ -121,11 +121,11 @@ def restore(node: Node, bodies: list[bytes]) -> int:
         try:
             for operation, ref in decode_refs(body):
                 if operation == TAKEN:
-                    federation.custody.taken.add(ref, now)
+                    cluster.custody.taken.add(ref, now)
                 else:
                     over.add(ref)
         except MalformedPacket:
             bad += 1
-    federation.catchup.restore(groups.values(), over)
-    federation.assignments.restore(over)
+    cluster.catchup.restore(groups.values(), over)
+    cluster.assignments.restore(over)
     return bad

@@ -92,10 +92,12 @@ class Snapshot:
             if record:
                 journal.record(record)
             yield 1
-        relay = node.relay
-        seen = offered({key: window for key, window in relay.vector.items() if key != relay.key})
+        forwarder = node.forwarder
+        seen = offered(
+            {key: window for key, window in forwarder.vector.items() if key != forwarder.key}
+        )
         journal.record(encode_seen(encode_vector(seen | journal.since())))
-        for number, entry in enumerate(chain.from_iterable(relay.log.pieces())):
+        for number, entry in enumerate(chain.from_iterable(forwarder.log.pieces())):
             if entry.qos and split_key(entry.key)[0] == node.config.id:
                 journal.record(journal.encoded(entry))
                 yield 1

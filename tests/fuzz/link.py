@@ -269,10 +269,10 @@ class Play:
                 link.conn is conn and conn in node.connections and link.state != "closed",
                 "a link at another connection",
             )
-        for peer, link in node.federation.links.items():
+        for peer, link in node.cluster.links.items():
             check(link.peer is not None and link.peer.id == peer, "a link under another name")
-        check(len(node.relay.vector) <= limits.MAX_ORIGINS + 1, "too many origins")
-        for window in node.relay.vector.values():
+        check(len(node.forwarder.vector) <= limits.MAX_ORIGINS + 1, "too many origins")
+        for window in node.forwarder.vector.values():
             flat = [edge for gap in window.gaps for edge in gap]
             check(
                 flat == sorted(flat) and len(window.gaps) <= limits.MAX_GAPS, f"gaps {window.gaps}"

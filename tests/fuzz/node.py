@@ -560,15 +560,15 @@ class Play:
                 if group is None:
                     subscriptions += 1
                     check(
-                        node.fanout.trie.get(inner, client_id) is subscription,
+                        node.dispatcher.trie.get(inner, client_id) is subscription,
                         "a subscription that is not in the trie",
                     )
                 else:
                     groups.add((group, inner))
-        check(len(node.fanout.trie) == subscriptions, "subscriptions of nobody")
-        check(len(node.fanout.shared) == len(groups), "shared subscriptions of nobody")
+        check(len(node.dispatcher.trie) == subscriptions, "subscriptions of nobody")
+        check(len(node.dispatcher.shared) == len(groups), "shared subscriptions of nobody")
         for name, inner in groups:
-            group = node.fanout.group(name, inner)
+            group = node.dispatcher.group(name, inner)
             check(group is not None, "a group that is not in the trie")
             assert group is not None
             online = {

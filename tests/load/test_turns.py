@@ -54,7 +54,7 @@ def collector() -> Iterator[None]:
 
 
 def logged(world: World, key: bytes) -> None:
-    relay = world.node.relay
+    relay = world.node.forwarder
     for number in range(1, COUNT + 1):
         one = Message(b"t/%d" % (number % 500), bytes(64), 1, False, b"", None, None)
         if key == relay.key:
@@ -97,8 +97,8 @@ def test_a_link_joins(lacks: int) -> None:
     world = lone(link_timeout=1000.0)
     logged(world, KEY)
     one = Neighbour(world, 1)
-    one.bpdu(world.node.federation.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
-    relay = world.node.relay
+    one.bpdu(world.node.cluster.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
+    relay = world.node.forwarder
     seen = ping(
         (SEEN, encode_vector({relay.key: relay.own, KEY: OriginWindow(COUNT - lacks, 0.0)}))
     )
@@ -116,7 +116,7 @@ def test_an_origin_is_asked(begin: int) -> None:
     one = Neighbour(world, 101)
     one.child()
     known(world, one, 2, **{"ft/7": b""})
-    logged(world, world.node.relay.key)
+    logged(world, world.node.forwarder.key)
     body = (
         bytes(16)
         + (1_000).to_bytes(4, "big")
@@ -135,14 +135,14 @@ def test_groups_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = Neighbour(world, 101), Neighbour(world, 102)
     one.child()
     other.child()
-    sharing, count = world.node.federation.sharing, 9_900
+    sharing, count = world.node.cluster.sharing, 9_900
     sharing._posted(bid(101), group_key("g", "t"), encode_standing(1))
     publisher = world.connect("p")
     for number in range(count):
         publisher.publish("t", b"|%d" % number, qos=1, packet_id=number + 1)
     sharing._posted(bid(102), group_key("g", "t"), encode_standing(1))
     said = encode_refs(
-        (DECLINE, (world.node.relay.key, number, mark_of(group_key("g", "t"))))
+        (DECLINE, (world.node.forwarder.key, number, mark_of(group_key("g", "t"))))
         for number in range(1, count + 1)
     )
     report = ping(*((ROUTED, OWN + bid(101) + bytes((0, REPORT)) + body) for body in said))
@@ -157,7 +157,7 @@ def test_a_listing_is_asked_for() -> None:
     one = Neighbour(world, 1)
     one.child()
     for number in range(20_000):
-        world.node.federation.listings.post(INTEREST + b"device/%d/state" % number)
+        world.node.cluster.directory.post(INTEREST + b"device/%d/state" % number)
     world.advance(1.0)
     one.take()
     question = ping((DIRECTORY, bytes((ASK_LISTING,)) + (OWN + bytes(12)) * 100))
@@ -255,7 +255,7 @@ def test_a_session_comes_from_another_broker() -> None:
     world.open().send(
         connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
     )
-    pull = world.node.moving._pulls["k"]
+    pull = world.node.takeover._pulls["k"]
 
     def part(data: bytes) -> None:
         one.send(
@@ -305,7 +305,7 @@ def test_an_old_session_is_added_to_a_newer_one(filters: int) -> None:
     data = encode_state(state, world.now)
     parts = list(split(data, 1, 0, len(data)))
     world.advance(3.0)
-    (merge,) = world.node.moving.merging._merges.values()
+    (merge,) = world.node.takeover.merging._merges.values()
 
     def part(data: bytes) -> None:
         one.send(
@@ -395,7 +395,7 @@ def test_a_broker_with_very_many_filters(routing: str) -> None:
     last = all_but_the_last(
         world, one, [(INTEREST + moves(number), b"") for number in range(FILTERS)]
     )
-    interest = world.node.federation.interest
+    interest = world.node.cluster.interest
     what = f"a listing of {FILTERS} filters comes ({routing})"
     longest(world, what, lambda: one.send(last), lambda: not interest._tellings)
     longest(
@@ -436,7 +436,7 @@ def test_a_broker_with_very_many_groups(published: bool) -> None:
     one.child()
     groups = [group_key(f"g{number % 100}", moves(number).decode()) for number in range(FILTERS)]
     last = all_but_the_last(world, one, [(GROUP + group, encode_standing(1)) for group in groups])
-    sharing, until = world.node.federation.sharing, world.now + 10.0
+    sharing, until = world.node.cluster.sharing, world.now + 10.0
     what = f"a listing of {FILTERS} groups comes" + ", and they are caught up" * published
     longest(world, what, lambda: one.send(last), lambda: world.now > until)
     assert len(sharing._pools) == FILTERS

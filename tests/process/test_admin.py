@@ -100,13 +100,13 @@ async def test_ready_when_clients_should_come(server: Server) -> None:
     while it drains."""
     node = server.admin.node
     assert await server.get("/readyz") == (200, "ready\n")
-    node.durability = Journal(node, sync=False)
-    node.durability.state = BROKEN
+    node.journal = Journal(node, sync=False)
+    node.journal.state = BROKEN
     assert await server.get("/readyz") == (503, "the journal is not written\n")
-    node.durability = None
+    node.journal = None
     server.admin.readiness = Readiness(node, 2)
     assert await server.get("/readyz") == (503, "sees 1 of 2 brokers\n")
-    directory = node.federation.listings.directory
+    directory = node.cluster.directory.database
     directory.reachable, reachable = lambda: [directory.own], directory.reachable  # type: ignore[method-assign]
     assert await server.get("/readyz") == (200, "ready\n")
     directory.reachable = reachable  # type: ignore[method-assign]

@@ -1077,9 +1077,7 @@ async def federated(given: FederationSettings) -> AsyncIterator[Broker]:
 
 def linked(*brokers: Broker) -> bool:
     """Whether each has a link that forwards."""
-    return all(
-        any(link["forwarding"] for link in b.node.federation.state()["links"]) for b in brokers
-    )
+    return all(any(link["forwarding"] for link in b.node.cluster.state()["links"]) for b in brokers)
 
 
 async def carries(here: Broker, there: Broker) -> None:

@@ -454,7 +454,7 @@ async def test_a_stop_closes_who_has_said_nothing() -> None:
 # -------------------------------------------------------------------- links by TLS
 
 
-def federation(number: int, tls: TlsSettings | None, *seeds: int) -> FederationSettings:
+def cluster(number: int, tls: TlsSettings | None, *seeds: int) -> FederationSettings:
     return FederationSettings(
         name=f"b{number}",
         id=bytes([number]) * 8,
@@ -469,7 +469,7 @@ def federation(number: int, tls: TlsSettings | None, *seeds: int) -> FederationS
 
 
 def linked(broker: Broker) -> bool:
-    return any(link.state == "up" for link in broker.node.federation.links.values())
+    return any(link.state == "up" for link in broker.node.cluster.links.values())
 
 
 @pytest.mark.parametrize("mutual", [False, True])
@@ -479,9 +479,9 @@ async def test_brokers_dial_each_other_by_tls(
     own = authority.issue("broker") if mutual else (None, None)
     tls = TlsSettings(authority.ca, own[0], own[1], check_hostname=True)
     options = {"default": secure(server_files, require_certificate=mutual)}
-    async with running(federation(1, tls), **options) as one:
+    async with running(cluster(1, tls), **options) as one:
         port = one.ports["default"]
-        async with running(federation(2, tls, port), **options) as two:
+        async with running(cluster(2, tls, port), **options) as two:
             await until(lambda: linked(one) and linked(two), "a link")
 
 
@@ -496,16 +496,16 @@ async def test_with_mutual_tls_brokers_come_in_by_that_listener_only(
     # The default listener is plain.
     options = {"links": secure(server_files, require_certificate=True)}
     other = Authority(tmp_path, "other")
-    async with running(federation(1, tls), **options) as one:
-        async with running(federation(2, None, one.ports["default"])) as uninvited:
+    async with running(cluster(1, tls), **options) as one:
+        async with running(cluster(2, None, one.ports["default"])) as uninvited:
             await until(lambda: one.node.counters.malformed, "a refusal")
             assert not linked(one) and not linked(uninvited)
         async with running(
-            federation(3, TlsSettings(other.ca, *other.issue("evil")), one.ports["links"])
+            cluster(3, TlsSettings(other.ca, *other.issue("evil")), one.ports["links"])
         ) as stranger:
             await until(lambda: any("certificate" in line for line in caplog.messages), "a refusal")
             assert not linked(one) and not linked(stranger)
-        async with running(federation(4, tls, one.ports["links"]), **options) as invited:
+        async with running(cluster(4, tls, one.ports["links"]), **options) as invited:
             await until(lambda: linked(one) and linked(invited), "a link")
 
 

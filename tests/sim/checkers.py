@@ -42,7 +42,7 @@ def watch_crossings(world: World) -> None:
     """No message crosses a broker twice: look at everything that a relay accepts."""
 
     def started(host: Host) -> None:
-        relay = host.running.relay
+        relay = host.running.forwarder
         life = host.life
         seen: dict[bytes, set[int]] = defaultdict(set)
         accept: Callable[..., int] = relay.accept
@@ -159,7 +159,7 @@ class Meetings:
     def _knows(self, host: Host) -> Life:
         """Return the life since which a broker has known others: without sessions it does not
         remember them (README)."""
-        return self._kept.setdefault(host.life, (host.index, host.running.relay.since))
+        return self._kept.setdefault(host.life, (host.index, host.running.forwarder.since))
 
     def heard(self, origin: Life, holder: Life) -> float | None:
         """When an origin was first in one tree (s) with the broker of a session that began in a
@@ -222,26 +222,26 @@ def tree_faults(world: World, group: list[Host]) -> list[tuple[str, str]]:
     edges: set[frozenset[int]] = set()
     by_id = {host.id: host for host in group}
     for host in group:
-        federation = host.running.federation
-        tree = federation.tree
+        cluster = host.running.cluster
+        tree = cluster.tree
         if tree.root.id != best.id or tree.root.boot != best.running.config.boot:
             faults.append(("root", f"{host.name} follows {tree.root.address}, best is {best.name}"))
-        if str(federation.membership.state) != "runtime":
-            faults.append(("state", f"{host.name} is in state {federation.membership.state}"))
+        if str(cluster.membership.state) != "runtime":
+            faults.append(("state", f"{host.name} is in state {cluster.membership.state}"))
         for other in group:
             if other is host:
                 continue
-            if not federation.membership.is_member(other.id):
+            if not cluster.membership.is_member(other.id):
                 faults.append(("membership", f"{host.name} does not know {other.name}"))
-            elif world.connected(host, other) and other.id not in federation.links:
+            elif world.connected(host, other) and other.id not in cluster.links:
                 faults.append(("link", f"{host.name} has no link to {other.name}"))
         for peer_id, port in tree.ports.items():
             other = by_id.get(peer_id)
             if other is None:
                 faults.append(("port", f"{host.name} has a port to nobody"))
                 continue
-            twin = other.running.federation.tree.ports.get(host.id)
-            link = federation.links.get(peer_id)
+            twin = other.running.cluster.tree.ports.get(host.id)
+            link = cluster.links.get(peer_id)
             if twin is None or link is None or link.state != "up":
                 faults.append(
                     ("port", f"{host.name} has a port to {other.name} which has none back")
@@ -267,8 +267,8 @@ def tree_faults(world: World, group: list[Host]) -> list[tuple[str, str]]:
 
 
 def _vector(host: Host) -> RootVector:
-    federation = host.running.federation
-    return RootVector.of(federation.own, host.running.config.capability)
+    cluster = host.running.cluster
+    return RootVector.of(cluster.own, host.running.config.capability)
 
 
 def bound_faults(hosts: Iterable[Host]) -> list[tuple[str, str]]:
@@ -276,7 +276,7 @@ def bound_faults(hosts: Iterable[Host]) -> list[tuple[str, str]]:
     faults = []
     for host in hosts:
         node = host.running
-        relay: Forwarder = node.relay
+        relay: Forwarder = node.forwarder
         for conn in node.connections:
             if conn.backlog_bytes or conn.backlog or conn.outbox:
                 faults.append(
@@ -287,9 +287,9 @@ def bound_faults(hosts: Iterable[Host]) -> list[tuple[str, str]]:
         for key, window in relay.vector.items():
             if len(window.gaps) > limits.MAX_GAPS:
                 faults.append(("bounds", f"{host.name}: {len(window.gaps)} gaps of {key!r}"))
-        if node.federation.handshakes:
+        if node.cluster.handshakes:
             faults.append(
-                ("bounds", f"{host.name}: {len(node.federation.handshakes)} unfinished handshakes")
+                ("bounds", f"{host.name}: {len(node.cluster.handshakes)} unfinished handshakes")
             )
         stale = [link for link in node.links_by_connection.values() if link.state == "closed"]
         if stale:
@@ -306,7 +306,7 @@ def log_faults(hosts: Iterable[Host], ledger: Ledger) -> list[tuple[str, str]]:
     )
     faults = []
     for host in hosts:
-        log = host.running.relay.log
+        log = host.running.forwarder.log
         entries = log._entries
         kept = sum(
             entry.count for entry in entries if not ((choice := entry.choice) and choice.passed)
@@ -668,9 +668,9 @@ def directory_faults(world: World, group: list[Host]) -> list[tuple[str, str]]:
     """Every broker of a component knows all the others, and what they have posted."""
     faults: list[tuple[str, str]] = []
     for host in group:
-        directory = host.running.federation.listings.directory
+        directory = host.running.cluster.directory.database
         expected = {
-            other.id: other.running.federation.listings.directory.own.entries
+            other.id: other.running.cluster.directory.database.own.entries
             for other in group
             if other is not host
         }
@@ -696,8 +696,8 @@ def directory_faults(world: World, group: list[Host]) -> list[tuple[str, str]]:
 def moves(host: Host) -> bool:
     """Return whether a broker takes sessions, or adds older ones to newer ones, from brokers that
     can be reached."""
-    federation = host.running.federation
-    via, moving = federation.listings.directory.via, federation.moving
+    cluster = host.running.cluster
+    via, moving = cluster.directory.database.via, cluster.takeover
     return any(
         via(one.holder) is not None
         for one in (*moving._pulls.values(), *moving.merging._merges.values())

@@ -249,7 +249,7 @@ class SimClient:
         if self._misdated(last):
             return True
         return last.id not in {
-            x.id for x in self.host.running.federation.listings.directory.reachable()
+            x.id for x in self.host.running.cluster.directory.database.reachable()
         }
 
     def _misdated(self, last: Host) -> bool:
@@ -262,7 +262,7 @@ class SimClient:
 
     def _known(self, last: Host) -> bool:
         """Whether the next broker has heard of our connection to the last one."""
-        listing = self.host.running.federation.listings.directory.listings.get(last.id)
+        listing = self.host.running.cluster.directory.database.listings.get(last.id)
         entry = b"" if listing is None else listing.entries.get(CLIENT + self.name.encode(), b"")
         return int.from_bytes(entry[1:9], "big") >= max(1, self.stamp)
 

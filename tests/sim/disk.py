@@ -45,10 +45,10 @@ class Disk:
             return [e for e in effects if e not in mine]
 
         node.take_effects = taken  # type: ignore[method-assign]
-        node.durability = Journal(node, sync=self.sync)
-        node.federation.absents.begin(self.files.tail(node.config.id))
+        node.journal = Journal(node, sync=self.sync)
+        node.cluster.absent_members.begin(self.files.tail(node.config.id))
         files = self.files.generations
-        node.durability.begin(
+        node.journal.begin(
             self.files.image(), max(files, default=0) + 1, len(files), 0, self.world.now
         )
 

@@ -87,7 +87,7 @@ class Scale:
         best, vector = None, None
         for host in self.world.alive():
             config = host.running.config
-            mine = RootVector.of(host.running.federation.own, config.capability)
+            mine = RootVector.of(host.running.cluster.own, config.capability)
             if vector is None or better_root(mine, vector):
                 best, vector = host, mine
         assert best is not None
@@ -100,16 +100,16 @@ class Scale:
         by_id = {host.id: host for host in alive}
         edges = 0
         for host in alive:
-            federation = host.running.federation
+            cluster = host.running.cluster
             if (
-                federation.tree.root.id != root.id
-                or federation.tree.root.boot != root.boot
-                or not federation.tree.agreed
+                cluster.tree.root.id != root.id
+                or cluster.tree.root.boot != root.boot
+                or not cluster.tree.agreed
             ):
                 return False
-            for peer, port in federation.tree.ports.items():
+            for peer, port in cluster.tree.ports.items():
                 if port.forwarding:
-                    link = federation.links.get(peer)
+                    link = cluster.links.get(peer)
                     if peer not in by_id or link is None or not link.live:
                         return False
                     edges += 1
@@ -125,8 +125,8 @@ class Scale:
         edge = deque([start.id])
         while edge:
             broker = edge.popleft()
-            federation = by_id[broker].running.federation
-            for peer, link in federation.links.items():
+            cluster = by_id[broker].running.cluster
+            for peer, link in cluster.links.items():
                 if (
                     peer in by_id
                     and peer not in found
@@ -179,7 +179,7 @@ def measure(brokers: int, seed: int = 1, line: bool = False, **config: object) -
     forming = scale.bytes() / (converge.last + LASTING)
     scale.run(REST)
     alive = world.alive()
-    degrees = [len(host.running.federation.links) for host in alive]
+    degrees = [len(host.running.cluster.links) for host in alive]
     diameter = max(max(scale.depths(host).values()) for host in alive)
     depth = max(scale.depths(scale.root(), forwarding=True).values())
     before, datagrams = scale.bytes(), world.datagrams

@@ -351,7 +351,7 @@ class Schedule:
     def _drained(self) -> bool:
         """Whether nothing waits for a slow link."""
         links = [
-            link for host in self.world.alive() for link in host.running.federation.links.values()
+            link for host in self.world.alive() for link in host.running.cluster.links.values()
         ]
         return not any(link.conn.backlog_bytes for link in links)
 

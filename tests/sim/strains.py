@@ -395,7 +395,7 @@ class Strain(Schedule):
                 return f"{host.name} has not sent everything"
             if any(end.size or end.flying for end in host.ends.values() if end.state == "open"):
                 return f"{host.name}: something is on its way"
-            if len(node.federation.assignments.ledger):
+            if len(node.cluster.assignments.ledger):
                 return f"{host.name} waits for members elsewhere"
             for session in node.sessions.values():
                 if session.conn is not None and (session.queue or session.inflight):
@@ -404,7 +404,7 @@ class Strain(Schedule):
                     )
             if moves(host):
                 return f"{host.name} moves sessions"
-            waits = sum(len(stream.waiting) for stream in node.federation.streams._all())
+            waits = sum(len(stream.waiting) for stream in node.cluster.gap_recovery._all())
             if waits:
                 return f"{host.name} holds {waits}"
         return ""

@@ -104,7 +104,7 @@ def test_nothing_is_lost_and_others_go_on(seed: int, brokers: int, routing: str)
     assert all(len(c.got) >= 2 * scene.bursts * scene.burst for c in scene.slow)
     assert calm_delay(scene) < 1.0  # the slow ones took ten times as long
     for host in scene.hosts:
-        backpressure = host.running.federation.backpressure
+        backpressure = host.running.cluster.remote_flow_control
         assert not backpressure.held
         assert backpressure.over == 0
         assert not backpressure._wishes
@@ -140,7 +140,7 @@ def test_a_dead_reader_holds_the_federation_once() -> None:
     counters = [h.running.counters for h in scene.hosts]
     assert counters[0].publishers_held
     assert counters[2].dropped_queue_full
-    assert not any(h.running.federation.backpressure.held for h in scene.hosts)
+    assert not any(h.running.cluster.remote_flow_control.held for h in scene.hosts)
     held = [c for h in scene.hosts for c in h.running.connections if c.held]
     assert not held
 
@@ -163,7 +163,7 @@ def test_faults_in_the_midst_of_it(name: str) -> None:
     # A session that its broker took with it, or a queue that overflowed while nobody could be told,
     # is what it is.
     assert not [v for v in result.violations if v[0] != "lost" or "calm" in v[1]]
-    assert not any(h.running.federation.backpressure.held for h in scene.hosts)
+    assert not any(h.running.cluster.remote_flow_control.held for h in scene.hosts)
     assert not [
         c
         for h in scene.hosts

@@ -293,7 +293,7 @@ def test_crossing_twice_in_a_run_is_caught() -> None:
     watch_crossings(world)
     host = world.hosts[0]
     host.start()
-    relay = host.running.relay
+    relay = host.running.forwarder
     key = b"A" * 16
     assert relay.accept(key, 1, 5, world.now) == 5
     relay.vector[key].top = 3  # forgets the last two
@@ -353,7 +353,7 @@ def rest() -> World:
     assert not world.violations
     assert faults_of(world) == []
     assert bound_faults(world.hosts) == []
-    assert [host.running.federation.tree.hops for host in world.hosts] == [0, 1, 1, 1]
+    assert [host.running.cluster.tree.hops for host in world.hosts] == [0, 1, 1, 1]
     return world
 
 
@@ -362,12 +362,12 @@ def node(world: World, index: int) -> Node:
 
 
 def port(world: World, here: int, there: int) -> Any:
-    return node(world, here).federation.tree.ports[world.hosts[there].id]
+    return node(world, here).cluster.tree.ports[world.hosts[there].id]
 
 
 def other_root(world: World, patch: Patch) -> None:
-    tree = node(world, 1).federation.tree
-    wrong = node(world, 2).federation
+    tree = node(world, 1).cluster.tree
+    wrong = node(world, 2).cluster
     patch.setattr(tree, "root", RootVector.of(wrong.own, 9.0))
 
 
@@ -376,7 +376,7 @@ def earlier_root(world: World, patch: Patch) -> None:
 
 
 def still_otc(world: World, patch: Patch) -> None:
-    patch.setattr(node(world, 3).federation.membership, "state", "otc")
+    patch.setattr(node(world, 3).cluster.membership, "state", "otc")
 
 
 def stranger(world: World, patch: Patch) -> None:
@@ -390,19 +390,19 @@ def stranger(world: World, patch: Patch) -> None:
 
 
 def no_link(world: World, patch: Patch) -> None:
-    patch.delitem(node(world, 1).federation.links, world.hosts[2].id)
+    patch.delitem(node(world, 1).cluster.links, world.hosts[2].id)
 
 
 def port_to_nobody(world: World, patch: Patch) -> None:
-    patch.setitem(node(world, 1).federation.tree.ports, b"12345678", port(world, 1, 2))
+    patch.setitem(node(world, 1).cluster.tree.ports, b"12345678", port(world, 1, 2))
 
 
 def port_without_twin(world: World, patch: Patch) -> None:
-    patch.delitem(node(world, 1).federation.tree.ports, world.hosts[2].id)
+    patch.delitem(node(world, 1).cluster.tree.ports, world.hosts[2].id)
 
 
 def port_without_link(world: World, patch: Patch) -> None:
-    patch.setattr(node(world, 1).federation.links[world.hosts[2].id], "state", "closed")
+    patch.setattr(node(world, 1).cluster.links[world.hosts[2].id], "state", "closed")
 
 
 def two_roots_ports(world: World, patch: Patch) -> None:
@@ -419,19 +419,19 @@ def one_way(world: World, patch: Patch) -> None:
 
 
 def not_live(world: World, patch: Patch) -> None:
-    patch.setattr(node(world, 0).federation.links[world.hosts[1].id], "live", False)
+    patch.setattr(node(world, 0).cluster.links[world.hosts[1].id], "live", False)
 
 
 def loop(world: World, patch: Patch) -> None:
     for here, there in ((1, 2), (2, 1)):
         patch.setattr(port(world, here, there), "forwarding", True)
-        patch.setattr(node(world, here).federation.links[world.hosts[there].id], "live", True)
+        patch.setattr(node(world, here).cluster.links[world.hosts[there].id], "live", True)
 
 
 def split(world: World, patch: Patch) -> None:
     for here, there in ((0, 1), (1, 0)):
         patch.setattr(port(world, here, there), "forwarding", False)
-        patch.setattr(node(world, here).federation.links[world.hosts[there].id], "live", False)
+        patch.setattr(node(world, here).cluster.links[world.hosts[there].id], "live", False)
 
 
 def not_in_the_stream(world: World, patch: Patch) -> None:
@@ -470,7 +470,7 @@ def test_fault_of_a_tree_is_caught(name: str, rest: World, monkeypatch: Patch) -
 
 def test_listing_that_is_not_known_is_caught(rest: World, monkeypatch: Patch) -> None:
     assert directory_faults(rest, rest.hosts) == []
-    directory = node(rest, 2).federation.listings.directory
+    directory = node(rest, 2).cluster.directory.database
     monkeypatch.setattr(type(directory), "reachable", lambda self: [])
     assert any(
         "b2 does not know what [0, 1, 3]" in text for _, text in directory_faults(rest, rest.hosts)
@@ -498,7 +498,7 @@ def test_tree_that_does_not_come_to_rest_is_caught() -> None:
 def many_gaps(world: World, patch: Patch) -> None:
     window = OriginWindow(1000, 0.0)
     window.gaps = [(number, number) for number in range(1, 2 * limits.MAX_GAPS + 3, 2)]
-    patch.setitem(node(world, 1).relay.vector, b"A" * 16, window)
+    patch.setitem(node(world, 1).forwarder.vector, b"A" * 16, window)
 
 
 def backlog(world: World, patch: Patch) -> None:
@@ -515,8 +515,8 @@ def many_links(world: World, patch: Patch) -> None:
 
 
 def handshake(world: World, patch: Patch) -> None:
-    federation: Cluster = node(world, 1).federation
-    patch.setitem(federation.handshakes, next(iter(federation.links.values())), None)
+    cluster: Cluster = node(world, 1).cluster
+    patch.setitem(cluster.handshakes, next(iter(cluster.links.values())), None)
 
 
 BOUNDS: dict[str, tuple[Callable[[World, Patch], None], str]] = {
@@ -563,7 +563,7 @@ def test_what_is_published_again_is_kept_again() -> None:
         host.start()
     world.run(3.0)
     ledger = stubborn(world).ledger
-    log = world.hosts[1].running.relay.log
+    log = world.hosts[1].running.forwarder.log
     assert [sent.copies for sent in ledger.sent] == [2] * 10
     assert len(log) == 15
     assert log_faults(world.hosts, ledger) == []
@@ -589,7 +589,7 @@ def test_clocks_excuse_only_what_nobody_can_know() -> None:
     client.connect()
     assert world.run(1.0, lambda: client.state == "up", 0.001)
     client.host = there
-    listing = there.running.federation.listings.directory.listings[here.id]
+    listing = there.running.cluster.directory.database.listings[here.id]
     assert CLIENT + b"client" not in listing.entries  # not yet
     assert not client._misdated(here)  # the clocks tell
     there.ahead = -1.0

@@ -197,7 +197,7 @@ def test_line_of_brokers() -> None:
         scene.world.block(a, b)
     result = scene.run()
     assert result.violations == [], "\n".join(result.transcript)
-    assert max(host.running.federation.tree.hops for host in scene.hosts) == 5
+    assert max(host.running.cluster.tree.hops for host in scene.hosts) == 5
 
 
 # ---------------------------------------------------------------- few brokers, looked at closely
@@ -218,8 +218,8 @@ def test_lone_broker(discovery: str) -> None:
     world.hosts[0].start()
     world.run(30.0)
     node = world.hosts[0].running
-    assert node.federation.tree.is_root
-    assert discovery == "off" or str(node.federation.membership.state) == "runtime"
+    assert node.cluster.tree.is_root
+    assert discovery == "off" or str(node.cluster.membership.state) == "runtime"
     assert not world.violations
     assert len([line for _, level, line in world.hosts[0].logs if level == "warning"]) <= 1
 
@@ -292,7 +292,7 @@ def test_large_message_on_slow_links(discovery: str) -> None:
     scene.length = 0.0
     scene.run()
     opened = [host.running.counters.links_opened for host in scene.hosts]
-    epochs = [host.running.federation.tree.epoch for host in scene.hosts]
+    epochs = [host.running.cluster.tree.epoch for host in scene.hosts]
     sent = scene.publishers[2].publish("large", 1, padding=8_000_000)
     assert sent is not None
     scene.world.run(15.0)
@@ -305,7 +305,7 @@ def test_large_message_on_slow_links(discovery: str) -> None:
     assert all(any(got.number == sent.number for got in c.got) for c in scene.clients if c.filters)
     assert scene.world.violations == []
     assert [host.running.counters.links_opened for host in scene.hosts] == opened
-    assert [host.running.federation.tree.epoch for host in scene.hosts] == epochs
+    assert [host.running.cluster.tree.epoch for host in scene.hosts] == epochs
 
 
 def live(world: World, hosts: list[Host]) -> list[tuple[str, str]]:
@@ -318,7 +318,7 @@ def speak(patch: pytest.MonkeyPatch, broker: Host, version: int) -> None:
     def another(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(self: Any, *values: Any, **named: Any) -> Any:
             with pytest.MonkeyPatch.context() as inside:
-                if self.federation.own.id == broker.id:
+                if self.cluster.own.id == broker.id:
                     inside.setattr(handshake, "LINK_PROTOCOL", version)
                     inside.setattr(admission, "LINK_PROTOCOL", version)
                 return method(self, *values, **named)
@@ -356,15 +356,15 @@ def test_stranger_changes_nothing(
     assert live(world, two) == []
     assert tree_faults(world, [stranger]) == []
     opened = [host.running.counters.links_opened for host in two]
-    epochs = [host.running.federation.tree.epoch for host in two]
+    epochs = [host.running.cluster.tree.epoch for host in two]
     world.run(40.0)
     assert live(world, two) == []
     assert [host.running.counters.links_opened for host in two] == opened
-    assert [host.running.federation.tree.epoch for host in two] == epochs
+    assert [host.running.cluster.tree.epoch for host in two] == epochs
     assert not world.violations
-    world.run(20.0, lambda: not any(host.running.federation.handshakes for host in two))
+    world.run(20.0, lambda: not any(host.running.cluster.handshakes for host in two))
     for host in two:
-        assert not host.running.federation.handshakes
+        assert not host.running.cluster.handshakes
         about = [line for _, level, line in host.logs if level == "warning"]
         assert len(about) <= 3, about  # one for each way: its datagrams, its dials, ours
     if not strange:
@@ -401,11 +401,11 @@ def test_two_brokers_with_one_id(seed: int) -> None:
     assert any("10.0.0.4" in line for line in told)
     assert any("10.0.0.3" in line for line in told)
     assert not world.violations
-    yields = [host.running.federation.id_conflict.yields for host in world.hosts]
+    yields = [host.running.cluster.id_conflict.yields for host in world.hosts]
     assert yields == [False, False, False, secret is not None]
     world.hosts[2].kill()
     world.run(20.0)
-    assert not twin.running.federation.id_conflict.yields
+    assert not twin.running.cluster.id_conflict.yields
     assert live(world, [*world.hosts[:2], twin]) == []
 
 
@@ -511,7 +511,7 @@ def test_silent_handshakes_end() -> None:
     assert mute.gone
     assert half.gone
     assert not host.running.connections
-    assert not host.running.federation.handshakes
+    assert not host.running.cluster.handshakes
 
 
 # ---------------------------------------------------------------- random schedules

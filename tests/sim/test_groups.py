@@ -156,8 +156,8 @@ def tables(scene: Scene) -> list[tuple[str, str, int]]:
     size."""
     found = []
     for host in scene.world.alive():
-        federation = host.running.federation
-        custody = federation.custody
+        cluster = host.running.cluster
+        custody = cluster.custody
         for name in (
             "_held",
             "_claimed",
@@ -171,7 +171,7 @@ def tables(scene: Scene) -> list[tuple[str, str, int]]:
         ):
             found.append((host.name, name, len(getattr(custody, name))))
         found += [(host.name, "bytes", custody.size), (host.name, "count", custody._count)]
-        found.append((host.name, "ledger", len(federation.assignments.ledger)))
+        found.append((host.name, "ledger", len(cluster.assignments.ledger)))
     return [entry for entry in found if entry[2]]
 
 
@@ -189,7 +189,7 @@ def test_what_no_member_may_have_goes_round_once(seed: int, qos: int) -> None:
     scene.world.run(30.0)
     nodes = [host.running for host in scene.world.hosts]
     assert sum(node.counters.shared_undelivered for node in nodes) == 20
-    assert sum(node.relay.own.top for node in nodes) <= 40, "each is sent on once"
+    assert sum(node.forwarder.own.top for node in nodes) <= 40, "each is sent on once"
     assert not scene.got()
     assert not tables(scene)
     nodes[2].set_access(None, scene.world.now)
@@ -290,7 +290,7 @@ def everybody(patch: Patch) -> None:
     patch.setattr(
         SharedSubscriptions,
         "received",
-        lambda self, message, choice, *, ordinary: self._node.fanout.publish(message),
+        lambda self, message, choice, *, ordinary: self._node.dispatcher.publish(message),
     )
 
 
@@ -404,14 +404,14 @@ def test_what_a_group_is_owed_leaves_the_log(routing: str, monkeypatch: Patch) -
     publisher.publish("t", b"old", b"older", qos=1)
     row.world.heal()
     row.until(lambda: lost, 20.0)
-    log = row.node(1).relay.log
+    log = row.node(1).forwarder.log
     publisher.publish("large", bytes(40_000_000), bytes(40_000_000), b"end", qos=1)
     row.until(lambda: len(log) <= 3, 0.9)
     assert len(lost) == 1 and not work.payloads
     row.until(lambda: len(work.payloads) == 2)
     assert work.payloads == [b"old", b"older"]
     row.run(2.0)
-    assert not row.node(1).federation.catchup.keeps
+    assert not row.node(1).cluster.catchup.keeps
     assert row.node(1).counters.log_unspared == 0
 
 
@@ -429,7 +429,7 @@ def test_what_was_lost_on_its_way_is_given_again(routing: str, qos: int) -> None
     row.world.partition([(0,)])
     row.run(0.2)
     publisher.publish("t", b"lost", qos=qos)
-    log = row.node(0).relay.log
+    log = row.node(0).forwarder.log
     for _ in range(2):
         publisher.publish("large", *[bytes(1_000_000)] * 80, qos=1)
         row.run(3.5)
@@ -440,7 +440,7 @@ def test_what_was_lost_on_its_way_is_given_again(routing: str, qos: int) -> None
     publisher.publish("t", b"newer", qos=qos)
     row.until(lambda: len(work.payloads) == 2)
     assert work.payloads == [b"first", b"newer"]
-    ledger = row.node(0).federation.assignments.ledger
+    ledger = row.node(0).cluster.assignments.ledger
     row.until(lambda: not ledger.refs, 60.0)
     assert work.payloads == [b"first", b"newer", b"lost"]
     assert row.node(0).counters.shared_given_again == 1

@@ -18,9 +18,9 @@ def swallow(row: Row, a: int, b: int) -> None:
 
 def direct(row: Row, a: int, b: int) -> bool:
     """Whether what two brokers say to each other takes the link between them."""
-    ends = [row.host(number).node.federation for number in (a, b)]
+    ends = [row.host(number).node.cluster for number in (a, b)]
     return all(
-        one.listings.directory.listings[other.own.id].via == other.own.id
+        one.directory.database.listings[other.own.id].via == other.own.id
         for one, other in (ends, ends[::-1])
     )
 

@@ -91,7 +91,7 @@ def test_large_messages_push_both_sessions_out_of_the_logs(routing: str) -> None
         row.run(0.2)
     assert not row.node(2).counters.sessions_merged
     for index in (1, 2):
-        assert all(entry.topic == b"b" for entry in row.node(index).relay.log.latest())
+        assert all(entry.topic == b"b" for entry in row.node(index).forwarder.log.latest())
     row.until(lambda: row.node(2).counters.sessions_merged, 20.0)
     settle(row, feed)
     judge(feed, first, second)
@@ -166,7 +166,7 @@ def test_what_has_ended_does_not_come_back(again: bool) -> None:
     row.run(3.0)
     row.connect(2, clean=True, expiry=0).leave()
     row.run(0.1)
-    assert len(row.node(2).moving.tombstones) == 1
+    assert len(row.node(2).takeover.tombstones) == 1
     new = row.connect(0) if again else None
     row.world.heal()
     row.join()
@@ -177,8 +177,8 @@ def test_what_has_ended_does_not_come_back(again: bool) -> None:
     else:
         assert not row.connect(1).present
     row.run(1.0)
-    assert not len(row.node(2).moving.tombstones)
-    entries = [host.running.federation.listings.directory.own.entries for host in row.world.hosts]
+    assert not len(row.node(2).takeover.tombstones)
+    entries = [host.running.cluster.directory.database.own.entries for host in row.world.hosts]
     assert sum(CLIENT + b"c" in mine for mine in entries) == 1
 
 
@@ -290,7 +290,7 @@ def test_a_client_is_back_before_what_was_published_meanwhile(routing: str, arri
     second.leave()
     row.host(0).pause()  # the publisher's broker: nothing comes from there
     row.world.heal()
-    row.until(lambda: row.node(1).federation.moving._elsewhere("c"), 10.0)
+    row.until(lambda: row.node(1).cluster.takeover._elsewhere("c"), 10.0)
     third = row.client(1)
     row.until(lambda: third.connacks if arrived else not row.node(1).sessions["c"].stamp)
     row.host(0).resume()
@@ -342,7 +342,7 @@ def test_an_older_session_that_is_put_back(routing: str) -> None:
     second.subscribe("a")
     second.leave()
     row.world.heal()
-    moving = row.node(1).federation.moving
+    moving = row.node(1).cluster.takeover
     row.until(lambda: moving._elsewhere("c"), 20.0)
     third = row.client(1)
     row.until(lambda: moving._pulls and moving._pulls["c"].state == SETTLING)

@@ -248,7 +248,7 @@ def test_a_broker_that_has_not_heard_who_is_where() -> None:
     row.run(0.05)
     assert first.payloads == sorted(feed.sent)
     first.leave()
-    assert row.node(0).federation.listings.directory.lacks
+    assert row.node(0).cluster.directory.database.lacks
     second, _ = subscribed(row, 0)
     row.run(5.0)
     row.one_session()

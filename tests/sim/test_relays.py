@@ -102,7 +102,7 @@ def left_over(group: list[Host]) -> list[str]:
     """What brokers hold of others, once it is quiet, that these do not say, or that belongs to a
     repair."""
     found = []
-    said = {host.id: host.running.federation.listings.directory.own.entries for host in group}
+    said = {host.id: host.running.cluster.directory.database.own.entries for host in group}
     links = {
         broker: {
             key[1:]: int.from_bytes(value, "big")
@@ -112,8 +112,8 @@ def left_over(group: list[Host]) -> list[str]:
         for broker, entries in said.items()
     }
     for host in group:
-        federation = host.running.federation
-        overlays, interest = federation.overlays, federation.interest
+        cluster = host.running.cluster
+        overlays, interest = cluster.source_trees, cluster.interest
         if overlays._away or overlays._unheard or overlays._graph._leaves or interest._kept:
             found.append(
                 f"{host.name}: {overlays._away}, {overlays._unheard}, "
@@ -132,7 +132,7 @@ def left_over(group: list[Host]) -> list[str]:
             interest._filters.get(*each) is None for each in wanted
         ):
             found.append(f"{host.name} knows of other filters than there are")
-        if federation.propagation._waiters:
+        if cluster.barrier._waiters:
             found.append(f"{host.name}: somebody waits for SUBACK")
     return found
 

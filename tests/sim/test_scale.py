@@ -15,11 +15,11 @@ COUNT = 20
 
 
 def linked(host: Host) -> set[bytes]:
-    return {peer for peer, link in host.running.federation.links.items() if link.state == "up"}
+    return {peer for peer, link in host.running.cluster.links.items() if link.state == "up"}
 
 
 def chosen(host: Host) -> set[bytes]:
-    found = host.running.federation.membership._roster.chosen
+    found = host.running.cluster.membership._roster.chosen
     return found if found is not None else linked(host)
 
 
@@ -32,9 +32,9 @@ def check(scale: Scale) -> None:
     assert scale.agreed()
     assert directory_faults(world, world.alive()) == []
     for host in alive.values():
-        federation = host.running.federation
+        cluster = host.running.cluster
         assert {
-            broker for broker in alive if federation.membership.is_member(broker)
+            broker for broker in alive if cluster.membership.is_member(broker)
         } == alive.keys() - {host.id}
         assert chosen(host) & alive.keys() <= linked(host)
         assert scale.depths(host).keys() == alive.keys()
@@ -45,7 +45,7 @@ def check_sparse(scale: Scale) -> None:
     alive = {host.id: host for host in scale.world.alive()}
     bound = 2 * math.floor(math.log2(len(alive)))
     for host in alive.values():
-        tree = host.running.federation.tree
+        tree = host.running.cluster.tree
         for peer in linked(host):
             assert (
                 peer in chosen(host)

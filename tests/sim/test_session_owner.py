@@ -94,7 +94,7 @@ def test_the_holder_compares() -> None:
     key = CLIENT + b"c"
     (known,) = [
         listing
-        for listing in row.node(2).federation.listings.directory.listings.values()
+        for listing in row.node(2).cluster.directory.database.listings.values()
         if key in listing.entries
     ]
     entry = decode_entry(known.entries[key])

@@ -153,7 +153,7 @@ class Play:
         """Whether nothing waits for a member any more."""
         for host in self.world.alive():
             node = host.running
-            if len(node.federation.assignments.ledger) or any(
+            if len(node.cluster.assignments.ledger) or any(
                 s.queue or s.inflight for s in node.sessions.values()
             ):
                 return False

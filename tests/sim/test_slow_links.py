@@ -64,10 +64,10 @@ class SlowLink(Scene):
 
     def _look(self) -> None:
         for host in self.world.alive():
-            links = host.running.federation.links.values()
+            links = host.running.cluster.links.values()
             self.most = max(
                 self.most,
-                host.running.relay.log.size,
+                host.running.forwarder.log.size,
                 *(link.conn.backlog_bytes for link in links),
                 0,
             )
@@ -177,7 +177,7 @@ def test_what_is_kept_for_who_is_gone_has_an_end(routing: str) -> None:
         if sent.topic.startswith("large/")
     )
     assert 2 * limits.LOG_BYTES < scene.most < (limits.AWAY_LOGS + 1) * limits.LOG_BYTES
-    assert scene.hosts[0].running.relay.log.size <= limits.LOG_BYTES
+    assert scene.hosts[0].running.forwarder.log.size <= limits.LOG_BYTES
 
 
 class NextWay(SlowLink):
@@ -287,7 +287,7 @@ def test_a_session_moves_while_its_messages_are_behind_large_ones(
     client = row.connect(2)
     client.subscribe("t")
     publishers = [row.connect(1, f"p{number}") for number in range(3)]
-    log = row.node(1).relay.log
+    log = row.node(1).forwarder.log
     publishers[0].publish("large", bytes(10 * MB))
     row.until(lambda: len(log) == 1)
     sent = [b"%d" % number for number in range(5)]
@@ -324,7 +324,7 @@ def test_no_move_waits_twice_for_what_does_not_come() -> None:
     publisher.publish("t", b"sent")
     row.until(lambda: clients[0].payloads == [b"sent"], 20.0)
     publisher.publish("large", *[bytes(MB)] * 51)
-    row.until(lambda: row.node(1).relay.log.begin > MB, 20.0)
+    row.until(lambda: row.node(1).forwarder.log.begin > MB, 20.0)
     waited = []
     for client, name in zip(clients, "cd", strict=True):
         client.cut()

@@ -377,7 +377,7 @@ def test_the_tree_is_repaired_meanwhile() -> None:
     client.cut()
     row.host(0).kill()
     node = row.node(2)
-    row.until(lambda: row.host(0).id not in node.federation.links)
+    row.until(lambda: row.host(0).id not in node.cluster.links)
     back = row.client(2)
     row.until(lambda: back.connacks)
     assert back.present
@@ -509,7 +509,7 @@ def test_nothing_is_said_without_others() -> None:
     clients = [row.connect(0, f"c{n}") for n in range(SLICE + 5)]
     clients[3].send(Disconnect(0, {Property.SESSION_EXPIRY_INTERVAL: 0}))
     row.run()
-    listing = row.node(0).federation.listings.directory.own
+    listing = row.node(0).cluster.directory.database.own
     assert not [key for key in listing.entries if key[:1] == b"c"]
     world.add(discovery="multicast").start()
     row.join()
@@ -537,8 +537,8 @@ def judge_crowded(row: Row, waiting: Client, publisher: Client) -> None:
     row.until(lambda: b"4" in waiting.payloads)
     assert waiting.payloads == [b"1", b"2", b"3", b"4"]
     for index in (0, 1):
-        assert not row.node(index).relay.log.spared
-        assert not row.node(index).federation.moving.spared.size
+        assert not row.node(index).forwarder.log.spared
+        assert not row.node(index).cluster.takeover.spared.size
 
 
 @pytest.mark.parametrize("routing", ["interest", "topic"])
@@ -546,7 +546,7 @@ def test_what_leaves_the_log_of_a_sessions_holder_is_not_lost(routing: str) -> N
     """The log has 32 MiB: large messages push out within milliseconds what the holder says next of
     what came meanwhile."""
     row, waiting, publisher = crowded(routing, 1)
-    row.until(lambda: row.node(0).federation.moving.exported)
+    row.until(lambda: row.node(0).cluster.takeover.exported)
     publisher.publish("a", b"1", b"2", b"3")
     publisher.publish("b", *[bytes(1_000_000)] * 40)
     judge_crowded(row, waiting, publisher)
@@ -559,10 +559,10 @@ def test_what_leaves_the_log_of_a_sessions_taker_is_not_lost(
     """The same, while the holder's word of what came meanwhile is on a link that stands still."""
     monkeypatch.setattr(limits, "AWAY_LOGS", 1)
     row, waiting, publisher = crowded(routing, 0)
-    row.until(lambda: row.node(1).federation.moving.exported)
-    exported = row.node(1).federation.moving.exported
+    row.until(lambda: row.node(1).cluster.takeover.exported)
+    exported = row.node(1).cluster.takeover.exported
     publisher.publish("a", b"1")
-    row.until(lambda: row.node(1).federation.moving.exported > exported)
+    row.until(lambda: row.node(1).cluster.takeover.exported > exported)
     row.world.partition([[1]])
     publisher.publish("a", b"2", b"3")
     publisher.publish("b", *[bytes(4_000_000)] * 12)
@@ -589,7 +589,7 @@ def test_what_comes_to_the_holder_is_waited_for_from_when_it_is_asked(
         return True
 
     monkeypatch.setattr(SubscriptionBarrier, "expect", expect)
-    monkeypatch.setattr(GapRecovery, "unsettled", lambda self: self.federation is holder.federation)
+    monkeypatch.setattr(GapRecovery, "unsettled", lambda self: self.cluster is holder.cluster)
     began = row.world.now
     back = row.client(2)
     row.until(lambda: back.connacks, 10.0)

@@ -43,7 +43,7 @@ def far(brokers: int, near: float = 2.0, **other: float) -> dict[tuple[int, int]
 def ways(host: Host, origin: Host) -> dict[str, str]:
     """Where an origin's messages go from a host: broker -> neighbour."""
     names = {h.id: h.name for h in host.world.hosts}
-    found = host.running.federation.overlays.ways(origin.id).next
+    found = host.running.cluster.source_trees.ways(origin.id).next
     return {
         names[broker]: names[link.peer.id]
         for broker, link in found.items()
@@ -200,7 +200,7 @@ def test_one_that_routes_otherwise_comes_and_goes(
         live = [
             b
             for b in reachable
-            if (link := self._federation.listings.link_to(b)) is not None and link.live
+            if (link := self._cluster.directory.link_to(b)) is not None and link.live
         ]
         told.clear()
         enter(self, reachable)
@@ -229,7 +229,7 @@ def test_one_that_routes_otherwise_comes_and_goes(
     assert result.violations == [], "\n".join(result.transcript)
     assert entered
     assert left
-    assert not any(host.running.federation.overlays.active for host in scene.hosts)
+    assert not any(host.running.cluster.source_trees.active for host in scene.hosts)
 
 
 @pytest.mark.parametrize("seed", (6, 70))

@@ -26,7 +26,7 @@ class Ways:
         world.on_start.append(self._started)
 
     def _started(self, host: Host) -> None:
-        relay = host.running.relay
+        relay = host.running.forwarder
         send = relay._send
 
         def watched(data: bytes, count: int, links: list[Any], source: Any) -> None:
@@ -55,12 +55,12 @@ class Ways:
 
     def _tree(self) -> list[tuple[int, list[int]]]:
         hosts = self.world.alive()
-        keys = [host.running.relay.key for host in hosts]
+        keys = [host.running.forwarder.key for host in hosts]
         links = (
             (h.index, k.peer)
             for h in hosts
             for key in keys
-            for k in h.running.federation.interest.everywhere(key)
+            for k in h.running.cluster.interest.everywhere(key)
         )
         return [(index, [self._index(peer.id)]) for index, peer in links if peer is not None]
 
@@ -76,7 +76,7 @@ class Ways:
         expected: Counter[Way] = Counter()
         for message in sent:
             origin = self.world.hosts[message.life[0]]
-            self._expect(origin, None, message.topic, expected, origin.running.relay.key)
+            self._expect(origin, None, message.topic, expected, origin.running.forwarder.key)
         for way in sorted(expected.keys() | self.crossed.keys()):
             if expected[way] != self.crossed[way]:
                 a, b, topic = way
@@ -92,8 +92,8 @@ class Ways:
         """Walk the tree of an origin away from `source`; whether somebody from here on wants the
         topic."""
         node = host.running
-        wanted = not node.federation.interest.selective or bool(node.fanout.trie.match(topic))
-        for link in node.federation.interest.everywhere(key):
+        wanted = not node.cluster.interest.selective or bool(node.dispatcher.trie.match(topic))
+        for link in node.cluster.interest.everywhere(key):
             assert link.peer is not None
             other = self.world.hosts[self._index(link.peer.id)]
             if other is source:

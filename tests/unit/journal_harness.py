@@ -139,13 +139,13 @@ class Durable(World):
         self.now = at
         own = NodeConfig(id=ID, boot=int(at), **config)
         self.node = Node(own, at, 1.7e9 + at - 1000.0, random.Random(1), log=self._log)
-        self.node.federation.propagation._begins_until = 0.0
-        self.durability = self.node.durability = Journal(self.node, sync=sync)
+        self.node.cluster.barrier._begins_until = 0.0
+        self.journal = self.node.journal = Journal(self.node, sync=sync)
         files = self.files
-        self.node.federation.absents.begin(files.tail())
+        self.node.cluster.absent_members.begin(files.tail())
         generation = max(files.generations, default=0) + 1
         size = sum(map(len, files.generations.values()))
-        self.durability.begin(files.image(), generation, len(files.generations), size, at)
+        self.journal.begin(files.image(), generation, len(files.generations), size, at)
         self.settle()
 
     def settle(self) -> None:

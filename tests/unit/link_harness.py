@@ -99,11 +99,11 @@ class Neighbour:
 
     @property
     def up(self) -> bool:
-        link = self.world.node.federation.links.get(bid(self.number))
+        link = self.world.node.cluster.links.get(bid(self.number))
         return link is not None and link.conn is self.conn and link.state == "up"
 
     def link(self) -> Link:
-        return self.world.node.federation.links[bid(self.number)]
+        return self.world.node.cluster.links[bid(self.number)]
 
     def take(self) -> list[tuple[int, bytes]]:
         """Everything that came since the last look: (first byte, body)."""
@@ -144,10 +144,10 @@ class Neighbour:
     def child(self) -> None:
         """Become a child of the node in the tree, which has nothing new to say: the link goes
         live."""
-        own = self.world.node.federation.tree.root
+        own = self.world.node.cluster.tree.root
         self.bpdu(own, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
         self.send(ping((SEEN, b"")))
-        self.send(ping((SEEN, encode_vector(self.world.node.relay.vector))))
+        self.send(ping((SEEN, encode_vector(self.world.node.forwarder.vector))))
         if not self.link().live:
             # Others were asked for what it may lack, and do not answer.
             self.world.advance(FETCH_TIME)

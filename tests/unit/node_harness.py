@@ -94,7 +94,7 @@ class World:
         self.node = Node(
             NodeConfig(**config), self.now, 1.7e9, random.Random(1), hooks=hooks, log=self._log
         )
-        self.node.federation.propagation._begins_until = 0.0  # it has been there for a while
+        self.node.cluster.barrier._begins_until = 0.0  # it has been there for a while
         self.effects: list[Effect] = []
         self.peers: list[FakeClient] = []
 

@@ -88,7 +88,7 @@ class Wire:
 
     def link(self, end: int) -> Link | None:
         """The link at an end, if it is up."""
-        for link in self.worlds[end].node.federation.links.values():
+        for link in self.worlds[end].node.cluster.links.values():
             if link.conn is self.conns[end] and link.state == "up":
                 return link
         return None

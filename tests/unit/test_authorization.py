@@ -395,7 +395,7 @@ def test_permitted_topics_are_remembered_for_the_client_alone_and_forgotten_with
     world = world_of("client p\nallow publish #\nclient s\nallow subscribe #")
     client, other = world.connect("p"), world.connect("q")
     client.publish("a", b"1")
-    routes = world.node.fanout.routes
+    routes = world.node.dispatcher.routes
     assert b"a" in routes
     assert client.owner.routes.keys() == {b"a"}
     assert not other.owner.routes
@@ -422,7 +422,7 @@ def test_the_memory_of_permitted_topics_is_bounded(monkeypatch: pytest.MonkeyPat
         client.publish(f"t/{number % 100}")
         owner = client.owner
         assert len(owner.routes) <= 10
-        viewed = {topic for topic, route in world.node.fanout.routes.items() if route.viewers}
+        viewed = {topic for topic, route in world.node.dispatcher.routes.items() if route.viewers}
         assert viewed == set(owner.routes)
 
 
@@ -570,7 +570,7 @@ def test_others_rules_hold_from_the_next_packet_on_and_drop_nobody() -> None:
     for topic in ("a/1", "b/1"):
         publisher.publish(topic, topic.encode())
     assert payloads(subscriber) == [b"a/1", b"b/1"]
-    assert publisher.owner.routes is world.node.fanout.routes
+    assert publisher.owner.routes is world.node.dispatcher.routes
     assert not subscriber.closed
 
 

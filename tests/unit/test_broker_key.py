@@ -62,8 +62,8 @@ def test_what_is_no_key_is_malformed() -> None:
 def test_brokers_with_keys_link(secret: bytes | None) -> None:
     wire = Wire(keyed(1, ONE, secret), keyed(2, TWO, secret)).agreed()
     assert wire.up == (True, True)
-    assert set(wire.worlds[0].node.federation.links) == {TWO.id}
-    assert set(wire.worlds[1].node.federation.links) == {ONE.id}
+    assert set(wire.worlds[0].node.cluster.links) == {TWO.id}
+    assert set(wire.worlds[1].node.cluster.links) == {ONE.id}
 
 
 @SECRETS
@@ -82,8 +82,8 @@ def test_nobody_comes_in_under_the_id_of_another(secret: bytes | None, liar: int
     wire = Wire(worlds[0], worlds[1])
     wire.advance(4.0)
     assert wire.up == (False, False)
-    assert not true.node.federation.links
-    assert not true.node.federation.membership.is_member(ONE.id)
+    assert not true.node.cluster.links
+    assert not true.node.cluster.membership.is_member(ONE.id)
     assert true.counters.link_wrong_id + false.counters.link_wrong_id >= 1
 
 
@@ -94,14 +94,14 @@ def test_the_id_of_a_broker_that_is_away_cannot_be_taken() -> None:
     for end in (0, 1):
         first.worlds[end].node.connection_lost(first.conns[end], "reset", first.worlds[end].now)
         first.worlds[end].settle()
-    listing = here.node.federation.listings.directory.listings[ONE.id]
-    before = (listing.stamp(), here.node.federation.membership.members(here.now)[0][1])
+    listing = here.node.cluster.directory.database.listings[ONE.id]
+    before = (listing.stamp(), here.node.cluster.membership.members(here.now)[0][1])
     for key in (OTHER, BrokerKey(OTHER.seed, ONE.public), None):
         wire = Wire(node(9, None, id=ONE.id, key=key, boot=2_000_000_000), here)
         wire.advance(1.0)
         assert wire.up == (False, False)
-    listing = here.node.federation.listings.directory.listings[ONE.id]
-    assert (listing.stamp(), here.node.federation.membership.members(here.now)[0][1]) == before
+    listing = here.node.cluster.directory.database.listings[ONE.id]
+    assert (listing.stamp(), here.node.cluster.membership.members(here.now)[0][1]) == before
     back = keyed(1, ONE, boot=1_001)
     assert Wire(back, here).agreed().up == (True, True)
 
@@ -150,7 +150,7 @@ def test_a_proof_is_for_one_handshake() -> None:
     for data in said:
         wire.inject(1, data)
     wire.advance(4.0)
-    assert not here.node.federation.links
+    assert not here.node.cluster.links
 
 
 def test_who_has_no_key_says_so_in_words() -> None:
@@ -177,7 +177,7 @@ def test_proofs_of_a_wrong_size_are_refused(size: int) -> None:
     }
     wire.inject(1, encode_packet(connect, 5))
     assert wire.conns[1].closed or wire.transports[1].closing
-    assert not world.node.federation.links
+    assert not world.node.cluster.links
     assert world.counters.link_wrong_id == 1
 
 
@@ -200,4 +200,4 @@ def test_a_called_broker_says_nothing_that_helps_to_be_it() -> None:
     wire.inject(1, bytes(wire.seen["<"])[-len(encode_packet(packets[1], 5)) :])  # reflected
     wire.inject(1, encode_packet(Connack(False, 0), 5))
     wire.advance(0.5)
-    assert not world.node.federation.links
+    assert not world.node.cluster.links

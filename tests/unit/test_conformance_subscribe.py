@@ -154,7 +154,7 @@ def test_malformed_subscribes(what: str) -> None:
         client.send(bytes((0x82, len(payload) + 2, 0, 1)) + payload)
         assert client.closed
         assert client.last_reason() == (reason or None)
-        assert not world.node.fanout.trie
+        assert not world.node.dispatcher.trie
 
 
 @ALL

@@ -54,7 +54,7 @@ class Place:
         self.node: Any = SimpleNamespace(
             now=1.0,
             counters=Counters(),
-            fanout=fanout,
+            dispatcher=fanout,
             schedule=lambda at, call: self.later.append((at, call)),
         )
         sharing = SimpleNamespace(

@@ -36,7 +36,7 @@ def known(world: World, neighbour: Neighbour, number: int = 1, **entries: bytes)
     mine += [(key.encode(), value) for key, value in entries.items()]
     body = bytes((LISTING,)) + me + boot + number.to_bytes(8, "big") + b"\3" + encode_changes(mine)
     neighbour.send(ping((DIRECTORY, body)))
-    assert world.node.federation.listings.directory.via(me) == me
+    assert world.node.cluster.directory.database.via(me) == me
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_full_listing_still_has_room_for_what_the_federation_needs(
         assert client.subscribe(f"$share/g{number}/a", qos=1) == [1]
         client.vanish()
     world.advance(1)
-    own = world.node.federation.listings.directory.own.entries
+    own = world.node.cluster.directory.database.own.entries
     assert sum(key[:1] in (CLIENT, GROUP) for key in own) <= 30
     assert world.counters.sessions_untold + world.counters.groups_refused > 0
     client = world.connect("late")
@@ -109,7 +109,7 @@ def test_who_asks_for_the_rest_of_what_is_not_encoded_any_more_begins_anew() -> 
     stamp = world.session("k").stamp + 1
     neighbour.take()
     neighbour.send(routed(REQUEST, say(TAKE, stamp, "k", bytes(12)), bid(101)))
-    world.node.federation.moving._giving.forget("k")
+    world.node.cluster.takeover._giving.forget("k")
     world.connect("p").publish("a", b"between", 1)
     neighbour.take()
     neighbour.send(routed(REQUEST, say(REST, stamp, "k", bytes(12)), bid(101)))
@@ -155,6 +155,6 @@ def test_what_was_on_its_way_is_noted_of_a_link_that_lags(lags: bool) -> None:
         assert link.unsent
     world.node.connection_lost(neighbour.conn, "reset", world.now)
     world.settle()
-    absent = world.node.federation.absents.absent[bid(101)]
+    absent = world.node.cluster.absent_members.absent[bid(101)]
     assert absent.cut_from == (position if lags else NEVER)
     assert absent.back is None

@@ -216,7 +216,7 @@ def test_targets_are_those_that_stay() -> None:
     world = lone()
     neighbour = Neighbour(world, 1)
     neighbour.child()
-    directory = world.node.federation.listings.directory
+    directory = world.node.cluster.directory.database
     found = Draining(world)
     entries = {
         2: {CLIENTS_AT: b"10.0.0.2:1883"},
@@ -239,19 +239,15 @@ def test_targets_are_those_that_stay() -> None:
 
 def test_what_is_announced() -> None:
     world = lone()
-    own = world.node.federation.listings.directory.own.entries
+    own = world.node.cluster.directory.database.own.entries
     assert own[CLIENTS_AT] == b"10.0.0.200:1883"
     assert DRAINING not in own
     Draining(world)
     assert own[DRAINING]
-    assert (
-        CLIENTS_AT not in lone(server_reference="x").node.federation.listings.directory.own.entries
-    )
-    assert (
-        CLIENTS_AT not in lone(link_listener="tls").node.federation.listings.directory.own.entries
-    )
+    assert CLIENTS_AT not in lone(server_reference="x").node.cluster.directory.database.own.entries
+    assert CLIENTS_AT not in lone(link_listener="tls").node.cluster.directory.database.own.entries
     told = lone(link_listener="tls", client_address="example.org:1883")
-    assert told.node.federation.listings.directory.own.entries[CLIENTS_AT] == b"example.org:1883"
+    assert told.node.cluster.directory.database.own.entries[CLIENTS_AT] == b"example.org:1883"
 
 
 def test_it_stays_until_the_neighbour_has_everything() -> None:
@@ -261,14 +257,14 @@ def test_it_stays_until_the_neighbour_has_everything() -> None:
     neighbour = Neighbour(world, 1)
     neighbour.child()
     world.connect("p").publish("t", b"x", 1, 1)
-    before = encode_vector(world.node.relay.vector)
+    before = encode_vector(world.node.forwarder.vector)
     world.connect("q").publish("t", b"y", 1, 1)
     found = Draining(world, to="x")
     root = RootVector.of(Identity(bid(1), 1, ("10.0.0.1", 1883)), 1.0)
     while not found.done and world.now < 1_004.0:
         neighbour.bpdu(root, Role.DESIGNATED, Role.ROOT, seq=round(world.now))
         world.advance(0.2)
-    assert world.node.federation.tree.root.id == bid(1)
+    assert world.node.cluster.tree.root.id == bid(1)
     assert found.drain.state == "links" and not found.done
     assert found.drain.as_dict()["links_left"] == 1
     assert (ASK_SEEN, b"") in neighbour.control()
@@ -279,7 +275,7 @@ def test_it_stays_until_the_neighbour_has_everything() -> None:
         world.advance(0.1)
     assert neighbour.messages() == [b"y"]  # what it lacks for so long it is sent again
     assert not found.done
-    neighbour.send(ping((SEEN, encode_vector(world.node.relay.vector))))
+    neighbour.send(ping((SEEN, encode_vector(world.node.forwarder.vector))))
     world.advance(0.1)
     assert len(found.done) == 1
     assert world.logged[-1].startswith("drained in") and "left are" not in world.logged[-1]
@@ -330,10 +326,10 @@ def test_once_more_ends_it() -> None:
 def test_state() -> None:
     world = alone()
     world.connect("a")
-    assert world.node.federation.state()["draining"] is False
-    assert "drain" not in world.node.federation.state()
+    assert world.node.cluster.state()["draining"] is False
+    assert "drain" not in world.node.cluster.state()
     Draining(world, rate=0.01)
-    state = world.node.federation.state()
+    state = world.node.cluster.state()
     assert state["draining"] is True
     assert state["drain"]["state"] == "clients" and state["drain"]["clients_left"] <= 1
     assert "draining clients: waits for" in render(state)

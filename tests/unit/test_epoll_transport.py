@@ -1144,13 +1144,13 @@ def test_a_dialled_link(runner: asyncio.Runner) -> None:
         await DiscoveryDriver(None).dial(Dial(host, port), one)
         (conn,) = calling.connections
         assert (conn.kind, conn.peer, conn.listener) == ("out", f"{host}:{port}", "link")
-        while not (calling.federation.links and called.federation.links):
+        while not (calling.cluster.links and called.cluster.links):
             await asyncio.sleep(0)
         listener.close_listening()
         two.stop()
         while calling.connections or called.connections:
             await asyncio.sleep(0)
-        assert not calling.federation.links
+        assert not calling.cluster.links
         one.stop()
 
     runner.run(scenario())

@@ -124,10 +124,10 @@ def test_a_patchy_history_is_asked_for_in_what_others_take() -> None:
     known.gaps = [(n, n + 9) for n in range(1, 50 * limits.MAX_GAPS, 50)]
     lacks.gaps = [(n + 15, n + 64) for n in range(1, 50 * limits.MAX_GAPS, 50)]
     first.send(ping((ORIGINS, encode_vector({key: known}))))
-    second.bpdu(world.node.federation.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
+    second.bpdu(world.node.cluster.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
     third.take()
     second.send(
-        ping((SEEN, encode_vector({key: lacks, world.node.relay.key: OriginWindow(0, 0.0)})))
+        ping((SEEN, encode_vector({key: lacks, world.node.forwarder.key: OriginWindow(0, 0.0)})))
     )
     wants = third.records(WANT)
     assert len(wants) == 1
@@ -137,7 +137,7 @@ def test_a_patchy_history_is_asked_for_in_what_others_take() -> None:
     for neighbour in (first, third):
         neighbour.send(ping((DONE, wants[0][:4])))
     assert second.link().live
-    window = world.node.relay.vector[key]
+    window = world.node.forwarder.vector[key]
     assert len(window.gaps) <= limits.MAX_GAPS
     unharmed(world)
 
@@ -145,7 +145,7 @@ def test_a_patchy_history_is_asked_for_in_what_others_take() -> None:
 def test_made_up_origins_take_nobodys_place_and_do_not_circulate() -> None:
     world = lone()
     liar, honest, publisher = (Neighbour(world, n) for n in (1, 2, 3))
-    relay = world.node.relay
+    relay = world.node.forwarder
     key = origin_key(bid(77), 2_000)
     publisher.child()
     publisher.send(message(key=key, sequence=1))
@@ -221,7 +221,7 @@ def test_a_full_table_can_be_told() -> None:
     for _ in range(10):
         neighbour.send(ping((SEEN, body)))
         assert neighbour.up, "no broker breaks with another one because somebody filled its table"
-        assert len(world.node.relay.vector) == limits.MAX_QUIET_ORIGINS + 1
+        assert len(world.node.forwarder.vector) == limits.MAX_QUIET_ORIGINS + 1
 
 
 RANGES = st.lists(st.integers(1, 60), max_size=12, unique=True).map(

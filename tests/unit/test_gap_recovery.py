@@ -43,7 +43,7 @@ class Owner:
     """What a stream asks for."""
 
     def __init__(self) -> None:
-        self.node = SimpleNamespace(now=1.0, counters=Counters(), durability=None)
+        self.node = SimpleNamespace(now=1.0, counters=Counters(), journal=None)
         self.lost = 0
 
     def lose(self, stream: OrderedFeed) -> None:
@@ -149,11 +149,11 @@ class Asking:
         self.asked: list[int] = []
         self.activated = 0
         listing = SimpleNamespace(id=ORIGIN, boot=1, via=ORIGIN, entries={})
-        directory = SimpleNamespace(
+        database = SimpleNamespace(
             listings={ORIGIN: listing}, own=SimpleNamespace(stamp=lambda: bytes(20))
         )
-        self.listings: Any = SimpleNamespace(
-            directory=directory,
+        self.directory: Any = SimpleNamespace(
+            database=database,
             post=lambda *_: None,
             watch=lambda *_: None,
             receive=lambda *_, **__: None,
@@ -164,17 +164,17 @@ class Asking:
         relay = SimpleNamespace(
             vector={self.key: self.window}, log=SimpleNamespace(those=lambda *_: ())
         )
-        federation: Any = SimpleNamespace(
+        cluster: Any = SimpleNamespace(
             own=SimpleNamespace(id=b"o" * 8, boot=1),
             config=SimpleNamespace(routing="interest", link_timeout=2.0),
-            listings=self.listings,
-            relay=relay,
+            directory=self.directory,
+            forwarder=relay,
             interest=SimpleNamespace(selective=True),
-            overlays=SimpleNamespace(active=False),
+            source_trees=SimpleNamespace(active=False),
             hurry=lambda now: None,
-            repeats=SimpleNamespace(highest={}, deliver=lambda *_: None),
-            backpressure=SimpleNamespace(released=lambda slow: None),
-            repair=SimpleNamespace(want=lambda *_: None),
+            delivered_ranges=SimpleNamespace(highest={}, deliver=lambda *_: None),
+            remote_flow_control=SimpleNamespace(released=lambda slow: None),
+            resync=SimpleNamespace(want=lambda *_: None),
         )
         route = SimpleNamespace(deliveries=[], shared=[])
         fanout = SimpleNamespace(waiting=0, route=lambda topic: route)
@@ -182,16 +182,16 @@ class Asking:
             now=1.0,
             counters=Counters(),
             forwarding=[],
-            durability=None,
+            journal=None,
             current=None,
             schedule=lambda at, call: None,
             cancel=lambda timer: None,
-            fanout=fanout,
+            dispatcher=fanout,
         )
-        node.relay, node.federation = relay, federation
-        federation.positions = SubscriptionStarts(node)
-        self.streams = federation.streams = GapRecovery(node, federation)
-        self.streams.met(self.key, self.window)
+        node.forwarder, node.cluster = relay, cluster
+        cluster.subscription_starts = SubscriptionStarts(node)
+        self.gap_recovery = cluster.gap_recovery = GapRecovery(node, cluster)
+        self.gap_recovery.met(self.key, self.window)
         assert self.window.stream is not None
         self.stream = self.window.stream
 
@@ -200,7 +200,7 @@ class Asking:
         return True
 
     def ask(self) -> int:
-        self.streams._ask(self.stream, 1.0)
+        self.gap_recovery._ask(self.stream, 1.0)
         return self.asked[-1]
 
     def answer(
@@ -219,7 +219,7 @@ class Asking:
             + top.to_bytes(6, "big")
             + (gone.to_bytes(6, "big") if gone else b"")
         )
-        self.streams._answer_received(ORIGIN, head + (b"" if index else bytes(7)), now)
+        self.gap_recovery._answer_received(ORIGIN, head + (b"" if index else bytes(7)), now)
 
     def comes(self, number: int) -> None:
         """Have a message come over a link that the stream does not trust."""
@@ -253,15 +253,15 @@ def test_what_one_session_lacks_and_all_are_about_to_get() -> None:
     from elsewhere lacks it, too. Up to 610 it said that there is nothing else: what that session
     lacks of this is for it alone."""
     asking, alone = Asking(), []
-    stream, federation = asking.stream, asking.streams.federation
-    federation.repeats.alone = lambda key: merge(alone)
-    federation.repeats.fetch = lambda session, key, ranges: alone.extend(ranges)
+    stream, cluster = asking.stream, asking.gap_recovery.cluster
+    cluster.delivered_ranges.alone = lambda key: merge(alone)
+    cluster.delivered_ranges.fetch = lambda session, key, ranges: alone.extend(ranges)
     stream.done, stream.settled = 500, 610
     for number in range(501, 601):
-        asking.streams.release.put_by(
+        asking.gap_recovery.release.put_by(
             stream, HeldPackets(number, 1, (SimpleNamespace(), None), b"t", 1)
         )  # type: ignore[arg-type]
-    asking.streams.fetch(SimpleNamespace(), asking.key, [(490, 700)])  # type: ignore[arg-type]
+    asking.gap_recovery.fetch(SimpleNamespace(), asking.key, [(490, 700)])  # type: ignore[arg-type]
     assert alone == [(490, 500), (601, 610)]
 
 
@@ -270,7 +270,7 @@ def test_an_answer_that_the_way_has_outlived() -> None:
     asked anew waits for that."""
     asking = Asking()
     first = asking.ask()
-    asking.streams.lose(asking.stream)
+    asking.gap_recovery.lose(asking.stream)
     second = asking.ask()
     asking.answer(first, 5)
     assert (asking.stream.done, asking.stream.source, asking.asked) == (5, None, [first, second])
@@ -287,7 +287,7 @@ def test_who_has_asked_asks_again_soon_when_the_way_changes() -> None:
         stream.pause = 2.0
         asking.ask()
         assert stream.ask_at == 3.0
-        asking.streams.lose(stream)
+        asking.gap_recovery.lose(stream)
         assert stream.ask_at == (1.1 if count < 8 else 3.0)
         assert stream.pause == 2.0
     assert len(stream.questions) == 8
@@ -357,9 +357,9 @@ def test_nor_is_the_time_in_which_this_broker_stood_still() -> None:
     stream = asking.stream
     asking.comes(2)
     asking.answer(asking.ask(), 2, gone=1)
-    asking.streams._away[b"another!"] = 0.5
-    asking.streams.stood_still(2 * HOLD, 1.1 + 2 * HOLD)
-    assert asking.streams._away == {b"another!": 0.5 + 2 * HOLD}
+    asking.gap_recovery._away[b"another!"] = 0.5
+    asking.gap_recovery.stood_still(2 * HOLD, 1.1 + 2 * HOLD)
+    assert asking.gap_recovery._away == {b"another!": 0.5 + 2 * HOLD}
     asking.answer(asking.ask(), 2, gone=1, now=1.1 + 2 * HOLD)
     assert stream.refused == [(1, 1)]
     asking.answer(asking.ask(), 2, gone=1, now=1.1 + 3 * HOLD)
@@ -400,11 +400,11 @@ def test_what_a_lost_incarnation_published_may_be_elsewhere(
     as for any."""
     asking = Asking()
     # It was started again, and knows of nothing.
-    asking.listings.directory.listings[ORIGIN].boot = 2
+    asking.directory.database.listings[ORIGIN].boot = 2
     asking.stream.since, asking.window.heard = 1.0, heard
     if away is not None:
-        asking.streams._away[b"another!"] = away
-    assert asking.streams._longest(asking.stream) == longest
+        asking.gap_recovery._away[b"another!"] = away
+    assert asking.gap_recovery._longest(asking.stream) == longest
 
 
 def test_questions_are_bounded() -> None:
@@ -423,7 +423,7 @@ def test_an_answer_without_an_end_is_dropped() -> None:
     head = bytes(12) + number.to_bytes(4, "big")
     with pytest.raises(MalformedPacket):
         for index in range(100):
-            asking.streams._answer_received(
+            asking.gap_recovery._answer_received(
                 ORIGIN, head + index.to_bytes(4, "big") + b"\0" + bytes(6) + part, 1.0
             )
     assert index < 20
@@ -456,10 +456,10 @@ def test_a_break_tells_that_somebody_leaves_numbers_out(monkeypatch: pytest.Monk
     """Who floods and has not heard of the others yet takes holes for what is to come, unless it
     hears of a break first."""
     asking = Asking()
-    streams = asking.streams
+    streams = asking.gap_recovery
     sent: list[bytes] = []
     monkeypatch.setattr(
-        asking.listings,
+        asking.directory,
         "send_over",
         lambda link, broker_id, kind, body: sent.append(broker_id),
         raising=False,
@@ -479,15 +479,15 @@ def test_what_is_about_to_come_is_waited_for() -> None:
     """A session is not given away while something may come that it alone will miss; an origin that
     is gone sends nothing."""
     asking = Asking()
-    assert asking.streams.unsettled()
+    assert asking.gap_recovery.unsettled()
     asking.answer(asking.ask(), 3)
-    assert not asking.streams.unsettled()
-    asking.streams.lose(asking.stream)
-    assert asking.streams.unsettled()
-    asking.listings.directory.listings.clear()
-    assert not asking.streams.unsettled()
+    assert not asking.gap_recovery.unsettled()
+    asking.gap_recovery.lose(asking.stream)
+    assert asking.gap_recovery.unsettled()
+    asking.directory.database.listings.clear()
+    assert not asking.gap_recovery.unsettled()
     assert asking.stream.take(FAR, 5, 1) == 0
-    assert asking.streams.unsettled()
+    assert asking.gap_recovery.unsettled()
 
 
 def test_a_break_goes_ahead_on_the_old_way_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -499,7 +499,7 @@ def test_a_break_goes_ahead_on_the_old_way_too(monkeypatch: pytest.MonkeyPatch) 
     }
     sent: list[tuple[bytes, bytes]] = []
     ways: list[bytes | None] = [b"old"]
-    listings = asking.listings
+    listings = asking.directory
     monkeypatch.setattr(
         listings, "link_to", lambda broker_id: links.get(ways[-1] or b""), raising=False
     )
@@ -516,7 +516,7 @@ def test_a_break_goes_ahead_on_the_old_way_too(monkeypatch: pytest.MonkeyPatch) 
     told = []
     for way in (b"old", b"new", None, b"old"):
         ways.append(way)
-        asking.streams._way_changed(far, way)
+        asking.gap_recovery._way_changed(far, way)
         told.append(sent[:])
         sent.clear()
     assert told == [
@@ -527,7 +527,7 @@ def test_a_break_goes_ahead_on_the_old_way_too(monkeypatch: pytest.MonkeyPatch) 
     ]
     links[b"old"].live = False
     ways.append(b"new")
-    asking.streams._way_changed(far, b"new")
+    asking.gap_recovery._way_changed(far, b"new")
     assert sent == [(b"new", far)]
 
 

@@ -218,7 +218,7 @@ def test_in_a_publish(properties: bytes, qos: int) -> None:
 # ------------------------------------------------------------------ a broker among others
 
 
-def federation(count: int = 2) -> tuple[World, list[Neighbour]]:
+def cluster(count: int = 2) -> tuple[World, list[Neighbour]]:
     """A node and neighbours, of which nobody has told of groups yet."""
     world = lone()
     neighbours = [Neighbour(world, 101 + number) for number in range(count)]
@@ -232,7 +232,7 @@ def post(
 ) -> None:
     """Let the node hear of members at broker `number`, as the directory tells it; None: they are
     gone."""
-    sharing = world.node.federation.sharing
+    sharing = world.node.cluster.sharing
     value = None if connected is None else encode_standing(connected)
     sharing._posted(bid(number), group_key(group, topic_filter), value)
 
@@ -263,7 +263,7 @@ def at(*numbers: int) -> list[tuple[bytes, bytes]]:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_members_elsewhere_in_turn(qos: int) -> None:
-    world, (one, _) = federation()
+    world, (one, _) = cluster()
     post(world, 101, 1)
     post(world, 102, 1)
     publisher = world.connect("p")
@@ -278,7 +278,7 @@ def test_members_elsewhere_in_turn(qos: int) -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_members_here_come_first(qos: int) -> None:
     """As one piece, too, without a word about groups."""
-    world, (one, _) = federation()
+    world, (one, _) = cluster()
     post(world, 101, 1)
     client = member(world)
     publisher = world.connect("p")
@@ -293,7 +293,7 @@ def test_members_here_come_first(qos: int) -> None:
 
 
 def test_members_away_and_behind_come_later() -> None:
-    world, (one, _) = federation()
+    world, (one, _) = cluster()
     post(world, 101, 1)
     client = world.connect("m", properties={17: 1000})
     client.subscribe("$share/g/t", qos=1)
@@ -310,7 +310,7 @@ def test_members_away_and_behind_come_later() -> None:
 def test_what_is_not_named_is_silent() -> None:
     """A message of another broker that does not name this one's members is not for them, whatever
     its shape."""
-    world, (one, _) = federation()
+    world, (one, _) = cluster()
     client = member(world)
     ordinary = world.connect("o")
     ordinary.subscribe("t", qos=2)
@@ -346,7 +346,7 @@ ME = OWN + (1_000).to_bytes(4, "big")
 
 
 def test_what_is_named_is_delivered_once() -> None:
-    world, (one, other) = federation()
+    world, (one, other) = cluster()
     client = member(world)
     one.send(named(b"|mine", ME, 1), named(b"|mine", ME, 1))
     one.send(named(b"|other life", OWN + bytes(4), 2), named(b"|other", bid(102) + bytes(4), 3))
@@ -357,7 +357,7 @@ def test_what_is_named_is_delivered_once() -> None:
 def test_what_a_broker_gives_that_is_not_known_yet_waits_for_its_grant() -> None:
     """It may have given it to another one, as it could not reach us, before we have ever heard of
     it (seed 7720296)."""
-    world, (one, _) = federation()
+    world, (one, _) = cluster()
     client = member(world)
     one.send(*[named(b"|%d" % n, ME, n, qos=2) for n in (1, 2)])
     assert client.take_publishes() == []
@@ -370,7 +370,7 @@ def test_what_a_broker_gives_that_is_not_known_yet_waits_for_its_grant() -> None
 
 
 def test_who_has_no_member_any_more_passes_on() -> None:
-    world, (one, other) = federation()
+    world, (one, other) = cluster()
     post(world, 102, 1)
     ordinary = world.connect("o")
     ordinary.subscribe("t", qos=2)
@@ -386,7 +386,7 @@ def test_who_has_no_member_any_more_passes_on() -> None:
 
 
 def test_what_was_passed_on_is_for_the_group_alone() -> None:
-    world, (one, other) = federation()
+    world, (one, other) = cluster()
     client = member(world)
     ordinary = world.connect("o")
     ordinary.subscribe("t", qos=2)
@@ -406,7 +406,7 @@ def test_what_was_passed_on_is_for_the_group_alone() -> None:
 def test_nobody_gets_it_twice() -> None:
     """Who had it is not asked again: it goes back to who gave it. What that one does not keep is
     counted."""
-    world, (one, _) = federation()
+    world, (one, _) = cluster()
     post(world, 102, 1)
     one.send(
         named(
@@ -421,7 +421,7 @@ def test_nobody_gets_it_twice() -> None:
 def test_the_last_member_leaves_with_messages_in_flight() -> None:
     """What it had not acknowledged at QoS 1, and what waited, goes to another broker; QoS 2 that
     was sent does not."""
-    world, (one, other) = federation()
+    world, (one, other) = cluster()
     client = world.connect("m", properties={33: 2})
     client.subscribe("$share/g/t", qos=2)
     one.send(named(b"|1", ME, 1), named(b"|2", ME, 2, qos=2))
@@ -459,7 +459,7 @@ def test_the_last_member_leaves_with_messages_in_flight() -> None:
 def test_whatever_another_broker_says_of_shared_subscriptions(
     said: list[tuple[int, bytes]],
 ) -> None:
-    world, (one, _) = federation()
+    world, (one, _) = cluster()
     client = member(world)
     post(world, 101, 1)
     one.send(named(b"|x", ME, 1, qos=2))
@@ -474,8 +474,8 @@ def test_whatever_another_broker_says_of_shared_subscriptions(
 
 def test_members_are_posted() -> None:
     """Each on its first and last, with about how many are connected."""
-    world, _ = federation()
-    entries = world.node.federation.listings.directory.own.entries
+    world, _ = cluster()
+    entries = world.node.cluster.directory.database.own.entries
     key = GROUP + group_key("g", "t")
     clients = [member(world, f"m{number}") for number in range(3)]
     assert entries[key] == encode_standing(3)
@@ -495,15 +495,15 @@ def test_members_are_posted() -> None:
 
 
 def test_what_others_post_wrongly_is_counted() -> None:
-    world, _ = federation()
-    sharing = world.node.federation.sharing
+    world, _ = cluster()
+    sharing = world.node.cluster.sharing
     sharing._posted(bid(101), b"g\0a/#/b", b"\1")
     assert world.counters.groups_refused == 1
     assert not sharing.elsewhere
 
 
 def test_nothing_is_left_of_who_has_gone() -> None:
-    world, (one, _) = federation()
+    world, (one, _) = cluster()
     post(world, 101, 1)
     post(world, 101, 1, topic_filter="+")
     publisher = world.connect("p")
@@ -513,14 +513,14 @@ def test_nothing_is_left_of_who_has_gone() -> None:
     assert len(choice.entries) == 2
     post(world, 101, None)
     post(world, 101, None, topic_filter="+")
-    assert not world.node.federation.sharing.elsewhere
+    assert not world.node.cluster.sharing.elsewhere
     publisher.publish("t", b"|x", 1)
     assert [choice for _, choice in chosen(one)] == [None]
 
 
 def test_a_property_of_a_client_that_is_called_the_same() -> None:
     """It is carried on, and says nothing to brokers."""
-    world, (one, _) = federation()
+    world, (one, _) = cluster()
     publisher = world.connect("p")
     properties: Properties = {Property.USER_PROPERTY: [("o", "x" * 60)]}
     publisher.send(
@@ -538,7 +538,7 @@ def test_a_property_of_a_client_that_is_called_the_same() -> None:
 
 @pytest.mark.parametrize("text", [b"x", b"cAAAA", b"c!", b"p" + bytes(24)])
 def test_garbage_costs_the_link(text: bytes) -> None:
-    world, (one, _) = federation()
+    world, (one, _) = cluster()
     section = encode_origin(origin_key(bid(101), 2_000), 1, text)
     body = b"\0\1t" + b"\0\1" + bytes((len(section),)) + section + b"x"
     one.send(b"\x32" + bytes((len(body),)) + body)
@@ -548,16 +548,16 @@ def test_garbage_costs_the_link(text: bytes) -> None:
 
 def test_what_is_given_back_and_was_not_kept_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_ASSIGNED", 2)
-    world, (one, _) = federation()
+    world, (one, _) = cluster()
     post(world, 101, 1)
     publisher = world.connect("p")
     for number in range(1, 6):
         publisher.publish("t", b"x", qos=1, packet_id=number)
-    assert (len(world.node.federation.assignments.ledger), world.counters.shared_unguarded) == (
+    assert (len(world.node.cluster.assignments.ledger), world.counters.shared_unguarded) == (
         2,
         3,
     )
-    key = world.node.relay.key
+    key = world.node.forwarder.key
     for operation in (DECLINE, DENY):
         (body,) = encode_refs([(operation, (key, number, MARK)) for number in range(1, 6)])
         one.send(ping((ROUTED, OWN + bid(101) + bytes((0, REPORT)) + body)))
@@ -565,19 +565,19 @@ def test_what_is_given_back_and_was_not_kept_is_counted(monkeypatch: pytest.Monk
     # Three were never kept; two wait for a member, and are not given back by those who do not have
     # them.
     assert world.counters.shared_undelivered == 2 * 3
-    assert len(world.node.federation.assignments.ledger) == 2
+    assert len(world.node.cluster.assignments.ledger) == 2
 
 
 def test_publishers_wait_for_members_elsewhere_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """With many messages unacknowledged a publisher is held until they are fewer, or nothing
     happens for half a second."""
     monkeypatch.setattr(limits, "HOLD_QUEUED", 4)
-    world, _ = federation()
+    world, _ = cluster()
     post(world, 102, 1)
     publisher = world.connect("p")
     for number in range(1, 6):
         publisher.publish("t", b"x", qos=1, packet_id=number)
-    assignments = world.node.federation.assignments
+    assignments = world.node.cluster.assignments
     assert len(assignments.ledger) == 5
     assert publisher.conn.held
     for ref in list(assignments.ledger.refs):
@@ -603,18 +603,18 @@ def test_all_that_a_broker_had_is_given_back_at_once(operation: int) -> None:
     """The next member gets it in order, some in each turn; what is published meanwhile is not lost
     either."""
     count = 8 * STEP
-    world, (one, other) = federation()
+    world, (one, other) = cluster()
     post(world, 101, 1)
     publisher = world.connect("p")
     for number in range(count):
         publisher.publish("t", b"|%d" % number, qos=2, packet_id=number + 1)
-    one.send(reported(CLAIM, world.node.relay.key, range(1, count + 1)))
+    one.send(reported(CLAIM, world.node.forwarder.key, range(1, count + 1)))
     post(world, 102, 1)
     other.take()
-    one.send(reported(operation, world.node.relay.key, range(1, count + 1)))
+    one.send(reported(operation, world.node.forwarder.key, range(1, count + 1)))
     assert world.counters.shared_given_again <= STEP
     # It had said that it has none of them.
-    one.send(reported(CLAIM, world.node.relay.key, range(count - 9, count + 1)))
+    one.send(reported(CLAIM, world.node.forwarder.key, range(count - 9, count + 1)))
     publisher.publish("t", b"|new", qos=2, packet_id=count + 1)
     assert world.most(0.1, lambda: int(world.counters.shared_given_again)) <= STEP
     assert world.counters.shared_given_again == count
@@ -622,4 +622,4 @@ def test_all_that_a_broker_had_is_given_back_at_once(operation: int) -> None:
     assert [payload for payload in got if payload != b"new"] == [
         b"%d" % number for number in range(count)
     ]
-    assert len(world.node.federation.assignments.ledger) == count + 1
+    assert len(world.node.cluster.assignments.ledger) == count + 1

@@ -84,7 +84,7 @@ def test_a_caller_of_another_version_is_refused_in_one_line(other: str) -> None:
     assert warnings(world) == [
         f"broker at 10.0.0.1:40000 speaks link protocol {other}, not {LINK_PROTOCOL}; link refused"
     ]
-    assert not world.node.federation.links
+    assert not world.node.cluster.links
     unharmed(world)
 
 
@@ -101,7 +101,7 @@ def test_a_called_broker_of_another_version_is_refused_in_one_line(other: str) -
     assert warnings(world) == [
         f"broker at 10.0.0.1:1883 speaks link protocol {other}, not {LINK_PROTOCOL}; link refused"
     ]
-    assert not world.node.federation.links
+    assert not world.node.cluster.links
     unharmed(world)
 
 
@@ -114,7 +114,7 @@ def test_what_a_broker_of_another_version_tells_us() -> None:
     assert called.conn.closed
     assert world.counters.links_refused == 1
     assert warnings(world) == [f"broker at 10.0.0.1:1883 refused the link: {why}"]
-    assert not world.node.federation.handshakes
+    assert not world.node.cluster.handshakes
     unharmed(world)
 
 
@@ -124,6 +124,6 @@ def test_versions_that_cannot_be(said: str) -> None:
     caller = Neighbour(world, 1, link=False)
     caller.send(encode_packet(bridge(1, protocol=said), 5))
     assert caller.conn.closed
-    assert not world.node.federation.handshakes
-    assert bid(1) not in world.node.federation.links
+    assert not world.node.cluster.handshakes
+    assert bid(1) not in world.node.cluster.links
     unharmed(world)

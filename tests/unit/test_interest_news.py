@@ -50,7 +50,7 @@ class Told:
         self.many = cycle(many)
         monkeypatch.setattr(SourceTrees, "keeps", lambda overlays, broker_id: self.away)
         self.world = lone(routing="topic", link_timeout=1000.0)
-        self.interest = self.world.node.federation.interest
+        self.interest = self.world.node.cluster.interest
         self.filters: set[str] = set()
         self.kept: set[str] = set()  # messages still go there
         self.away = False

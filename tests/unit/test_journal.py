@@ -256,9 +256,9 @@ def test_a_clock_that_is_set_while_there_is_a_checkpoint(monkeypatch: pytest.Mon
     for ahead in (86_400, 2 * 86_400):
         world.node.set_wall(1.7e9 + ahead + world.now - 1000, world.now)
         world.advance(0.03)
-        assert world.durability.busy
+        assert world.journal.busy
     world.advance(60)
-    assert not world.durability.busy
+    assert not world.journal.busy
     again = Durable(files=copy_of(world.files), at=world.now + 2 * 86_400)
     assert len(again.node.sessions) == 9
     assert world.counters.checkpoints == 2
@@ -424,9 +424,9 @@ def test_so_it_is_after_a_disk_has_failed(seed: int, monkeypatch: pytest.MonkeyP
             world.files.broken = ""
             for _ in range(40):
                 world.advance(0.5)
-                if world.durability.state == journal.OK and not world.durability.busy:
+                if world.journal.state == journal.OK and not world.journal.busy:
                     break
-            assert world.durability.state == journal.OK
+            assert world.journal.state == journal.OK
             assert picture(Durable(files=copy_of(world.files), at=world.now)) == picture(world)
 
 
@@ -551,7 +551,7 @@ def test_a_connection_that_is_gone_is_forgotten() -> None:
     publisher.vanish()
     world.tell()
     assert publisher.take() == []
-    assert not world.durability.holds(publisher.conn)
+    assert not world.journal.holds(publisher.conn)
     assert len(world.session("l").queue) == 1
 
 
@@ -818,7 +818,7 @@ def test_it_fails_again_while_it_recovers(monkeypatch: pytest.MonkeyPatch) -> No
     publisher.publish("a", b"x", 1, 1)
     world.advance(1.5)
     world.files.broken = ""
-    while world.durability.state != journal.RECOVERING:
+    while world.journal.state != journal.RECOVERING:
         world.advance(0.01)
     world.advance(0.03)
     world.files.broken = "Input/output error"

@@ -40,12 +40,12 @@ def test_bent_ranges(body: bytes) -> None:
 def test_bent_pieces(data: bytes) -> None:
     """They are dropped, and what is missing goes on missing."""
     node = World(discovery="static").node
-    late, now = node.federation.late, node.now
-    window = node.relay.vector[KEY] = OriginWindow(0, now)
+    late, now = node.cluster.late_offers, node.now
+    window = node.forwarder.vector[KEY] = OriginWindow(0, now)
     late._offer_received(FAR, encode_ranges(KEY, [(1, 5)]), now)
     late._offer_received(FAR, encode_ranges(origin_key(b"unknown!", 1), [(1, 5)]), now)
     assert list(late._asked) == [(FAR, KEY)]
-    node.federation.listings.arriving = object()  # type: ignore[assignment]
+    node.cluster.directory.arriving = object()  # type: ignore[assignment]
     head = a2b_base64(KEY) + (1).to_bytes(4, "big")
     with pytest.raises(MalformedPacket):
         late._piece_received(FAR, head, now)
@@ -61,10 +61,10 @@ def test_bent_pieces(data: bytes) -> None:
 
 def test_pieces_that_never_end_are_forgotten() -> None:
     node = World(discovery="static", max_packet_size=1000).node
-    late, now = node.federation.late, node.now
-    node.relay.vector[KEY] = OriginWindow(0, now)
+    late, now = node.cluster.late_offers, node.now
+    node.forwarder.vector[KEY] = OriginWindow(0, now)
     late._offer_received(FAR, encode_ranges(KEY, [(1, 5)]), now)
-    node.federation.listings.arriving = object()  # type: ignore[assignment]
+    node.cluster.directory.arriving = object()  # type: ignore[assignment]
     for index in range(40):
         head = a2b_base64(KEY) + (1).to_bytes(4, "big") + index.to_bytes(4, "big")
         late._piece_received(FAR, head + b"\0" + TOP + bytes(60_000), now)
@@ -75,10 +75,10 @@ def test_what_a_piece_stands_for_is_not_asked_for_again() -> None:
     """Numbers between those that it brings were wanted by nobody here: who asked for them went on
     asking for ever."""
     node = World(discovery="static").node
-    late, now = node.federation.late, node.now
-    node.relay.vector[KEY] = OriginWindow(0, now)
+    late, now = node.cluster.late_offers, node.now
+    node.forwarder.vector[KEY] = OriginWindow(0, now)
     late._offer_received(FAR, encode_ranges(KEY, [(1, 9)]), now)
-    node.federation.listings.arriving = object()  # type: ignore[assignment]
+    node.cluster.directory.arriving = object()  # type: ignore[assignment]
     late._piece_received(FAR, a2b_base64(KEY) + bytes(8) + b"\1" + TOP + bytes(4), now)
     assert late._asked[FAR, KEY] == [(6, 9)]
     late._piece_received(

@@ -49,7 +49,7 @@ class Other:
 
     def __init__(self) -> None:
         self.world = lone(routing="topic", link_timeout=10_000.0)
-        self.listings = self.world.node.federation.listings
+        self.listings = self.world.node.cluster.directory
         self.seen: dict[bytes, bytes | None] = {}
         self.listings.watch(CLIENT, self._saw)
         self.sessions: dict[bytes, bytes] = {}
@@ -110,7 +110,7 @@ def test_in_the_end_all_is_known_as_it_is(steps: list[tuple[str, set[bytes]]]) -
         patch.setattr(module, "MANY", 0)
         patch.setattr(module, "LATER", 1)
         other = Other()
-        whereabouts = other.world.node.federation.whereabouts
+        whereabouts = other.world.node.cluster.whereabouts
         for what, some in steps:
             before = set(other.sessions)
             other.do(what, some)
@@ -152,11 +152,11 @@ def test_what_comes_while_they_are_looked_at(monkeypatch: pytest.MonkeyPatch) ->
     assert not here.closed
     comes = world.open()
     comes.send(connect_packet("nowhere", clean=False, properties=KEPT_LONG))
-    assert "nowhere" in world.node.moving._pulls, "its session is fetched"
+    assert "nowhere" in world.node.takeover._pulls, "its session is fetched"
     world.advance(10 * PACE)
     assert here.closed
-    assert ("older-there", bid(101)) in world.node.moving.merging._merges
-    assert not world.node.federation.listings._late
+    assert ("older-there", bid(101)) in world.node.takeover.merging._merges
+    assert not world.node.cluster.directory._late
 
 
 def test_a_broker_that_is_lost_while_they_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,4 +170,4 @@ def test_a_broker_that_is_lost_while_they_are_looked_at(monkeypatch: pytest.Monk
     lost(world, one)
     world.advance(1.0)
     assert not here.closed, "nobody has said so while the broker was there"
-    assert world.node.federation.whereabouts.elsewhere("c1")
+    assert world.node.cluster.whereabouts.elsewhere("c1")

@@ -50,7 +50,7 @@ from tests.unit.node_harness import World
 
 
 def membership_of(world: World) -> Any:
-    membership = world.node.federation.membership
+    membership = world.node.cluster.membership
     counters = {
         name: value
         for name, value in membership.counters.items()
@@ -83,7 +83,7 @@ def test_a_caller_with_our_own_id_changes_nothing(secret: bytes | None) -> None:
         assert fake.conn.closed
         world.advance(0.1)
     assert membership_of(world) == before
-    assert not world.node.federation.handshakes
+    assert not world.node.cluster.handshakes
     assert len(warnings(world)) == 1  # for one host, a minute
     world.advance(61.0)
     Neighbour(world, 1, link=False).send(packet_of(said))
@@ -124,8 +124,8 @@ def test_a_malformed_connect_leaves_nothing_behind(name: str) -> None:
     fake.send(packet_of(BAD_CONNECTS[name]))
     node = world.node
     assert fake.conn.closed
-    assert not node.federation.handshakes
-    assert not node.federation.links
+    assert not node.cluster.handshakes
+    assert not node.cluster.links
     assert not node.links_by_connection
     assert not node.connections
     due = node.next_deadline()
@@ -144,7 +144,7 @@ def test_thousands_of_malformed_connects_do_not_keep_brokers_out() -> None:
             fake.send(whole[: 1 + number % (len(whole) - 1)])
             fake.conn.node.connection_lost(fake.conn, "reset", world.now)
         world.peers.clear()
-    assert not world.node.federation.handshakes
+    assert not world.node.cluster.handshakes
     assert not world.node.links_by_connection
     assert len(warnings(world)) == 3  # malformed, another cluster, another protocol
     unharmed(world)
@@ -154,7 +154,7 @@ def test_callers_that_fall_silent_make_room_for_brokers() -> None:
     world = lone()
     for number in range(2_000):
         Neighbour(world, 1, link=False).send(packet_of(bridge(1 + number % 50)))
-        assert len(world.node.federation.handshakes) <= limits.MAX_HANDSHAKES
+        assert len(world.node.cluster.handshakes) <= limits.MAX_HANDSHAKES
     unharmed(world)
     ticks = []
     tick = world.node.tick
@@ -162,7 +162,7 @@ def test_callers_that_fall_silent_make_room_for_brokers() -> None:
     world.advance(1.0)
     assert len(ticks) < 50, "no storm of timers"
     world.advance(world.node.config.handshake_timeout)
-    assert not world.node.federation.handshakes
+    assert not world.node.cluster.handshakes
 
 
 # ------------------------------------------------------------------ bad messages
@@ -220,7 +220,7 @@ def test_a_bad_message_ends_its_link_alone(name: str) -> None:
     ]
     client.take()
     assert not client.closed
-    assert all(window.top < LAST for key, window in world.node.relay.vector.items())
+    assert all(window.top < LAST for key, window in world.node.forwarder.vector.items())
     unharmed(world)
 
 
@@ -257,7 +257,7 @@ def test_a_bad_vector_ends_its_link_alone(name: str, kind: int) -> None:
     bad.send(ping((kind, (b"\0\0\0\1" if kind == WANT else b"") + BAD_VECTORS[name])))
     assert not bad.up
     assert world.counters.link_garbage == 1
-    assert list(world.node.relay.vector) == [world.node.relay.key]
+    assert list(world.node.forwarder.vector) == [world.node.forwarder.key]
     unharmed(world)
 
 
@@ -269,7 +269,7 @@ def test_a_number_that_no_broker_reaches_is_not_believed(kind: int) -> None:
     liar.send(ping((kind, vector_of(LAST))))
     assert not liar.up
     assert world.counters.link_garbage == 1
-    assert list(world.node.relay.vector) == [world.node.relay.key]
+    assert list(world.node.forwarder.vector) == [world.node.forwarder.key]
     unharmed(world)
 
 
@@ -355,7 +355,7 @@ def test_nobody_has_the_log_replayed_without_end(monkeypatch: pytest.MonkeyPatch
     for number in range(200):
         client.publish("t", b"x" * 100, qos=1, packet_id=1 + number)
     liar = Neighbour(world, 1)
-    relay = world.node.relay
+    relay = world.node.forwarder
     wanted = encode_vector({relay.key: OriginWindow(0, 0.0)})
     liar.send(ping(*((WANT, bytes((0, 0, 0, n)) + wanted) for n in range(10))))
     world.advance(0.001)
@@ -381,7 +381,7 @@ def test_ten_thousand_members_that_are_not_there() -> None:
     by itself."""
     world = lone()
     liar, honest = Neighbour(world, 1), Neighbour(world, 2)
-    membership = world.node.federation.membership
+    membership = world.node.cluster.membership
     honest.take()
     rng = random.Random(1)
     dialled = 0
@@ -430,8 +430,8 @@ def test_a_flood_of_topology_changes_is_published_now_and_then() -> None:
     client = world.connect("c")
     client.subscribe("$TC")
     client.take()
-    before = world.node.federation.tree.epoch
-    root = world.node.federation.tree.root
+    before = world.node.cluster.tree.epoch
+    root = world.node.cluster.tree.root
     number = 0
     for _ in range(50):
         for _ in range(10):
@@ -444,10 +444,10 @@ def test_a_flood_of_topology_changes_is_published_now_and_then() -> None:
     assert honest.up
     told = [json.loads(payload) for payload in client.payloads()]
     assert len(told) <= 5 * limits.TOPOLOGY_CHANGES + limits.TOPOLOGY_CHANGES
-    assert world.node.federation.tree.epoch - before <= 256 + 5 * 50 + 10
+    assert world.node.cluster.tree.epoch - before <= 256 + 5 * 50 + 10
     world.advance(0.3)
     told += [json.loads(payload) for payload in client.payloads()]
-    assert told[-1]["epoch"] == world.node.federation.tree.epoch, "the newest is told in the end"
+    assert told[-1]["epoch"] == world.node.cluster.tree.epoch, "the newest is told in the end"
 
 
 def test_who_shakes_the_tree_does_not_keep_others_busy() -> None:
@@ -456,7 +456,7 @@ def test_who_shakes_the_tree_does_not_keep_others_busy() -> None:
     world = lone(capability=1.0)
     liar, honest = Neighbour(world, 1), Neighbour(world, 2)
     honest.child()
-    own = world.node.federation.tree.root
+    own = world.node.cluster.tree.root
     told: Counter[tuple[int, int]] = Counter()
     for number in range(2_000):
         better = RootVector(number.to_bytes(8, "big"), 1, 1_000_000, ("10.9.9.9", 1883))
@@ -484,7 +484,7 @@ def test_another_life_of_a_neighbour_is_not_believed_while_it_is_here() -> None:
     root, liar = Neighbour(world, 1, boot=7, capability=50.0), Neighbour(world, 2, capability=2.0)
     true = RootVector(bid(1), 7, 500, ("10.0.0.1", 1883))
     root.bpdu(true, Role.DESIGNATED, Role.NONE)
-    tree = world.node.federation.tree
+    tree = world.node.cluster.tree
     assert tree.root == true
     for boot in (8, 2**32 - 1, 3):
         liar.bpdu(
@@ -531,15 +531,15 @@ def test_a_hurried_tick_is_not_a_stop_and_not_many_ticks(
     is forgiven, nothing spins."""
     world = lone(link_timeout=2.0)
     Neighbour(world, 101).child()
-    federation = world.node.federation
+    cluster = world.node.cluster
     ticks: list[float] = []
-    settle = federation._settle
-    monkeypatch.setattr(federation, "_settle", lambda now: (ticks.append(now), settle(now)))
+    settle = cluster._settle
+    monkeypatch.setattr(cluster, "_settle", lambda now: (ticks.append(now), settle(now)))
     world.advance(1.7)
-    assert federation._due <= world.now + federation.config.hello
+    assert cluster._due <= world.now + cluster.config.hello
     del ticks[:]
-    begin, due = world.now, federation._due
-    federation.hurry(begin + at)
+    begin, due = world.now, cluster._due
+    cluster.hurry(begin + at)
     assert world.node.next_deadline() == min(due, begin + at)
     world.advance(0.29)
     assert len(ticks) < 8

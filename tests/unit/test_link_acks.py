@@ -47,7 +47,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         monkeypatch.setattr(limits, name, value)
     monkeypatch.setattr("broker.cluster.delivery.link_acks.STEP", SIZE)
     world = lone(link_timeout=10_000.0)
-    assert world.node.relay.log.limit == LOG
+    assert world.node.forwarder.log.limit == LOG
     return world
 
 
@@ -70,7 +70,7 @@ def test_messages_cost_no_mark_until_the_log_is_full(world: World) -> None:
 
 def test_the_log_keeps_what_is_not_acknowledged_and_publishers_wait(world: World) -> None:
     neighbour, client = joined(world), world.connect("c")
-    log = world.node.relay.log
+    log = world.node.forwarder.log
     while client.transport.reading:
         publish(client, 1)
     assert LOG + SPARE < log.size <= LOG + SPARE + 2 * SIZE
@@ -97,9 +97,9 @@ def test_one_answer_is_for_all_marks_before_it(world: World) -> None:
 def test_answers_to_what_was_not_sent_acknowledge_nothing(world: World) -> None:
     neighbour, client = joined(world), world.connect("c")
     publish(client, 2 * LOG // SIZE)
-    before = world.node.relay.log.floor
+    before = world.node.forwarder.log.floor
     neighbour.answer(b"\xff" * 4, b"\x80\0\0\0", b"")
-    assert world.node.relay.log.floor == before
+    assert world.node.forwarder.log.floor == before
     assert client.conn.held
 
 
@@ -119,13 +119,13 @@ def test_no_mark_overtakes_what_it_acknowledges(world: World) -> None:
     publish(client, LOG // SIZE)
     publish(client, 1, LOG)
     neighbour.answer(*neighbour.marks())
-    position = world.node.relay.log.end - LOG
-    assert position - 2 * SIZE < world.node.relay.log.floor <= position
+    position = world.node.forwarder.log.end - LOG
+    assert position - 2 * SIZE < world.node.forwarder.log.floor <= position
     world.advance(0.0)
     data = bytes(neighbour.transport.written)
     neighbour.answer(*neighbour.marks())
     assert not data.endswith(bytes(SIZE))
-    assert world.node.relay.log.floor == world.node.relay.log.end
+    assert world.node.forwarder.log.floor == world.node.forwarder.log.end
 
 
 def test_a_neighbour_that_is_gone_holds_nobody(world: World) -> None:
@@ -136,9 +136,9 @@ def test_a_neighbour_that_is_gone_holds_nobody(world: World) -> None:
     world.settle()
     world.advance(1.1)
     assert not client.conn.held
-    assert world.node.relay.log.floor == NEVER
+    assert world.node.forwarder.log.floor == NEVER
     publish(client, LOG // SIZE)
-    assert world.node.relay.log.size <= LOG
+    assert world.node.forwarder.log.size <= LOG
 
 
 def test_one_that_never_says_what_it_has_holds_for_a_while_only(world: World) -> None:
@@ -146,7 +146,7 @@ def test_one_that_never_says_what_it_has_holds_for_a_while_only(world: World) ->
     client = world.connect("c")
     liar = Answering(world, 101)
     liar.child()
-    world.node.relay.leave(liar.link())
+    world.node.forwarder.leave(liar.link())
     publish(client, 2 * LOG // SIZE)
     assert client.conn.held
     for _ in range(int(limits.REPAIR_TIME) + 2):
@@ -159,12 +159,12 @@ def test_one_that_never_says_what_it_has_holds_for_a_while_only(world: World) ->
 def test_what_a_link_in_repair_lacks_is_counted_when_it_cannot_be_kept(world: World) -> None:
     client = world.connect("c")
     neighbour = joined(world)
-    world.node.relay.leave(neighbour.link())
+    world.node.forwarder.leave(neighbour.link())
     for _ in range(5):
         publish(client, LOG // SIZE)
         # As if a publisher came from elsewhere, which does not wait.
-        world.node.release_publishers(world.node.federation.acks)
-    log = world.node.relay.log
+        world.node.release_publishers(world.node.cluster.acks)
+    log = world.node.forwarder.log
     published = 5 * LOG // SIZE
     assert world.counters.log_lost == published - len(log)
     neighbour.take()
@@ -172,7 +172,7 @@ def test_what_a_link_in_repair_lacks_is_counted_when_it_cannot_be_kept(world: Wo
     assert [
         line for line in world.logged if f"{published - len(log)} messages for it are lost" in line
     ]
-    neighbour.send(ping((SEEN, encode_vector({world.node.relay.key: OriginWindow(0, 0.0)}))))
+    neighbour.send(ping((SEEN, encode_vector({world.node.forwarder.key: OriginWindow(0, 0.0)}))))
     assert len(neighbour.messages()) == len(log)
     assert neighbour.link().live
 
@@ -181,12 +181,12 @@ def test_a_log_beyond_its_limit_shrinks_without_another_message(world: World) ->
     """It became too full for a link in repair, to which no mark can be sent; that was repaired, and
     nothing is published."""
     neighbour, client = joined(world), world.connect("c")
-    world.node.relay.leave(neighbour.link())
+    world.node.forwarder.leave(neighbour.link())
     publish(client, LOG // SIZE + 5)
     world.advance(0.0)
-    log = world.node.relay.log
+    log = world.node.forwarder.log
     assert log.size > LOG and not client.conn.held
-    neighbour.send(ping((SEEN, encode_vector(world.node.relay.vector))))
+    neighbour.send(ping((SEEN, encode_vector(world.node.forwarder.vector))))
     assert neighbour.link().live
     neighbour.take()
     world.advance(1.1)
@@ -235,7 +235,7 @@ def test_a_log_that_is_too_large_is_acknowledged_though_nothing_more_comes(
     """A neighbour joins that needs a part of an entry; no mark was asked for any more when room for
     large messages ended."""
     monkeypatch.setattr(limits, "LOG_LARGE", 10 * SIZE)
-    client, log = world.connect("c"), world.node.relay.log
+    client, log = world.connect("c"), world.node.forwarder.log
     first = joined(world)
     for _ in range(4):
         publish(client, 1, 40 * SIZE)
@@ -255,7 +255,7 @@ def test_room_for_large_messages_lets_nobody_publish_more(
 ) -> None:
     monkeypatch.setattr(limits, "LOG_LARGE", 10 * SIZE)
     neighbour, client = joined(world), world.connect("c")
-    log = world.node.relay.log
+    log = world.node.forwarder.log
     for _ in range(2):
         while client.transport.reading:
             publish(client, 1, 10 * SIZE)

@@ -201,7 +201,7 @@ def test_a_long_packet_is_a_sign_of_life_between_its_records_too() -> None:
                 wire.worlds[1].advance(0.4)
                 wire.worlds[0].now = wire.worlds[1].now
             assert wire.link(1) is link
-            tree = wire.worlds[1].node.federation.tree
+            tree = wire.worlds[1].node.cluster.tree
             assert ONE in tree.ports
     assert [len(p.payload) for p in client.take() if isinstance(p, Publish)] == [
         10 * limits.RECORD_BYTES
@@ -267,8 +267,8 @@ def test_no_bit_of_a_handshake_or_of_what_follows_can_be_altered(direction: str)
             # It waits for the rest of a record: no byte of that was believed.
             assert receiver.mid_packet, f"byte {at}"
         else:
-            assert not one.node.federation.links
-            assert not two.node.federation.links
+            assert not one.node.cluster.links
+            assert not two.node.cluster.links
 
 
 def delivered(tamper_at: str, how: Any) -> tuple[Wire, list[bytes], World]:
@@ -465,8 +465,8 @@ def test_a_caller_without_the_secret_gets_no_further(said: bytes, connected: boo
         wire.inject(1, encode_packet(connect, 5))
     wire.inject(1, said)
     wire.advance(4.0)
-    assert not world.node.federation.links
-    assert not world.node.federation.handshakes
+    assert not world.node.cluster.links
+    assert not world.node.cluster.handshakes
     assert wire.conns[1].closed
 
 
@@ -486,26 +486,26 @@ def test_a_recorded_handshake_is_worth_nothing() -> None:
         wire.inject(end, said)
         wire.advance(4.0)
         assert wire.up == (False, False)
-        assert not wire.worlds[end].node.federation.links
+        assert not wire.worlds[end].node.cluster.links
 
 
 def test_who_reflects_what_a_broker_says_is_not_taken_for_that_broker_itself() -> None:
     one = node(1)
-    before = dict(one.node.federation.membership._roster._selves)
+    before = dict(one.node.cluster.membership._roster._selves)
     wire = Wire(one, node(2), lambda direction, data: b"")
     for _ in range(3):
         wire.inject(0, bytes(wire.seen[">"]))
         wire.pump()
     wire.advance(4.0)
     assert wire.up == (False, False)
-    assert not one.node.federation.links
-    assert one.node.federation.membership._roster._selves == before
+    assert not one.node.cluster.links
+    assert one.node.cluster.membership._roster._selves == before
 
 
 def test_a_stranger_cannot_say_goodbye_for_a_broker() -> None:
     wire = Wire(node(1), node(2)).agreed()
     world = wire.worlds[1]
-    before = world.node.federation.membership.members(world.now)
+    before = world.node.cluster.membership.members(world.now)
     stranger = Wire(node(9), world, lambda direction, data: b"")
     connect = bridge(1, boot=1_000)
     assert connect.properties is not None
@@ -514,8 +514,8 @@ def test_a_stranger_cannot_say_goodbye_for_a_broker() -> None:
         Property.AUTHENTICATION_DATA: Offer(bytes(OFFER_BYTES)).data,
     }
     stranger.inject(1, encode_packet(connect, 5) + encode_packet(Disconnect(0x8B), 5))
-    assert world.node.federation.membership.members(world.now) == before
-    assert world.node.federation.membership.counters["leaves"] == 0
+    assert world.node.cluster.membership.members(world.now) == before
+    assert world.node.cluster.membership.counters["leaves"] == 0
     wire.advance(1.0)
     assert wire.up == (True, True)
 

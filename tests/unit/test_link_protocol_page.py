@@ -45,7 +45,7 @@ def test_every_record_and_no_other() -> None:
         if name.isupper() and type(number) is int
     }
     assert rows("## Records", "number") == defined
-    taken = lone(routing="topic").node.federation.records.keys()
+    taken = lone(routing="topic").node.cluster.records.keys()
     assert taken == defined.keys() - {control_records.PING}
 
 
@@ -75,7 +75,7 @@ def test_every_routed_message_and_no_other() -> None:
     for module, kinds in ROUTED.items():
         for number, name in kinds.items():
             assert f"\n| 0x{number:02x} | `{name}` | `{module}` |" in PAGE
-    assert told.keys() == lone(routing="topic").node.federation.listings._receivers.keys()
+    assert told.keys() == lone(routing="topic").node.cluster.directory._receivers.keys()
     assert named(directory, "BEHIND", "LIVE", "KNOWN") == rows("## Routed messages", "bit")
 
 

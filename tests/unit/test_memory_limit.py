@@ -48,23 +48,23 @@ def test_without_limits_nothing_is_counted_or_refused() -> None:
 def test_the_replay_log_leaves_room_for_clients() -> None:
     """It would fill the memory of a small container by itself, and every client would be
     refused."""
-    assert World().node.relay.log.limit == limits.LOG_BYTES
-    assert World(memory_limit=40_000_000).node.relay.log.limit == 10_000_000
-    assert World(memory_limit=1 << 30).node.relay.log.limit == limits.LOG_BYTES
-    assert World(memory_limit=40_000_000).node.relay.log.room == 10_000_000
+    assert World().node.forwarder.log.limit == limits.LOG_BYTES
+    assert World(memory_limit=40_000_000).node.forwarder.log.limit == 10_000_000
+    assert World(memory_limit=1 << 30).node.forwarder.log.limit == limits.LOG_BYTES
+    assert World(memory_limit=40_000_000).node.forwarder.log.room == 10_000_000
     assert (
-        World(memory_limit=1 << 30).node.relay.log.room
-        == World().node.relay.log.room
+        World(memory_limit=1 << 30).node.forwarder.log.room
+        == World().node.forwarder.log.room
         == 3 * limits.LOG_BYTES
     )
 
 
 def test_short_of_memory_the_replay_log_has_no_room_for_large_messages() -> None:
     world = World(memory_limit=400 * MIB)
-    log = world.node.relay.log
+    log = world.node.forwarder.log
     for number in range(7):
         message = Message(b"large", bytes(15 * MIB), 1, False, b"", None, None)
-        log.append(LogEntry(world.node.relay.key, number + 1, b"", message, world.now))
+        log.append(LogEntry(world.node.forwarder.key, number + 1, b"", message, world.now))
     assert 2 * limits.LOG_BYTES < log.size <= 4 * limits.LOG_BYTES
     world.node.memory.limit = 110 * MIB
     world.advance(1.1)
@@ -275,7 +275,7 @@ def test_what_a_client_leaves_is_given_back() -> None:
     client.disconnect()
     world.advance(5.0)
     assert world.node.memory.used == before
-    assert world.node.fanout.memory == 0
+    assert world.node.dispatcher.memory == 0
 
 
 def test_filters_of_one_session_have_a_limit_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +320,7 @@ def test_who_leaves_most_is_closed_at_last() -> None:
 
 def test_filters_of_other_brokers_and_those_told_to_them_count() -> None:
     world = World(routing="interest")
-    interest = world.node.federation.interest
+    interest = world.node.cluster.interest
     for other in (b"broker-1", b"broker-2"):
         interest._posted(other, b"a/+/b", b"")
         interest._posted(other, b"a/+/b", b"")
@@ -335,7 +335,7 @@ def test_filters_of_other_brokers_and_those_told_to_them_count() -> None:
         client.unsubscribe("a/+", "a/+/c")
         client.subscribe("a/+")
         client.unsubscribe("a/+", "b")
-    assert world.node.federation.memory >= interest.memory > 0
+    assert world.node.cluster.memory >= interest.memory > 0
     world.advance(120.0)
     assert interest.memory == 0
 
@@ -343,15 +343,15 @@ def test_filters_of_other_brokers_and_those_told_to_them_count() -> None:
 def test_filters_too_long_to_be_told_become_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_state, "OWN_BYTES", 10_000)
     world = World(routing="interest")
-    federation = world.node.federation
-    federation.interest.begin()
+    cluster = world.node.cluster
+    cluster.interest.begin()
     client = world.connect("c")
     assert set(client.subscribe(*(f"{number}/" + "x" * 3000 for number in range(5)))) == {0}
-    assert INTEREST + b"#" in federation.listings.directory.own.entries
+    assert INTEREST + b"#" in cluster.directory.database.own.entries
     assert client.subscribe("#") == [0]
     client.unsubscribe("#")
     world.advance(120.0)
-    assert INTEREST + b"#" in federation.listings.directory.own.entries, (
+    assert INTEREST + b"#" in cluster.directory.database.own.entries, (
         "what it wants is still more than can be told"
     )
     assert world.counters.interest_widened > 0

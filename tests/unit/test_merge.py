@@ -23,7 +23,7 @@ def message(number: int, *, retain: bool = False) -> Message:
 def session_of(world: World) -> Session:
     session = world.node.sessions["c"] = Session(world.node, "c")
     subscription = Subscription(session, "a", 2)
-    world.node.fanout.subscribe(subscription, None, "a")
+    world.node.dispatcher.subscribe(subscription, None, "a")
     return session
 
 
@@ -35,7 +35,7 @@ def test_what_a_session_had_where_it_came_from(before: int) -> None:
     came = SessionState(
         seen={KEY: OriginWindow(10, 0.0)}, before={KEY: OriginWindow(before, 0.0)} if before else {}
     )
-    merging = world.node.moving.merging
+    merging = world.node.takeover.merging
     merging.inherit(session, came)
     old = SessionState(
         born=1, items=[Item(WAITING, 0, 2, False, b"", message(number)) for number in range(1, 15)]
@@ -50,7 +50,7 @@ def test_a_retained_message_that_a_comparison_brought_has_its_number() -> None:
     """It is in no log, and another session of the client may have got it, too."""
     world = World()
     session = session_of(world)
-    merging = world.node.moving.merging
+    merging = world.node.takeover.merging
     for number in (1, 2):
         merging.brought(KEY, number, message(number))
     for number in (2, 3, 1):

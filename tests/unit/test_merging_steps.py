@@ -45,7 +45,7 @@ class Scene:
 
     @property
     def merging(self) -> merge.SessionMerge:
-        return self.world.node.moving.merging
+        return self.world.node.takeover.merging
 
     def come(self) -> FakeClient:
         return self.world.connect("k", clean=False, properties=KEPT_LONG)
@@ -148,7 +148,7 @@ def test_nobody_wants_it_any_more(scene: Scene, happens: Callable[[Scene], None]
 def test_another_broker_takes_the_newer_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is added now would not go with it."""
     leaves = True
-    monkeypatch.setattr(type(scene.world.node.moving), "leaves", lambda moving, client_id: leaves)
+    monkeypatch.setattr(type(scene.world.node.takeover), "leaves", lambda moving, client_id: leaves)
     scene.end()
     assert scene.merge.state is State.ASKING
     assert not scene.world.counters.sessions_merged

@@ -64,7 +64,7 @@ class Holder:
         self.neighbour.send(ping((DIRECTORY, head + encode_changes(entries))))
         self.client = self.world.open()
         self.client.send(connect_packet("k", clean=False, properties=FOREVER))
-        pull = self.world.node.moving._pulls["k"]
+        pull = self.world.node.takeover._pulls["k"]
         for what, data in ((TAKE, state), (REST, bytes(4) + rest)):
             self.say(ANSWER, say(COMING, pull.stamp, "k"))
             self.say(PART, say(what, pull.stamp, "k", WHERE.pack(1, len(data), 0) + data))
@@ -122,14 +122,14 @@ def test_a_session_is_taken_though_its_client_does_not_come(why: str) -> None:
     world = holder.world
     session = world.session("k")
     assert session.conn is None
-    assert CLIENT + b"k" in world.node.federation.listings.directory.own.entries
+    assert CLIENT + b"k" in world.node.cluster.directory.database.own.entries
     world.advance(49)
     assert world.session("k") is session
     world.advance(2)
     assert "k" not in world.node.sessions
     (entry,) = [
         decode_entry(v)
-        for k, v in world.node.federation.listings.directory.own.entries.items()
+        for k, v in world.node.cluster.directory.database.own.entries.items()
         if k == CLIENT + b"k"
     ]
     assert entry is not None
@@ -144,7 +144,7 @@ def test_what_is_held_here_is_not_taken_from_the_holder() -> None:
         message(b"a", b"fifth", key=key, sequence=5),
     )
     holder = Holder(state(), third + fifth, passed=third, routing="interest")
-    stream = holder.world.node.relay.vector[key].stream
+    stream = holder.world.node.forwarder.vector[key].stream
     assert stream is not None
     assert (stream.done, stream.held_count) == (2, 1)
 
@@ -185,7 +185,7 @@ def test_an_origin_that_is_none() -> None:
     """What came with it would be told to the next broker that takes the session."""
     holder = Holder(state(), message(topic=b"a", key=b"!" * 15 + b"x"), routing="interest")
     assert isinstance(holder.client.take()[0], Connack)
-    assert not holder.world.node.federation.repeats.highest
+    assert not holder.world.node.cluster.delivered_ranges.highest
     assert holder.world.counters.sessions_unmoved == 1
 
 

@@ -254,7 +254,7 @@ def test_very_long_topics_and_very_many_do_not_stay_in_the_cache(
     for number in range(25):
         publisher.publish(f"t/{number}", b"%d" % number)
         publisher.publish("x" * 60_000, b"%d" % number)
-    assert len(world.node.fanout.routes) <= 10
+    assert len(world.node.dispatcher.routes) <= 10
     assert subscriber.payloads() == [b"%d" % n for n in range(25) for _ in (1, 2)]
 
 
@@ -268,7 +268,7 @@ def test_routes_to_very_many_receivers_do_not_stay_in_the_cache(
         client.subscribe("+")
     for number in range(20):
         clients[0].publish(f"{number}")
-        assert sum(len(r.deliveries) for r in world.node.fanout.routes.values()) <= 16
+        assert sum(len(r.deliveries) for r in world.node.dispatcher.routes.values()) <= 16
     for client in clients:
         assert len(client.take()) == 20
 

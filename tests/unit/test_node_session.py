@@ -208,7 +208,7 @@ def test_a_session_that_ends_leaves_nothing() -> None:
     client.vanish()
     world.advance(1001)
     assert not world.node.sessions
-    assert not world.node.fanout.trie
+    assert not world.node.dispatcher.trie
 
 
 def test_queue_of_a_client_that_is_away_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def test_an_ill_formed_filter_closes_the_connection(
         return
     assert client.closed
     assert client.take() == ([Disconnect(ReasonCode.MALFORMED_PACKET)] if version == 5 else [])
-    assert not world.node.fanout.trie
+    assert not world.node.dispatcher.trie
     assert world.counters.malformed == 1
 
 
@@ -413,7 +413,7 @@ def test_messages_of_the_last_member_are_gone_with_it() -> None:
     client.disconnect()
     (client,) = members(world, 1)
     assert client.take() == []
-    assert len(world.node.fanout.shared) == 1
+    assert len(world.node.dispatcher.shared) == 1
 
 
 def test_expired_messages_are_not_passed_on() -> None:
@@ -448,4 +448,4 @@ def test_unsubscribing_member() -> None:
     assert first.take() == []
     assert len(second.take_publishes()) == 3
     assert second.unsubscribe("$share/g/t") == [0]
-    assert not world.node.fanout.shared
+    assert not world.node.dispatcher.shared

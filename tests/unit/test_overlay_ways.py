@@ -54,8 +54,8 @@ def active() -> tuple[World, Neighbour]:
     neighbour.child()
     known(world, neighbour)
     world.advance(1)
-    assert world.node.federation.overlays.active
-    assert world.node.federation.overlays.link_to(OWN, bid(101)) is neighbour.link()
+    assert world.node.cluster.source_trees.active
+    assert world.node.cluster.source_trees.link_to(OWN, bid(101)) is neighbour.link()
     neighbour.take()
     return world, neighbour
 
@@ -82,7 +82,7 @@ def test_more_brokers_or_links_than_ways_can_be_found_for(
     neighbour.child()
     known(world, neighbour)
     world.advance(1)
-    assert not world.node.federation.overlays.active
+    assert not world.node.cluster.source_trees.active
     client = world.connect("c")
     neighbour.take()
     client.publish("t", b"x", 1, 1)
@@ -95,4 +95,4 @@ def test_origins_that_are_made_up_fill_no_route(monkeypatch: pytest.MonkeyPatch)
     for number in range(100):
         neighbour.send(message(qos=0, key=origin_key(b"made%04d" % number, 1)))
     assert neighbour.up
-    assert len(world.node.fanout.routes[b"t"].onward) <= 20
+    assert len(world.node.dispatcher.routes[b"t"].onward) <= 20

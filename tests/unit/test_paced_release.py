@@ -30,8 +30,8 @@ def world() -> World:
 
 def stream_of(world: World, boot: int = 1_000) -> OrderedFeed:
     key = origin_key(FAR, boot)
-    window = world.node.relay.vector[key] = OriginWindow(0, world.now, world.node.counters)
-    world.node.federation.streams.met(key, window)
+    window = world.node.forwarder.vector[key] = OriginWindow(0, world.now, world.node.counters)
+    world.node.cluster.gap_recovery.met(key, window)
     assert window.stream is not None
     return window.stream
 
@@ -53,14 +53,14 @@ def hold(world: World, stream: OrderedFeed, *numbers: int) -> None:
     for number in numbers:
         assert stream.take(ONE if stream.behind is ONE else SimpleNamespace(), number, 1) == 0  # type: ignore[arg-type]
         stream.window.top = max(stream.window.top, number)
-        world.node.federation.streams.hold(stream, entry_of(stream, number))
+        world.node.cluster.gap_recovery.hold(stream, entry_of(stream, number))
 
 
 def settle(world: World, stream: OrderedFeed, top: int) -> None:
     """Have the origin say that there is nothing else up to a number, and that what follows comes
     over ONE."""
     stream.settled, stream.behind = top, ONE
-    world.node.federation.streams.release.begin(stream, world.now)
+    world.node.cluster.gap_recovery.release.begin(stream, world.now)
     world.settle()
 
 
@@ -93,7 +93,7 @@ def test_it_goes_in_steps_and_what_comes_meanwhile_follows(world: World) -> None
         3 * STEP + 1,
         0,
     )
-    assert world.node.federation.streams.release.held_bytes == 0
+    assert world.node.cluster.gap_recovery.release.held_bytes == 0
     assert stream.take(ONE, 3 * STEP + 2, 1) == 1
 
 
@@ -113,7 +113,7 @@ def test_a_slow_session_is_waited_for_and_its_publishers_wait(
     monkeypatch.setattr(limits, "HOLD_QUEUED", 1_000)
     monkeypatch.setattr(limits, "MAX_QUEUED", 2_000)
     stream, client = stream_of(world), client_of(world, receive_maximum=100)
-    backpressure = world.node.federation.backpressure
+    backpressure = world.node.cluster.remote_flow_control
     hold(world, stream, *range(1, 8_001))
     settle(world, stream, 8_000)
     found = []
@@ -156,7 +156,7 @@ def test_what_is_owed_and_comes_in_time_is_not_owed_any_more(world: World) -> No
     stream = stream_of(world)
     hold(world, stream, *range(1, 3 * STEP + 1))
     stream.settled = stream.window.top
-    world.node.federation.streams._set_free(stream, world.now)
+    world.node.cluster.gap_recovery._set_free(stream, world.now)
     hold(world, stream, 3 * STEP + 11)
     assert stream.owed == [(3 * STEP + 1, 3 * STEP + 10)]
     hold(world, stream, *range(3 * STEP + 1, 3 * STEP + 9))
@@ -172,7 +172,7 @@ def test_what_is_owed_and_comes_in_time_is_not_owed_any_more(world: World) -> No
 def test_publishers_wait_while_much_is_held(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HOLD_FEED", 100)
     stream, client = stream_of(world), client_of(world)
-    wishes = world.node.federation.backpressure._wishes
+    wishes = world.node.cluster.remote_flow_control._wishes
     hold(world, stream, *range(1, 100))
     assert not wishes
     hold(world, stream, 100)
@@ -193,7 +193,7 @@ def test_what_there_is_no_room_for_is_asked_for_again(
     assert stream.lacks() == [(first, LAST)]
     assert [level for level, text in world.lines if "asked for again" in text].count("warning") == 1
     stream.settled = min(20, first - 1)
-    world.node.federation.streams.release.begin(stream, world.now)
+    world.node.cluster.gap_recovery.release.begin(stream, world.now)
     world.settle()
     assert got(client) == list(range(1, first))
     assert stream.done == first - 1
@@ -205,7 +205,7 @@ def test_what_an_earlier_incarnation_published_comes_first(world: World) -> None
     earlier one."""
     early, late = stream_of(world, 1_000), stream_of(world, 1_001)
     client = client_of(world)
-    directory = world.node.federation.listings.directory
+    directory = world.node.cluster.directory.database
     listing: Any = SimpleNamespace(
         id=FAR, boot=1_001, via=FAR, entries={EARLIER: (1_000).to_bytes(4, "big")}
     )
@@ -229,7 +229,7 @@ def test_an_incarnation_of_which_nobody_tells_is_waited_for_for_a_while(world: W
     listing: Any = SimpleNamespace(
         id=FAR, boot=1_001, via=FAR, entries={EARLIER: (1_000).to_bytes(4, "big")}
     )
-    world.node.federation.listings.directory.listings[FAR] = listing
+    world.node.cluster.directory.database.listings[FAR] = listing
     hold(world, late, 1)
     settle(world, late, 1)
     world.advance(PATIENCE - 1.0)
@@ -237,7 +237,7 @@ def test_an_incarnation_of_which_nobody_tells_is_waited_for_for_a_while(world: W
     world.advance(2.0)
     assert got(client) == [1]
     assert early.finished
-    del world.node.federation.listings.directory.listings[FAR]
+    del world.node.cluster.directory.database.listings[FAR]
 
 
 def test_time_in_which_this_broker_stood_still_is_not_waited(world: World) -> None:
@@ -278,7 +278,7 @@ def test_what_is_hurried_is_not_waited_any_longer(world: World) -> None:
         assert due is not None
         # Until then it has nothing to do.
         world.now = max(world.now, min(due, begin + STRANGER) - 0.05)
-        world.node.federation.hurry(world.now - 5.0)
+        world.node.cluster.hurry(world.now - 5.0)
         world.advance(0.01)
     assert got(client) == []
     world.advance(begin + STRANGER + 0.01 - world.now)
@@ -291,7 +291,7 @@ def test_nor_has_an_earlier_incarnation_been_silent_meanwhile(world: World) -> N
     listing: Any = SimpleNamespace(
         id=FAR, boot=1_001, via=FAR, entries={EARLIER: (1_000).to_bytes(4, "big")}
     )
-    world.node.federation.listings.directory.listings[FAR] = listing
+    world.node.cluster.directory.database.listings[FAR] = listing
     hold(world, late, 1)
     settle(world, late, 1)
     world.advance(1.0)
@@ -301,7 +301,7 @@ def test_nor_has_an_earlier_incarnation_been_silent_meanwhile(world: World) -> N
     world.advance(PATIENCE + 2.0)
     assert got(client) == [1]
     assert early.finished
-    del world.node.federation.listings.directory.listings[FAR]
+    del world.node.cluster.directory.database.listings[FAR]
 
 
 @pytest.mark.parametrize("properties", [b"", b"\x26\x00\x01a\x00\x01b"])

@@ -151,7 +151,7 @@ def test_alone_nothing_is_told_and_then_all_of_it(count: int) -> None:
     filters = [f"f/{number}" for number in range(count)]
     for at in range(0, count, 400):
         subscribe(client, *filters[at : at + 400])
-    own = world.node.federation.listings.directory.own
+    own = world.node.cluster.directory.database.own
     assert not any(key[:1] == INTEREST for key in own.entries)
     neighbour = Neighbour(world, 101)
     if count > 500:

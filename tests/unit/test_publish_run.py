@@ -206,7 +206,7 @@ def forwarded(fast: bool, version: int, chosen: list[Any], cuts: list[int]) -> t
         if begin < end:
             publisher.chunks([data[begin:end]])
     stream = bytes(neighbour.transport.written)
-    log = world.node.relay.log
+    log = world.node.forwarder.log
     kept = [entry.data(world.now) for entry in log._entries]
     return (
         told(stream),
@@ -232,7 +232,7 @@ def test_a_run_is_one_piece_and_one_entry() -> None:
     publisher.publish("a", b"known", 0)
     neighbour.take()
     publisher.chunks([published(4, [("a", b"x", 1, False, None, 50)])])
-    assert len(world.node.relay.log) == 1
+    assert len(world.node.forwarder.log) == 1
     assert len(neighbour.transport.written) == 50 * (2 + 3 + 2 + 1 + 1) + 30
     assert world.counters.forwarded == 51
 
@@ -277,9 +277,9 @@ class Receiver:
     def result(self) -> tuple[Any, ...]:
         """Everything that came out of it."""
         passed = told(bytes(self.other.transport.written))
-        kept = told(b"".join(entry.data(0.0) for entry in self.world.node.relay.log._entries))
+        kept = told(b"".join(entry.data(0.0) for entry in self.world.node.forwarder.log._entries))
         got: list[list[Packet]] = [settle_exchanges(subscriber) for subscriber in self.subscribers]
-        window = self.world.node.relay.vector.get(KEY)
+        window = self.world.node.forwarder.vector.get(KEY)
         counters = self.world.counters
         counted = (
             counters.duplicates,
@@ -377,8 +377,8 @@ def test_what_was_before_the_origin_was_met_is_not_delivered() -> None:
     client.subscribe("t", qos=1)
     old = origin_key(FAR, 1)  # began before the node: its first message need not be the first
     source.send(message(key=old, sequence=20, payload=b"met"))
-    world.node.relay.vector[old].begin = 12
-    window = world.node.relay.vector[old]
+    world.node.forwarder.vector[old].begin = 12
+    window = world.node.forwarder.vector[old]
     window.gaps, window.history = [(10, 15)], []
     client.take()
     source.send(batch_of(5, 1, b"", [b"%d" % n for n in range(10, 16)]).for_links(old, 10))
@@ -394,11 +394,11 @@ def test_a_neighbour_gets_the_part_that_it_lacks() -> None:
     publisher.publish("a", b"known", 0)
     publisher.chunks([published(4, [("a", b"x", 1, False, None, 20)])])
     late = Neighbour(world, 2)
-    late.bpdu(world.node.federation.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
+    late.bpdu(world.node.cluster.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
     late.take()
     window = OriginWindow(15, 0.0)
     window.gaps = [(3, 4), (8, 8)]
-    late.send(ping((SEEN, encode_vector({world.node.relay.key: window}))))
+    late.send(ping((SEEN, encode_vector({world.node.forwarder.key: window}))))
     world.advance(1.0)
     stream = bytes(late.transport.written)
     assert [sequence for _, sequence, *_ in told(stream)] == [3, 4, 8, 16, 17, 18, 19, 20]

@@ -65,9 +65,9 @@ def test_killed_in_the_middle_of_a_checkpoint_the_log_is_what_it_was(
         world.node.federated = True
         world.advance(5.0)
         world.node.federated = True
-    key, own = world.node.relay.key, world.node.relay.own
+    key, own = world.node.forwarder.key, world.node.forwarder.own
     assert own.top == 20
-    world.durability._begin_checkpoint()
+    world.journal._begin_checkpoint()
     files: Files | None = None
     for _ in range(100):
         world.advance(journal.STEP)
@@ -77,13 +77,13 @@ def test_killed_in_the_middle_of_a_checkpoint_the_log_is_what_it_was(
             break
     assert files is not None
     again = world.again(1.0, files)
-    entries = [entry for entry in again.node.relay.log._entries if entry.key == key]
+    entries = [entry for entry in again.node.forwarder.log._entries if entry.key == key]
     assert [entry.sequence for entry in entries] == sorted({entry.sequence for entry in entries})
     assert [entry.at for entry in entries] == sorted(entry.at for entry in entries)
     again.now += 20.0
-    again.node.relay.log.forget_old(again.now)
+    again.node.forwarder.log.forget_old(again.now)
     lacks = {key: [(1, own.top)]}
-    found = again.node.relay.log.those(lacks, again.now - limits.LOG_AGE)
+    found = again.node.forwarder.log.those(lacks, again.now - limits.LOG_AGE)
     assert [entry.sequence for entry in found][-1] == 20
 
 
@@ -137,11 +137,11 @@ def test_what_sessions_miss_is_owed_when_somebody_begins_to_route_by_interest() 
     world = Durable()
     node = world.node
     key = origin_key(b"x" * 8, 1)
-    window = node.relay.vector[key] = OriginWindow(9, world.now, node.counters)
+    window = node.forwarder.vector[key] = OriginWindow(9, world.now, node.counters)
     window.gaps = [(3, 4), (7, 7)]
     window.owed, window.begin = list(window.gaps), window.top
     assert window.for_those_here(3)
-    node.federation.streams.activate()
+    node.cluster.gap_recovery.activate()
     assert window.stream is not None
     assert window.stream.done == 9
     assert window.stream.owed == [(3, 4), (7, 7)]
@@ -153,12 +153,12 @@ def test_a_run_is_in_the_log_once() -> None:
     world.node.federated = True
     publisher = world.connect("p")
     publisher.send(*(Publish("a", b"x", 1, packet_id=n) for n in range(1, 11)))
-    world.durability._begin_checkpoint()
+    world.journal._begin_checkpoint()
     world.advance(1)
     files = copy_of(world.files)
     world.node.federated = True
     again = world.again(0.5, files)
-    assert sum(entry.count for entry in again.node.relay.log._entries) == 10
+    assert sum(entry.count for entry in again.node.forwarder.log._entries) == 10
 
 
 def test_more_in_flight_than_may_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,12 +176,12 @@ def test_more_in_flight_than_may_wait_for_the_disk(monkeypatch: pytest.MonkeyPat
         world.advance(0.1)
     assert publisher.take() == [Puback(number) for number in range(1, 41)]
     assert world.counters.checkpoints
-    assert world.durability.state == journal.OK
+    assert world.journal.state == journal.OK
     assert world.counters.journal_errors == 0
     world.advance(1)
     sizes = []
-    world.durability._begin_checkpoint()
-    while world.durability.busy:
+    world.journal._begin_checkpoint()
+    while world.journal.busy:
         world.files.lazy = True
         world.advance(journal.STEP)
         sizes += [
@@ -201,7 +201,7 @@ def test_one_packet_may_be_larger_than_what_may_wait(monkeypatch: pytest.MonkeyP
     publisher = world.connect("p")
     publisher.publish("a/1", b"x" * 9000, 1, 1)
     world.connect("other").publish("a/1", b"y", 1, 1)
-    assert world.durability.state == journal.OK
+    assert world.journal.state == journal.OK
     world.tell()
     assert publisher.take() == [Puback(1)]
 
@@ -253,7 +253,7 @@ def test_a_checkpoint_ends_whatever_is_published_meanwhile(monkeypatch: pytest.M
             session.queue.popleft()
         sizes.append(sum(map(len, world.files.generations.values())))
     assert world.counters.checkpoints > 3
-    assert world.durability.state == journal.OK
+    assert world.journal.state == journal.OK
     assert max(sizes) < 400_000
 
 
@@ -271,7 +271,7 @@ def test_a_generation_that_could_not_be_completed_is_deleted(
     for _ in range(5):
         world.files.broken = ""
         for _ in range(150):
-            if world.durability.state == journal.RECOVERING:
+            if world.journal.state == journal.RECOVERING:
                 break
             world.advance(0.01)
         world.advance(0.03)
@@ -297,12 +297,12 @@ def test_what_waits_for_connections_that_are_gone_is_forgotten() -> None:
         client.publish("a", b"y", 1, 2)
         client.vanish()
         world.advance(0.1)
-    assert len(world.durability._withheld) <= 3
+    assert len(world.journal._withheld) <= 3
     world.files.broken = ""
     world.advance(3)
     assert stays.take() == [Puback(1)]
-    assert len(world.durability._withheld) == 0
-    assert (world.durability._withheld._size, world.durability._withheld._dead) == (0, 0)
+    assert len(world.journal._withheld) == 0
+    assert (world.journal._withheld._size, world.journal._withheld._dead) == (0, 0)
 
 
 def test_what_nobody_wanted_has_been_here_for_a_session_that_begins() -> None:
@@ -311,11 +311,11 @@ def test_what_nobody_wanted_has_been_here_for_a_session_that_begins() -> None:
     world = Durable()
     keeper(world, "k").subscribe("a", qos=2)
     key = origin_key(b"x" * 8, 1)
-    window = world.node.relay.vector[key] = OriginWindow(3, world.now, world.node.counters)
+    window = world.node.forwarder.vector[key] = OriginWindow(3, world.now, world.node.counters)
     window.top = 9  # went by
-    assert key not in world.again(0, copy_of(world.files)).node.relay.vector
+    assert key not in world.again(0, copy_of(world.files)).node.forwarder.vector
     keeper(world, "came")
-    assert world.again(0, copy_of(world.files)).node.relay.vector[key].top == 9
+    assert world.again(0, copy_of(world.files)).node.forwarder.vector[key].top == 9
 
 
 def test_what_was_to_be_deleted_does_not_come_back() -> None:
@@ -333,7 +333,7 @@ def test_what_was_to_be_deleted_does_not_come_back() -> None:
     publisher.publish("r", b"", 1, 3, retain=True)
     world.files.broken = ""
     world.advance(3)
-    assert world.durability.state == journal.OK
+    assert world.journal.state == journal.OK
     files = copy_of(world.files)
     assert len(files.generations) == 1
     files.generations[1] = bytearray(old)
@@ -354,7 +354,7 @@ def test_what_was_published_before_a_clock_was_set_back_is_in_order() -> None:
         world.node.federated = True
         publisher.publish("a", b"%d" % number, 1, 1)
     again = world.again(1)
-    entries = list(again.node.relay.log._entries)
+    entries = list(again.node.forwarder.log._entries)
     assert [entry.data(again.now)[-1:] for entry in entries] == [b"0", b"1", b"2", b"3", b"4"]
     assert [entry.at for entry in entries] == sorted(entry.at for entry in entries)
     assert all(entry.at <= again.now for entry in entries)
@@ -512,7 +512,7 @@ def test_what_is_said_anew_counts_when_all_of_it_is(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         patch.setattr(snapshot.Snapshot, "go_on", lambda self: False)  # there is much to be said
         world.advance(1.5)
-        assert world.durability.state == journal.RECOVERING
+        assert world.journal.state == journal.RECOVERING
         listener.send(Puback(3))
         assert listener.payloads() == [b"1", b"2", b"3", b"4", b"5"]
         again = world.again(1, copy_of(world.files))
@@ -520,7 +520,7 @@ def test_what_is_said_anew_counts_when_all_of_it_is(monkeypatch: pytest.MonkeyPa
     there: list[Any] = [*session.inflight.values(), *session.queue]
     assert [outgoing.message.payload for outgoing in there] == [b"1", b"2", b"3", b"4", b"5"]
     world.advance(1)
-    assert world.durability.state == journal.OK
+    assert world.journal.state == journal.OK
     assert picture(world.again(0, copy_of(world.files))) == picture(world)
 
 
@@ -568,7 +568,7 @@ def test_a_checkpoint_does_not_end_a_failure(sync: bool, monkeypatch: pytest.Mon
     world.files.broken = "No space left on device"
     for number in range(1, 100):
         publisher.publish("t", bytes(300), 1, number)
-        if world.durability._checkpoint is not None:
+        if world.journal._checkpoint is not None:
             break
     untold, world.files.untold = world.files.untold, []
     world.files.broken = ""
@@ -581,11 +581,11 @@ def test_a_checkpoint_does_not_end_a_failure(sync: bool, monkeypatch: pytest.Mon
                 encode_header(ID, begin.generation)
             )
         world.node.answer(effect, error, world.now)
-    assert world.durability.state == journal.BROKEN
+    assert world.journal.state == journal.BROKEN
     world.files.lazy = False
     world.settle()
     world.advance(3)
-    assert world.durability.state == journal.OK
+    assert world.journal.state == journal.OK
     again = world.again(1)
     assert {name for name, session in again.node.sessions.items() if session.expiry} == {"stays"}
 
@@ -601,8 +601,8 @@ def test_a_checkpoint_that_cannot_begin_is_put_off(monkeypatch: pytest.MonkeyPat
         publisher.publish("t", bytes(300), 1, number)
         world.advance(0.05)
     assert publisher.take() == [Puback(number) for number in range(1, 31)]
-    assert world.durability.state == journal.OK
-    assert not world.durability.busy
+    assert world.journal.state == journal.OK
+    assert not world.journal.busy
     assert list(world.files.generations) == [1]
     told = [line for line in world.logged if "journal" in line]
     assert (
@@ -626,13 +626,13 @@ def test_no_step_of_a_checkpoint_is_long() -> None:
     publisher = world.connect("p")
     for number in range(900):
         publisher.publish(f"r/{number}", b"x", 1, number + 1, retain=True)
-    relay = world.node.relay
+    relay = world.node.forwarder
     message = Message(b"t", b"x", 1, False, b"", None, None)
     key = origin_key(b"x" * 8, 1)
     for number in range(1, 8001):
         relay.log.append(LogEntry(key, number, b"", message, world.now))
     steps = 0
-    said = snapshot.Snapshot(world.durability)
+    said = snapshot.Snapshot(world.journal)
     while not said.step():
         steps += 1
     assert (
@@ -653,7 +653,7 @@ def opened(key: bytes) -> tuple[Durable, SubscriptionStart]:
     start = session.subscriptions["a"].start = SubscriptionStart(
         world.now - 2.0, {key: 5}, {key}, (0, 0, 0)
     )
-    world.durability.begins(session)
+    world.journal.begins(session)
     world.settle()
     return world, start
 
@@ -670,7 +670,7 @@ def test_what_is_open_where_a_session_begins_is_open_after_a_restart(whole: bool
     key = origin_key(b"x" * 8, 1)
     world, start = opened(key)
     if whole:
-        world.durability._begin_checkpoint()
+        world.journal._begin_checkpoint()
         world.advance(1.0)
     world = world.again(0.5)
     assert (began(world).tops, began(world).open, began(world).began) == (
@@ -678,7 +678,7 @@ def test_what_is_open_where_a_session_begins_is_open_after_a_restart(whole: bool
         {key},
         start.began,
     )
-    world.node.federation.positions.raised(key, [began(world)], 9)
+    world.node.cluster.subscription_starts.raised(key, [began(world)], 9)
     world.settle()
     world = world.again(0.5)
     assert (began(world).tops, began(world).open) == ({key: 9}, set())
@@ -690,9 +690,9 @@ def test_another_clock_says_nothing_of_when_a_session_began(set_by: float) -> No
     went on."""
     key = origin_key(b"x" * 8, 1)
     world, start = opened(key)
-    number = next(iter(world.durability.sessions))
-    offset = world.durability._wall() / 1000 - world.now
-    world.durability.record(BeganRecord(number, start.began, offset + set_by, (key,)).encode())
+    number = next(iter(world.journal.sessions))
+    offset = world.journal._wall() / 1000 - world.now
+    world.journal.record(BeganRecord(number, start.began, offset + set_by, (key,)).encode())
     world.settle()
     found = began(world.again(0.5))
     known = set_by == 3.0
@@ -707,7 +707,7 @@ def test_a_journal_that_does_not_say_when_sessions_began() -> None:
     key = origin_key(b"x" * 8, 1)
     world, start = opened(key)
     start.began = UNKNOWN
-    world.durability.begins(next(iter(world.durability.sessions.values())))
+    world.journal.begins(next(iter(world.journal.sessions.values())))
     world.settle()
     found = began(world.again(0.5))
     assert (found.tops, found.open, found.began) == ({key: 5}, set(), UNKNOWN)

@@ -112,7 +112,7 @@ def test_its_publishers_are_held_where_they_are(world: World, said: Said) -> Non
     world.advance(5.0)
     assert not said.take()
     assert world.counters.holds_sent == 3
-    assert not world.node.federation.backpressure._told
+    assert not world.node.cluster.remote_flow_control._told
 
 
 def test_one_that_takes_nothing_holds_nobody_for_long(world: World, said: Said) -> None:
@@ -157,7 +157,7 @@ def test_many_topics_become_filters(world: World, said: Said) -> None:
     assert said.take()[-1] == {b"fast/#"}
     world.advance(limits.HOLD_TIME)
     assert said.take()[-1] == set()
-    assert not world.node.federation.backpressure._wanted
+    assert not world.node.cluster.remote_flow_control._wanted
 
 
 def test_a_broker_that_cannot_be_reached_is_told_when_it_can(world: World, said: Said) -> None:
@@ -189,7 +189,7 @@ def test_what_is_on_its_way_is_kept(world: World, said: Said) -> None:
     far.publish(*[b"fast"] * 500)
     assert len(world.session("slow").queue) == 499
     assert world.counters.queued_over == 499 - limits.MAX_QUEUED
-    backpressure = world.node.federation.backpressure
+    backpressure = world.node.cluster.remote_flow_control
     assert backpressure.over >= 498 * limits.QUEUED_MEMORY
     assert len(read(client, 500)) == 500
     world.advance(1.0)
@@ -215,7 +215,7 @@ def test_it_is_bounded(
     slow(world)
     for _ in range(20):
         far.publish(*[b"fast"] * 50, payload=bytes(100))
-    assert 90_000 < world.node.federation.backpressure.over <= 100_000
+    assert 90_000 < world.node.cluster.remote_flow_control.over <= 100_000
     assert len(world.session("slow").queue) * (limits.QUEUED_MEMORY + 100) < 110_000
     assert world.counters.dropped_queue_full
 
@@ -234,7 +234,7 @@ def test_of_an_absent_client_not_more_waits(world: World, said: Said) -> None:
     far.publish(*[b"fast"] * 50)
     assert world.counters.dropped_queue_full == 50
     world.advance(1.0)
-    assert world.node.federation.backpressure.over
+    assert world.node.cluster.remote_flow_control.over
     client = world.connect(
         "slow",
         clean=False,
@@ -243,7 +243,7 @@ def test_of_an_absent_client_not_more_waits(world: World, said: Said) -> None:
     client.inbox = [p for p in client.inbox if isinstance(p, Publish)]
     assert len(read(client, 50)) == 50
     world.advance(1.0)
-    assert world.node.federation.backpressure.over == 0
+    assert world.node.cluster.remote_flow_control.over == 0
 
 
 def test_large_messages_fill_a_queue_too(
@@ -337,7 +337,7 @@ def test_a_slow_link_holds_who_publishes_what_is_kept_for_it(
 
 
 def asks(world: World, *filters: bytes, sender: bytes = ASKING, life: float = 0.5) -> None:
-    world.node.federation.backpressure.received(
+    world.node.cluster.remote_flow_control.received(
         sender, encode_hold(life, dict.fromkeys(filters, 1)), world.now
     )
     world.settle()
@@ -375,7 +375,7 @@ def test_who_publishes_what_is_held_is_not_read(
     asks(world)
     assert not publisher.conn.held
     assert publisher.transport.reading
-    assert not world.node.federation.backpressure.held
+    assert not world.node.cluster.remote_flow_control.held
 
 
 def test_it_stops_in_the_midst_of_what_it_sent(world: World, publisher: FakeClient) -> None:
@@ -404,10 +404,10 @@ def test_nobody_is_held_by_a_broker_that_is_gone(
     if how == "time":
         world.advance(0.2)
     else:
-        for call in world.node.federation.listings.on_way:
+        for call in world.node.cluster.directory.on_way:
             call(ASKING, None)
     assert not publisher.conn.held
-    assert not world.node.federation.backpressure.held
+    assert not world.node.cluster.remote_flow_control.held
 
 
 def test_two_brokers_ask(world: World, publisher: FakeClient) -> None:
@@ -451,7 +451,7 @@ def test_a_broker_that_never_pauses_is_ignored(
 def test_what_comes_from_nobody_is_ignored(world: World, publisher: FakeClient, said: Said) -> None:
     said.reachable = False
     asks(world, b"a")
-    assert not world.node.federation.backpressure.held
+    assert not world.node.cluster.remote_flow_control.held
 
 
 def test_a_will_holds_nobody(world: World, publisher: FakeClient) -> None:

@@ -25,7 +25,7 @@ IN_A_TURN = limits.TURN_WORK // TAKEN + FEW
 
 def logged(world: World, numbers: range, key: bytes = KEY) -> None:
     """Have messages come that no neighbour passes on."""
-    relay = world.node.relay
+    relay = world.node.forwarder
     for number in numbers:
         relay.accept(key, number, 1, world.now)
         relay.log.append(
@@ -42,8 +42,8 @@ def logged(world: World, numbers: range, key: bytes = KEY) -> None:
 def joining(world: World, seen: Vector, number: int = 1) -> Neighbour:
     """A neighbour that has just said what it has, to be let into the live stream."""
     neighbour = Neighbour(world, number)
-    neighbour.bpdu(world.node.federation.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
-    own = world.node.relay
+    neighbour.bpdu(world.node.cluster.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
+    own = world.node.forwarder
     neighbour.send(ping((SEEN, encode_vector({own.key: own.own, **seen}))))
     return neighbour
 
@@ -138,7 +138,7 @@ def test_an_origin_that_becomes_known_meanwhile_is_replayed_too() -> None:
 def test_history_that_was_fetched_goes_before_what_is_newer() -> None:
     world = lone(link_timeout=1000.0)
     logged(world, range(10_001, 20_001))
-    relay = world.node.relay
+    relay = world.node.forwarder
     for number in range(1, 10_001):
         relay.log.append(
             LogEntry(
@@ -160,7 +160,7 @@ def test_a_neighbour_that_leaves_the_tree_gets_no_more() -> None:
     logged(world, range(1, COUNT + 1))
     neighbour = joining(world, {KEY: OriginWindow(0, world.now)})
     turns(world)
-    world.node.federation.repair.forwarding_changed(neighbour.link(), False, world.now)
+    world.node.cluster.resync.forwarding_changed(neighbour.link(), False, world.now)
     sent = replayed(world)
     assert 0 < sent < COUNT
     for _ in range(30):
@@ -168,8 +168,8 @@ def test_a_neighbour_that_leaves_the_tree_gets_no_more() -> None:
     assert replayed(world) == sent
     assert not neighbour.link().live
     # It comes back with what it has got.
-    world.node.federation.repair.forwarding_changed(neighbour.link(), True, world.now)
-    own = world.node.relay
+    world.node.cluster.resync.forwarding_changed(neighbour.link(), True, world.now)
+    own = world.node.forwarder
     neighbour.send(
         ping((SEEN, encode_vector({own.key: own.own, KEY: OriginWindow(sent, world.now)})))
     )
@@ -182,7 +182,7 @@ def test_a_scan_that_finds_nothing_is_in_steps_too() -> None:
     world = lone(link_timeout=1000.0)
     logged(world, range(1, 200_001))
     looked: list[int] = []
-    log = world.node.relay.log
+    log = world.node.forwarder.log
     lacked = type(log).lacked
 
     class Counted(type(log)):  # type: ignore[misc]
@@ -215,7 +215,7 @@ def test_who_asks_for_history_is_answered_in_steps_one_after_the_other() -> None
         turns(world)
         most = max(most, replayed(world) - before)
     assert 0 < most <= IN_A_TURN
-    assert len(world.node.federation.repair._wants[neighbour.link()]) <= 16
+    assert len(world.node.cluster.resync._wants[neighbour.link()]) <= 16
 
 
 def test_drain_looks_in_steps_for_what_a_neighbour_lacks() -> None:
@@ -224,11 +224,11 @@ def test_drain_looks_in_steps_for_what_a_neighbour_lacks() -> None:
     neighbour = Neighbour(world, 1)
     neighbour.child()
     got: list[str] = []
-    link, federation = neighbour.link(), world.node.federation
+    link, cluster = neighbour.link(), world.node.cluster
     for lacks in (0, 1):
         seen = {KEY: OriginWindow(COUNT - lacks, world.now)}
         walk = LogWalk(
-            federation,
+            cluster,
             link,
             seen,
             lambda *_: got.append("lacks"),

@@ -583,7 +583,7 @@ def test_a_message_in_our_own_name() -> None:
     neighbour.send(restored(b"t", b"x", 5, key=origin_key(OWN, 1_000), sequence=9_999))
     assert client.payloads() == []
     client.publish("u", b"y", 1)
-    assert world.node.relay.own.top < 100
+    assert world.node.forwarder.own.top < 100
 
 
 def test_nothing_is_said_before_the_link_is_live() -> None:
@@ -601,7 +601,7 @@ def test_nothing_is_said_before_the_link_is_live() -> None:
     steps(world, 3)
     got = neighbour.take()
     assert not [body for first, body in got if first >> 4 == 3]
-    assert bid(1) in world.node.federation.links
+    assert bid(1) in world.node.cluster.links
 
 
 @pytest.mark.parametrize("met", [False, True])
@@ -614,14 +614,14 @@ def test_messages_that_are_in_no_log_any_more(met: bool) -> None:
     if met:
         neighbour.send(restored(b"a", b"1", -500_000, sequence=5, key=key, restored=False))
         assert client.payloads() == [b"1"]
-    kept = len(world.node.relay.log)
+    kept = len(world.node.forwarder.log)
     neighbour.send(
         restored(b"b", b"2", -500_000, sequence=4, key=key),
         restored(b"c", b"3", -500_000, sequence=6, key=key),
     )
     assert client.payloads() == [b"2", b"3"]
-    assert len(world.node.relay.log) == kept
-    assert (key in world.node.relay.vector) is met
+    assert len(world.node.forwarder.log) == kept
+    assert (key in world.node.forwarder.vector) is met
     world.node.retained.clear()
     neighbour.send(restored(b"a", b"1", -500_000, sequence=5, key=key))
     assert client.payloads() == ([] if met else [b"1"])
@@ -640,7 +640,7 @@ def joined(count: int, **config: Any) -> tuple[World, Neighbour, bytes]:
 
 def test_what_a_broker_that_joins_is_brought_leaves_no_trace_but_in_the_store() -> None:
     world, neighbour, key = joined(5_000)
-    relay = world.node.relay
+    relay = world.node.forwarder
     before = (relay.vector[key].gaps[:], relay.vector[key].history[:], relay.vector[key].top)
     order = list(range(1, 5_001))
     random.Random(1).shuffle(order)
@@ -650,7 +650,7 @@ def test_what_a_broker_that_joins_is_brought_leaves_no_trace_but_in_the_store() 
         )
     assert len(world.node.retained) == world.counters.retained_restored == 5_000
     assert (relay.vector[key].gaps, relay.vector[key].history, relay.vector[key].top) == before
-    assert len(relay.log) == len(world.node.fanout.routes) == 0
+    assert len(relay.log) == len(world.node.dispatcher.routes) == 0
 
 
 def test_what_joins_is_delivered_once_though_the_stream_brings_it_too() -> None:
@@ -668,7 +668,7 @@ def test_the_collector_has_nothing_to_look_at() -> None:
     gc.collect()
     before = len(gc.get_objects())
     for number in range(2_000):
-        world.node.federation.retention.written(
+        world.node.cluster.retained_sync.written(
             Message(b"t/%d" % number, b"x", 1, True, b"", None, None)
         )
     gc.collect()
@@ -679,7 +679,7 @@ def test_the_collector_has_nothing_to_look_at() -> None:
 def test_no_more_is_on_its_way_than_the_neighbour_has_answered_for() -> None:
     world, neighbour = pair()
     for number in range(2_000):
-        world.node.federation.retention.written(
+        world.node.cluster.retained_sync.written(
             Message(b"t/%d" % number, b"x", 1, True, b"", None, None)
         )
     neighbour.send(ping((PARTS, part((b"", {})))))  # it has nothing

@@ -165,8 +165,8 @@ def test_bent_states_are_refused_or_read(state: SessionState, data: st.DataObjec
             continue
         world = World()
         session = world.connect("c", clean=False).owner.session
-        restore(found, session, world.node.fanout)
-        encode_state(state_of(session, {}, world.node.fanout), NOW)
+        restore(found, session, world.node.dispatcher)
+        encode_state(state_of(session, {}, world.node.dispatcher), NOW)
 
 
 def test_truncated_states_are_refused() -> None:
@@ -266,12 +266,14 @@ def test_a_session_becomes_the_same_session() -> None:
     client.vanish()
     session = here.session("c")
     assert len(session.inflight) == 2
-    state = decode_state(encode_state(state_of(session, {}, here.node.fanout), here.now), there.now)
+    state = decode_state(
+        encode_state(state_of(session, {}, here.node.dispatcher), here.now), there.now
+    )
     assert {i.place for i in state.items} == {IN_FLIGHT, IS_RELEASED, WAITING}
     moved = there.connect("c", clean=False, properties={0x11: 60}).owner.session
     there.node.connection_lost(there.peers[0].conn, "gone", there.now)
-    restore(state, moved, there.node.fanout)
-    assert plain(state_of(moved, {}, there.node.fanout)) == plain(state)
+    restore(state, moved, there.node.dispatcher)
+    assert plain(state_of(moved, {}, there.node.dispatcher)) == plain(state)
     assert [type(o) for o in moved.queue].count(SharedOutgoing) == 1
     assert RELEASED in moved.inflight.values()
     again = there.connect("c", clean=False, properties={0x11: 60, 0x21: 1})
@@ -289,7 +291,7 @@ def test_what_waits_to_be_repeated_keeps_its_identifier() -> None:
     world = World()
     session = world.connect("c", clean=False).owner.session
     session.queue.append(Repeat(Outgoing(message, 1, False, b""), 77))
-    state = decode_state(encode_state(state_of(session, {}, world.node.fanout), NOW), NOW)
+    state = decode_state(encode_state(state_of(session, {}, world.node.dispatcher), NOW), NOW)
     assert [(i.place, i.packet_id) for i in state.items] == [(REPEATED, 77)]
 
 
@@ -366,10 +368,10 @@ def test_a_session_begins_where_its_oldest_subscription_does() -> None:
     for number, begins in enumerate(({KEYS[0]: 3}, {KEYS[0]: 5, KEYS[1]: 9})):
         subscription = Subscription(session, f"a/{number}", 1)
         subscription.start = SubscriptionStart(NOW, begins, set(), (0, 0))
-        world.node.fanout.subscribe(subscription, None, f"a/{number}")
-    assert {key: w.top for key, w in state_of(session, {}, world.node.fanout).before.items()} == {
-        KEYS[0]: 3
-    }
+        world.node.dispatcher.subscribe(subscription, None, f"a/{number}")
+    assert {
+        key: w.top for key, w in state_of(session, {}, world.node.dispatcher).before.items()
+    } == {KEYS[0]: 3}
 
 
 def begun(*unsettled: bytes, began: float = -3.5) -> SessionState:

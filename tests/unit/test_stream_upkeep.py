@@ -30,7 +30,7 @@ def known(world: World, neighbour: Neighbour, *filters: bytes) -> None:
         bytes((LISTING,)) + me + neighbour.boot.to_bytes(4, "big") + (1).to_bytes(8, "big") + b"\3"
     )
     neighbour.send(ping((DIRECTORY, head + encode_changes(entries))))
-    assert world.node.federation.listings.directory.via(me) == me
+    assert world.node.cluster.directory.database.via(me) == me
 
 
 def asks(neighbour: Neighbour) -> list[bytes]:
@@ -50,7 +50,7 @@ def test_an_origin_that_is_forgotten_is_not_asked_any_more(world: World) -> None
     neighbour.send(message(key=key))
     world.advance(5)
     assert len(asks(neighbour)) > 2
-    del world.node.relay.vector[key]
+    del world.node.forwarder.vector[key]
     world.advance(10)
     neighbour.take()
     timers = len(world.node._timers)
@@ -63,7 +63,7 @@ def test_what_an_answer_brought_slows_nothing_that_is_newer(world: World) -> Non
     """Only a run with a number that came by an answer is looked at message by message."""
     neighbour = Neighbour(world, 101)
     neighbour.child()
-    relay, streams = world.node.relay, world.node.federation.streams
+    relay, streams = world.node.forwarder, world.node.cluster.gap_recovery
     key = origin_key(bid(101), 1)
     window = relay.vector[key] = OriginWindow(9, world.now, world.node.counters)
     window.history = [(3, 5)]
@@ -104,8 +104,8 @@ def test_nobody_has_the_log_searched_without_end(monkeypatch: pytest.MonkeyPatch
             for n in range(500)
         )
     )
-    assert len(world.node.relay.log) == 500
-    log, searched = world.node.relay.log, [0]
+    assert len(world.node.forwarder.log) == 500
+    log, searched = world.node.forwarder.log, [0]
     own = type(log).own
 
     def counting(self: Any, key: bytes, numbers: Any, horizon: float) -> Any:
@@ -131,8 +131,8 @@ def test_a_question_for_very_much_is_answered_in_pieces() -> None:
     neighbour = Neighbour(world, 101)
     neighbour.child()
     known(world, neighbour, b"t")
-    listing = world.node.federation.interest
-    relay = world.node.relay
+    listing = world.node.cluster.interest
+    relay = world.node.forwarder
     for number in range(1, count + 1):
         relay.own.top = number
         one = Message(

@@ -73,7 +73,7 @@ def test_an_answer_that_never_comes_delays_nobody_else(world: World) -> None:
     """Not even when no client waited for that one, which nobody gave up then."""
     neighbour = Neighbour(world, 101)
     neighbour.child()
-    world.node.federation.interest.changed("restored", wanted=True)
+    world.node.cluster.interest.changed("restored", wanted=True)
     world.advance(PACE)
     assert len(neighbour.records(TOLD)) == 1
     client = world.connect("c")
@@ -93,9 +93,9 @@ def test_a_wave_does_not_overtake_what_it_tells_of(world: World) -> None:
     subscribe(one, "a")
     world.advance(WAIT - PACE / 4)
     neighbour.take()
-    own = world.node.federation.listings.directory.own
+    own = world.node.cluster.directory.database.own
     for number in range(AT_ONCE + 1):  # so that the next one has to wait for PACE
-        world.node.federation.listings.post(b"s-test", str(number).encode())
+        world.node.cluster.directory.post(b"s-test", str(number).encode())
         world.advance(PACE / 8 / (AT_ONCE + 1))
     subscribe(two, "b")
     world.advance(PACE / 4)
@@ -123,7 +123,7 @@ def test_made_up_brokers_are_not_remembered(world: World) -> None:
     two.child()
     for number in range(2000):
         one.send(ping((TOLD, b"made%04d" % number + bytes(12) + bytes(4))))
-    assert len(world.node.federation.propagation._waves) == 0
+    assert len(world.node.cluster.barrier._waves) == 0
     assert two.records(TOLD) == []
 
 
@@ -135,7 +135,7 @@ def test_what_is_refused_is_not_told(world: World) -> None:
     _, client = beside(world)
     subscribe(client, "#")
     assert answered(client)
-    assert INTEREST + b"#" not in world.node.federation.listings.directory.own.entries
+    assert INTEREST + b"#" not in world.node.cluster.directory.database.own.entries
 
 
 def test_changing_one_s_mind_costs_nothing_later(world: World) -> None:
@@ -149,7 +149,7 @@ def test_changing_one_s_mind_costs_nothing_later(world: World) -> None:
     client.unsubscribe("a")
     assert len(world.node._timers) <= before + 5
     world.advance(2 * LINGER)
-    assert INTEREST + b"a" not in world.node.federation.listings.directory.own.entries
+    assert INTEREST + b"a" not in world.node.cluster.directory.database.own.entries
 
 
 def test_timers_do_not_add_up_while_somebody_hangs(world: World) -> None:
@@ -167,7 +167,7 @@ def test_a_wave_does_not_go_round(world: World) -> None:
     for neighbour in neighbours:
         neighbour.child()
     one, two, three = neighbours
-    directory = world.node.federation.listings.directory
+    directory = world.node.cluster.directory.database
     directory.listings[bid(101)] = listing = Listing(bid(101), 1)
     listing.version = 1
     listing.via = bid(101)
@@ -258,8 +258,8 @@ def test_whatever_happens_to_a_client_that_waits(how: str, disk: str) -> None:
     if how == "taken over":
         assert any(isinstance(packet, Connack) for packet in again.take())
     world.advance(2 * LINGER)
-    assert INTEREST + b"a" in world.node.federation.listings.directory.own.entries
-    assert not world.node.federation.propagation._waiters
+    assert INTEREST + b"a" in world.node.cluster.directory.database.own.entries
+    assert not world.node.cluster.barrier._waiters
 
 
 def test_every_broker_has_to_know(world: World) -> None:
@@ -324,7 +324,7 @@ def test_who_has_just_started_looks_for_others_first(routing: str) -> None:
         seeds=(("10.0.0.101", 1883),),
         link_timeout=1000.0,
     )
-    world.node.federation.propagation._begins_until = world.now + WAIT
+    world.node.cluster.barrier._begins_until = world.now + WAIT
     client = world.connect("c")
     subscribe(client, "a")
     world.advance(0.1)
@@ -345,8 +345,8 @@ def test_a_session_may_be_elsewhere_until_a_broker_has_joined(routing: str) -> N
         seeds=(("10.0.0.101", 1883),),
         link_timeout=1000.0,
     )
-    world.node.federation.propagation._admits_until = world.now + ADMITS
-    world.node.federation.propagation._begins_until = world.now + WAIT
+    world.node.cluster.barrier._admits_until = world.now + ADMITS
+    world.node.cluster.barrier._begins_until = world.now + WAIT
     assert world.connect("new").connack.code == 0
     clients = [world.open(version) for version in (4, 5, 5)]
     for number, client in enumerate(clients):
@@ -381,8 +381,8 @@ def test_many_sessions_that_may_be_elsewhere_go_on_in_several_turns() -> None:
         seeds=(("10.0.0.101", 1883),),
         link_timeout=1000.0,
     )
-    world.node.federation.propagation._admits_until = world.now + ADMITS
-    world.node.federation.propagation._begins_until = world.now + WAIT
+    world.node.cluster.barrier._admits_until = world.now + ADMITS
+    world.node.cluster.barrier._begins_until = world.now + WAIT
     clients = [world.open(4) for _ in range(MANY)]
     for number, client in enumerate(clients):
         client.send(connect_packet(f"c{number}", 4, clean=False))

@@ -112,17 +112,17 @@ def met() -> World:
     neighbour = Neighbour(world, 101)
     neighbour.child()
     neighbour.send(message(sequence=7))
-    assert len(world.node.relay.vector) > 1
+    assert len(world.node.forwarder.vector) > 1
     return world
 
 
 def test_nobody_else_no_start() -> None:
-    assert World().node.federation.positions.begin() is None
+    assert World().node.cluster.subscription_starts.begin() is None
 
 
 def test_what_begins_at_once_begins_together() -> None:
     world = met()
-    positions = world.node.federation.positions
+    positions = world.node.cluster.subscription_starts
     start = positions.begin()
     assert start is not None
     assert start is positions.begin()
@@ -134,7 +134,7 @@ def test_what_begins_at_once_begins_together() -> None:
 def test_starts_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     world = met()
     monkeypatch.setattr(limits, "MAX_STARTS", 3)
-    positions = world.node.federation.positions
+    positions = world.node.cluster.subscription_starts
     starts: list[Any] = []
     for _ in range(5):
         starts.append(positions.begin())
@@ -151,13 +151,13 @@ def test_a_message_is_not_older_because_its_broker_is_slow() -> None:
     world = met()
     client = world.connect("c")
     client.subscribe("t", qos=1)
-    link = next(iter(world.node.federation.links.values()))
+    link = next(iter(world.node.cluster.links.values()))
     link._pings = {1: world.now - 0.06}
     link._pingresp(b"\0\0\0\1", world.now)
     world.advance(0.015)
     sent = Message(b"t", b"x", 1, False, b"", None, None)
     entry = LogEntry(origin_key(FAR, 1), 8, b"", sent, world.now - 0.010)
-    world.node.federation.positions._ages_received(
+    world.node.cluster.subscription_starts._ages_received(
         link, b"\0" + encode_ages([entry], world.now), world.now
     )
     link.conn.receive(message(sequence=8), world.now)
@@ -168,7 +168,7 @@ def test_a_message_is_not_older_because_its_broker_is_slow() -> None:
 def answered(node: Node, key: bytes, question: bytes, now: float) -> tuple[bytes, bytes]:
     """What a node answers, and what is behind the times of the question."""
     times, rest = times_of(question)
-    relay = node.relay
+    relay = node.forwarder
     return answer_of(
         numbers_at(relay.log.latest(), key, times, relay.vector[key].top)[0], now
     ), rest
@@ -177,7 +177,7 @@ def answered(node: Node, key: bytes, question: bytes, now: float) -> tuple[bytes
 def test_where_a_subscription_begins_is_told_with_the_piece_that_has_it() -> None:
     """Of an answer in pieces the first ones say nothing of what began behind them."""
     node = met().node
-    ask, key = node.federation.positions, origin_key(FAR, 1)
+    ask, key = node.cluster.subscription_starts, origin_key(FAR, 1)
     start = ask.begin()
     assert start is not None
     start.open.add(key)
@@ -199,7 +199,7 @@ def test_a_question_and_its_answer() -> None:
     """Of many starts some share a time; none begins earlier than it did."""
     here, there = met().node, met().node
     key = origin_key(FAR, 1)
-    ask = here.federation.positions
+    ask = here.cluster.subscription_starts
     start = ask.begin()
     assert start is not None
     start.open.add(key)
@@ -244,7 +244,7 @@ def test_a_session_that_comes_while_a_question_is_answered() -> None:
     """It began before that was asked, but the question was not for it: the next one is, with the
     time when it began."""
     node = met().node
-    ask, key = node.federation.positions, origin_key(FAR, 1)
+    ask, key = node.cluster.subscription_starts, origin_key(FAR, 1)
     ask.question(key, 1, node.now)
     ask.answered(key, 1, answer_of([], node.now), 0, more=False)
     ask.question(key, 2, node.now)
@@ -261,7 +261,7 @@ def test_a_session_that_comes_while_a_question_is_answered() -> None:
 def test_of_many_sessions_of_elsewhere_none_begins_too_late() -> None:
     """Those that share a time may be minutes apart."""
     node = met().node
-    ask, key = node.federation.positions, origin_key(FAR, 1)
+    ask, key = node.cluster.subscription_starts, origin_key(FAR, 1)
     ask.question(key, 1, node.now)
     ask.answered(key, 1, answer_of([], node.now), 0, more=False)
     began = [node.now - 60.0 + count for count in (5, 3, 50, 2, 40)]
@@ -277,10 +277,10 @@ def test_of_many_sessions_of_elsewhere_none_begins_too_late() -> None:
 def test_when_a_session_of_another_broker_began() -> None:
     """By our clock, rather too early; nobody can say it as long as that one's is not known."""
     node = met().node
-    positions = node.federation.positions
+    positions = node.cluster.subscription_starts
     state = SessionState(began=500.0)
     assert positions.arrived(SessionState(began=500.0), b"s" * 8).began == UNKNOWN
-    node.federation.listings.directory.listings[b"s" * 8] = Listing(b"s" * 8, 1)
+    node.cluster.directory.database.listings[b"s" * 8] = Listing(b"s" * 8, 1)
     assert positions.arrived(SessionState(began=500.0), b"s" * 8).began == UNKNOWN
     positions._clocks[origin_key(b"s" * 8, 1)] = (10.0, 10.5, node.now - 100.0)
     assert positions.arrived(state, b"s" * 8).began == pytest.approx(500.0 - 10.5 - 0.01)
@@ -296,7 +296,7 @@ def test_bent_questions(body: bytes) -> None:
 @pytest.mark.parametrize("body", [b"", b"\x01" + bytes(11)])
 def test_bent_answers(body: bytes) -> None:
     with pytest.raises(MalformedPacket):
-        met().node.federation.positions.answered(origin_key(FAR, 1), 1, body, 1, more=False)
+        met().node.cluster.subscription_starts.answered(origin_key(FAR, 1), 1, body, 1, more=False)
 
 
 @pytest.mark.parametrize(
@@ -305,9 +305,9 @@ def test_bent_answers(body: bytes) -> None:
 )
 def test_bent_ages(body: bytes) -> None:
     world = met()
-    link = next(iter(world.node.federation.links.values()))
+    link = next(iter(world.node.cluster.links.values()))
     with pytest.raises(MalformedPacket):
-        world.node.federation.positions._ages_received(link, body, 1000.0)
+        world.node.cluster.subscription_starts._ages_received(link, body, 1000.0)
 
 
 def aged(key: bytes, *ages: tuple[int, float]) -> bytes:
@@ -319,8 +319,8 @@ def aged(key: bytes, *ages: tuple[int, float]) -> bytes:
 def test_what_was_replayed_here_is_as_old_for_others_as_it_was_for_us() -> None:
     world = met()
     key = origin_key(FAR, 1)
-    positions = world.node.federation.positions
-    link = next(iter(world.node.federation.links.values()))
+    positions = world.node.cluster.subscription_starts
+    link = next(iter(world.node.cluster.links.values()))
     positions._ages_received(link, b"\0" + aged(key, (8, 3.0), (10, 2.0)), world.now)
     sent = Message(b"t", b"x", 1, False, b"", None, None)
 
@@ -346,8 +346,8 @@ def test_few_points_are_kept_of_what_is_older() -> None:
     it."""
     world = met()
     key = origin_key(FAR, 1)
-    positions = world.node.federation.positions
-    link = next(iter(world.node.federation.links.values()))
+    positions = world.node.cluster.subscription_starts
+    link = next(iter(world.node.cluster.links.values()))
     told = [(number, 200.0 - number) for number in range(8, 200)]
     for at in range(0, len(told), 10):
         positions._ages_received(link, b"\0" + aged(key, *told[at : at + 10]), world.now)
@@ -389,7 +389,7 @@ def test_ages_that_go_round_are_passed_on_once() -> None:
 
 def test_ages_that_were_passed_on_are_forgotten() -> None:
     """The newest are remembered, however many there are."""
-    positions = met().node.federation.positions
+    positions = met().node.cluster.subscription_starts
     told = [number.to_bytes(8, "big") for number in range(PASSED + 10)]
     assert all(positions._first_time(ages) for ages in told)
     assert len(positions._passed) == PASSED

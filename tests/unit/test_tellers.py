@@ -52,7 +52,7 @@ class Others:
         """`many`: whether they tell of their groups in one piece, in turn."""
         self.many = cycle(many)
         self.world = lone(link_timeout=60_000.0)
-        self.sharing: SharedSubscriptions = self.world.node.federation.sharing
+        self.sharing: SharedSubscriptions = self.world.node.cluster.sharing
         self.publisher = self.world.connect("p")
         self.told: dict[int, dict[bytes, int]] = {}  # of those that can be reached
         self.packet_id = 0
@@ -85,7 +85,7 @@ class Others:
         self.sharing._way_changed(bid(broker), bid(broker))
 
     def went(self, broker: int, _: dict[bytes, int]) -> None:
-        listings = self.world.node.federation.listings
+        listings = self.world.node.cluster.directory
         listings.gone = bid(broker)
         self.tell(broker, [(key, None) for key in self.told.pop(broker, {})], gone=True)
         self.sharing._way_changed(bid(broker), None)
@@ -198,7 +198,7 @@ def test_a_broker_is_asked_for_the_age_of_many_groups_in_pieces() -> None:
     world.advance(0.1)
     assert sorted(asked(neighbour)) == sorted(first)
     silent(world, PATIENCE)
-    sharing = world.node.federation.sharing
+    sharing = world.node.cluster.sharing
     assert not any(pool.brokers[bid(101)].pending for pool in sharing._pools.values())
     neighbour.take()
     silent(world, 2 * RETRY)
@@ -208,7 +208,7 @@ def test_a_broker_is_asked_for_the_age_of_many_groups_in_pieces() -> None:
 @pytest.mark.parametrize("size", [0, TIME_SIZE - 1, TIME_SIZE + 1])
 def test_what_is_no_question_and_no_answer(size: int) -> None:
     world = lone(link_timeout=60_000.0)
-    catchup = world.node.federation.catchup
+    catchup = world.node.cluster.catchup
     for received in (catchup._ask_received, catchup._told_received):
         with pytest.raises(MalformedPacket):
             received(bid(101), bytes(size), world.now)
@@ -292,10 +292,10 @@ def test_members_that_come_and_go_while_their_groups_are_noted(
                 (client.subscribe if step[0] == "subscribe" else client.unsubscribe)(step[1])
         for _ in range(200):
             turn(world)
-        sharing = world.node.federation.sharing
+        sharing = world.node.cluster.sharing
         assert not sharing._noting
         session = world.node.sessions.get("k")
-        entries = world.node.federation.listings.directory.own.entries
+        entries = world.node.cluster.directory.database.own.entries
         for topic_filter in FILTERS:
             name, inner = split_shared(topic_filter)
             assert name is not None

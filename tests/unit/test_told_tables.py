@@ -67,7 +67,7 @@ def well_subscribed() -> tuple[World, Neighbour]:
     """A broker whose own listing is long, and its neighbour, who has heard of that."""
     world, liar = linked()
     for number in range(20_000):
-        world.node.federation.listings.post(INTEREST + b"device/%d/state" % number)
+        world.node.cluster.directory.post(INTEREST + b"device/%d/state" % number)
     world.advance(1.0)
     liar.take()
     return world, liar
@@ -75,7 +75,7 @@ def well_subscribed() -> tuple[World, Neighbour]:
 
 def test_asking_for_a_listing_again_and_again_brings_it_once_at_a_time() -> None:
     world, liar = well_subscribed()
-    whole = sum(len(key) + 8 for key in world.node.federation.listings.directory.own.entries)
+    whole = sum(len(key) + 8 for key in world.node.cluster.directory.database.own.entries)
     liar.send(ping((DIRECTORY, bytes((ASK,)) + (OWN + bytes(12)) * 10_000)))
     assert (
         world.most(1.0, lambda: int(world.counters.link_bytes_data) + len(liar.transport.written))
@@ -126,7 +126,7 @@ def test_parts_of_one_listing_from_two_neighbours_at_once() -> None:
     world, one = linked()
     two = Neighbour(world, 2)
     two.child()
-    known = world.node.federation.listings.directory
+    known = world.node.cluster.directory.database
     told(one, 7, [(b"a", b"1")], flags=1)
     told(two, 7, [(b"a", b"1"), (b"b", b"2")], flags=1)
     told(one, 7, [(b"c", b"3")], flags=2)
@@ -140,7 +140,7 @@ def test_parts_of_one_listing_from_two_neighbours_at_once() -> None:
 
 def memory(world: World) -> int:
     """What listings take, counted anew."""
-    known = world.node.federation.listings.directory
+    known = world.node.cluster.directory.database
     loading = [
         parts for neighbour in known._neighbours.values() for parts in neighbour.loading.values()
     ]
@@ -153,7 +153,7 @@ def test_listings_of_made_up_brokers_have_an_end(
 ) -> None:
     monkeypatch.setattr(link_state, "ALL_MEMORY", 2_000_000)
     world, liar = linked()
-    known = world.node.federation.listings.directory
+    known = world.node.cluster.directory.database
     honest: Entries = [*there(1), (b"s", b"honest")]
     told(liar, 1, honest)
     for broker in range(100, 300):
@@ -165,8 +165,8 @@ def test_listings_of_made_up_brokers_have_an_end(
     assert liar.up
     changed(liar, 1, 5, [(b"s", b"still")])
     assert known.listings[bid(1)].entries[b"s"] == b"still"
-    world.node.federation.repair.forwarding_changed(liar.link(), False, world.now)
-    world.node.federation.listings.forwarding_changed(liar.link(), False)
+    world.node.cluster.resync.forwarding_changed(liar.link(), False, world.now)
+    world.node.cluster.directory.forwarding_changed(liar.link(), False)
     assert known.memory == memory(world)
     assert not any(neighbour.loading for neighbour in known._neighbours.values())
 
@@ -190,7 +190,7 @@ def deep(number: int) -> bytes:
 def test_who_tells_of_too_many_filters_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TOLD_FILTERS_MEMORY", 4_000_000)
     world, liar = linked()
-    interest = world.node.federation.interest
+    interest = world.node.cluster.interest
     told(liar, 1, [*there(1), *((deep(n), b"") for n in range(2_000))])
     most = 4_000_000 + 100_000
     assert world.counters.interest_widened == 1
@@ -232,7 +232,7 @@ def test_filters_of_all_brokers_together(monkeypatch: pytest.MonkeyPatch) -> Non
                 *((deep(1_000 * broker + n), b"") for n in range(20)),
             ],
         )
-    assert world.node.federation.interest.memory <= 4_000_000 + 100_000
+    assert world.node.cluster.interest.memory <= 4_000_000 + 100_000
     assert world.counters.interest_widened > 10
     world.connect("c").publish("quite/another", b"x", 1)
     assert liar.messages() == [b"x"]
@@ -241,7 +241,7 @@ def test_filters_of_all_brokers_together(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_groups_that_others_tell_of_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TOLD_GROUPS_MEMORY", 1_000_000)
     world, liar = linked()
-    sharing = world.node.federation.sharing
+    sharing = world.node.cluster.sharing
     groups: Entries = [
         (GROUP + group_key(f"g{n}", "a/+"), encode_standing(1)) for n in range(2_000)
     ]
@@ -278,7 +278,7 @@ def test_numbers_that_are_missing_of_made_up_origins_have_an_end(
 ) -> None:
     monkeypatch.setattr(limits, "MAX_RANGES", 100_000)
     world, liar = linked()
-    relay = world.node.relay
+    relay = world.node.forwarder
     for boot in range(100):
         key = origin_key(FAR, 2_000 + boot)
         relay._meet(key, OriginWindow(0, world.now), world.now)

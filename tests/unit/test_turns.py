@@ -48,7 +48,7 @@ def subscribe(client: FakeClient, filters: list[str], qos: int = 0) -> list[int]
 
 def fill(world: World, count: int) -> None:
     for number in range(count):
-        world.node.federation.retention.written(
+        world.node.cluster.retained_sync.written(
             Message(b"r/%d" % number, b"%d" % number, 1, True, b"", None, None)
         )
 
@@ -88,7 +88,7 @@ def test_what_one_client_can_make_a_topic_cost() -> None:
     codes = subscribe(client, OVERLAPPING)
     assert codes.count(QUOTA) == len(OVERLAPPING) - limits.MAX_FORMS - 1  # one has no wildcard
     assert world.counters.subscriptions_refused == codes.count(QUOTA)
-    trie = world.node.fanout.trie
+    trie = world.node.dispatcher.trie
     before = trie.steps
     assert len(trie.match("a/b/c/d/e/f/g/h/i/j")) == limits.MAX_FORMS + 1
     assert trie.steps - before < 12 * limits.MAX_FORMS
@@ -255,7 +255,7 @@ def test_packets_with_very_many_filters_take_several_turns() -> None:
     assert len(world.session("c").subscriptions) == 4 * limits.FILTERS_AT_ONCE
     world.advance(0.1)
     assert client.take() == [Unsuback(2, [0] * len(filters)), Pingresp()]
-    assert len(world.node.fanout.trie) == 0
+    assert len(world.node.dispatcher.trie) == 0
 
 
 def test_packets_with_more_filters_than_a_turn_can_decode() -> None:
@@ -285,7 +285,7 @@ def test_a_client_that_goes_in_between(kind: type[Subscribe | Unsubscribe]) -> N
     world.advance(0.1)
     assert not world.node.connections
     assert not world.node.sessions
-    assert len(world.node.fanout.trie) == 0
+    assert len(world.node.dispatcher.trie) == 0
 
 
 def test_a_session_ends_in_several_turns_and_gets_nothing_meanwhile() -> None:
@@ -295,7 +295,7 @@ def test_a_session_ends_in_several_turns_and_gets_nothing_meanwhile() -> None:
     subscribe(client, filters)
     old = world.session("c")
     client.vanish()
-    assert len(world.node.fanout.trie) == 2 * limits.FILTERS_AT_ONCE
+    assert len(world.node.dispatcher.trie) == 2 * limits.FILTERS_AT_ONCE
     again = world.connect("c")
     again.subscribe(filters[0], filters[-2], "$share/g/s")
     for topic in (filters[0], filters[-2], filters[-3], "s"):
@@ -304,7 +304,7 @@ def test_a_session_ends_in_several_turns_and_gets_nothing_meanwhile() -> None:
     world.advance(0.1)
     assert not old.subscriptions
     assert not old.queue
-    assert len(world.node.fanout.trie) == 2
+    assert len(world.node.dispatcher.trie) == 2
     other.publish(filters[-2], b"still")
     other.publish("s", b"still")
     assert again.payloads() == [b"still", b"still"]

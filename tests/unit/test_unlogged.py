@@ -18,11 +18,11 @@ def place(
     that has left its session."""
     monkeypatch.setattr(limits, "LOG_BYTES", 100)
     world = lone()
-    world.node.federation.unlogged._way_changed(bid(101), bid(101))
+    world.node.cluster.unlogged._way_changed(bid(101), bid(101))
     away = world.connect("away", 5, clean=False, properties={17: 3600})
     away.subscribe("a/#", qos=qos)
     away.disconnect()
-    return world, world.connect("p"), world.node.federation.unlogged
+    return world, world.connect("p"), world.node.cluster.unlogged
 
 
 def numbers(world: World) -> list[int | None]:
@@ -40,7 +40,7 @@ def test_what_waits_keeps_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert numbers(world) == [1, 3, 4, 5]
     world.connect("away", 5, clean=False, properties={17: 3600})
     world.advance(LOOK)
-    assert (unlogged.size, world.node.relay.log.dropped) == (0, [])
+    assert (unlogged.size, world.node.forwarder.log.dropped) == (0, [])
 
 
 def test_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_what_may_come_twice_is_not_noted(
     granted: int, published: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, publisher, unlogged = place(monkeypatch, qos=granted)
-    assert bool(world.node.relay.log.dropped) == (granted == 2)
+    assert bool(world.node.forwarder.log.dropped) == (granted == 2)
     publisher.publish("a", b"x", qos=published, packet_id=1)
     publisher.publish("b", bytes(1000), qos=2, packet_id=2)
     assert (numbers(world), unlogged.size) == ([None], 0)
@@ -71,7 +71,7 @@ def test_who_is_alone_notes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     client = world.connect("away", 5, clean=False, properties={17: 3600})
     client.subscribe("a", qos=2)
     client.disconnect()
-    log = world.node.relay.log
+    log = world.node.forwarder.log
     assert not log.dropped
-    world.node.federation.unlogged._way_changed(bid(101), bid(101))
+    world.node.cluster.unlogged._way_changed(bid(101), bid(101))
     assert log.dropped

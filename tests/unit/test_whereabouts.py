@@ -14,7 +14,7 @@ OTHER = b"another!"
 
 def test_who_left_is_remembered_for_a_while() -> None:
     world = World(link_timeout=2.0)
-    whereabouts = world.node.federation.whereabouts
+    whereabouts = world.node.cluster.whereabouts
     whereabouts._posted(OTHER, b"c", None)
     assert whereabouts.elsewhere("c")
     assert not whereabouts.elsewhere("d")
@@ -28,7 +28,7 @@ def test_who_left_is_remembered_for_a_while() -> None:
 
 def test_of_very_many_the_last_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_LEFT", 100)
-    whereabouts = World().node.federation.whereabouts
+    whereabouts = World().node.cluster.whereabouts
     for number in range(1000):
         whereabouts._posted(OTHER, b"c%d" % number, None)
     assert len(whereabouts) == 100
@@ -38,8 +38,8 @@ def test_of_very_many_the_last_ones(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_before_a_listing_has_come_anybody_may_have_been_elsewhere() -> None:
     """A neighbour has told of it, and sends it behind much else."""
-    there, here = LinkStateDatabase(OTHER, 1), World().node.federation
-    directory = here.listings.directory
+    there, here = LinkStateDatabase(OTHER, 1), World().node.cluster
+    directory = here.directory.database
     there.post(b"cc", b"")
     there.flush()
     there.received(directory.own.id, bytes((ASK_ALL,)))

@@ -38,7 +38,7 @@ def test_the_subscriptions_of_a_session_that_want_a_topic(among: set[str], topic
     world = World()
     session = Session(world.node, "c")
     for topic_filter in among:
-        world.node.fanout.subscribe(
+        world.node.dispatcher.subscribe(
             Subscription(session, topic_filter, 1), *split_shared(topic_filter)
         )
     assert {s.filter for s in session.wanting(topic)} == expected(among, topic)

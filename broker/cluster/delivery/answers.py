@@ -62,60 +62,64 @@ class Asked(NamedTuple):
 class Answers:
     """Answers what other brokers ask."""
 
-    __slots__ = ("_budget", "_federation", "_node", "_reading")
+    __slots__ = ("_budget", "_cluster", "_node", "_reading")
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
+        self._cluster = cluster
         self._budget = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, node.now)
         # Brokers and origins for which the tail is being read.
         self._reading: set[tuple[bytes, bytes]] = set()
-        federation.listings.receive(ASK, self._ask_received)
+        cluster.directory.receive(ASK, self._ask_received)
 
     def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
         """Answer with what the sender wants of what it lacks."""
-        federation = self._federation
-        relay = federation.relay
+        cluster = self._cluster
+        forwarder = cluster.forwarder
         if len(body) < 20:
             raise MalformedPacket("question for messages is truncated")
         state, number, boot = body[:12], body[12:16], body[16:20]
-        key = origin_key(federation.own.id, int.from_bytes(boot, "big"))
-        if key not in relay.ours or key not in relay.vector:
+        key = origin_key(cluster.own.id, int.from_bytes(boot, "big"))
+        if key not in forwarder.ours or key not in forwarder.vector:
             return
-        directory = federation.listings.directory
-        if directory.via(sender) is None or directory.state(sender) < state:
+        database = cluster.directory.database
+        if database.via(sender) is None or database.state(sender) < state:
             return  # what it wants by now is not known, or not used, here; it asks again
         # As much as all neighbours may ask for.
-        self._budget.earn(now, max(1, len(federation.links)))
+        self._budget.earn(now, max(1, len(cluster.links)))
         if self._budget.left < 0:  # it asks again
-            federation.count("routed_dropped")
+            cluster.count("routed_dropped")
             return
         times, ranges = times_of(body[20:])
-        asked = Asked(sender, key, state, number, times, lacked(ranges, relay.vector[key].top))
-        federation.absents.lacks(sender, key, asked.lacks)
-        frame = federation.absents.tail.first(sender, key, asked.lacks)
+        asked = Asked(sender, key, state, number, times, lacked(ranges, forwarder.vector[key].top))
+        cluster.absent_members.lacks(sender, key, asked.lacks)
+        frame = cluster.absent_members.tail.first(sender, key, asked.lacks)
         if frame is None:
             self._from_log(asked, now)
         elif (sender, key) not in self._reading:
             self._reading.add((sender, key))
             self._budget.left -= READ_COST
             part = frame.parts[sender, key]
-            federation.absents.tail.read(
+            cluster.absent_members.tail.read(
                 frame, lambda entries: self._from_tail(asked, entries, part)
             )
 
     def _from_log(self, asked: Asked, now: float) -> None:
-        federation = self._federation
-        relay = federation.relay
-        top = relay.vector[asked.key].top
-        past = federation.positions.past if asked.key == relay.key and relay.log.begin else None
-        times = [at + relay.uncounted(asked.key) for at in asked.times]
-        numbers, looked = numbers_at(relay.log.latest(), asked.key, times, top, past)
-        relay.log.looked_at = 0
+        cluster = self._cluster
+        forwarder = cluster.forwarder
+        top = forwarder.vector[asked.key].top
+        past = (
+            cluster.subscription_starts.past
+            if asked.key == forwarder.key and forwarder.log.begin
+            else None
+        )
+        times = [at + forwarder.uncounted(asked.key) for at in asked.times]
+        numbers, looked = numbers_at(forwarder.log.latest(), asked.key, times, top, past)
+        forwarder.log.looked_at = 0
         gone, found = self._logged(asked, now)
         parts: list[bytes] = []
         size, more = 0, False
-        log = relay.log
+        log = forwarder.log
         wants = self._wants(asked, now, named_too=log.chosen > log.begin or bool(log.spared))
         for index, entry in enumerate(found):
             if size > CHUNK or index >= LOOKS:
@@ -125,22 +129,22 @@ class Answers:
                 parts.append(entry.data(now))
                 size += len(parts[-1])
                 self._node.counters.replayed += entry.count
-        self._budget.left -= (looked + relay.log.looked_at) / 2000
+        self._budget.left -= (looked + forwarder.log.looked_at) / 2000
         self._send(asked, numbers, parts, top, now, more=more, gone=gone)
 
     def _logged(self, asked: Asked, now: float) -> tuple[int, Iterable[LogEntry]]:
         """Return up to which number what is asked for has left the log, and what is there. Of this
         life of ours no more of the log is looked at than an answer takes: who lacks all of it asks
         a hundred times."""
-        relay = self._federation.relay
+        forwarder = self._cluster.forwarder
         horizon = now - limits.LOG_AGE
         if not asked.lacks:
             return 0, ()
-        if asked.key == relay.key and not relay.log.spared:
-            first = min(relay.log.first_of(asked.key, horizon), LAST)
+        if asked.key == forwarder.key and not forwarder.log.spared:
+            first = min(forwarder.log.first_of(asked.key, horizon), LAST)
             left = intersect(asked.lacks, [(1, first - 1)]) if first > 1 else []
-            return left[-1][1] if left else 0, relay.log.own(asked.key, asked.lacks, horizon)
-        found = relay.log.those({asked.key: asked.lacks}, horizon)
+            return left[-1][1] if left else 0, forwarder.log.own(asked.key, asked.lacks, horizon)
+        found = forwarder.log.those({asked.key: asked.lacks}, horizon)
         left = subtract(
             asked.lacks,
             merge([(entry.sequence, entry.sequence + entry.count - 1) for entry in found]),
@@ -151,8 +155,8 @@ class Answers:
         """Answer with a frame of the tail, up to its last number. None: it cannot be read any more,
         and is asked for again."""
         self._reading.discard((asked.sender, asked.key))
-        now, federation = self._node.now, self._federation
-        if entries is None or asked.key not in federation.relay.ours:
+        now, cluster = self._node.now, self._cluster
+        if entries is None or asked.key not in cluster.forwarder.ours:
             return
         ours = [entry for entry in entries if entry.key == asked.key]
         # What was later than this frame is told with the frame that has it.
@@ -164,7 +168,7 @@ class Answers:
             self._node.counters.tail_replayed += entry.count
         # What is before all that is in the tail may be on its way; what is missing in between was
         # not wanted.
-        begins = part.first > 1 and part.first == federation.absents.tail.begins(
+        begins = part.first > 1 and part.first == cluster.absent_members.tail.begins(
             asked.sender, asked.key
         )
         left = intersect(asked.lacks, [(1, part.first - 1)]) if begins else []
@@ -173,7 +177,7 @@ class Answers:
     def _wants(self, asked: Asked, now: float, *, named_too: bool) -> Callable[[LogEntry], bool]:
         """Return what tells whether the sender wants an entry. `named_too`: some may be for members
         of shared subscriptions."""
-        wanted = self._federation.interest.wanted_by(asked.sender)
+        wanted = self._cluster.interest.wanted_by(asked.sender)
 
         def wants(entry: LogEntry) -> bool:
             if entry.expires_at is not None and now >= entry.expires_at:
@@ -195,13 +199,13 @@ class Answers:
     ) -> None:
         """Send an answer. `more`: it is asked on behind `top`; `gone`: what has left the log ends
         here, and may be on its way."""
-        federation = self._federation
+        cluster = self._cluster
         data = answer_of(numbers, now) + b"".join(parts)
         self._budget.left -= 1 + len(data) / 50_000
         more = more or len(data) > SMALL
         if not more:
-            federation.absents.sent(asked.sender, asked.key)
-        federation.acks.asked(asked.sender, more)
+            cluster.absent_members.sent(asked.sender, asked.key)
+        cluster.acks.asked(asked.sender, more)
         count = max(1, -(-len(data) // PART))
         for index in range(count):
             flags = (index == count - 1) | more << 1 | (4 if gone else 0)
@@ -215,7 +219,7 @@ class Answers:
             if gone:
                 head += gone.to_bytes(6, "big")
             kind = PIECE if more else ANSWER
-            federation.listings.send(
+            cluster.directory.send(
                 asked.sender, kind, head + data[index * PART : (index + 1) * PART]
             )
 

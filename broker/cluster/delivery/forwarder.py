@@ -65,13 +65,13 @@ ILLEGAL = frozenset((0x36, 0x37, 0x3E, 0x3F, 0x38, 0x39))
 class Forwarder:
     """The message side of a federation."""
 
-    def __init__(self, node: Node, federation: Cluster, now: float) -> None:
+    def __init__(self, node: Node, cluster: Cluster, now: float) -> None:
         self.node = node
-        self.federation = federation
-        self.key = origin_key(federation.own.id, federation.own.boot)
+        self.cluster = cluster
+        self.key = origin_key(cluster.own.id, cluster.own.boot)
         self.own = OriginWindow(0, now)
         # What began later we miss from its first message on; sessions may be older than we are.
-        self.since = federation.own.boot
+        self.since = cluster.own.boot
         self.vector: Vector = {self.key: self.own}
         # This start, and earlier ones of this broker, of which the journal has brought back
         # messages.
@@ -83,8 +83,8 @@ class Forwarder:
         # Origin -> last number of what is not kept (QoS 0), which is numbered by itself.
         self.runs: dict[bytes, int] = {}
         self.own_runs = 0
-        self.backpressure = federation.backpressure
-        self.repeats = federation.repeats
+        self.remote_flow_control = cluster.remote_flow_control
+        self.delivered_ranges = cluster.delivered_ranges
         self._next_sweep = now + 1.0
         self._alone_since = now
 
@@ -109,12 +109,16 @@ class Forwarder:
             self.log.append(entry)
             if told:
                 self.log.chosen = self.log.end
-            if node.durability is not None and message.qos:
-                node.durability.logged(entry)
+            if node.journal is not None and message.qos:
+                node.journal.logged(entry)
             if message.retain:
-                self.federation.retention.numbered(message, sequence)
-            if self.backpressure.held and message.qos and isinstance(message.sender, Session):
-                self.backpressure.check(message.topic, message.sender.conn)
+                self.cluster.retained_sync.numbered(message, sequence)
+            if (
+                self.remote_flow_control.held
+                and message.qos
+                and isinstance(message.sender, Session)
+            ):
+                self.remote_flow_control.check(message.topic, message.sender.conn)
         elif node.forwarding and (links := self._links(message, choice, self.key)):
             self.own_runs += 1
             data = encode_for_links(message, self.key, self.own_runs, node.now, told)
@@ -125,7 +129,7 @@ class Forwarder:
 
     def _links(self, message: Message, choice: ReceiverAssignment | None, key: bytes) -> list[Link]:
         """Which links a message of an origin takes: a retained one is wanted by every broker."""
-        interest = self.federation.interest
+        interest = self.cluster.interest
         if message.retain:
             return interest.everywhere(key)
         links = (
@@ -133,14 +137,12 @@ class Forwarder:
             if key == self.key
             else interest.onward(message.topic, key)
         )
-        return links if choice is None else self.federation.sharing.links(choice, links, key)
+        return links if choice is None else self.cluster.sharing.links(choice, links, key)
 
     def forward_run(self, chunk: bytes, prefix: int, size: int, version: int) -> None:
         """Pass on a run of QoS 0 packets that was published here: only its first packet says where
         it comes from."""
-        if not self.node.forwarding or not (
-            links := self.federation.interest.links(topic_of(chunk))
-        ):
+        if not self.node.forwarding or not (links := self.cluster.interest.links(topic_of(chunk))):
             return
         sequence = self.own_runs + 1
         self.own_runs += len(chunk) // size
@@ -162,11 +164,11 @@ class Forwarder:
         data = batch.for_links(self.key, sequence)
         entry = LogEntry.run(self.key, sequence, count, data, batch.size, self.node.now)
         self.log.append(entry)
-        if self.node.durability is not None:
-            self.node.durability.logged(entry)
-        self._send(data, count, self.federation.interest.links(batch.topic), None)
-        if self.backpressure.held:
-            self.backpressure.check(batch.topic, self.node.current)
+        if self.node.journal is not None:
+            self.node.journal.logged(entry)
+        self._send(data, count, self.cluster.interest.links(batch.topic), None)
+        if self.remote_flow_control.held:
+            self.remote_flow_control.check(batch.topic, self.node.current)
 
     def _send(self, data: bytes, count: int, links: list[Link], source: Link | None) -> None:
         node = self.node
@@ -198,9 +200,9 @@ class Forwarder:
             )
         if sequence < 1 or sequence + count > LAST:
             raise MalformedPacket("PUBLISH on a link with a sequence number out of range")
-        if topic not in self.node.fanout.routes:
+        if topic not in self.node.dispatcher.routes:
             if often:
-                self.node.fanout.route(topic)
+                self.node.dispatcher.route(topic)
             else:
                 topic_name(topic)
 
@@ -220,8 +222,8 @@ class Forwarder:
         elif window is self.own:
             return 0
         window.heard = now
-        if self.node.durability is not None:
-            self.node.durability.saw(key)
+        if self.node.journal is not None:
+            self.node.journal.saw(key)
         return window.accept(first, count, skipped=window.stream is not None)
 
     def _accept_run(self, key: bytes, first: int, count: int) -> int:
@@ -248,27 +250,27 @@ class Forwarder:
                 limits.MAX_ORIGINS // 16, others, key=lambda k: self.vector[k].heard
             ):
                 del self.vector[oldest]  # some at a time: to find them takes a walk through all
-                self.repeats.highest.pop(oldest, None)
-        if boot >= self.since and broker_id != self.federation.own.id:
+                self.delivered_ranges.highest.pop(oldest, None)
+        if boot >= self.since and broker_id != self.cluster.own.id:
             # It began after us, or in the same second (boot numbers are seconds where they can be):
             # what we have not heard of it, we missed, or it was published before anybody here had
             # subscribed.
             window = self.vector[key] = OriginWindow(0, now, self.node.counters)
-            self.federation.streams.met(key, window)
+            self.cluster.gap_recovery.met(key, window)
             return window
         window = self.vector[key] = OriginWindow(known.top, now, self.node.counters)
         window.begin = known.top
-        if known.top and self.federation.streams.active:
+        if known.top and self.cluster.gap_recovery.active:
             window.history = [(1, known.top)]
         elif known.top:
             old = [(1, known.top - RECENT)] if known.top > RECENT else []
             window.history = subtract(old, known.gaps)
             window.gaps = [*intersect(known.gaps, old), (max(1, known.top - RECENT + 1), known.top)]
             window.limit()
-        if broker_id == self.federation.own.id:
+        if broker_id == self.cluster.own.id:
             # An earlier start of this very broker: its subscribers went with it.
             window.begin = LAST
-        self.federation.streams.met(key, window)
+        self.cluster.gap_recovery.met(key, window)
         return window
 
     def _make_known(self, origins: Vector, source: Link | None) -> None:
@@ -276,10 +278,10 @@ class Forwarder:
         if not origins:
             return
         body = encode_vector(origins)
-        for link in self.federation.links.values():
+        for link in self.cluster.links.values():
             if link is not source and link.state == "up":
                 link.add_record(ORIGINS, body)
-                self.federation.repair.made_known(link, origins)
+                self.cluster.resync.made_known(link, origins)
 
     def remember(self, key: bytes, last: int) -> None:
         """Go on with what an earlier incarnation of this broker published, up to number `last`:
@@ -311,8 +313,8 @@ class Forwarder:
         for key in list(new)[: max(0, room)]:
             new[key] = self._meet(key, new[key], now)
             new[key].heard = now - QUIET
-            if self.node.durability is not None:
-                self.node.durability.met(key)
+            if self.node.journal is not None:
+                self.node.journal.met(key)
         self._make_known({key: new[key] for key in new if key in self.vector}, link)
 
     def received(
@@ -331,7 +333,7 @@ class Forwarder:
         held = had = False  # from those here for now; because they have had it
         entry: LogEntry | None = None
         if message.qos or message.retain:
-            self.backpressure.at_hand = (key, message.topic, now)
+            self.remote_flow_control.at_hand = (key, message.topic, now)
             window = self.vector[key]
             stream = window.stream
             had = (
@@ -347,35 +349,35 @@ class Forwarder:
             else:
                 here = stream.take(link, sequence, 1) > 0
                 held = not here and sequence > stream.done
-        overlays = self.federation.overlays
-        if self.node.forwarding or overlays.active:
+        source_trees = self.cluster.source_trees
+        if self.node.forwarding or source_trees.active:
             if message.qos or message.retain:
-                if overlays.active:
-                    overlays.came(key, link)
+                if source_trees.active:
+                    source_trees.came(key, link)
                 elif (stream := self.vector[key].stream) is not None and stream.source is not link:
-                    self.federation.streams.came(stream, link)
+                    self.cluster.gap_recovery.came(stream, link)
             self._send(data, 1, self._links(message, choice, key), link)
         if message.topic[:1] == b"$":
             return
         if held and entry is not None and stream is not None:
-            self.federation.streams.hold(stream, entry)
+            self.cluster.gap_recovery.hold(stream, entry)
         new = (
             message.retain
-            and self.federation.retention.received(message, key, sequence, now)
+            and self.cluster.retained_sync.received(message, key, sequence, now)
             and not held
         )
         if (
             (here or new)
-            and sequence <= self.repeats.highest.get(key, 0)
+            and sequence <= self.delivered_ranges.highest.get(key, 0)
             and (message.qos or message.retain)
             and not had
         ):
-            self.repeats.deliver(key, sequence, message, choice)
+            self.delivered_ranges.deliver(key, sequence, message, choice)
         elif choice is not None:
             if not (held or had):
-                self.federation.sharing.received(message, choice, ordinary=here or new)
+                self.cluster.sharing.received(message, choice, ordinary=here or new)
         elif here or new:
-            self.node.fanout.publish(message, ())
+            self.node.dispatcher.publish(message, ())
 
     def batch_received(
         self, link: Link, batch: PublishRun, key: bytes, sequence: int, data: bytes, now: float
@@ -386,7 +388,11 @@ class Forwarder:
         new = self.accept(key, sequence, count, now)
         if not new:
             self.node.counters.duplicates += count
-        elif new < 0 or sequence <= self.repeats.highest.get(key, 0) or self._mixed(key, sequence):
+        elif (
+            new < 0
+            or sequence <= self.delivered_ranges.highest.get(key, 0)
+            or self._mixed(key, sequence)
+        ):
             for number, message in enumerate(batch.messages(), sequence):
                 if new > 0 or self.accept(key, number, 1, now):
                     self.received(
@@ -396,17 +402,17 @@ class Forwarder:
                     self.node.counters.duplicates += 1
         else:
             self.node.counters.received_link += count
-            self.backpressure.at_hand = (key, batch.topic, now)
+            self.remote_flow_control.at_hand = (key, batch.topic, now)
             if not data:
                 data = batch.for_links(key, sequence)
             entry = LogEntry.run(key, sequence, count, data, batch.size, now)
             self.log.append(entry)
             window = self.vector[key]
-            if self.federation.overlays.active:
-                self.federation.overlays.came(key, link)
+            if self.cluster.source_trees.active:
+                self.cluster.source_trees.came(key, link)
             elif window.stream is not None and window.stream.source is not link:
-                self.federation.streams.came(window.stream, link)
-            self._send(data, count, self.federation.interest.onward(batch.topic, key), link)
+                self.cluster.gap_recovery.came(window.stream, link)
+            self._send(data, count, self.cluster.interest.onward(batch.topic, key), link)
             # So many were published before we met their origin, or are held for now.
             stream = window.stream
             old = (
@@ -418,7 +424,7 @@ class Forwarder:
                 if batch.topic[:1] != b"$":
                     self.deliver_batch(batch.part(old, count) if old > 0 else batch)
             elif stream is not None and sequence + count - 1 > stream.done:
-                self.federation.streams.hold(stream, entry)
+                self.cluster.gap_recovery.hold(stream, entry)
 
     def _mixed(self, key: bytes, sequence: int) -> bool:
         """Whether of numbers in a row, from this one on, some may be for those here and some
@@ -447,12 +453,12 @@ class Forwarder:
 
     def deliver_batch(self, batch: PublishRun) -> None:
         """Deliver a run of QoS 1 or 2 packets of another broker to those here."""
-        fanout = self.node.fanout
+        dispatcher = self.node.dispatcher
         if self.node.hooks.topics:
             for message in batch.messages():
-                fanout.publish(message, ())
+                dispatcher.publish(message, ())
         else:
-            fanout.batch(fanout.route(batch.topic), batch, groups=False)
+            dispatcher.batch(dispatcher.route(batch.topic), batch, groups=False)
 
     def run_received(
         self,
@@ -480,8 +486,8 @@ class Forwarder:
         node = self.node
         node.counters.received_link += count
         topic = topic_of(chunk)
-        further = self.federation.overlays.active or len(node.forwarding) > (1 if link.live else 0)
-        links = self.federation.interest.onward(topic, key) if further else []
+        further = self.cluster.source_trees.active or len(node.forwarding) > (1 if link.live else 0)
+        links = self.cluster.interest.onward(topic, key) if further else []
         if any(other is not link for other in links):
             # Explicit again: what preceded it here need not be what preceded it on the next link.
             first = encode_link_publish(
@@ -490,13 +496,13 @@ class Forwarder:
             self._send(first + chunk[size:], count, links, link)
         if topic[:1] == b"$":
             return
-        route = node.fanout.route(topic)
+        route = node.dispatcher.route(topic)
         if node.hooks.topics:
             for start in range(0, len(chunk), size):
                 payload = chunk[start + prefix : start + size]
-                node.fanout.publish(Message(topic, payload, 0, False, b"", None, None), ())
+                node.dispatcher.publish(Message(topic, payload, 0, False, b"", None, None), ())
         else:
-            node.fanout.run(route, chunk, prefix, size, 5, None, groups=False)
+            node.dispatcher.run(route, chunk, prefix, size, 5, None, groups=False)
 
     # ---------------------------------------------------------------- live stream
 
@@ -505,18 +511,18 @@ class Forwarder:
         if not link.live:
             link.live = True
             self._refresh()
-            self.federation.retention.entered(link)
+            self.cluster.retained_sync.entered(link)
 
     def leave(self, link: Link) -> None:
         """Take a link out of the live stream."""
         if link.live:
             link.live = False
             self._refresh()
-            self.federation.retention.left(link)
+            self.cluster.retained_sync.left(link)
 
     def _refresh(self) -> None:
-        self.node.forwarding = [link for link in self.federation.links.values() if link.live]
-        self.federation.interest.generation += 1
+        self.node.forwarding = [link for link in self.cluster.links.values() if link.live]
+        self.cluster.interest.generation += 1
 
     # ---------------------------------------------------------------- time
 
@@ -534,31 +540,27 @@ class Forwarder:
 
     def tick(self, now: float) -> None:
         """Note how far we are, and forget what is too old, once a second."""
-        self.federation.positions.past.note(self.own.top, now)
+        self.cluster.subscription_starts.past.note(self.own.top, now)
         if now < self._next_sweep:
             return
         self._next_sweep = now + 1.0
-        if (
-            self.federation.links
-            or self.federation.handshakes
-            or self.federation.membership.members(now)
-        ):
+        if self.cluster.links or self.cluster.handshakes or self.cluster.membership.members(now):
             self._alone_since = now
             self.node.federated = True
         elif self._alone_since + ALONE < now:
             self.node.federated = False
-        self.federation.acks.tick(now)
-        self.federation.absents.tick(now)
-        self.federation.late.tick(now)
+        self.cluster.acks.tick(now)
+        self.cluster.absent_members.tick(now)
+        self.cluster.late_offers.tick(now)
         self.log.forget_old(now)
         self._limit_ranges()
-        for link in self.federation.links.values():
+        for link in self.cluster.links.values():
             link.replayed = max(0, link.replayed - limits.LOG_BYTES)
         for key in [
             k for k, w in self.vector.items() if w.heard + FORGET_ORIGIN < now and k != self.key
         ]:
             del self.vector[key]
-            self.repeats.highest.pop(key, None)
+            self.delivered_ranges.highest.pop(key, None)
             if key in self.ours:
                 self.ours.discard(key)
-                self.federation.streams.tell_earlier()
+                self.cluster.gap_recovery.tell_earlier()

@@ -97,28 +97,28 @@ EARLIER = STATE + b"earlier"
 class GapRecovery:
     """The streams of all origins, and what other brokers are told of ways that break."""
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self.node = node
-        self.federation = federation
-        self.active = federation.interest.selective
+        self.cluster = cluster
+        self.active = cluster.interest.selective
         """Whether some broker routes by interest, so that numbers that do not come may be wanted by
         nobody."""
-        self.release = PacedRelease(node, federation)
+        self.release = PacedRelease(node, cluster)
         self._number = 0
         self._ways: dict[bytes, Link] = {}  # over the tree, by the broker at the end
         self._away: dict[bytes, float] = {}  # s; when the tree lost brokers, within HOLD
-        listings = federation.listings
+        directory = cluster.directory
         # With the boot number: an entry that changes tells that a broker is another one than
         # before, at the end of the same way.
-        listings.post(
-            ROUTING, federation.own.boot.to_bytes(4, "big") + federation.config.routing.encode()
+        directory.post(
+            ROUTING, cluster.own.boot.to_bytes(4, "big") + cluster.config.routing.encode()
         )
-        listings.watch(ROUTING[:1], self._posted)
-        listings.on_way.append(self._way_changed)
-        listings.receive(ANSWER, self._answer_received)
-        listings.receive(PIECE, self._answer_received, pieces=12)
-        listings.receive(BREAK, self._break_received)
-        listings.receive(CHANGED, self._changed_received)
+        directory.watch(ROUTING[:1], self._posted)
+        directory.on_way.append(self._way_changed)
+        directory.receive(ANSWER, self._answer_received)
+        directory.receive(PIECE, self._answer_received, pieces=12)
+        directory.receive(BREAK, self._break_received)
+        directory.receive(CHANGED, self._changed_received)
         self.records: dict[int, Handler] = {UPTO: self.upto_received}
 
     # ---------------------------------------------------------------- which streams there are
@@ -128,7 +128,7 @@ class GapRecovery:
             return
         if self.active:
             self._started(broker_id)
-            if self.federation.overlays.active:
+            if self.cluster.source_trees.active:
                 self._arm_all(broker_id)
             else:
                 self.changed(broker_id)
@@ -139,7 +139,7 @@ class GapRecovery:
         """Note that a broker is there, perhaps another incarnation of it: what it was asked before
         it was started is asked again, and what its last incarnation had not sent yet, it sends no
         more over the way of up to now."""
-        listing = self.federation.listings.directory.listings.get(broker_id)
+        listing = self.cluster.directory.database.listings.get(broker_id)
         if listing is None:
             return
         for stream in self._of(broker_id):
@@ -151,14 +151,14 @@ class GapRecovery:
                 stream.seen_boot = listing.boot
                 stream.questions.clear()
                 self.lose(stream)
-                self.federation.orphans.left()
+                self.cluster.orphans.left()
 
     def tell_earlier(self) -> None:
         """Tell others of which earlier incarnations of this broker it can still be asked for
         messages."""
-        relay = self.federation.relay
-        boots = (split_key(key)[1] for key in relay.ours if key != relay.key)
-        self.federation.listings.post(EARLIER, b"".join(boot.to_bytes(4, "big") for boot in boots))
+        forwarder = self.cluster.forwarder
+        boots = (split_key(key)[1] for key in forwarder.ours if key != forwarder.key)
+        self.cluster.directory.post(EARLIER, b"".join(boot.to_bytes(4, "big") for boot in boots))
 
     def follows(self, stream: OrderedFeed) -> bool:
         """Whether a stream has to wait for what an earlier incarnation of its broker published:
@@ -186,17 +186,17 @@ class GapRecovery:
         leave numbers out from now on, and are passed on as they come."""
         if not self.active:
             self.active = True
-            for origin, window in self.federation.relay.vector.items():
+            for origin, window in self.cluster.forwarder.vector.items():
                 self.met(origin, window)
             for link in self.node.forwarding:
                 if link.peer is not None:
-                    self.federation.listings.send_over(link, link.peer.id, BREAK, b"")
+                    self.cluster.directory.send_over(link, link.peer.id, BREAK, b"")
 
     def met(self, key: bytes, window: OriginWindow) -> None:
         """Begin the stream of an origin that has just been met, or of one that floods did for up to
         now."""
         broker_id, _ = split_key(key)
-        if self.active and window.stream is None and broker_id != self.federation.own.id:
+        if self.active and window.stream is None and broker_id != self.cluster.own.id:
             stream = window.stream = OrderedFeed(self, key, window, max(window.top, window.begin))
             if window.top > window.begin:
                 stream.owe(intersect(window.gaps, [(window.begin + 1, window.top)]))
@@ -207,7 +207,7 @@ class GapRecovery:
     def _all(self) -> Iterable[OrderedFeed]:
         return [
             window.stream
-            for window in self.federation.relay.vector.values()
+            for window in self.cluster.forwarder.vector.values()
             if window.stream is not None
         ]
 
@@ -226,17 +226,17 @@ class GapRecovery:
         }
         if via is None:
             self._away[broker_id] = self.node.now
-        if via is not None and (link := self.federation.listings.link_to(broker_id)) is not None:
+        if via is not None and (link := self.cluster.directory.link_to(broker_id)) is not None:
             self._ways[broker_id] = link
         if not self.active:
             return
-        if self.federation.overlays.active:  # the tree is not their way, but that of questions
+        if self.cluster.source_trees.active:  # the tree is not their way, but that of questions
             self._arm_all(broker_id)
             return
         if old is not None and old.live:
             # The old way may go on for others, and bring the broker what is newer than what the new
             # one is going to bring.
-            self.federation.listings.send_over(old, broker_id, BREAK, b"")
+            self.cluster.directory.send_over(old, broker_id, BREAK, b"")
         if via is not None:
             self.tell_break(broker_id)
         self.changed(broker_id)
@@ -248,15 +248,15 @@ class GapRecovery:
     def tell_break(self, broker_id: bytes) -> None:
         """Tell a broker that all messages come another way to it from here on, those of the
         tree."""
-        link = self.federation.listings.link_to(broker_id)
+        link = self.cluster.directory.link_to(broker_id)
         if link is not None and link.live:
-            self.federation.listings.send(broker_id, BREAK, b"")
+            self.cluster.directory.send(broker_id, BREAK, b"")
 
     def changed(self, broker_id: bytes) -> None:
         """A broker is reached another way, or not at all, or is another one."""
-        streams = self._of(broker_id)
-        newest = max((stream.boot for stream in streams), default=0)
-        for stream in streams:
+        gap_recovery = self._of(broker_id)
+        newest = max((stream.boot for stream in gap_recovery), default=0)
+        for stream in gap_recovery:
             if (
                 stream.boot == newest or not stream.held
             ):  # no way to a later start brings what an earlier one has left out
@@ -266,16 +266,16 @@ class GapRecovery:
     def entering(self, link: Link) -> None:
         """A link is about to enter the live stream: what goes over it from now on is not what went
         there before."""
-        if self.active and link.peer is not None and not self.federation.overlays.active:
+        if self.active and link.peer is not None and not self.cluster.source_trees.active:
             behind = {
                 listing.id
-                for listing in self.federation.listings.directory.reachable()
+                for listing in self.cluster.directory.database.reachable()
                 if listing.via == link.peer.id
             }
             for broker_id in sorted(
                 behind | {link.peer.id}
             ):  # the neighbour may not know yet that somebody routes by interest
-                self.federation.listings.send_over(link, broker_id, BREAK, b"")
+                self.cluster.directory.send_over(link, broker_id, BREAK, b"")
         link.upto.clear()
 
     def link_down(self, link: Link) -> None:
@@ -286,9 +286,9 @@ class GapRecovery:
 
     def _break_received(self, sender: bytes, body: bytes, now: float) -> None:
         self.activate()
-        link = self.federation.listings.arriving
+        link = self.cluster.directory.arriving
         for stream in self._all():
-            if link in (stream.source, stream.behind) or self.federation.overlays.active:
+            if link in (stream.source, stream.behind) or self.cluster.source_trees.active:
                 self.lose(stream)
             elif not stream.fed:
                 stream.outdate()
@@ -310,16 +310,16 @@ class GapRecovery:
             stream.strange = False
         elif not stream.strange:
             stream.strange = True
-            listings = self.federation.listings
-            for listing in listings.directory.reachable():
-                onward = listings.link_to(listing.id)
+            directory = self.cluster.directory
+            for listing in directory.database.reachable():
+                onward = directory.link_to(listing.id)
                 if (
                     onward is not None
                     and onward is not link
                     and onward.live
                     and listing.id != stream.broker_id
                 ):
-                    listings.send_over(onward, listing.id, CHANGED, stream.broker_id)
+                    directory.send_over(onward, listing.id, CHANGED, stream.broker_id)
 
     def answered(self, broker_id: bytes) -> None:
         """Note that an answer of a broker is passed on: behind it everything has to come over the
@@ -345,7 +345,7 @@ class GapRecovery:
 
     def holds(self, key: bytes, sequence: int) -> bool:
         """Whether a message is here and comes to everybody here when what is before it has come."""
-        window = self.federation.relay.vector.get(key)
+        window = self.cluster.forwarder.vector.get(key)
         if (
             window is None
             or window.stream is None
@@ -358,17 +358,17 @@ class GapRecovery:
     def fetch(self, session: Session, key: bytes, ranges: Ranges) -> None:
         """Ask an origin for what a session here lacks, and nobody here wanted when it was
         published."""
-        window = self.federation.relay.vector.get(key)
+        window = self.cluster.forwarder.vector.get(key)
         stream = None if window is None else window.stream
         if window is None or stream is None:
             return
         waiting = intersect(stream.here(), [(stream.done + 1, stream.settled)])
         owed = subtract(
-            merge([*stream.owed, *waiting]), self.federation.repeats.alone(key)
+            merge([*stream.owed, *waiting]), self.cluster.delivered_ranges.alone(key)
         )  # to all here
         missing = subtract(intersect(ranges, merge([*window.history, *window.lacks])), owed)
         if old := intersect(missing, [(1, max(stream.done, stream.settled))]):
-            self.federation.repeats.fetch(session, key, old)
+            self.cluster.delivered_ranges.fetch(session, key, old)
             stream.owe(old)
         if missing:
             self.lose(stream)
@@ -430,7 +430,7 @@ class GapRecovery:
 
     def _due(self, stream: OrderedFeed, now: float) -> None:
         stream.timer = None
-        known = self.federation.relay.vector.get(stream.key)
+        known = self.cluster.forwarder.vector.get(stream.key)
         if known is None or known.stream is not stream:  # its origin is forgotten
             self.release.drop(stream)
             return
@@ -445,7 +445,7 @@ class GapRecovery:
 
     def reachable(self, stream: OrderedFeed) -> bool:
         """Whether an origin can be asked for messages of this incarnation."""
-        listing = self.federation.listings.directory.listings.get(stream.broker_id)
+        listing = self.cluster.directory.database.listings.get(stream.broker_id)
         if listing is None or listing.via is None:
             return False
         return listing.boot == stream.boot or stream.boot.to_bytes(4, "big") in earlier_boots(
@@ -455,7 +455,7 @@ class GapRecovery:
     def _longest(self, stream: OrderedFeed) -> float:
         if self.reachable(stream):
             return PATIENCE
-        listing = self.federation.listings.directory.listings.get(stream.broker_id)
+        listing = self.cluster.directory.database.listings.get(stream.broker_id)
         if listing is not None and listing.via is not None and listing.boot > stream.boot:
             # The broker is there again and has nothing of that incarnation any more. Others may:
             # one that hangs or is cut off, which is noticed within link_timeout, or whose log is on
@@ -463,13 +463,13 @@ class GapRecovery:
             split = any(since > self.node.now - HOLD for since in self._away.values())
             quiet = (
                 max(0.0, stream.window.heard - stream.since)
-                + self.federation.config.link_timeout
+                + self.cluster.config.link_timeout
                 + STRANGER
             )
             return HOLD if split else min(HOLD, quiet)
         # The directory takes the tree alone: with overlays an origin's messages can be here before
         # any word of it.
-        return HOLD if listing is not None or self.federation.overlays.active else STRANGER
+        return HOLD if listing is not None or self.cluster.source_trees.active else STRANGER
 
     def _set_free(self, stream: OrderedFeed, now: float) -> None:
         """Hold nothing any more: what waits is delivered, and what is missing is taken whenever it
@@ -510,16 +510,16 @@ class GapRecovery:
             del stream.questions[next(iter(stream.questions))]
         stream.ask_at = now + stream.pause
         stream.pause = min(2 * stream.pause, RETRY_MOST)
-        listings = self.federation.listings
+        directory = self.cluster.directory
         body = [
-            listings.directory.own.stamp()[8:],
+            directory.database.own.stamp()[8:],
             self._number.to_bytes(4, "big"),
             a2b_base64(stream.key)[8:],
         ]
-        body.append(self.federation.positions.question(stream.key, self._number, now))
+        body.append(self.cluster.subscription_starts.question(stream.key, self._number, now))
         body.append(encode_pairs(question.asked))
-        listings.send(stream.broker_id, ASK, b"".join(body))
-        self.federation.hurry(now)
+        directory.send(stream.broker_id, ASK, b"".join(body))
+        self.cluster.hurry(now)
 
     def _answer_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) < 27:
@@ -537,7 +537,7 @@ class GapRecovery:
             if len(body) < 33:
                 raise MalformedPacket("answer with messages is truncated")
             gone, begin = int.from_bytes(body[27:33], "big"), 33
-        link = self.federation.listings.arriving
+        link = self.cluster.directory.arriving
         stream = next((s for s in self._of(sender) if number in s.questions), None)
         question = None if stream is None else stream.questions.get(number)
         if stream is None or question is None or stream.fed or index != len(question.parts):
@@ -563,7 +563,7 @@ class GapRecovery:
             if older == number:
                 break
         more = flags & 2 != 0
-        data, again = self.federation.positions.answered(
+        data, again = self.cluster.subscription_starts.answered(
             stream.key, number, b"".join(question.parts), top, more=more
         )
         if data is None:
@@ -575,7 +575,7 @@ class GapRecovery:
         waits = self._take_found(stream, question, data, top, now, min(gone, top))
         if more and top > before:
             self._advanced(stream, now)
-        listing = self.federation.listings.directory.listings.get(sender)
+        listing = self.cluster.directory.database.listings.get(sender)
         # An incarnation that was killed may have sent what it had not written yet: the next one
         # cannot say any more of it.
         later = listing is not None and listing.boot > stream.boot
@@ -690,29 +690,29 @@ class GapRecovery:
             else:
                 stream.kept = merge([*kept, (sequence, sequence)])[-limits.MAX_SKIPS :]
             stream.kept_top = max(stream.kept_top, sequence)
-            self.federation.relay.keep(stream.key, sequence, message, choice, now)
+            self.cluster.forwarder.keep(stream.key, sequence, message, choice, now)
             if message.retain:
-                self.federation.retention.received(message, stream.key, sequence, now)
+                self.cluster.retained_sync.received(message, stream.key, sequence, now)
 
     # ---------------------------------------------------------------- what is not wanted
 
     def send_upto(self, link: Link) -> None:
         """Tell a neighbour, behind what it was sent, how far that is all. Not while messages wait:
         some may be dropped."""
-        on_ways = link.live or self.federation.overlays.active
+        on_ways = link.live or self.cluster.source_trees.active
         if not (self.active and on_ways) or link.conn.backlog or link.conn.paused:
             return
-        relay = self.federation.relay
+        forwarder = self.cluster.forwarder
         news = []
-        for key, window in relay.vector.items():
+        for key, window in forwarder.vector.items():
             stream = window.stream
-            if window is relay.own:
+            if window is forwarder.own:
                 done = window.top
             elif stream is None or stream.source is None or stream.source is link:
                 continue
             else:
                 done = stream.done
-            if link.upto.get(key) != done and link in self.federation.interest.everywhere(key):
+            if link.upto.get(key) != done and link in self.cluster.interest.everywhere(key):
                 link.upto[key] = done
                 news.append(a2b_base64(key) + done.to_bytes(6, "big"))
         if news:
@@ -722,7 +722,7 @@ class GapRecovery:
         """Take the neighbour's word for what was not wanted here."""
         if len(body) % STEP:
             raise MalformedPacket("UPTO record is truncated")
-        vector = self.federation.relay.vector
+        vector = self.cluster.forwarder.vector
         for at in range(0, len(body), STEP):
             key = b2a_base64(body[at : at + 12], newline=False)
             done = int.from_bytes(body[at + 12 : at + STEP], "big")

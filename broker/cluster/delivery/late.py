@@ -73,11 +73,11 @@ again."""
 class LateOffers:
     """Both ends of it."""
 
-    __slots__ = ("_asked", "_coming", "_federation", "_node", "_number", "_parts", "_reading")
+    __slots__ = ("_asked", "_cluster", "_coming", "_node", "_number", "_parts", "_reading")
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
+        self._cluster = cluster
         self._number = 0
         # Brokers and origins for which the tail is being read.
         self._reading: set[tuple[bytes, bytes]] = set()
@@ -85,16 +85,16 @@ class LateOffers:
         self._parts: dict[tuple[bytes, bytes], tuple[int, list[bytes]]] = {}
         self._coming = 0  # bytes of these
         self._asked: dict[tuple[bytes, bytes], Ranges] = {}  # what is offered, by the same
-        federation.listings.receive(OFFER, self._offer_received)
-        federation.listings.receive(LACK, self._lack_received)
-        federation.listings.receive(PIECE, self._piece_received, pieces=ORIGIN_SIZE)
+        cluster.directory.receive(OFFER, self._offer_received)
+        cluster.directory.receive(LACK, self._lack_received)
+        cluster.directory.receive(PIECE, self._piece_received, pieces=ORIGIN_SIZE)
 
     # ---------------------------------------------------------------- who has it
 
     def tick(self, now: float) -> None:
         """Once a second: offer what is in the tail for brokers that are back."""
-        absents = self._federation.absents
-        asked = self._federation.relay.ours if self._federation.streams.active else set()
+        absents = self._cluster.absent_members
+        asked = self._cluster.forwarder.ours if self._cluster.gap_recovery.active else set()
         for broker_id, absent in absents.absent.items():
             if absent.back is None or now < absent.back + AGAIN or now < absent.asked_at + AGAIN:
                 continue
@@ -103,13 +103,13 @@ class LateOffers:
                 numbers = [(part.first, part.last) for part in left.get(key, ())]
                 numbers += [(first, last) for first, last, _ in absent.dropped.get(key, ())]
                 if numbers and absent.lacking.get(key) != []:
-                    self._federation.listings.send(
+                    self._cluster.directory.send(
                         broker_id, OFFER, encode_ranges(key, merge(numbers))
                     )
 
     def _lack_received(self, sender: bytes, body: bytes, now: float) -> None:
         key, lacks = decode_ranges(body)
-        absents = self._federation.absents
+        absents = self._cluster.absent_members
         if not absents.holds(sender, key):
             return
         absents.lacks(sender, key, lacks)
@@ -142,7 +142,7 @@ class LateOffers:
                 + bytes((index == count - 1,))
                 + top.to_bytes(6, "big")
             )
-            self._federation.listings.send(
+            self._cluster.directory.send(
                 receiver, PIECE, told + data[index * PART : (index + 1) * PART]
             )
 
@@ -150,9 +150,9 @@ class LateOffers:
 
     def _offer_received(self, sender: bytes, body: bytes, now: float) -> None:
         key, offered = decode_ranges(body)
-        if key not in self._federation.relay.vector or key in self._federation.relay.ours:
+        if key not in self._cluster.forwarder.vector or key in self._cluster.forwarder.ours:
             return  # it is about to be known
-        if self._federation.streams.active and split_key(key)[0] == sender:
+        if self._cluster.gap_recovery.active and split_key(key)[0] == sender:
             return  # it is asked
         if len(self._asked) < limits.ABSENT_BROKERS or (sender, key) in self._asked:
             self._asked[sender, key] = offered
@@ -160,7 +160,7 @@ class LateOffers:
 
     def _ask(self, key: bytes, sender: bytes, now: float) -> None:
         """Tell who offers something what of it is missing here."""
-        window = self._federation.relay.vector.get(key)
+        window = self._cluster.forwarder.vector.get(key)
         offered = self._asked.get((sender, key))
         if window is None or offered is None:
             return
@@ -171,8 +171,8 @@ class LateOffers:
         if not lacks:
             del self._asked[sender, key]
             self._forget(sender, key)
-        self._federation.listings.send(sender, LACK, encode_ranges(key, lacks))
-        self._federation.hurry(now)
+        self._cluster.directory.send(sender, LACK, encode_ranges(key, lacks))
+        self._cluster.hurry(now)
 
     def _piece_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) < HEAD:
@@ -182,7 +182,7 @@ class LateOffers:
             int.from_bytes(body[ORIGIN_SIZE:16], "big"),
             int.from_bytes(body[16:20], "big"),
         )
-        link = self._federation.listings.arriving
+        link = self._cluster.directory.arriving
         if (sender, key) not in self._asked or link is None:
             return
         if self._parts.get((sender, key), (number, []))[0] != number:
@@ -210,18 +210,18 @@ class LateOffers:
     def _take(self, link: Link, key: bytes, data: bytes, now: float) -> set[bytes]:
         """Take messages as if they had come over a link; returns their topics."""
         end = 4 + int.from_bytes(data[:4], "big")
-        relay = self._federation.relay
-        self._federation.positions.aged(data[4:end], now, holes=True)
+        forwarder = self._cluster.forwarder
+        self._cluster.subscription_starts.aged(data[4:end], now, holes=True)
         topics = set()
         for origin, sequence, message, choice, alone in read_link_packets(data[end:], now):
             if origin != key or not 0 < sequence < LAST or alone or not message.qos:
                 continue
-            if not relay.accept(key, sequence, 1, now):
+            if not forwarder.accept(key, sequence, 1, now):
                 self._node.counters.duplicates += 1
                 continue
             topics.add(message.topic)
             told = b"" if choice is None else choice.encode()
-            relay.received(
+            forwarder.received(
                 link,
                 message,
                 key,
@@ -235,13 +235,13 @@ class LateOffers:
     def _when_room(self, key: bytes, sender: bytes, topics: set[bytes], now: float) -> None:
         """Ask for more when the sessions that got this have room."""
         node = self._node
-        journal = node.durability
-        full = node.fanout.waiting >= limits.HOLD_QUEUED
+        journal = node.journal
+        full = node.dispatcher.waiting >= limits.HOLD_QUEUED
         full |= journal is not None and journal.pending > limits.JOURNAL_BACKLOG_BYTES // 2
         if full or any(
             crowded(delivery.session)
             for topic in topics
-            for delivery in node.fanout.route(topic).deliveries
+            for delivery in node.dispatcher.route(topic).deliveries
         ):
             node.schedule(now + PAUSE, lambda at: self._when_room(key, sender, topics, at))
         else:

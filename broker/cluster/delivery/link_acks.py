@@ -44,7 +44,7 @@ class LinkAcks:
     __slots__ = (
         "_again",
         "_away",
-        "_federation",
+        "_cluster",
         "_holding",
         "_keeping",
         "_log",
@@ -53,10 +53,10 @@ class LinkAcks:
         "_parted",
     )
 
-    def __init__(self, relay: Forwarder, federation: Cluster) -> None:
-        self._node = relay.node
-        self._federation = federation
-        self._log = relay.log
+    def __init__(self, forwarder: Forwarder, cluster: Cluster) -> None:
+        self._node = forwarder.node
+        self._cluster = cluster
+        self._log = forwarder.log
         self._log.pressed = self._pressed
         self._log.full = self._full
         self._log.lost = self._lost
@@ -101,7 +101,7 @@ class LinkAcks:
         """Keep the log for a broker until it has got what it asks for, for PARTED_TIME at most."""
         if len(self._parted) < limits.ABSENT_BROKERS:
             # Who floods asks its next neighbour.
-            patience = limits.PARTED_TIME if self._federation.streams.active else 0.0
+            patience = limits.PARTED_TIME if self._cluster.gap_recovery.active else 0.0
             now = self._node.now
             if (known := self._parted.get(broker_id)) is not None:  # of two links at once one ends
                 position = min(position, known[0])
@@ -237,7 +237,7 @@ class LinkAcks:
                 window.missing(n) for n in range(entry.sequence, entry.sequence + entry.count)
             ):
                 continue
-            if entry.retain or self._federation.interest.wanted_behind(link)(entry.topic):
+            if entry.retain or self._cluster.interest.wanted_behind(link)(entry.topic):
                 link.log_lost += entry.count
                 self._node.counters.log_lost += entry.count
 
@@ -246,7 +246,7 @@ class LinkAcks:
         lost."""
         for broker_id in [b for b, (_, until, _) in self._parted.items() if until < now]:
             self.parted(broker_id)
-        timeout = self._federation.config.link_timeout
+        timeout = self._cluster.config.link_timeout
         for link in list(self._keeping):
             if link.log_lost:
                 self._tell(link)
@@ -267,8 +267,8 @@ class LinkAcks:
                 link.unsent = left
                 link.taken_at = now
             elif now - link.taken_at > 2 * timeout:
-                self._federation.count("link_timeouts")
-                self._federation.log(
+                self._cluster.count("link_timeouts")
+                self._cluster.log(
                     "warning", f"link to {link.title}: took nothing for {2 * timeout:g} s; closed"
                 )
                 conn.abort("takes nothing")
@@ -279,6 +279,6 @@ class LinkAcks:
     def _tell(self, link: Link) -> None:
         lost, link.log_lost = link.log_lost, 0
         why = f"more than {limits.LOG_KEPT_BYTES >> 20} MiB waited for it"
-        self._federation.log(
+        self._cluster.log(
             "warning", f"link to {link.title}: {lost} messages for it are lost, as {why}"
         )

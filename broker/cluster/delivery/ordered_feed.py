@@ -88,6 +88,7 @@ class OrderedFeed:
         "finished",
         "follows_since",
         "free",
+        "gap_recovery",
         "gone_since",
         "held",
         "held_bytes",
@@ -107,14 +108,15 @@ class OrderedFeed:
         "slow_since",
         "source",
         "strange",
-        "streams",
         "timer",
         "waiting",
         "window",
     )
 
-    def __init__(self, streams: GapRecovery, key: bytes, window: OriginWindow, done: int) -> None:
-        self.streams = streams
+    def __init__(
+        self, gap_recovery: GapRecovery, key: bytes, window: OriginWindow, done: int
+    ) -> None:
+        self.gap_recovery = gap_recovery
         self.key = key
         self.broker_id, self.boot = split_key(key)
         self.seen_boot = self.boot  # the incarnation of the broker that it has been asked for again
@@ -173,7 +175,7 @@ class OrderedFeed:
                     self.settled = max(self.settled, last)
                     return 0
                 if self.fed:
-                    self.streams.lose(self)  # another way than that which we trust
+                    self.gap_recovery.lose(self)  # another way than that which we trust
                 if not self.free:
                     self.wait()
                     return 0
@@ -207,8 +209,8 @@ class OrderedFeed:
         """Something is held from now on."""
         if not self.held:
             self.held = True
-            self.since = self.streams.node.now
-            self.streams.arm(self)
+            self.since = self.gap_recovery.node.now
+            self.gap_recovery.arm(self)
 
     def stood_still(self, seconds: float, now: float) -> None:
         """Leave out of all that is waited a time in which this broker did not run."""
@@ -229,7 +231,7 @@ class OrderedFeed:
             return True
         if not self.free:
             if self.fed:
-                self.streams.lose(self)
+                self.gap_recovery.lose(self)
             self.wait()
             return True
         if sequence > self.done + 1:
@@ -285,7 +287,7 @@ class OrderedFeed:
         beyond = len(self.owed) - limits.MAX_SKIPS
         if beyond > 0:
             del self.owed[:beyond]
-            self.streams.node.counters.gaps_forgotten += beyond
+            self.gap_recovery.node.counters.gaps_forgotten += beyond
 
     def answered(self, asked: Ranges, found: Ranges) -> None:
         """Note that the origin was asked for these, and that it has no more of them than was
@@ -310,7 +312,7 @@ class OrderedFeed:
         self.awaited, self.gone_since = ahead, self.gone_since if ahead else 0.0
         waits = bool(ahead) and self.gone_since > long_ago
         if ahead and (first or not waits):
-            self.streams.federation.repair.want(self.key, ahead, now)
+            self.gap_recovery.cluster.resync.want(self.key, ahead, now)
         if waits:
             self.refused = joined(self.refused, ahead)
             on_way = subtract(on_way, ahead)

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 class Orphans:
     """What is here of origins that are gone."""
 
-    __slots__ = ("_federation", "_node")
+    __slots__ = ("_cluster", "_node")
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
-        federation.listings.on_way.append(self._way_changed)
+        self._cluster = cluster
+        cluster.directory.on_way.append(self._way_changed)
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
         if via is None:
@@ -42,17 +42,17 @@ class Orphans:
 
     def gone(self, key: bytes) -> bool:
         """Whether an origin cannot be asked for what is wanted of it."""
-        window = self._federation.relay.vector.get(key)
+        window = self._cluster.forwarder.vector.get(key)
         return (
             window is not None
             and window.stream is not None
-            and not self._federation.streams.reachable(window.stream)
+            and not self._cluster.gap_recovery.reachable(window.stream)
         )
 
     def told(self) -> Vector:
         """Return what has been here, for neighbours; what may be missing of origins that are gone
         is not taken for unwanted."""
-        vector = self._federation.relay.vector
+        vector = self._cluster.forwarder.vector
         told: Vector = {}
         for key, window in vector.items():
             if (
@@ -67,18 +67,18 @@ class Orphans:
     def left(self) -> None:
         """An origin is gone: exchange what is here of it with neighbours in the live stream, which
         may have got other parts."""
-        if self._federation.overlays.active:
+        if self._cluster.source_trees.active:
             for link in self._node.forwarding:
-                self._federation.repair.send_seen(link)
+                self._cluster.resync.send_seen(link)
                 link.add_record(ASK_SEEN, b"")
 
     def seen(self, link: Link, seen: Vector, now: float) -> None:
         """Send a neighbour in the live stream what it lacks of them."""
-        vector = self._federation.relay.vector
+        vector = self._cluster.forwarder.vector
         lacking = {
             key: theirs
             for key, theirs in seen.items()
             if key in vector and (theirs.gaps or theirs.top < vector[key].top) and self.gone(key)
         }
-        if lacking and self._federation.overlays.active:
-            self._federation.repair.walk(link, lacking, lambda at: None).begin(now)
+        if lacking and self._cluster.source_trees.active:
+            self._cluster.resync.walk(link, lacking, lambda at: None).begin(now)

@@ -48,11 +48,11 @@ its own queue, and must not keep the others waiting."""
 class PacedRelease:
     """Everything that waits in all streams of a broker."""
 
-    __slots__ = ("_federation", "_node", "_timer", "_turns", "held_bytes")
+    __slots__ = ("_cluster", "_node", "_timer", "_turns", "held_bytes")
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
+        self._cluster = cluster
         self._turns: deque[OrderedFeed] = deque()  # have something that may be delivered
         self._timer: Timer | None = None
         self.held_bytes = 0
@@ -68,7 +68,7 @@ class PacedRelease:
             return
         self.put_by(stream, held)
         if stream.held_count >= limits.HOLD_FEED or self.held_bytes >= limits.HOLD_FEEDS_BYTES:
-            self._federation.backpressure.note_for(stream, stream.key, held.topic)
+            self._cluster.remote_flow_control.note_for(stream, stream.key, held.topic)
         if held.first <= stream.settled:
             self._go_on(stream)
 
@@ -85,19 +85,19 @@ class PacedRelease:
             f"{self.held_bytes >> 20} MiB of messages wait for what is missing before them; "
             "what comes now is asked for again"
         )
-        self._federation.log(
+        self._cluster.log(
             "warning", f"broker {origin}: {text}", cause="too much waits", peer=origin
         )
         stream.refuse(held.first, held.first + held.count - 1)
         if stream.fed:
-            self._federation.streams.lose(stream)
+            self._cluster.gap_recovery.lose(stream)
 
     def drop(self, stream: OrderedFeed) -> None:
         """Forget what waits in a stream: its origin is forgotten."""
         self.held_bytes -= stream.held_bytes
         stream.held_count = stream.held_bytes = 0
         stream.waiting.clear()
-        self._federation.backpressure.released(stream)
+        self._cluster.remote_flow_control.released(stream)
 
     # ---------------------------------------------------------------- what goes
 
@@ -117,7 +117,7 @@ class PacedRelease:
         if stream.next_held() is not None:
             self._go_on(stream)
         else:
-            self._federation.streams.released(stream, now)
+            self._cluster.gap_recovery.released(stream, now)
 
     def _turn(self, now: float) -> None:
         self._timer = None
@@ -129,7 +129,7 @@ class PacedRelease:
             if stream.next_held() is not None:
                 self._turns.append(stream)
             else:
-                self._federation.streams.released(stream, now)
+                self._cluster.gap_recovery.released(stream, now)
             if worked:
                 break
         if self._turns and self._timer is None:
@@ -138,10 +138,10 @@ class PacedRelease:
     def _step(self, stream: OrderedFeed, now: float) -> bool:
         """Deliver some messages of a stream; False when somebody has to catch up first."""
         node = self._node
-        if self._federation.streams.follows(stream):
+        if self._cluster.gap_recovery.follows(stream):
             return False
-        if node.durability is not None:
-            node.durability.saw(stream.key)
+        if node.journal is not None:
+            node.journal.saw(stream.key)
         # Publishers at the origin are held, by name, and nobody who is read here.
         current, node.current = node.current, None
         left = STEP
@@ -160,7 +160,7 @@ class PacedRelease:
         if stream.held_count < limits.HOLD_FEED // 2 and (
             not stream.waiting or self.held_bytes < limits.HOLD_FEEDS_BYTES // 2
         ):
-            self._federation.backpressure.released(stream)
+            self._cluster.remote_flow_control.released(stream)
         if left < STEP:
             stream.slow_since = 0.0
         return left < STEP
@@ -172,11 +172,11 @@ class PacedRelease:
         elif last > stream.done:
             first = max(held.first, stream.done + 1)
             entry = held.item.part(first, last)
-            repeats = self._federation.repeats
+            repeats = self._cluster.delivered_ranges
             if entry.step and first > repeats.highest.get(stream.key, 0):
                 stream.advance(first, last)
                 if entry.topic[:1] != b"$":
-                    self._federation.relay.deliver_batch(batch_of(entry))
+                    self._cluster.forwarder.deliver_batch(batch_of(entry))
                 return
             for _, sequence, message, choice, _ in read_link_packets(entry.data(now), entry.at):
                 self._one(stream, sequence, message, choice, now)
@@ -197,13 +197,13 @@ class PacedRelease:
             return
         if message.expired(now) or message.topic[:1] == b"$":
             return
-        repeats = self._federation.repeats
+        repeats = self._cluster.delivered_ranges
         if sequence <= repeats.highest.get(stream.key, 0):
             repeats.deliver(stream.key, sequence, message, choice)
         elif choice is not None:
-            self._federation.sharing.received(message, choice, ordinary=True)
+            self._cluster.sharing.received(message, choice, ordinary=True)
         else:
-            self._node.fanout.publish(message, ())
+            self._node.dispatcher.publish(message, ())
 
     # ---------------------------------------------------------------- who gets it
 
@@ -211,15 +211,12 @@ class PacedRelease:
         """Whether somebody who gets a topic has to catch up first. Publishers at the origin wait
         for those, too."""
         node = self._node
-        if (
-            node.durability is not None
-            and node.durability.pending > limits.JOURNAL_BACKLOG_BYTES // 2
-        ):
+        if node.journal is not None and node.journal.pending > limits.JOURNAL_BACKLOG_BYTES // 2:
             return True
-        fanout = node.fanout
-        if fanout.waiting >= limits.HOLD_QUEUED:
+        dispatcher = node.dispatcher
+        if dispatcher.waiting >= limits.HOLD_QUEUED:
             return True
-        route = fanout.route(topic)
+        route = dispatcher.route(topic)
         found = [
             delivery.session
             for delivery in route.deliveries
@@ -233,8 +230,8 @@ class PacedRelease:
         for session in found:
             conn = session.conn
             if conn is not None:
-                self._federation.backpressure.hold_origin(conn, stream.key, topic)
-                waits |= not self._federation.backpressure.spacious(session)
+                self._cluster.remote_flow_control.hold_origin(conn, stream.key, topic)
+                waits |= not self._cluster.remote_flow_control.spacious(session)
         if not found or waits:
             return waits
         if not stream.slow_since:

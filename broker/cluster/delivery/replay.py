@@ -55,7 +55,7 @@ class LogWalk:
 
     __slots__ = (
         "_at",
-        "_federation",
+        "_cluster",
         "_found",
         "_link",
         "_may",
@@ -73,7 +73,7 @@ class LogWalk:
 
     def __init__(
         self,
-        federation: Cluster,
+        cluster: Cluster,
         link: Link,
         seen: Vector,
         take: Callable[[list[LogEntry], float], None],
@@ -85,7 +85,7 @@ class LogWalk:
         """`take`: gets what somebody behind `link` lacks and wants, in the order of each origin;
         `then`: called at the end; `may`: s that so many bytes have to wait; `once`: what is logged
         meanwhile is left out."""
-        self._federation = federation
+        self._cluster = cluster
         self._link = link
         self._seen = seen
         self._take = take
@@ -103,10 +103,10 @@ class LogWalk:
 
     def begin(self, now: float) -> None:
         """Begin, at once if there is room in this turn."""
-        if self._federation.node.turns.work < limits.TURN_WORK:
+        if self._cluster.node.turns.work < limits.TURN_WORK:
             self._step(now)
         else:
-            self._federation.node.turns.later(self._step)
+            self._cluster.node.turns.later(self._step)
 
     def stop(self) -> None:
         """Go no further."""
@@ -117,7 +117,7 @@ class LogWalk:
         """Go on, as far as one turn allows."""
         if self.over:
             return
-        turns, log = self._federation.node.turns, self._federation.relay.log
+        turns, log = self._cluster.node.turns, self._cluster.forwarder.log
         more = max(0, self._rounds - ROUNDS)
         most = turns.work + (limits.TURN_WORK << more)
         taken: list[LogEntry] = []
@@ -146,7 +146,7 @@ class LogWalk:
         if finished:
             self._then(now)
         elif wait:
-            self._federation.node.schedule(now + wait, self._step)
+            self._cluster.node.schedule(now + wait, self._step)
         elif not self.over:
             turns.later(self._step)
 
@@ -154,7 +154,7 @@ class LogWalk:
         """Note what the neighbour may lack of some entries; at the end of the round put all of it
         in order."""
         count = min(SCAN, self._until - self._at)
-        piece, self._at = self._federation.relay.log.lacked(self._seen, self._at, count)
+        piece, self._at = self._cluster.forwarder.log.lacked(self._seen, self._at, count)
         tops = self._tops
         for entry in piece:
             if entry.sequence < tops.get(entry.key, 0):
@@ -162,18 +162,18 @@ class LogWalk:
             else:
                 tops[entry.key] = entry.sequence
         self._found += piece
-        self._federation.node.turns.work += (count + len(piece)) // SCANNED
+        self._cluster.node.turns.work += (count + len(piece)) // SCANNED
         if self._at >= self._until and self._mixed:
             self._found = in_order(self._found, self._mixed)
             self._mixed.clear()
 
     def _lacking(self, now: float) -> list[LogEntry]:
         """Return what is taken next."""
-        federation, link, seen = self._federation, self._link, self._seen
-        wanted, chosen = federation.interest.wanted_behind(link), federation.sharing.chosen_behind
-        orphans = federation.interest.wanted_behind(link, tree=True)
+        cluster, link, seen = self._cluster, self._link, self._seen
+        wanted, chosen = cluster.interest.wanted_behind(link), cluster.sharing.chosen_behind
+        orphans = cluster.interest.wanted_behind(link, tree=True)
         candidates = self._found[self._next : self._next + FEW]
-        gone = {key for key in {entry.key for entry in candidates} if federation.orphans.gone(key)}
+        gone = {key for key in {entry.key for entry in candidates} if cluster.orphans.gone(key)}
         entries = [
             part for entry in candidates for part in lacked_parts(entry, seen[entry.key], now)
         ]
@@ -184,5 +184,5 @@ class LogWalk:
             or (orphans if entry.key in gone else wanted)(entry.topic)
             or chosen(link, entry)
         ]
-        federation.node.turns.work += TAKEN * len(candidates)
+        cluster.node.turns.work += TAKEN * len(candidates)
         return entries

@@ -49,10 +49,10 @@ if its table is full."""
 class Resync:
     """Brings links into the live stream and keeps track of who waits for what."""
 
-    def __init__(self, relay: Forwarder, federation: Cluster) -> None:
-        self.node = relay.node
-        self.relay = relay
-        self.federation = federation
+    def __init__(self, forwarder: Forwarder, cluster: Cluster) -> None:
+        self.node = forwarder.node
+        self.forwarder = forwarder
+        self.cluster = cluster
         # By number: who has to answer, who waits.
         self._fetches: dict[int, tuple[set[Link], list[Callable[[float], None]]]] = {}
         self._fetch_number = 0
@@ -75,7 +75,7 @@ class Resync:
         """Take the tree's word that a link forwards, or that it does not."""
         link.forwarding = forwarding
         if forwarding:
-            self.federation.acks.keep(link, self.relay.log.recent)
+            self.cluster.acks.keep(link, self.forwarder.log.recent)
             self.send_seen(link)
             if link.seen is not None:
                 self._prepare(link, now)
@@ -83,10 +83,10 @@ class Resync:
                 link.add_record(ASK_SEEN, b"")  # the other end may have forwarded all the time
         else:
             self._leave(link)
-            self.relay.leave(link)
+            self.forwarder.leave(link)
             link.seen = None
-            if link.peer is None or self.federation.overlays.open.get(link.peer.id) is not link:
-                self.federation.acks.free(link)
+            if link.peer is None or self.cluster.source_trees.open.get(link.peer.id) is not link:
+                self.cluster.acks.free(link)
 
     def made_known(self, link: Link, origins: Vector) -> None:
         """Note that a neighbour was told of origins that are new here, and begins with them where
@@ -103,7 +103,7 @@ class Resync:
         now = self.node.now
         if link.tell_at <= now:
             link.tell_at = now + limits.SEEN_PAUSE
-            link.add_record(SEEN, encode_vector(self.federation.orphans.told()))
+            link.add_record(SEEN, encode_vector(self.cluster.orphans.told()))
         elif not link.telling:
             link.telling = True
             self.node.schedule(link.tell_at, lambda at: self._send_seen_late(link, at))
@@ -122,20 +122,20 @@ class Resync:
 
     def origins_received(self, link: Link, body: bytes, now: float) -> None:
         """Take a neighbour's word for where origins begin that are new here."""
-        self.relay.learn(decode_vector(body, now), link, now)
+        self.forwarder.learn(decode_vector(body, now), link, now)
 
     def seen_received(self, link: Link, body: bytes, now: float) -> None:
         """Take what has been at a neighbour. Its word for origins that are new here is where we
         begin with them."""
         seen = decode_vector(body, now)
-        self.relay.learn(seen, link, now)
+        self.forwarder.learn(seen, link, now)
         link.asked = False
         if self.node.drain is not None:
             self.node.drain.seen(link, seen, now)
         if link.peer is not None:
-            self.federation.absents.seen(link.peer.id, seen)
+            self.cluster.absent_members.seen(link.peer.id, seen)
         if link.live:
-            self.federation.orphans.seen(link, seen, now)
+            self.cluster.orphans.seen(link, seen, now)
         if link.live or link in self._joining:
             # asked for twice; the stream to it has been whole since it joined, or has had the first
             # step of its replay
@@ -153,7 +153,9 @@ class Resync:
         where it begins; and fetch what it lacks and was history here: that has to come before what
         is newer."""
         assert link.seen is not None
-        strange = {key: window for key, window in self.relay.vector.items() if key not in link.seen}
+        strange = {
+            key: window for key, window in self.forwarder.vector.items() if key not in link.seen
+        }
         if strange and link.introductions < INTRODUCTIONS:
             link.introductions += 1
             link.seen = None
@@ -168,9 +170,9 @@ class Resync:
         them: in this order, so that nothing falls in between."""
         if link.seen is None or not link.forwarding or link.behind:
             return
-        self.federation.listings.ready(link)
-        self.federation.listings.settle(now)
-        self.federation.overlays.settle(now)  # who is there now may route otherwise
+        self.cluster.directory.ready(link)
+        self.cluster.directory.settle(now)
+        self.cluster.source_trees.settle(now)  # who is there now may route otherwise
         # What is being fetched for others is missing for this one, too.
         link.fetching += 1 + len(self._fetches)
         for _, waiting in self._fetches.values():
@@ -181,13 +183,13 @@ class Resync:
         link.fetching -= 1
         ready = not link.fetching and link.seen is not None and link.forwarding and not link.behind
         # A link that is not named left the tree and is about to gather again.
-        if ready and self.federation.listings.named(link):
+        if ready and self.cluster.directory.named(link):
             self._join(link, now)
 
     def _when_complete(self, link: Link, then: Callable[[float], None], now: float) -> None:
         """Go on when it is known who is behind a link and what they want, which decides what is
         replayed; or after a while."""
-        if not link.selective or self.federation.listings.complete(link):
+        if not link.selective or self.cluster.directory.complete(link):
             then(now)
         else:
             self._waiting.append((link, now + FETCH_TIME, then))
@@ -201,7 +203,7 @@ class Resync:
                 link, until, then = entry
                 if link.state != "up":
                     continue
-                if now >= until or self.federation.listings.complete(link):
+                if now >= until or self.cluster.directory.complete(link):
                     then(now)
                 else:
                     self._waiting.append(entry)
@@ -211,7 +213,7 @@ class Resync:
         nothing is left. It hears first that its messages take another way than before: so do those
         of the first step."""
         assert link.seen is not None
-        self.federation.streams.entering(link)
+        self.cluster.gap_recovery.entering(link)
         walk = self._joining[link] = self.walk(link, link.seen, lambda at: self._enter(link, at))
         walk.begin(now)
 
@@ -219,8 +221,8 @@ class Resync:
         # If it is not there any more, the last step was more than it can take.
         if self._joining.pop(link, None) is not None:
             link.seen = None
-            self.relay.enter(link)
-            self.federation.hurry(now)
+            self.forwarder.enter(link)
+            self.cluster.hurry(now)
 
     def _leave(self, link: Link) -> None:
         """A link is not to join: it does not forward any more, or cannot take what is replayed."""
@@ -246,7 +248,7 @@ class Resync:
             )
 
         return LogWalk(
-            self.federation,
+            self.cluster,
             link,
             seen,
             lambda entries, at: self._replay(link, entries, at),
@@ -255,7 +257,7 @@ class Resync:
         )
 
     def _replay(self, link: Link, entries: list[LogEntry], now: float) -> None:
-        self.federation.positions.tell_ages(link, entries, now)
+        self.cluster.subscription_starts.tell_ages(link, entries, now)
         for entry in entries:
             data = entry.data(now)
             link.replayed += len(data)
@@ -272,7 +274,7 @@ class Resync:
         asked = (
             [
                 link
-                for link in self.federation.links.values()
+                for link in self.cluster.links.values()
                 if link.state == "up" and link is not source
             ]
             if wanted
@@ -289,9 +291,9 @@ class Resync:
         """Return what was history here and a neighbour lacks: it is missed from now on."""
         wanted: Vector = {}
         for key, theirs in seen.items():
-            if self.federation.streams.active and not self.federation.orphans.gone(key):
+            if self.cluster.gap_recovery.active and not self.cluster.orphans.gone(key):
                 continue
-            window = self.relay.vector.get(key)
+            window = self.forwarder.vector.get(key)
             if window is not None and (ranges := window.miss(theirs)):
                 wanted[key] = everything_in(ranges)
         return wanted
@@ -300,9 +302,9 @@ class Resync:
         """Ask all neighbours for messages of an origin that has them in its log no more."""
         self._send_want(
             {key: everything_in(ranges)},
-            [link for link in self.federation.links.values() if link.state == "up"],
+            [link for link in self.cluster.links.values() if link.state == "up"],
         )
-        self.federation.hurry(now)
+        self.cluster.hurry(now)
 
     def _send_want(self, wanted: Vector, links: list[Link]) -> int:
         """Ask neighbours for messages; returns the number that their answers will have."""
@@ -354,7 +356,7 @@ class Resync:
     def _want(
         self, link: Link, wanted: Vector, answer: Callable[[float], None], now: float
     ) -> None:
-        self.federation.listings.settle(now)  # who is new behind this link is told first
+        self.cluster.directory.settle(now)  # who is new behind this link is told first
         self._fetch(wanted, link, answer, now)
 
     def done_received(self, link: Link, body: bytes, now: float) -> None:
@@ -369,8 +371,8 @@ class Resync:
         self._leave(link)
         for walk in self._wants.pop(link, ()):
             walk.stop()
-        self.relay.leave(link)
-        self.federation.streams.link_down(link)
+        self.forwarder.leave(link)
+        self.cluster.gap_recovery.link_down(link)
         for number in [n for n, (asked, _) in self._fetches.items() if link in asked]:
             self._answered(number, link, self.node.now)
 

@@ -27,18 +27,18 @@ class SparedEntries:
     """Sessions on their way, by who moves them, and what is kept for them behind the log
     (`ReplayLog.spared`)."""
 
-    __slots__ = ("_federation", "_moved", "_movers", "_node", "size")
+    __slots__ = ("_cluster", "_moved", "_movers", "_node", "size")
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
+        self._cluster = cluster
         self._movers: dict[object, Session | None] = {}
         self._moved: Counter[Session | None] = Counter()  # how many move each of them
         self.size = 0  # bytes
 
     def keep(self, mover: object, session: Session | None) -> None:
         """Keep what a session gets from now on; None: nobody knows yet what that is."""
-        log = self._node.relay.log
+        log = self._node.forwarder.log
         if not self._movers:
             log.dropped.append(self._dropped)
         if mover in self._movers:
@@ -56,7 +56,7 @@ class SparedEntries:
         if mover in self._movers:
             self._leave(mover)
             if not self._movers:
-                log = self._node.relay.log
+                log = self._node.forwarder.log
                 log.dropped.remove(self._dropped)
                 log.spared.clear()
                 self.size = 0
@@ -70,18 +70,18 @@ class SparedEntries:
     def _everything(self) -> bool:
         """Whether all has to be kept: with flooding, who gives a session away says nothing of what
         came since."""
-        return None in self._moved and not self._federation.interest.selective
+        return None in self._moved and not self._cluster.interest.selective
 
     def _wanted(self, entry: LogEntry) -> bool:
-        topic, fanout = entry.topic, self._node.fanout
-        route = fanout.routes.get(topic) or fanout.route(topic, keep=False)
+        topic, dispatcher = entry.topic, self._node.dispatcher
+        route = dispatcher.routes.get(topic) or dispatcher.route(topic, keep=False)
         return any(delivery.session in self._moved for delivery in route.deliveries)
 
     def _dropped(self, entry: LogEntry, position: int) -> None:
         """Take an entry that leaves the log; the oldest make room."""
         if not self._everything() and not self._wanted(entry):
             return
-        spared = self._node.relay.log.spared
+        spared = self._node.forwarder.log.spared
         spared.append(entry)
         self.size += entry.size
         while self.size > limits.SPARED_BYTES and len(spared) > 1:

@@ -191,20 +191,20 @@ class SubscriptionStarts:
         published before. Who is alone may be so because its data was lost: others that were down
         meanwhile have logs of before."""
         node = self._node
-        relay = node.relay
-        if len(relay.vector) < 2 and not node.federation.enabled:
+        forwarder = node.forwarder
+        if len(forwarder.vector) < 2 and not node.cluster.enabled:
             return None
-        state = (node.counters.received_link, relay.own.top, node.federation.propagation.answered)
+        state = (node.counters.received_link, forwarder.own.top, node.cluster.barrier.answered)
         starts = self._starts
         if starts and starts[-1].at == node.now and starts[-1].state == state:
             return starts[-1]
         tops, unsettled = {}, set()
-        highest = node.federation.repeats.highest
-        last_before = node.federation.propagation.last_before
-        for key, window in relay.vector.items():
+        highest = node.cluster.delivered_ranges.highest
+        last_before = node.cluster.barrier.last_before
+        for key, window in forwarder.vector.items():
             stream = window.stream
             top = tops[key] = max(window.top, window.begin if stream is None else stream.done)
-            if window is not relay.own:
+            if window is not forwarder.own:
                 if (
                     last := last_before(key)
                 ) is not None:  # it may have left numbers out until then, or they are on their way
@@ -232,9 +232,9 @@ class SubscriptionStarts:
             start.was_open = frozenset(tops.keys() & unsettled)
             start.open.update(start.was_open)
         for key, top in tops.items():
-            if key != node.relay.key:
-                node.federation.repeats.highest[key] = max(
-                    node.federation.repeats.highest.get(key, 0), top
+            if key != node.forwarder.key:
+                node.cluster.delivered_ranges.highest[key] = max(
+                    node.cluster.delivered_ranges.highest.get(key, 0), top
                 )
         self._forget(node.now)
         self._starts.append(start)
@@ -243,7 +243,7 @@ class SubscriptionStarts:
     def arrived(self, state: SessionState, sender: bytes) -> SessionState:
         """Say by our clock when a session of another broker began, rather too early; nobody can if
         that one's is not known."""
-        listing = self._node.federation.listings.directory.listings.get(sender)
+        listing = self._node.cluster.directory.database.listings.get(sender)
         clock = None if listing is None else self._clocks.get(origin_key(sender, listing.boot))
         state.began = (
             UNKNOWN
@@ -255,9 +255,9 @@ class SubscriptionStarts:
     def _forget(self, now: float) -> None:
         """What is in no log any more needs no start; while a broker is away, or asked, there may be
         a log's tail."""
-        starts, federation = self._starts, self._node.federation
+        starts, cluster = self._starts, self._node.cluster
         longest = limits.LOG_AGE
-        if starts and starts[0].at + longest < now and federation.behind():
+        if starts and starts[0].at + longest < now and cluster.behind():
             longest += limits.ABSENT_TIME
         while starts and (starts[0].at + longest < now or len(starts) >= limits.MAX_STARTS):
             old = starts.popleft()
@@ -268,7 +268,7 @@ class SubscriptionStarts:
     ) -> None:
         """Note that numbers up to this one are not for what began there; `settled`: and all others
         are."""
-        window = self._node.relay.vector.get(key)
+        window = self._node.forwarder.vector.get(key)
         done = 0 if window is None else window.top if window.stream is None else window.stream.done
         for start in starts:
             top = start.tops.get(key, 0)
@@ -283,9 +283,9 @@ class SubscriptionStarts:
                 start.open.discard(key)
             elif not start.adopted:
                 start.open.add(key)
-            if self._node.durability is not None:
-                self._node.durability.raised(start)
-        highest = self._node.federation.repeats.highest
+            if self._node.journal is not None:
+                self._node.journal.raised(start)
+        highest = self._node.cluster.delivered_ranges.highest
         highest[key] = max(highest.get(key, 0), number)
 
     def _open(self, key: bytes) -> list[SubscriptionStart]:
@@ -381,7 +381,7 @@ class SubscriptionStarts:
         """Return when the newest message of an entry was published, at the latest (s). Our log says
         when it came here, which is later for what was replayed to us, and does not count the time
         in which this broker was down."""
-        at = entry.at - self._node.relay.uncounted(entry.key)
+        at = entry.at - self._node.forwarder.uncounted(entry.key)
         if (points := self._older.get(entry.key)) is not None:
             index = bisect_left(points, (entry.sequence + entry.count - 1,))
             if index < len(points):
@@ -408,7 +408,9 @@ class SubscriptionStarts:
         self._older[key] = found[(len(found) - 1) % step :: step] if found else []
         if len(self._older) > limits.MAX_ORIGINS:
             self._older = {
-                key: points for key, points in self._older.items() if key in self._node.relay.vector
+                key: points
+                for key, points in self._older.items()
+                if key in self._node.forwarder.vector
             }
 
     def _ages_received(self, link: Link, body: bytes, now: float) -> None:
@@ -458,7 +460,7 @@ class SubscriptionStarts:
             )
             newest = [0, *accumulate((number for _, number in points), max)]  # of the first ones
             at = end
-            window = self._node.relay.vector.get(key)
+            window = self._node.forwarder.vector.get(key)
             if window is None:
                 continue
             self._note_older(key, points, now)

@@ -38,7 +38,7 @@ class UnloggedNumbers:
 
     __slots__ = ("_away", "_met", "_node", "_noted", "_noting", "size")
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
         self._met = False  # somebody else was there: sessions may become one
         self._noted: deque[tuple[bytes, int, array[int]]] = deque()  # origin, first number, hashes
@@ -46,7 +46,7 @@ class UnloggedNumbers:
         self._noting = False
         self.size = 0
         """Bytes that these take, about."""
-        federation.listings.on_way.append(self._way_changed)
+        cluster.directory.on_way.append(self._way_changed)
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
         if via is not None and not self._met:
@@ -59,7 +59,7 @@ class UnloggedNumbers:
         self._away.clear()
         if not self._noting and self._met and any(map(misses, sessions)):
             self._noting = True
-            self._node.relay.log.dropped.append(self._dropped)
+            self._node.forwarder.log.dropped.append(self._dropped)
             self._node.schedule(self._node.now + LOOK, self._look)
 
     def _look(self, now: float) -> None:
@@ -68,7 +68,7 @@ class UnloggedNumbers:
             self._node.schedule(now + LOOK, self._look)
             return
         self._noting = False
-        self._node.relay.log.dropped.remove(self._dropped)
+        self._node.forwarder.log.dropped.remove(self._dropped)
         self._noted.clear()
         self._away.clear()
         self.size = 0
@@ -95,8 +95,8 @@ class UnloggedNumbers:
 
     def _waits(self, topic: bytes) -> bool:
         """Whether messages of a topic wait for somebody who is away, at QoS 2."""
-        fanout = self._node.fanout
-        route = fanout.routes.get(topic) or fanout.route(topic, keep=False)
+        dispatcher = self._node.dispatcher
+        route = dispatcher.routes.get(topic) or dispatcher.route(topic, keep=False)
         return any(
             delivery.qos == 2 and takes_nothing(delivery.session) for delivery in route.deliveries
         )

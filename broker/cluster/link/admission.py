@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 class Admission:
     """Decides over handshakes; whoever it turns away is closed when its methods return."""
 
-    __slots__ = ("federation",)
+    __slots__ = ("cluster",)
 
-    def __init__(self, federation: Cluster) -> None:
-        self.federation = federation
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
 
     def make_room(self, now: float) -> None:
         """Give up the oldest handshake of a caller when there are too many: a broker needs two
         round trips for its own."""
-        federation = self.federation
+        cluster = self.cluster
         callers: list[Link] = []
-        if len(federation.handshakes) >= limits.MAX_HANDSHAKES:
-            callers = [link for link in federation.handshakes if not link.dialled]
+        if len(cluster.handshakes) >= limits.MAX_HANDSHAKES:
+            callers = [link for link in cluster.handshakes if not link.dialled]
         if len(callers) >= limits.MAX_HANDSHAKES:
-            federation.count("links_refused")
+            cluster.count("links_refused")
             callers[0].conn.abort("too many handshakes")
-            federation.link_lost(callers[0], "too many handshakes", now)
+            cluster.link_lost(callers[0], "too many handshakes", now)
 
     def acceptable(self, link: Link, now: float, *, proven: bool = True) -> bool:
         """Decide whether a broker that introduced itself may have a link at all; False: it was
         turned away. `proven`: it is going to prove nothing more of what it says.
         """
-        federation = self.federation
-        config = federation.config
+        cluster = self.cluster
+        config = cluster.config
         peer = link.peer
         assert peer is not None
         if is_wildcard(peer.host):
@@ -56,13 +56,13 @@ class Admission:
             why = f"speaks link protocol {peer.protocol}, not {LINK_PROTOCOL}"
             link.handshake.refuse(ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, why, "links_refused")
             return False
-        if peer.id == federation.own.id and (proven or self._is_self(peer)):
+        if peer.id == cluster.own.id and (proven or self._is_self(peer)):
             self._own_id(link, now)
             return False
-        if federation.id_conflict.yields:
+        if cluster.id_conflict.yields:
             self._drop(link, "comes while another broker has this one's id")
             return False
-        old = federation.links.get(peer.id)
+        old = cluster.links.get(peer.id)
         # Refused before our CONNECT goes back: the other broker would take that for a link, again
         # and again.
         return old is None or old is link or not self._namesake(link, old, now)
@@ -70,29 +70,29 @@ class Admission:
     def _is_self(self, peer: Peer) -> bool:
         """Whether who has our id is this very process."""
         return (peer.boot, peer.instance) == (
-            self.federation.own.boot,
-            self.federation.config.instance,
+            self.cluster.own.boot,
+            self.cluster.config.instance,
         )
 
     def _own_id(self, link: Link, now: float) -> None:
         """Turn away who has our id: ourselves, or a broker that goes about with a copy of our data
         directory."""
-        federation = self.federation
+        cluster = self.cluster
         peer = link.peer
         assert peer is not None
         dialled = Address(*link.address) if link.dialled else None
         if self._is_self(peer):  # a dial that reached ourselves
             if dialled is not None:
-                federation.membership.address_is_self(dialled, now)
+                cluster.membership.address_is_self(dialled, now)
             self._drop(link, "is this broker itself")
         else:
             link.handshake.refuse(
                 ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "has this broker's own id", "duplicate_id"
             )
             if dialled is not None:  # what a caller says of its address proves nothing
-                federation.membership.link_up(peer.id, peer.boot, dialled, now, dialled)
+                cluster.membership.link_up(peer.id, peer.boot, dialled, now, dialled)
             if link.handshake.method is not None:
-                federation.id_conflict.proven(
+                cluster.id_conflict.proven(
                     (peer.boot, peer.instance), dialled or Address(peer.host, peer.port), now
                 )
 
@@ -106,7 +106,7 @@ class Admission:
             old_peer.port,
         ) or new_peer.boot < old_peer.boot:
             return False
-        alive = old.state == "up" and old.conn.last_heard + 2 * self.federation.config.hello > now
+        alive = old.state == "up" and old.conn.last_heard + 2 * self.cluster.config.hello > now
         if new_peer.boot > old_peer.boot and not alive:
             return False  # it has moved
         other = str(Address(old_peer.host, old_peer.port))
@@ -121,7 +121,7 @@ class Admission:
     def admit(self, link: Link, now: float) -> bool:
         """Make this the link to its peer, whose identity is proven; False: another one stays and
         this one was dropped."""
-        links = self.federation.links
+        links = self.cluster.links
         peer = link.peer
         assert peer is not None
         old = links.get(peer.id)
@@ -144,11 +144,11 @@ class Admission:
         if new_peer.boot == old_peer.boot:
             # The link that the lower id dialled stays. A second dial of the same broker means that
             # it lost the first.
-            lower_dialled = (self.federation.own.id < new_peer.id) == link.dialled
+            lower_dialled = (self.cluster.own.id < new_peer.id) == link.dialled
             if old.dialled != link.dialled and not lower_dialled:
                 self._drop(link, "is linked already")
                 if link.dialled:
-                    self.federation.membership.address_is_peer(
+                    self.cluster.membership.address_is_peer(
                         Address(*link.address), new_peer.id, now
                     )
                 return False
@@ -161,13 +161,13 @@ class Admission:
             if old.state == "up"
             else b""
         )
-        self.federation.link_lost(old, "replaced by a newer link", now, quiet=True, replaced=True)
+        self.cluster.link_lost(old, "replaced by a newer link", now, quiet=True, replaced=True)
 
     def _drop(self, link: Link, why: str) -> None:
         """Close a connection that is one too many; not a fault, so no warning."""
-        self.federation.log("debug", f"link with {link.conn.peer}: {why}")
+        self.cluster.log("debug", f"link with {link.conn.peer}: {why}")
         link.conn.close()
-        self.federation.link_lost(link, why, self.federation.node.now, quiet=True)
+        self.cluster.link_lost(link, why, self.cluster.node.now, quiet=True)
 
 
 def split_peer(peer: str) -> tuple[str, int]:

@@ -122,17 +122,17 @@ class LinkHandshake:
         "_offer",
         "_public",
         "_transcript",
-        "federation",
+        "cluster",
         "link",
         "method",
     )
 
-    def __init__(self, federation: Cluster, link: Link) -> None:
-        self.federation = federation
+    def __init__(self, cluster: Cluster, link: Link) -> None:
+        self.cluster = cluster
         self.link = link
         # Drawn so that the seeds of simulations that broke something still mean the same.
-        federation.rng.randbytes(16)
-        config = federation.config
+        cluster.rng.randbytes(16)
+        config = cluster.config
         self.method = (
             AUTHENTICATION
             if config.secret is not None
@@ -151,8 +151,8 @@ class LinkHandshake:
         self._connect()
 
     def _connect(self) -> None:
-        own = self.federation.own
-        config = self.federation.config
+        own = self.cluster.own
+        config = self.cluster.config
         properties: Properties = {
             Property.USER_PROPERTY: [
                 ("cluster", config.cluster),
@@ -180,11 +180,11 @@ class LinkHandshake:
 
     def _data(self) -> bytes:
         """Return what our CONNECT brings for the proofs."""
-        config = self.federation.config
+        config = self.cluster.config
         public = config.key.public if config.key is not None else b""
         if config.secret is None:
-            return self.federation.entropy(NONCE_BYTES) + public
-        self._offer = Offer(self.federation.entropy(OFFER_BYTES))
+            return self.cluster.entropy(NONCE_BYTES) + public
+        self._offer = Offer(self.cluster.entropy(OFFER_BYTES))
         return self._offer.data + public
 
     def connect_received(self, connect: Connect, body: bytes, now: float) -> None:
@@ -195,7 +195,7 @@ class LinkHandshake:
             MalformedPacket: it does not say who connects.
         """
         link = self.link
-        federation = self.federation
+        cluster = self.cluster
         link.peer = peer_of(connect)
         properties = connect.properties or {}
         method = properties.get(Property.AUTHENTICATION_METHOD)
@@ -203,7 +203,7 @@ class LinkHandshake:
             self._refuse_method(method)
         elif self.method is not None:
             self._begin_proof(properties.get(Property.AUTHENTICATION_DATA, b""), body, now)
-        elif not federation.admission.acceptable(link, now):
+        elif not cluster.admission.acceptable(link, now):
             pass
         elif link.dialled:
             self._agree(now)
@@ -228,7 +228,7 @@ class LinkHandshake:
     def _begin_proof(self, data: bytes, body: bytes, now: float) -> None:
         """Go on when both CONNECTs are there, or ours goes back now; who was called proves
         first."""
-        link, config = self.link, self.federation.config
+        link, config = self.link, self.cluster.config
         assert link.peer is not None
         size = NONCE_BYTES if config.secret is None else OFFER_BYTES
         self._public = data[size:]
@@ -244,7 +244,7 @@ class LinkHandshake:
             )
             return
         if not link.dialled:
-            if not self.federation.admission.acceptable(link, now, proven=False):
+            if not self.cluster.admission.acceptable(link, now, proven=False):
                 return
             self._connect()
         self._transcript = transcript(*(self._body, body) if link.dialled else (body, self._body))
@@ -262,7 +262,7 @@ class LinkHandshake:
 
     def _auth(self) -> bytes:
         """Return the AUTH packet with which we prove what there is to be proven."""
-        key, dialler = self.federation.config.key, self.link.dialled
+        key, dialler = self.cluster.config.key, self.link.dialled
         proof = self._keys.proof(dialler=dialler) if self._keys is not None else b""
         return _auth_packet(
             self.method or "",
@@ -305,37 +305,37 @@ class LinkHandshake:
             RecordLayer(
                 link, keys.records(dialler=link.dialled), keys.records(dialler=not link.dialled)
             )
-        if self.federation.admission.acceptable(link, now):
+        if self.cluster.admission.acceptable(link, now):
             self._agree(now)
 
     def _agree(self, now: float) -> None:
         """Have the link come up, now that it is known who the other broker is, unless another link
         to it stays."""
         link = self.link
-        if self.federation.admission.admit(link, now):
+        if self.cluster.admission.admit(link, now):
             link.conn.send(encode_packet(Connack(False, 0, None), 5))
             link.come_up(now)
 
     def connack_received(self, packet: Connack, now: float) -> None:
         """Take the other broker's CONNACK: it refuses, or it has agreed."""
         link = self.link
-        federation = self.federation
+        cluster = self.cluster
         properties = packet.properties or {}
         if packet.code:
             why = properties.get(Property.REASON_STRING, "")[:200] or hex(packet.code)
             # It is going to stand in our log.
             why = "".join(letter if letter.isprintable() else "?" for letter in why)
-            federation.refused(link, why)
+            cluster.refused(link, why)
             if (
                 packet.code == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
                 and Property.SERVER_REFERENCE in properties
             ):
                 with contextlib.suppress(ValueError):
-                    federation.id_conflict.suspect(
+                    cluster.id_conflict.suspect(
                         parse_address(properties[Property.SERVER_REFERENCE]), now
                     )
             link.conn.close()
-            federation.link_lost(link, f"refused: {why}", now)
+            cluster.link_lost(link, f"refused: {why}", now)
             return
         if link.dialled or link.state == "up":
             return
@@ -348,10 +348,10 @@ class LinkHandshake:
         """Turn the other broker away: it is told why, we log one line and count. `other`: where the
         broker is that has its id."""
         link = self.link
-        federation = self.federation
-        federation.count(counter)
+        cluster = self.cluster
+        cluster.count(counter)
         peer = link.conn.peer
-        federation.log(
+        cluster.log(
             "warning",
             f"broker at {peer} {why}; link refused",
             cause=f"link refused ({counter})",
@@ -361,7 +361,7 @@ class LinkHandshake:
         if other:
             properties[Property.SERVER_REFERENCE] = other
         link.conn.close(encode_packet(Connack(False, reason, properties), 5))
-        federation.link_lost(link, why, federation.node.now)
+        cluster.link_lost(link, why, cluster.node.now)
 
 
 def _auth_packet(method: str, data: bytes) -> bytes:

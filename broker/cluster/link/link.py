@@ -75,9 +75,9 @@ class Link:
         "address",
         "asked",
         "behind",
+        "cluster",
         "conn",
         "dialled",
-        "federation",
         "fetching",
         "forwarding",
         "gossiped",
@@ -108,21 +108,21 @@ class Link:
 
     def __init__(
         self,
-        federation: Cluster,
+        cluster: Cluster,
         conn: Connection,
         dialled: bool,
         address: tuple[str, int],
         now: float,
     ):
-        self.federation = federation
+        self.cluster = cluster
         self.conn = conn
-        conn.traffic = federation.node.counters.to_links
+        conn.traffic = cluster.node.counters.to_links
         self.dialled = dialled
         self.address = address
         self.peer: Peer | None = None
         self.state = "called" if dialled else "calling"
         self.opened = now
-        self.handshake = LinkHandshake(federation, self)
+        self.handshake = LinkHandshake(cluster, self)
         # With a secret, once both have proven that they have it.
         self.layer: RecordLayer | None = None
         self.forwarding = False  # the tree's word: both ends agree
@@ -167,10 +167,10 @@ class Link:
         """Note that both ends have agreed."""
         self.state = "up"
         if self.peer is not None and self.peer.routing != "flood":
-            self.selective = self.federation.interest.selective
-            self.federation.streams.activate()
+            self.selective = self.cluster.interest.selective
+            self.cluster.gap_recovery.activate()
         self.conn.max_packet_size = limits.MAX_PACKET_SIZE
-        self.federation.link_up(self, now)
+        self.cluster.link_up(self, now)
 
     # ---------------------------------------------------------------- control out
 
@@ -178,7 +178,7 @@ class Link:
         """Add a record to the next PINGREQ; `send_ping` sends it."""
         records = self._records
         if not records:
-            self.federation.to_ping.append(self)
+            self.cluster.to_ping.append(self)
         elif (
             kind == ORIGINS and records[-1][0] == ORIGINS and len(records[-1]) + len(body) < 65_536
         ):
@@ -204,14 +204,14 @@ class Link:
             if len(self._pings) > 16:
                 self._pings.clear()
             self._pings[self._ping] = now
-        self.federation.streams.send_upto(self)
+        self.cluster.gap_recovery.send_upto(self)
         payload = encode_record(PING, self._ping.to_bytes(4, "big")) + b"".join(self._records)
         self._records.clear()
         self._send_control(b"\xc0" + encode_varint(len(payload)) + payload)
-        self.next_hello = now + self.federation.config.hello
+        self.next_hello = now + self.cluster.config.hello
 
     def _send_control(self, data: bytes) -> None:
-        self.federation.node.counters.link_bytes_control += len(data)
+        self.cluster.node.counters.link_bytes_control += len(data)
         if self.conn.backlog or self.conn.paused:
             self._control.append(data)
             if len(self._control) > 256:
@@ -244,7 +244,7 @@ class Link:
         """Leave the live stream: the log replays what it kept when the queue has drained."""
         if not self.behind:
             self.behind = True
-            self.federation.link_behind(self)
+            self.cluster.link_behind(self)
 
     def drained(self, now: float) -> None:
         """Go back into the live stream after an overflow."""
@@ -252,7 +252,7 @@ class Link:
             self.conn.send(self.control_first())
         if self.behind:
             self.behind = False
-            self.federation.link_caught_up(self, now)
+            self.cluster.link_caught_up(self, now)
 
     # ---------------------------------------------------------------- in
 
@@ -262,7 +262,7 @@ class Link:
         size = len(data)
         conn = self.conn
         owner = conn.owner
-        turns, most = self.federation.node.turns, limits.TURN_WORK
+        turns, most = self.cluster.node.turns, limits.TURN_WORK
         try:
             while position + 2 <= size:
                 length, body = read_length(data, position + 1)
@@ -293,7 +293,7 @@ class Link:
             self.fail(error)
             return size
         if position < size and not (conn.closing or conn.closed):
-            self.federation.heard(self, now)
+            self.cluster.heard(self, now)
         return position
 
     def _packet(self, first: int, body: bytes, now: float) -> None:
@@ -313,21 +313,21 @@ class Link:
             self.handshake.auth_received(packet, body, now)
         elif isinstance(packet, Disconnect):
             self.conn.close()
-            self.federation.link_left(self, packet.reason, now)
+            self.cluster.link_left(self, packet.reason, now)
         else:
             raise ProtocolViolation(
                 f"{type(packet).__name__} has no place on a link in state {self.state}"
             )
 
     def _pingreq(self, payload: bytes, now: float) -> None:
-        self.federation.node.counters.link_bytes_control += len(payload) + 2
+        self.cluster.node.counters.link_bytes_control += len(payload) + 2
         number = b"\0\0\0\0"
         for kind, body in decode_records(payload):
             self._charge(kind, len(body), now)
             if kind == PING:
                 number = body[:4]
             elif kind not in REPLAYING or self._may_walk(kind, body, now):
-                self.federation.record_received(self, kind, body, now)
+                self.cluster.record_received(self, kind, body, now)
         self._send_control(b"\xd0" + bytes((len(number),)) + number)
 
     def _charge(self, kind: int, size: int, now: float) -> None:
@@ -346,7 +346,7 @@ class Link:
         kind."""
         self._walks.earn(now)
         if self._walks.left > 0 and kind not in self._waiting:
-            self._walks.left -= walk(len(self.federation.relay.log))
+            self._walks.left -= walk(len(self.cluster.forwarder.log))
             return True
         if not self._waiting:
             self._walk_later(now)
@@ -355,7 +355,7 @@ class Link:
 
     def _walk_later(self, now: float) -> None:
         wait = max(0.0, -self._walks.left) / limits.LINK_REQUESTS_PER_SECOND
-        self.federation.node.schedule(now + wait + 0.001, self._walk)
+        self.cluster.node.schedule(now + wait + 0.001, self._walk)
 
     def _walk(self, now: float) -> None:
         if self.state != "up" or not self._waiting:
@@ -363,11 +363,11 @@ class Link:
         kind = next(iter(self._waiting))
         body = self._waiting.pop(kind)
         self._walks.earn(now)
-        self._walks.left -= walk(len(self.federation.relay.log))
+        self._walks.left -= walk(len(self.cluster.forwarder.log))
         if self._waiting:
             self._walk_later(now)
         try:
-            self.federation.record_received(self, kind, body, now)
+            self.cluster.record_received(self, kind, body, now)
         except WireError as error:
             self.fail(error)
 
@@ -376,9 +376,9 @@ class Link:
         if number & MARKED:
             number -= MARKED
             if number & ACK_MARK:
-                self.federation.acks.acknowledged(self, number)
+                self.cluster.acks.acknowledged(self, number)
             else:
-                self.federation.retention.marked(self, number, now)
+                self.cluster.retained_sync.marked(self, number, now)
             return
         sent = self._pings.pop(number, None)
         if sent is not None:
@@ -386,7 +386,7 @@ class Link:
             self.rtt_ms = (
                 sample if self.rtt_ms is None else self.rtt_ms + (sample - self.rtt_ms) / 8
             )
-            self.federation.rtt_sample(self, sample, now)
+            self.cluster.rtt_sample(self, sample, now)
 
     # ---------------------------------------------------------------- messages in
 
@@ -423,7 +423,7 @@ class Link:
             choice = decode_choice(data[at + SIZE : behind])
         key = data[at + len(MARK) : at + len(MARK) + 16]
         sequence = decode_sequence(data[at + len(MARK) + 16 : at + SIZE])
-        relay = self.federation.relay
+        forwarder = self.cluster.forwarder
         properties = data[behind:payload_at]
         stamp: Stamp | None = None
         restored = False
@@ -435,7 +435,7 @@ class Link:
             properties = properties[STAMP_SIZE:]
         if choice is not None:
             choice.of(key, sequence)
-        relay.check(topic, first, sequence or restored, 1, not restored)
+        forwarder.check(topic, first, sequence or restored, 1, not restored)
         if not restored:
             self._window_key = key
             self._sequence = sequence
@@ -464,8 +464,8 @@ class Link:
             if after > end:
                 return after
         # Only what is whole and legal counts as having been here, and is passed on.
-        if not restored and not relay.accept(key, sequence, 1, now, bool(first & 0x07)):
-            relay.node.counters.duplicates += 1
+        if not restored and not forwarder.accept(key, sequence, 1, now, bool(first & 0x07)):
+            forwarder.node.counters.duplicates += 1
             return end
         message = Message(
             topic,
@@ -480,9 +480,9 @@ class Link:
         if stamp is not None:
             message.stamp = stamp
             if restored:
-                self.federation.retention.restored(self, message, key, sequence, packet, now)
+                self.cluster.retained_sync.restored(self, message, key, sequence, packet, now)
                 return end
-        relay.received(self, message, key, sequence, packet, now, choice)
+        forwarder.received(self, message, key, sequence, packet, now, choice)
         return end
 
     def _continued(
@@ -536,11 +536,11 @@ class Link:
         batch = PublishRun(
             topic, one[0] >> 1 & 3, properties, 5, one + data[end:after], start, len(prefix), packet
         )
-        relay = self.federation.relay
+        forwarder = self.cluster.forwarder
         sequence = self._sequence
-        relay.check(topic, one[0], sequence, batch.count)
+        forwarder.check(topic, one[0], sequence, batch.count)
         self._sequence += batch.count - 1
-        relay.batch_received(
+        forwarder.batch_received(
             self, batch, self._window_key, sequence, data[position:after] if explicit else b"", now
         )
         return after
@@ -558,27 +558,29 @@ class Link:
         count = (end - position) // packet
         sequence = self._sequence + 1
         chunk = data[position:end]
-        relay = self.federation.relay
-        relay.check(topic_of(chunk), 0x30, sequence, count)
+        forwarder = self.cluster.forwarder
+        forwarder.check(topic_of(chunk), 0x30, sequence, count)
         self._sequence += count
-        relay.run_received(self, chunk, start - position, packet, self._window_key, sequence, now)
+        forwarder.run_received(
+            self, chunk, start - position, packet, self._window_key, sequence, now
+        )
         return end
 
     # ---------------------------------------------------------------- end
 
     def fail(self, error: WireError) -> None:
         """Close after garbage: one line, a counter."""
-        self.federation.count("link_garbage")
+        self.cluster.count("link_garbage")
         text = f"link to {self.title}: {error.message}; closed"
-        self.federation.log("warning", text, cause="garbage on a link", peer=self.conn.peer)
+        self.cluster.log("warning", text, cause="garbage on a link", peer=self.conn.peer)
         self.conn.close(encode_packet(Disconnect(error.reason), 5) if self.state == "up" else b"")
-        self.federation.link_lost(self, error.message, self.federation.node.now)
+        self.cluster.link_lost(self, error.message, self.cluster.node.now)
 
     def tampered(self, what: str) -> None:
         """Close because what came is not what the other broker sent: one line, a counter."""
-        self.federation.count("link_tampered")
+        self.cluster.count("link_tampered")
         text = f"link to {self.title}: {what}; closed"
-        self.federation.log("warning", text, cause="altered on the way", peer=self.conn.peer)
+        self.cluster.log("warning", text, cause="altered on the way", peer=self.conn.peer)
         self.conn.abort(what)
 
     @property
@@ -588,7 +590,7 @@ class Link:
 
     def lost(self, reason: str, now: float) -> None:
         """Note that the connection broke."""
-        self.federation.link_lost(self, reason, now)
+        self.cluster.link_lost(self, reason, now)
 
     @property
     def title(self) -> str:

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 class DeliveredRanges:
     """Which sessions have had which numbers of which origin."""
 
-    __slots__ = ("_federation", "_fetched", "_node", "_sessions", "highest")
+    __slots__ = ("_cluster", "_fetched", "_node", "_sessions", "highest")
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
+        self._cluster = cluster
         self._sessions: dict[bytes, dict[Session, Ranges]] = {}
         self._fetched: dict[bytes, dict[Session, Ranges]] = {}
         self.highest: dict[bytes, int] = {}
@@ -74,7 +74,7 @@ class DeliveredRanges:
     def _forget(self, session: Session, had: Mapping[bytes, Ranges], until: float = 0.0) -> None:
         now = self._node.now
         until = until or now + limits.ABSENT_TIME
-        if now < until and self._federation.behind():  # there may be a log's tail
+        if now < until and self._cluster.behind():  # there may be a log's tail
             self._node.schedule(now + limits.LOG_AGE, lambda _: self._forget(session, had, until))
             return
         for key in had:
@@ -141,11 +141,11 @@ class DeliveredRanges:
         """Deliver a message from a link to those here that have not had it. `choice`: who of shared
         subscriptions gets it."""
         if choice is not None:
-            self._federation.sharing.received(message, choice, ordinary=False)
+            self._cluster.sharing.received(message, choice, ordinary=False)
             if choice.passed:
                 return
-        fanout = self._node.fanout
-        route = fanout.route(message.topic)
+        dispatcher = self._node.dispatcher
+        route = dispatcher.route(message.topic)
         had = self._sessions.get(key, {})
         alone = {
             session
@@ -167,7 +167,7 @@ class DeliveredRanges:
                 delivery.session.deliver(
                     message, min(message.qos, delivery.qos), True, delivery.ids
                 )
-        fanout.publish_along(Route(few, route.shared, route.forward, {}), message, ())
+        dispatcher.publish_along(Route(few, route.shared, route.forward, {}), message, ())
 
     def _state(self, message: Message) -> bool:
         """Whether a retained message is what is kept of its topic."""
@@ -178,13 +178,13 @@ class DeliveredRanges:
         """Deliver a retained message that a comparison brought to those here that have not had it.
         For a subscription that began after it was published it is the state of its topic, which was
         not here then."""
-        fanout = self._node.fanout
+        dispatcher = self._node.dispatcher
         if sequence > self.highest.get(key, 0) or not (had := self.sessions(key, sequence)):
-            fanout.publish(message, (), keep=False)
+            dispatcher.publish(message, (), keep=False)
             return
-        route = fanout.route(message.topic, keep=False)
+        route = dispatcher.route(message.topic, keep=False)
         few = [delivery for delivery in route.deliveries if delivery.session not in had]
-        fanout.publish_along(Route(few, route.shared, route.forward, {}), message, ())
+        dispatcher.publish_along(Route(few, route.shared, route.forward, {}), message, ())
 
 
 def since(delivery: Delivery, key: bytes, sequence: int, topic: bytes) -> Delivery | None:

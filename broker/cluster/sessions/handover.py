@@ -165,8 +165,8 @@ class Handover:
 
     __slots__ = (
         "_asked",
+        "_cluster",
         "_exports",
-        "_federation",
         "_given",
         "_never",
         "_node",
@@ -175,9 +175,9 @@ class Handover:
         "size",
     )
 
-    def __init__(self, node: Node, federation: Cluster, spared: SparedEntries) -> None:
+    def __init__(self, node: Node, cluster: Cluster, spared: SparedEntries) -> None:
         self._node = node
-        self._federation = federation
+        self._cluster = cluster
         self._exports: dict[str, Export] = {}
         self.size = 0  # in all of them
         self._number = 0
@@ -240,7 +240,7 @@ class Handover:
         if self._given.get(client_id) is given:
             del self._given[client_id]
             if client_id not in self._node.sessions:
-                self._federation.listings.withdraw(CLIENT + client_id.encode())
+                self._cluster.directory.withdraw(CLIENT + client_id.encode())
 
     # ---------------------------------------------------------------- requests
 
@@ -297,7 +297,7 @@ class Handover:
             self._withdraw_later(
                 client_id,
                 given,
-                LINGER if posted(self._federation, sender, client_id) >= stamp else GIVEN_TIME,
+                LINGER if posted(self._cluster, sender, client_id) >= stamp else GIVEN_TIME,
             )
             self._answer(sender, ENDED, stamp, client_id)
         elif (
@@ -327,9 +327,9 @@ class Handover:
         if self._asked.get(client_id, (0, now))[0] != stamp:
             self._asked[client_id] = (stamp, now)
         since = self._asked[client_id][1]
-        vector = self._node.relay.vector
+        vector = self._node.forwarder.vector
         waited = now - since
-        if not merge and not self._federation.interest.selective:
+        if not merge and not self._cluster.interest.selective:
             waits = self._on_its_way(need, waited, late)
         else:
             known = {
@@ -337,7 +337,7 @@ class Handover:
                 for key, window in need.items()
                 if key in vector and self._comes(key, waited, merge)
             }
-            waits = (waited < COMPLETE_TIME and self._federation.streams.unsettled()) or bool(
+            waits = (waited < COMPLETE_TIME and self._cluster.gap_recovery.unsettled()) or bool(
                 only(known, offered(vector))
             )
         if waits and not late:
@@ -352,7 +352,7 @@ class Handover:
         carry, though its origin may be gone. What newer messages have overtaken comes soon, in a
         replay, or not at all: one that had expired is not replayed. What did not come no later move
         waits for."""
-        vector = self._node.relay.vector
+        vector = self._node.forwarder.vector
         lacks = uncovered(need, dict.fromkeys(need, OriginWindow(0, 0.0)), self._offered())
         overtaken = {
             key: subtract(ranges, [(vector[key].top + 1, LAST)])
@@ -371,7 +371,7 @@ class Handover:
         return False
 
     def _gave_up(self, lacks: dict[bytes, Ranges]) -> None:
-        vector = self._node.relay.vector
+        vector = self._node.forwarder.vector
         self._never = {
             key: intersect(old, vector[key].lacks)
             for key, old in self._never.items()
@@ -383,7 +383,7 @@ class Handover:
 
     def _offered(self) -> Vector:
         """Return what has come to the sessions here, or does not come any more."""
-        seen = offered(self._node.relay.vector)
+        seen = offered(self._node.forwarder.vector)
         for key, never in self._never.items():
             if never and key in seen:
                 seen |= vector_of({key: merge([*ranges_of({key: seen[key]}).get(key, ()), *never])})
@@ -392,7 +392,7 @@ class Handover:
     def _there(self, key: bytes) -> bool:
         """Whether an origin can be reached."""
         broker_id, boot = split_key(key)
-        listing = self._federation.listings.directory.listings.get(broker_id)
+        listing = self._cluster.directory.database.listings.get(broker_id)
         return listing is not None and listing.via is not None and listing.boot == boot
 
     def _comes(self, key: bytes, waited: float, merge: bool) -> bool:
@@ -400,17 +400,17 @@ class Handover:
         for."""
         if self._there(key):
             return waited < (MERGE_TIME if merge else COMPLETE_TIME)
-        stream = self._node.relay.vector[key].stream
+        stream = self._node.forwarder.vector[key].stream
         if not merge:
             return False
         if stream is None:  # links bring it, if they have it
             return waited < MERGE_AWAY
-        return waited < (MERGE_TIME if self._federation.streams.reachable(stream) else MERGE_AWAY)
+        return waited < (MERGE_TIME if self._cluster.gap_recovery.reachable(stream) else MERGE_AWAY)
 
     def _answer(
         self, broker_id: bytes, answer: int, stamp: int, client_id: str, rest: bytes = b""
     ) -> None:
-        self._federation.listings.send(broker_id, ANSWER, say(answer, stamp, client_id, rest))
+        self._cluster.directory.send(broker_id, ANSWER, say(answer, stamp, client_id, rest))
 
     def _absent(
         self, sender: bytes, request: int, stamp: int, client_id: str, owner: bytes
@@ -445,7 +445,7 @@ class Handover:
         """Return who can be reached and has the newest session of a client that began between two
         stamps; None for nobody but who asks."""
         key = CLIENT + client_id.encode()
-        others = [x for x in self._federation.listings.directory.reachable() if x.id != sender]
+        others = [x for x in self._cluster.directory.database.reachable() if x.id != sender]
         kept = [
             (e.stamp, broker_id)
             for broker_id, e in entries_of(others, key)
@@ -480,7 +480,7 @@ class Handover:
         )
         # What it got is not known here any more, nor what came since: it has to begin again.
         if request == REST and not same:
-            self._answer(sender, MOVED, stamp, client_id, self._federation.own.id)
+            self._answer(sender, MOVED, stamp, client_id, self._cluster.own.id)
             return
         if export is None or not same:
             export = self._encode(sender, stamp, session, now, merged=request == MERGE)
@@ -510,7 +510,7 @@ class Handover:
     ) -> None:
         """Send parts of what is encoded, from `at` on, as many as are due."""
         for part in split(data, export.number, at, export.sending.due(request, at, now)):
-            if not self._federation.listings.send(
+            if not self._cluster.directory.send(
                 export.taker, PART, say(request, export.stamp, client_id, part)
             ):
                 export.sending.refused(at)
@@ -524,14 +524,14 @@ class Handover:
         if self.size > limits.MAX_EXPORT_BYTES:
             self._forget_old(now)
         node = self._node
-        self._federation.whereabouts.leaves(session, now)
+        self._cluster.whereabouts.leaves(session, now)
         if merged:
-            node.moving.merging.note(session)
+            node.takeover.merging.note(session)
             state = old_state(node, session, now, alone=True)
         else:
-            seen = offered(node.relay.vector)
-            self._federation.repeats.complete(seen, session)
-            state = state_of(session, seen, node.fanout, alone=True)
+            seen = offered(node.forwarder.vector)
+            self._cluster.delivered_ranges.complete(seen, session)
+            state = state_of(session, seen, node.dispatcher, alone=True)
         if not merged and self._left_behind(client_id, session.stamp):
             state.given = self._given_here(session, state)
             self._tighten(session, state.before)
@@ -564,16 +564,18 @@ class Handover:
     def _left_behind(self, client_id: str, stamp: int) -> bool:
         """Whether some broker that is away has an older session of a client."""
         key = CLIENT + client_id.encode()
-        listings = self._federation.listings.directory.listings.values()
+        listings = self._cluster.directory.database.listings.values()
         return any(entry.stamp < stamp for _, entry in entries_of(listings, key))
 
     def _given_here(self, session: Session, state: SessionState) -> dict[bytes, Ranges]:
         """Return which messages a session has that its start does not tell of: what waits, and what
         it got from logs."""
-        merging, vector = self._node.moving.merging, self._node.relay.vector
+        merging, vector = self._node.takeover.merging, self._node.forwarder.vector
         merging.note(session)
-        has, unlogged = ranges_of(offered(vector)), self._federation.unlogged
-        for origin in origins_of(state.items, has, self._node.relay.log, unlogged, self._node.now):
+        has, unlogged = ranges_of(offered(vector)), self._cluster.unlogged
+        for origin in origins_of(
+            state.items, has, self._node.forwarder.log, unlogged, self._node.now
+        ):
             if origin is not None:
                 merging.offers(session, *origin)
         return merging.given(session)
@@ -583,14 +585,14 @@ class Handover:
         before it subscribed. The next broker cannot find that in its log when it merges an older
         session with this one."""
         begun = [start for start in starts_of(session) if start is not None]
-        if any(start.adopted for start in begun) or self._federation.streams.unsettled():
+        if any(start.adopted for start in begun) or self._cluster.gap_recovery.unsettled():
             return
         starts = [start.at for start in begun]
         if not starts:
             return
         lowest: dict[bytes, int] = {}
-        relay = self._node.relay
-        for entry in relay.log.latest():
+        forwarder = self._node.forwarder
+        for entry in forwarder.log.latest():
             if entry.at < min(starts):
                 break
             lowest[entry.key] = min(entry.sequence, lowest.get(entry.key, entry.sequence))
@@ -598,7 +600,7 @@ class Handover:
             if self._node.counters.log_trimmed:
                 return  # it does not go back so far: large messages empty it in milliseconds
         for key, window in before.items():
-            if (here := relay.vector.get(key)) is not None:
+            if (here := forwarder.vector.get(key)) is not None:
                 window.top = max(window.top, min(lowest.get(key, here.top + 1) - 1, LAST))
 
     def _expire(self, client_id: str, export: Export, now: float) -> None:
@@ -613,10 +615,10 @@ class Handover:
     def _rest(self, session: Session, export: Export, now: float) -> bytes:
         """Encode what came since the session was encoded and is not in it, and how far that is
         all."""
-        relay = self._node.relay
+        forwarder = self._node.forwarder
         seen = encode_vector(self._offered())
         parts = [len(seen).to_bytes(4, "big"), seen]
-        for entry in relay.log.those(only(relay.vector, export.seen), export.began - LATE):
+        for entry in forwarder.log.those(only(forwarder.vector, export.seen), export.began - LATE):
             if any(session.wanting(entry.topic.decode())):
                 for sequence in range(entry.sequence, entry.sequence + entry.count):
                     parts.append(entry.part(sequence, sequence).data(now))
@@ -636,9 +638,9 @@ class Handover:
                 self.forget(client_id)
 
 
-def posted(federation: Cluster, broker_id: bytes, client_id: str) -> int:
+def posted(cluster: Cluster, broker_id: bytes, client_id: str) -> int:
     """Return the stamp of the session that a broker tells everybody of, 0 when it does not."""
-    listing = federation.listings.directory.listings.get(broker_id)
+    listing = cluster.directory.database.listings.get(broker_id)
     entry = (
         None if listing is None else decode_entry(listing.entries.get(CLIENT + client_id.encode()))
     )
@@ -649,14 +651,14 @@ def old_state(node: Node, session: Session, now: float, *, alone: bool = False) 
     """Return a session here as one that is to be added to a newer one; `alone`: without its
     subscriptions."""
     has = delivered(node, session)
-    state = state_of(session, vector_of(has), node.fanout, alone=alone)
+    state = state_of(session, vector_of(has), node.dispatcher, alone=alone)
     for item in state.items:
         # Its client cannot have it.
         if item.place == IN_FLIGHT and item.packet_id in session.unsent:
             item.place, item.packet_id = WAITING, 0
-    state.given = node.moving.merging.given(session)
-    state.origins = origins_of(state.items, has, node.relay.log, node.federation.unlogged, now)
-    name_brought(state, node.moving.merging.brought_to(session))
+    state.given = node.takeover.merging.given(session)
+    state.origins = origins_of(state.items, has, node.forwarder.log, node.cluster.unlogged, now)
+    name_brought(state, node.takeover.merging.brought_to(session))
     return state
 
 
@@ -775,9 +777,9 @@ def delivered(node: Node, session: Session) -> dict[bytes, Ranges]:
     subscriptions, what it had at other brokers, and what it got from older sessions and from
     logs."""
     starts = starts_of(session)
-    vector = offered(node.relay.vector)
-    elsewhere = node.federation.repeats.of(session)
-    given = node.moving.merging.given(session)
+    vector = offered(node.forwarder.vector)
+    elsewhere = node.cluster.delivered_ranges.of(session)
+    given = node.takeover.merging.given(session)
     found: dict[bytes, Ranges] = {}
     for key in {*vector, *elsewhere, *given}:
         has = [*elsewhere.get(key, ()), *given.get(key, ())]

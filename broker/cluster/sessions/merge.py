@@ -193,8 +193,8 @@ class SessionMerge:
     __slots__ = (
         "_absorbed",
         "_brought",
+        "_cluster",
         "_elsewhere",
-        "_federation",
         "_merges",
         "_node",
         "_offered",
@@ -202,9 +202,9 @@ class SessionMerge:
         "_transitions",
     )
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
+        self._cluster = cluster
         self._merges: dict[tuple[str, bytes], Merge] = {}
         # For as long as another old one may have the same.
         self._absorbed: dict[Session, list[Absorbed]] = {}
@@ -241,7 +241,7 @@ class SessionMerge:
         )
         older = session.floor <= entry.stamp and (entry.stamp, broker_id) < (
             session.stamp,
-            self._federation.own.id,
+            self._cluster.own.id,
         )
         if mine and older and (session.client_id, broker_id) not in self._merges:
             self._add(
@@ -253,7 +253,7 @@ class SessionMerge:
         silent."""
         key = CLIENT + session.client_id.encode()
         for broker_id, entry in list(
-            entries_of(self._federation.listings.directory.listings.values(), key)
+            entries_of(self._cluster.directory.database.listings.values(), key)
         ):
             self.found(session, broker_id, entry)
 
@@ -305,9 +305,9 @@ class SessionMerge:
             if session is None or not session.stamp:
                 self._over(merge)
             elif session.conn is None and untouched(session):
-                self._node.moving.discard(session)
+                self._node.takeover.discard(session)
                 self._over(merge)
-            elif merge.state is not State.CLOSING and self._node.moving.leaves(merge.client_id):
+            elif merge.state is not State.CLOSING and self._node.takeover.leaves(merge.client_id):
                 continue  # whoever takes the newer one takes the older ones, too
             elif merge.state is State.READING:
                 soon = True
@@ -315,9 +315,7 @@ class SessionMerge:
                 soon = True
                 if now >= merge.ask_at or not self._newer_first(merge):
                     self._read(merge)
-            elif (
-                asked < ACTIVE and self._federation.listings.directory.via(merge.holder) is not None
-            ):
+            elif asked < ACTIVE and self._cluster.directory.database.via(merge.holder) is not None:
                 asked += 1
                 if merge.ask_at <= now:
                     self._ask(merge, session, now)
@@ -329,14 +327,14 @@ class SessionMerge:
         what waits in this one."""
         if len(self._merges) == 1:
             return False
-        directory = self._federation.listings.directory
-        listings, key = directory.listings, CLIENT + merge.client_id.encode()
+        database = self._cluster.directory.database
+        listings, key = database.listings, CLIENT + merge.client_id.encode()
 
         def stamp(broker_id: bytes) -> int:
             return (
                 0
-                if directory.via(broker_id) is None
-                else posted(self._federation, broker_id, merge.client_id)
+                if database.via(broker_id) is None
+                else posted(self._cluster, broker_id, merge.client_id)
             )
 
         mine = stamp(merge.holder)
@@ -353,7 +351,7 @@ class SessionMerge:
     def _ask(self, merge: Merge, session: Session, now: float) -> None:
         starts = [start for start in starts_of(session) if start is not None]
         if merge.state is State.WANTED:
-            asking = self._federation.streams.asking
+            asking = self._cluster.gap_recovery.asking
             # Its SUBSCRIBE waits until all brokers know.
             waits = session.conn is not None and session.conn.waiting
             longest = UNSETTLED if session.subscriptions or waits else UNSUBSCRIBED
@@ -379,7 +377,7 @@ class SessionMerge:
             )
         else:
             body = say(DONE, merge.stamp, merge.client_id, at)
-        self._federation.listings.send(merge.holder, REQUEST, body)
+        self._cluster.directory.send(merge.holder, REQUEST, body)
 
     # ---------------------------------------------------------------- answers
 
@@ -403,7 +401,7 @@ class SessionMerge:
         session = self._node.sessions.get(client_id)
         if session is None or not session.stamp:
             self._over(merge)
-        elif self._node.moving.leaves(client_id):
+        elif self._node.takeover.leaves(client_id):
             merge.parts.clear()  # what is added now would not go with it
         elif added is Added.WHOLE:
             if self._newer_first(merge):
@@ -429,12 +427,12 @@ class SessionMerge:
             state = yield from decoding(data, self._node.now)
         except WireError as error:
             self._over(merge)
-            self._federation.count("routed_dropped")
+            self._cluster.count("routed_dropped")
             text = (
                 f"broker {merge.holder.hex()}: old session of client {shorten(client_id)}: "
                 f"{error.message}; dropped"
             )
-            self._federation.log(
+            self._cluster.log(
                 "warning", text, cause="garbage from a broker", peer=merge.holder.hex()
             )
             return
@@ -443,7 +441,7 @@ class SessionMerge:
         session, now = self._node.sessions.get(client_id), self._node.now
         if session is None or not session.stamp:
             self._over(merge)
-        elif session.stamp != merge.stamp or self._node.moving.leaves(client_id):
+        elif session.stamp != merge.stamp or self._node.takeover.leaves(client_id):
             merge.state, merge.ask_at = State.ASKING, now
         else:
             if state.owner == session.owner:
@@ -465,7 +463,7 @@ class SessionMerge:
         delivered to it; `absorbed`: what it wanted; `there`: what the newer one was offered, if it
         has come from another broker just now."""
         node = self._node
-        here = offered(node.relay.vector)
+        here = offered(node.forwarder.vector)
         waiting: list[tuple[Item, Known | None]] = []
         for item, known in zip(old.items, old.origins or [None] * len(old.items), strict=True):
             if item.place == WAITING or (item.place in (IN_FLIGHT, REPEATED) and item.qos == 1):
@@ -504,8 +502,8 @@ class SessionMerge:
                     kept.appendleft(item)
             elif not twin and index not in left_out:
                 kept.appendleft(item)
-        self._federation.repeats.add(session, only(old.seen, here))
-        self._federation.repeats.add(session, lacking(old.given, here))
+        self._cluster.delivered_ranges.add(session, only(old.seen, here))
+        self._cluster.delivered_ranges.add(session, lacking(old.given, here))
         self._inherit_given(session, old.given)
         self._absorbed.setdefault(session, []).append(absorbed)
         node.schedule(now + limits.LOG_AGE, lambda at: self._forget(session))
@@ -515,7 +513,7 @@ class SessionMerge:
         self._stand_for(session, old, here, now)
         if kept:
             client = shorten(session.client_id)
-            self._federation.log(
+            self._cluster.log(
                 "info", f"client {client}: {len(kept)} messages of an older session are added"
             )
 
@@ -541,7 +539,7 @@ class SessionMerge:
                             *subtract([(low + 1, top)] if low < top else [], joined(has)),
                         ]
                     )
-                start = starts[s.start] = self._federation.positions.adopt(tops) or s.start
+                start = starts[s.start] = self._cluster.subscription_starts.adopt(tops) or s.start
                 start.at = s.start.at
             s.start = starts[s.start]
         if isinstance(session, DurableSession) and session.keeper is not None:
@@ -549,15 +547,15 @@ class SessionMerge:
         # Waited for in vain at the older session's broker, and nobody here wanted it then.
         for key, pairs in owed.items():
             if pairs:
-                self._federation.streams.fetch(session, key, pairs)
+                self._cluster.gap_recovery.fetch(session, key, pairs)
         ranges = {
             key: found
             for key, pairs in owed.items()
             if (found := intersect(pairs, ranges_of(here).get(key, [])))
         }
-        for entry in self._node.relay.log.those(ranges, now - limits.LOG_AGE) if ranges else ():
+        for entry in self._node.forwarder.log.those(ranges, now - limits.LOG_AGE) if ranges else ():
             for number, message in enumerate(entry.messages(), entry.sequence):
-                self._node.moving.offer(session, entry.key, number, message)
+                self._node.takeover.offer(session, entry.key, number, message)
 
     def put_back(
         self, client_id: str, stamp: int, permissions: Permissions | None, old: SessionState
@@ -567,14 +565,14 @@ class SessionMerge:
         node = self._node
         session = node.sessions[client_id] = Session(node, client_id)
         session.permissions = permissions
-        restore(old, session, node.fanout)
+        restore(old, session, node.dispatcher)
         session.stamp = stamp
         self.inherit(session, old)
-        self._federation.repeats.add(session, only(old.seen, offered(node.relay.vector)))
-        for key, number, message in node.moving.since(old.seen, node.now - limits.LOG_AGE):
-            here = node.relay.vector[key].for_those_here(number)
+        self._cluster.delivered_ranges.add(session, only(old.seen, offered(node.forwarder.vector)))
+        for key, number, message in node.takeover.since(old.seen, node.now - limits.LOG_AGE):
+            here = node.forwarder.vector[key].for_those_here(number)
             if here and (key not in old.before or number > old.before[key].top):
-                node.moving.offer(session, key, number, message)
+                node.takeover.offer(session, key, number, message)
         node.expire_later(session)
         return session
 
@@ -606,9 +604,9 @@ class SessionMerge:
         for start in (s.start for s in session.subscriptions.values() if s.start is not None):
             for key, pairs in start.early.items():
                 early[key] = joined([*early.get(key, ()), *pairs])
-        here = offered(self._node.relay.vector) if early else {}
+        here = offered(self._node.forwarder.vector) if early else {}
         for entry in (
-            self._node.relay.log.those(early, self._node.now - limits.LOG_AGE) if early else ()
+            self._node.forwarder.log.those(early, self._node.now - limits.LOG_AGE) if early else ()
         ):
             for number in range(entry.sequence, entry.sequence + entry.count):
                 if had(session, here, entry.key, number, entry.topic, logged=True):
@@ -703,7 +701,7 @@ class SessionMerge:
             key: intersect(joined(pairs), delivered_ranges(starts, here, key))
             for key, pairs in theirs.items()
         }
-        for entry in self._node.relay.log.those(ranges, now - limits.LOG_AGE):
+        for entry in self._node.forwarder.log.those(ranges, now - limits.LOG_AGE):
             if (topic := entry.topic) not in topics:
                 continue
             for number, message in enumerate(entry.messages(), entry.sequence):

@@ -182,7 +182,7 @@ def before(session: Session) -> Vector:
 
 
 def state_of(
-    session: Session, seen: Vector, fanout: Dispatcher, *, alone: bool = False
+    session: Session, seen: Vector, dispatcher: Dispatcher, *, alone: bool = False
 ) -> SessionState:
     """Return what a session without a connection consists of; `alone`: without its subscriptions
     (`subscriptions_of`)."""
@@ -197,7 +197,7 @@ def state_of(
     for number, topic_filter in enumerate(session.subscriptions):
         if topic_filter.startswith(SHARE_PREFIX):
             group, inner = split_shared(topic_filter)
-            shared = fanout.group(group, inner) if group is not None else None
+            shared = dispatcher.group(group, inner) if group is not None else None
             if isinstance(shared, SharedGroup):
                 numbers[shared] = number
     if not alone:
@@ -462,14 +462,14 @@ def _identifiers(ids: bytes) -> bool:
 # ---------------------------------------------------------------- back into a session
 
 
-def restore(state: SessionState, session: Session, fanout: Dispatcher) -> None:
+def restore(state: SessionState, session: Session, dispatcher: Dispatcher) -> None:
     """Make a new session what it was at another broker. What is beyond the limits here is dropped
     and counted as there."""
-    for _ in restoring(state, session, fanout):
+    for _ in restoring(state, session, dispatcher):
         pass
 
 
-def restoring(state: SessionState, session: Session, fanout: Dispatcher) -> Iterator[int]:
+def restoring(state: SessionState, session: Session, dispatcher: Dispatcher) -> Iterator[int]:
     """The same, some of it at a time; yields the steps of work that it took (`Turns.go`).
 
     Nothing is for the session before all of its subscriptions stand: it counts as `ended` until the
@@ -484,7 +484,7 @@ def restoring(state: SessionState, session: Session, fanout: Dispatcher) -> Iter
     session.incoming = set(state.incoming)
     session.ended = True
     tops = {key: window.top for key, window in state.before.items()}
-    start = session.node.federation.positions.adopt(tops, state.began, state.open)
+    start = session.node.cluster.subscription_starts.adopt(tops, state.began, state.open)
     shared: list[tuple[int, Subscription]] = []
     for number, (topic_filter, qos, no_local, as_published, identifier) in enumerate(
         state.subscriptions, 1
@@ -496,7 +496,7 @@ def restoring(state: SessionState, session: Session, fanout: Dispatcher) -> Iter
         if topic_filter.startswith(SHARE_PREFIX):
             shared.append((number - 1, subscription))
         else:
-            fanout.subscribe(subscription, None, topic_filter)
+            dispatcher.subscribe(subscription, None, topic_filter)
         if not number % limits.FILTERS_AT_ONCE:
             yield limits.FILTERS_AT_ONCE * limits.PACKET_WORK
     items = iter(state.items)
@@ -512,8 +512,8 @@ def restoring(state: SessionState, session: Session, fanout: Dispatcher) -> Iter
     groups: dict[int, SharedGroup] = {}
     for number, subscription in shared:
         group, inner = split_shared(subscription.filter)
-        fanout.subscribe(subscription, group, inner)
-        if group is not None and (found := fanout.group(group, inner)) is not None:
+        dispatcher.subscribe(subscription, group, inner)
+        if group is not None and (found := dispatcher.group(group, inner)) is not None:
             groups[number] = found
     for item in chain(first, items):
         _put(session, item, None if item.shared is None else groups.get(item.shared))

@@ -121,8 +121,8 @@ class Takeover:
     """Who has which client's session; takes and gives them."""
 
     __slots__ = (
+        "_cluster",
         "_directory",
-        "_federation",
         "_giving",
         "_lost",
         "_node",
@@ -134,25 +134,25 @@ class Takeover:
         "tombstones",
     )
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
-        self._own = federation.own.id
-        self._directory = federation.listings.directory
-        self.spared = SparedEntries(node, federation)
-        self._giving = Handover(node, federation, self.spared)
+        self._cluster = cluster
+        self._own = cluster.own.id
+        self._directory = cluster.directory.database
+        self.spared = SparedEntries(node, cluster)
+        self._giving = Handover(node, cluster, self.spared)
         self._pulls: dict[str, PendingTakeover] = {}
         self._lost = 0  # stamp of the session that ends because there is a newer one
-        self.merging = SessionMerge(node, federation)
-        self.tombstones = Tombstones(node, federation)
+        self.merging = SessionMerge(node, cluster)
+        self.tombstones = Tombstones(node, cluster)
         self.active = False
         """Somebody else was there: entries are posted."""
-        listings = federation.listings
-        listings.watch(CLIENT, self._posted)
-        listings.on_way.append(self._way_changed)
-        listings.receive(REQUEST, self._requested)
-        listings.receive(ANSWER, self._answered)
-        listings.receive(PART, self._part)
+        directory = cluster.directory
+        directory.watch(CLIENT, self._posted)
+        directory.on_way.append(self._way_changed)
+        directory.receive(REQUEST, self._requested)
+        directory.receive(ANSWER, self._answered)
+        directory.receive(PART, self._part)
 
     @property
     def exported(self) -> int:
@@ -169,7 +169,7 @@ class Takeover:
     def begin(self, handshake: ConnectHandshake, connect: Connect, now: float) -> int:
         """Return the stamp of a connection that begins, newer than all that is known of its client;
         0 when it has to wait."""
-        clock = self._federation.retention.clock
+        clock = self._cluster.retained_sync.clock
         if not self.active:
             return clock.tick(now)
         client_id = connect.client_id
@@ -221,7 +221,7 @@ class Takeover:
                 # not be taken for this one's.
                 session.next_packet_id = session.born * SPREAD >> LOGICAL & 0xFFFF
             self._post(session, resumed)
-            self._federation.tell(
+            self._cluster.tell(
                 self._node.now
             )  # ahead of CONNACK, as its client may go to another broker at once
 
@@ -229,9 +229,9 @@ class Takeover:
         flags = (KEPT if session.expiry else 0) | (RESUMED if resumed else 0)
         entry = Entry(flags, session.stamp, session.born, session.floor, digest(session.owner))
         try:
-            self._federation.listings.post(CLIENT + session.client_id.encode(), entry.encode())
+            self._cluster.directory.post(CLIENT + session.client_id.encode(), entry.encode())
         except ValueError:  # the listing is full: this client is known here alone
-            self._federation.count("sessions_untold")
+            self._cluster.count("sessions_untold")
 
     def ended(self, session: Session) -> None:
         """Tell the others that a session is no more; one that went elsewhere is found until it is
@@ -241,7 +241,7 @@ class Takeover:
             if session.stamp and self._giving.given(session.client_id) is None:
                 key = CLIENT + session.client_id.encode()
                 if session.stamp == self._lost or not self.tombstones.put(session):
-                    self._federation.listings.withdraw(key)
+                    self._cluster.directory.withdraw(key)
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
         if via is not None:
@@ -281,10 +281,10 @@ class Takeover:
         except UnicodeDecodeError:
             return
         if (entry := decode_entry(value)) is None:
-            if self._federation.listings.gone is None:
+            if self._cluster.directory.gone is None:
                 self._withdrawn(client_id, broker_id)
             return
-        self._federation.retention.clock.merge(entry.stamp, self._node.now)
+        self._cluster.retained_sync.clock.merge(entry.stamp, self._node.now)
         self._giving.known(client_id, broker_id, entry.stamp)
         self._compare(broker_id, client_id, entry, read=False)
 
@@ -372,7 +372,7 @@ class Takeover:
             )
             if request == REST:
                 body += encode_vector(pull.need)
-            self._federation.listings.send(pull.holder, REQUEST, body)
+            self._cluster.directory.send(pull.holder, REQUEST, body)
 
     def _check(self, pull: PendingTakeover, now: float) -> None:
         """Look after a move now and then: what got lost is asked for again, but not for ever."""
@@ -405,16 +405,14 @@ class Takeover:
             self._begin_anew(pull, "the broker that has its session does not answer")
 
     def _begin_anew(self, pull: PendingTakeover, why: str) -> None:
-        self._federation.log("warning", f"client {shorten(pull.client_id)}: {why}; it begins anew")
+        self._cluster.log("warning", f"client {shorten(pull.client_id)}: {why}; it begins anew")
         self._node.counters.sessions_unmoved += 1
         self._drop(pull)
         self._finish(pull, self._node.now)
 
     def _has_to_wait(self, pull: PendingTakeover) -> bool:
         """Whether a client waits for a holder that lives, and is silent."""
-        link = self._federation.links.get(pull.holder) or self._federation.listings.link_to(
-            pull.holder
-        )
+        link = self._cluster.links.get(pull.holder) or self._cluster.directory.link_to(pull.holder)
         older = pull.client_id in self._node.sessions or len(self._elsewhere(pull.client_id)) > 1
         early = pull.state == ASKING and (
             older or (link is not None and pull.slow(link.conn.last_heard))
@@ -423,7 +421,7 @@ class Takeover:
 
     def _lives(self, broker_id: bytes) -> bool:
         """Whether a broker is there: a way leads to it, or its link stands."""
-        return self._directory.via(broker_id) is not None or broker_id in self._federation.links
+        return self._directory.via(broker_id) is not None or broker_id in self._cluster.links
 
     def _give_up(self, pull: PendingTakeover, now: float) -> None:
         """The client is gone, or has connected once more: before DONE, the holder still has the
@@ -540,7 +538,7 @@ class Takeover:
 
     def _read(self, pull: PendingTakeover, data: bytes) -> Iterator[int]:
         try:
-            taken = self._federation.positions.arrived(
+            taken = self._cluster.subscription_starts.arrived(
                 (yield from decoding(data, self._node.now)), pull.holder
             )
         except WireError as error:
@@ -557,8 +555,8 @@ class Takeover:
         if self._pulls.get(pull.client_id) is not pull or pull.state != COVERING:
             return
         self._node.now = now
-        waits = not self._federation.interest.selective and now < pull.since + COVER_TIME
-        if waits and only(taken.seen, offered(self._node.relay.vector)):
+        waits = not self._cluster.interest.selective and now < pull.since + COVER_TIME
+        if waits and only(taken.seen, offered(self._node.forwarder.vector)):
             self._node.schedule(now + COVER, lambda at: self._cover(pull, taken, at))
             return
         pull.state, pull.since = RESTORING, now
@@ -567,7 +565,7 @@ class Takeover:
     def _restore(self, pull: PendingTakeover, state: SessionState) -> Iterator[int]:
         """Make the session, and in the turn in which it is whole offer it what has been here and
         not at its holder."""
-        node, selective = self._node, self._federation.interest.selective
+        node, selective = self._node, self._cluster.interest.selective
         client_id, connect = pull.client_id, pull.handshake.connect
         assert connect is not None
         old = node.sessions.get(client_id)
@@ -597,11 +595,11 @@ class Takeover:
         stepped = False
         absorbed = None if left is None else Absorbed(left.seen)
         noting = () if absorbed is None or left is None else absorbed.adding(left.subscriptions)
-        for steps in chain(noting, restoring(state, session, node.fanout)):
+        for steps in chain(noting, restoring(state, session, node.dispatcher)):
             yield steps
             stepped = True
         if stepped:
-            node.fanout.forget_routes()  # those that were made meanwhile are without it
+            node.dispatcher.forget_routes()  # those that were made meanwhile are without it
         now = node.now
         self.spared.keep(pull, session)
         pull.seen = state.seen
@@ -610,18 +608,18 @@ class Takeover:
             self.merging.absorb(session, left, now, absorbed, state.seen)
             pull.seen = seen_by_both(state, left)
         pull.waiting = len(session.queue)
-        here = offered(node.relay.vector)
-        self._federation.repeats.add(session, behind(only(pull.seen, here), state.before))
-        self._federation.repeats.add(session, lacking(state.given, here))
+        here = offered(node.forwarder.vector)
+        self._cluster.delivered_ranges.add(session, behind(only(pull.seen, here), state.before))
+        self._cluster.delivered_ranges.add(session, lacking(state.given, here))
         ordinary = any(split_shared(s[0])[0] is None for s in state.subscriptions)
         if selective and ordinary:
             # Some of it goes to the holder alone until all know that its filters are wanted here.
             pull.state, pull.since = SETTLING, now
-            if not self._federation.propagation.expect((), lambda at: self._known(pull, at)):
+            if not self._cluster.barrier.expect((), lambda at: self._known(pull, at)):
                 self._known(pull, now)
             return
         found = list(self.since(pull.seen, now - limits.LOG_AGE))
-        pull.dropped = unlogged(node.relay.vector, pull.seen, state.before, found)
+        pull.dropped = unlogged(node.forwarder.vector, pull.seen, state.before, found)
         if ordinary and pull.dropped:
             pull.state, pull.since = RESTING, now
             self._ask(pull)
@@ -633,9 +631,9 @@ class Takeover:
     def since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
         """Find what is in our log and not in `seen`, and came after `horizon` (s): origin, sequence
         number, message."""
-        relay = self._node.relay
-        if lacks := only(relay.vector, seen, held=False):
-            for entry in relay.log.those(lacks, horizon):
+        forwarder = self._node.forwarder
+        if lacks := only(forwarder.vector, seen, held=False):
+            for entry in forwarder.log.those(lacks, horizon):
                 for number, message in enumerate(entry.messages(), entry.sequence):
                     yield entry.key, number, message
 
@@ -657,9 +655,9 @@ class Takeover:
     def _known(self, pull: PendingTakeover, now: float) -> None:
         """All brokers know what the session wants here; what they sent to its holder before that is
         about to get there."""
-        pull.start = self._federation.positions.begin()
-        last_before = self._federation.propagation.last_before
-        pull.told = {key: last_before(key) or 0 for key in self._federation.relay.vector}
+        pull.start = self._cluster.subscription_starts.begin()
+        last_before = self._cluster.barrier.last_before
+        pull.told = {key: last_before(key) or 0 for key in self._cluster.forwarder.vector}
         self._node.schedule(now + SETTLE, lambda at: self._settled(pull, at))
 
     def _settled(self, pull: PendingTakeover, now: float) -> None:
@@ -678,7 +676,7 @@ class Takeover:
             return False
         all_up_to, holds = (
             whole(pull.seen, seen),
-            self._federation.streams.holds,
+            self._cluster.gap_recovery.holds,
         )  # behind it, what is held here is on its way
         rest = read_link_messages(data[end:], now)
         found = {
@@ -686,10 +684,10 @@ class Takeover:
             for key, n, message in rest
             if n <= all_up_to.get(key, 0) or not holds(key, n)
         }
-        self._federation.repeats.add(
-            session, lacking(numbered(found), offered(self._node.relay.vector))
+        self._cluster.delivered_ranges.add(
+            session, lacking(numbered(found), offered(self._node.forwarder.vector))
         )
-        horizon = pull.began - LATE if self._federation.interest.selective else now - limits.LOG_AGE
+        horizon = pull.began - LATE if self._cluster.interest.selective else now - limits.LOG_AGE
         found |= {
             (key, sequence): message for key, sequence, message in self.since(pull.seen, horizon)
         }
@@ -706,7 +704,7 @@ class Takeover:
         )  # the holder's log may have some of what it holds, and has not been through
         for key, ranges in left.items():
             if lacks := subtract(ranges, given.get(key, [])):
-                self._federation.streams.fetch(session, key, lacks)
+                self._cluster.gap_recovery.fetch(session, key, lacks)
         return True
 
     # ---------------------------------------------------------------- taking: the end
@@ -718,8 +716,8 @@ class Takeover:
         pull.state, pull.since = CLOSING, now
         if (session := pull.session) is not None:
             session.stamp = pull.stamp
-            if session.expiry and self._node.durability is not None:
-                self._node.durability.keep(session)  # before the holder forgets it
+            if session.expiry and self._node.journal is not None:
+                self._node.journal.keep(session)  # before the holder forgets it
         self._ask(pull)
 
     def _finish(self, pull: PendingTakeover, now: float) -> None:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 class Tombstones:
     """Those of one broker, by client id."""
 
-    __slots__ = ("_federation", "_known", "_node")
+    __slots__ = ("_cluster", "_known", "_node")
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
+        self._cluster = cluster
         self._known: dict[str, Entry] = {}
 
     def __len__(self) -> int:
@@ -36,7 +36,7 @@ class Tombstones:
         """Have older sessions of a client end that other brokers have, or had when they were lost;
         False when there are none."""
         key, whose = CLIENT + session.client_id.encode(), digest(session.owner)
-        for _, entry in entries_of(self._federation.listings.directory.listings.values(), key):
+        for _, entry in entries_of(self._cluster.directory.database.listings.values(), key):
             if not entry.flags & GONE and entry.owner == whose and entry.stamp <= session.stamp:
                 break
         else:
@@ -47,7 +47,7 @@ class Tombstones:
         floor = session.stamp + 1
         entry = Entry(GONE, floor, session.born, floor, whose)
         try:
-            self._federation.listings.post(key, entry.encode())
+            self._cluster.directory.post(key, entry.encode())
         except ValueError:  # the listing is full
             self._node.counters.sessions_forgotten += 1
             return False
@@ -64,7 +64,7 @@ class Tombstones:
         entry = self._known.get(client_id)
         if entry is not None:
             key = CLIENT + client_id.encode()
-            listings = self._federation.listings.directory.listings.values()
+            listings = self._cluster.directory.database.listings.values()
             if all(
                 other.stamp >= entry.floor
                 for other_id, other in entries_of(listings, key)
@@ -76,7 +76,7 @@ class Tombstones:
         """Return since when nothing older is part of a client's session, as far as others, or this
         broker, remember."""
         key, whose = CLIENT + client_id.encode(), digest(owner)
-        listings = self._federation.listings.directory.listings.values()
+        listings = self._cluster.directory.database.listings.values()
         entries = [
             self._known.pop(client_id, None),
             *(entry for _, entry in entries_of(listings, key)),
@@ -90,4 +90,4 @@ class Tombstones:
         if self._known.get(client_id) is entry:
             del self._known[client_id]
             if client_id not in self._node.sessions:
-                self._federation.listings.withdraw(CLIENT + client_id.encode())
+                self._cluster.directory.withdraw(CLIENT + client_id.encode())

@@ -32,17 +32,17 @@ LATELY = 1.0
 class Whereabouts:
     """Which clients were elsewhere lately."""
 
-    __slots__ = ("_federation", "_left", "_node", "waits")
+    __slots__ = ("_cluster", "_left", "_node", "waits")
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
+        self._cluster = cluster
         # Until when (s) it counts, the oldest first.
         self._left: OrderedDict[bytes, float] = OrderedDict()
         self.waits: dict[Session, Callable[[float], None]] = {}
         """What sessions do not wait for any more that are about to go to another broker: their
         SUBSCRIBE."""
-        federation.listings.watch(CLIENT, self._posted)
+        cluster.directory.watch(CLIENT, self._posted)
 
     def __len__(self) -> int:
         return len(self._left)
@@ -52,7 +52,7 @@ class Whereabouts:
         if value is None:
             left, now = self._left, self._node.now
             left.pop(key, None)
-            left[key] = now + self._federation.config.link_timeout + LATELY
+            left[key] = now + self._cluster.config.link_timeout + LATELY
             while left and (len(left) > limits.MAX_LEFT or next(iter(left.values())) < now):
                 left.popitem(last=False)
 
@@ -68,15 +68,15 @@ class Whereabouts:
         have had there what is on its way to us. So it may while listings have not come that a
         neighbour has told of: they are behind what it replays to us."""
         key = client_id.encode()
-        listings = self._federation.listings
-        directory = listings.directory
+        directory = self._cluster.directory
+        database = directory.database
         if (
             self._left.get(key, 0.0) >= self._node.now
-            or directory.lacks
-            or listings.late(CLIENT + key)
+            or database.lacks
+            or directory.late(CLIENT + key)
         ):
             return True
         return any(
             not entry.flags & GONE
-            for _, entry in entries_of(directory.listings.values(), CLIENT + key)
+            for _, entry in entries_of(database.listings.values(), CLIENT + key)
         )

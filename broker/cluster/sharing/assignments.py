@@ -83,7 +83,7 @@ class Assignments:
 
     __slots__ = (
         "_came",
-        "_federation",
+        "_cluster",
         "_full",
         "_gone",
         "_heard",
@@ -95,9 +95,9 @@ class Assignments:
         "ledger",
     )
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
+        self._cluster = cluster
         self.ledger = Ledger()
         self._gone: dict[bytes, float] = {}  # broker that cannot be reached -> since when (s)
         self._came: set[bytes] = set()  # marks of groups that have members again
@@ -108,8 +108,8 @@ class Assignments:
         self._returned: deque[tuple[Assignment, int, bytes, int]] = deque()
         self._full = False  # publishers are held
         self._progress = 0.0  # s; when something was closed, or publishers were held
-        federation.listings.receive(REPORT, self._report)
-        federation.listings.on_way.append(self._way_changed)
+        cluster.directory.receive(REPORT, self._report)
+        cluster.directory.on_way.append(self._way_changed)
 
     # ---------------------------------------------------------------- given
 
@@ -189,10 +189,10 @@ class Assignments:
             if operation == CLAIM:
                 if found is not None and mine:
                     found.state = GRANTED
-                known = ref[0] == self._federation.relay.key and not ledger.moved(ref)
+                known = ref[0] == self._cluster.forwarder.key and not ledger.moved(ref)
                 rulings.append((GRANT if mine or (found is None and known) else REFUSE, ref))
             elif found is None or not mine:
-                ours = ref[0] == self._federation.relay.key and not ledger.moved(ref)
+                ours = ref[0] == self._cluster.forwarder.key and not ledger.moved(ref)
                 # There was no room to keep it.
                 if found is None and ours and operation in (DECLINE, DENY):
                     self._node.counters.shared_undelivered += 1
@@ -203,11 +203,11 @@ class Assignments:
                 self._take_back(found, operation, sender)
         if closed:
             self._progress = now
-            if self._node.durability is not None:
-                self._node.durability.shared_closed(closed)
+            if self._node.journal is not None:
+                self._node.journal.shared_closed(closed)
             self._release()
         if rulings:
-            self._federation.hurry(now)
+            self._cluster.hurry(now)
         else:
             del self._out[sender]
         self.tell()
@@ -217,10 +217,10 @@ class Assignments:
         out, self._out = self._out, {}
         for broker_id, rulings in out.items():
             for body in encode_refs(rulings):
-                self._federation.listings.send(broker_id, RULING, body)
+                self._cluster.directory.send(broker_id, RULING, body)
 
     def _life(self, broker_id: bytes) -> bytes:
-        listing = self._federation.listings.directory.listings.get(broker_id)
+        listing = self._cluster.directory.database.listings.get(broker_id)
         return (
             b""
             if listing is None or listing.via is None
@@ -320,12 +320,12 @@ class Assignments:
 
     def _query(self, who: bytes, refs: list[Ref]) -> None:
         for body in encode_refs([(ASKED, ref) for ref in refs]):
-            self._federation.listings.send(who[:8], QUERY, who[8:] + body)
+            self._cluster.directory.send(who[:8], QUERY, who[8:] + body)
 
     def _give_to_another(self, old: Assignment) -> bool:
         """Give a message to another member, here or elsewhere; False: there is none that can be
         reached."""
-        sharing, tries = self._federation.sharing, old.tries
+        sharing, tries = self._cluster.sharing, old.tries
         gave_back = () if tries is None else (*tries.refused, *tries.denied)
         target = sharing.target(old.ref[2], old.message, (*old.visited, *gave_back))
         if target is None:
@@ -376,9 +376,7 @@ class Assignments:
             tries.refused |= {sender}
         if self._give_to_another(old):
             return
-        if denied and not self._federation.sharing.others(
-            old.ref[2], (*old.visited, *tries.denied)
-        ):
+        if denied and not self._cluster.sharing.others(old.ref[2], (*old.visited, *tries.denied)):
             self._give_up(old)
             return
         self.ledger.close(old.ref)  # it waits for a member that is to come
@@ -395,8 +393,8 @@ class Assignments:
         self._node.counters.shared_undelivered += 1
 
     def _closed(self, ref: Ref) -> None:
-        if self._node.durability is not None:
-            self._node.durability.shared_closed([ref])
+        if self._node.journal is not None:
+            self._node.journal.shared_closed([ref])
 
     # ---------------------------------------------------------------- the end, and the beginning
 
@@ -416,9 +414,14 @@ class Assignments:
     def restore(self, closed: set[Ref]) -> None:
         """Go on with what earlier lives of this broker gave, as far as the log has it and it was
         not acknowledged."""
-        relay = self._federation.relay
-        for entry in chain.from_iterable(relay.log.pieces()):
-            if entry.key not in relay.ours or entry.step or not entry.qos or entry.choice is None:
+        forwarder = self._cluster.forwarder
+        for entry in chain.from_iterable(forwarder.log.pieces()):
+            if (
+                entry.key not in forwarder.ours
+                or entry.step
+                or not entry.qos
+                or entry.choice is None
+            ):
                 continue
             for key, sequence, message, choice, _ in read_link_packets(
                 entry.data(self._node.now), entry.at

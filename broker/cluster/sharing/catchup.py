@@ -146,8 +146,8 @@ class Catchup:
     __slots__ = (
         "_asked",
         "_at",
+        "_cluster",
         "_covered",
-        "_federation",
         "_jobs",
         "_kept",
         "_node",
@@ -157,9 +157,9 @@ class Catchup:
         "_watches",
     )
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
+        self._cluster = cluster
         # Mark -> origin (a life of ours) -> numbers.
         self._covered: dict[bytes, dict[bytes, Ranges]] = {}
         self._since: dict[bytes, float] = {}  # mark of a group that is known -> since when (s)
@@ -171,8 +171,8 @@ class Catchup:
         self._watches = False  # what leaves the log
         self._timer: Timer | None = None
         self._at = 0.0  # s; when that is due
-        federation.listings.receive(ASK, self._ask_received)
-        federation.listings.receive(TOLD, self._told_received)
+        cluster.directory.receive(ASK, self._ask_received)
+        cluster.directory.receive(TOLD, self._told_received)
 
     # ---------------------------------------------------------------- what is known
 
@@ -180,17 +180,17 @@ class Catchup:
         """A group is known from now on: it gets what is published here."""
         if mark not in self._since:
             self._since[mark] = self._node.now
-            relay = self._federation.relay
-            self._cover(mark, relay.key, relay.own.top + 1)
+            forwarder = self._cluster.forwarder
+            self._cover(mark, forwarder.key, forwarder.own.top + 1)
 
     def unknown(self, mark: bytes) -> None:
         """A group has no member anywhere any more."""
         if self._since.pop(mark, None) is None:
             return
-        relay = self._federation.relay
+        forwarder = self._cluster.forwarder
         for key, ranges in self._covered[mark].items():
             if ranges and ranges[-1][1] == LAST:
-                top = relay.vector[key].top if key in relay.vector else 0
+                top = forwarder.vector[key].top if key in forwarder.vector else 0
                 low = ranges.pop()[0]
                 if low <= top:
                     ranges.append((low, top))
@@ -203,8 +203,8 @@ class Catchup:
         self._record(mark, key)
 
     def _record(self, mark: bytes, key: bytes) -> None:
-        if self._node.durability is not None:
-            self._node.durability.shared_covered(
+        if self._node.journal is not None:
+            self._node.journal.shared_covered(
                 mark, key, self._covered[mark][key], self._since.get(mark)
             )
 
@@ -219,11 +219,15 @@ class Catchup:
     ) -> None:
         """Go on with what earlier lives knew, and gave by itself. Of groups that have members here
         again, also since when."""
-        relay = self._federation.relay
+        forwarder = self._cluster.forwarder
         for mark, key, ranges, since in found:
-            if key == relay.key:
+            if key == forwarder.key:
                 continue
-            top = relay.vector[key].top if key in relay.ours and key in relay.vector else 0
+            top = (
+                forwarder.vector[key].top
+                if key in forwarder.ours and key in forwarder.vector
+                else 0
+            )
             if ranges := intersect(ranges, [(1, top)] if top else []):
                 self._covered.setdefault(mark, {})[key] = ranges
             if since is not None and mark in self._since:
@@ -240,12 +244,12 @@ class Catchup:
         oldest: dict[bytes, int] = {}
         if all(mark in self._since for mark in self._covered):
             return
-        relay = self._federation.relay
-        for entry in chain.from_iterable(relay.log.pieces()):
+        forwarder = self._cluster.forwarder
+        for entry in chain.from_iterable(forwarder.log.pieces()):
             if (
-                entry.key in relay.ours
+                entry.key in forwarder.ours
                 and oldest.setdefault(entry.key, entry.sequence)
-                and len(oldest) == len(relay.ours)
+                and len(oldest) == len(forwarder.ours)
             ):
                 break
         self._forget_some([mark for mark in self._covered if mark not in self._since], oldest)
@@ -272,18 +276,18 @@ class Catchup:
     def wanted(self, mark: bytes) -> bool:
         """Whether something in the log may be for a group of which another broker tells only
         now."""
-        relay = self._federation.relay
+        forwarder = self._cluster.forwarder
         covered = self._covered.get(mark, {})
-        for key in relay.ours:
+        for key in forwarder.ours:
             top = (
-                relay.own.top
-                if key == relay.key
-                else relay.vector[key].top
-                if key in relay.vector
+                forwarder.own.top
+                if key == forwarder.key
+                else forwarder.vector[key].top
+                if key in forwarder.vector
                 else 0
             )
             if top and subtract([(1, top)], covered.get(key, [])):
-                return len(relay.log) > 0
+                return len(forwarder.log) > 0
         return False
 
     def ask(self, broker_id: bytes, mark: bytes) -> None:
@@ -299,16 +303,16 @@ class Catchup:
         be looked at."""
         if not self._watches:
             self._watches = True
-            self._federation.relay.log.dropped.append(self._dropped)
+            self._cluster.forwarder.log.dropped.append(self._dropped)
 
     def _dropped(self, entry: LogEntry, position: int) -> None:
         """Keep an entry that leaves the log while groups wait for what is old, if it is for one;
         the oldest make room."""
-        federation = self._federation
+        cluster = self._cluster
         if (
-            entry.key not in federation.relay.ours
+            entry.key not in cluster.forwarder.ours
             or not entry.qos
-            or not federation.sharing.waits(entry.topic.decode())
+            or not cluster.sharing.waits(entry.topic.decode())
         ):
             return
         self._kept.append(entry)
@@ -327,9 +331,9 @@ class Catchup:
 
     def rest(self) -> None:
         """Keep nothing more if no group waits for what is old any more."""
-        if self._watches and not (self._jobs or self._asked or self._federation.sharing.looks):
+        if self._watches and not (self._jobs or self._asked or self._cluster.sharing.looks):
             self._watches = False
-            self._federation.relay.log.dropped.remove(self._dropped)
+            self._cluster.forwarder.log.dropped.remove(self._dropped)
             self._kept.clear()
             self._size = 0
 
@@ -361,15 +365,13 @@ class Catchup:
         for broker_id, asking in list(self._asked.items()):
             if not asking.marks:
                 del self._asked[broker_id]
-            elif self._federation.listings.directory.via(broker_id) is not None:
+            elif self._cluster.directory.database.via(broker_id) is not None:
                 asked, late = asking.take(now, ASKED)
                 if late:
                     self._jobs.append(Job(broker_id, late))
                 if asked:
-                    self._federation.listings.send(
-                        broker_id, ASK, encode_time(now) + b"".join(asked)
-                    )
-                    self._federation.hurry(now)
+                    self._cluster.directory.send(broker_id, ASK, encode_time(now) + b"".join(asked))
+                    self._cluster.hurry(now)
                 more = more or asking.due(now)
             # else: cut off before it could answer: it is asked once more when it is back, and owed
             # the same
@@ -391,7 +393,7 @@ class Catchup:
             mark = body[at : at + MARK_SIZE]
             age = 0.0 if mark not in self._since else now - self._since[mark]
             found.append(mark + max(0, min(OLDEST, ceil(age * 1000))).to_bytes(4, "big"))
-        self._federation.listings.send(sender, TOLD, b"".join(found))
+        self._cluster.directory.send(sender, TOLD, b"".join(found))
 
     def _told_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) < TIME_SIZE or (len(body) - TIME_SIZE) % _ITEM:
@@ -414,7 +416,7 @@ class Catchup:
 
     def _go_on(self, job: Job) -> bool:
         """Give a little more; whether that was all."""
-        sharing = self._federation.sharing
+        sharing = self._cluster.sharing
         if job.trie is None:
             job.trie = SubscriptionTrie()
             for mark in job.marks:
@@ -430,13 +432,13 @@ class Catchup:
             if entry is None:
                 self._end(job)
                 return True
-            if entry.key in self._federation.relay.ours:
+            if entry.key in self._cluster.forwarder.ours:
                 given += self._give(job, entry)
         return False
 
     def _gather(self, job: Job, since: float) -> bool:
         """Find what came into the log since (s), and was not found before; whether there is any."""
-        log, last = self._federation.relay.log, job.last
+        log, last = self._cluster.forwarder.log, job.last
         if last is None:
             job.entries = chain.from_iterable(log.pieces(since))
             job.missed.extend(entry for entry in self._kept if entry.at >= since)
@@ -464,7 +466,7 @@ class Catchup:
         if not lacking:
             return 0
         given = 0
-        sharing = self._federation.sharing
+        sharing = self._cluster.sharing
         for key, sequence, message, _, alone in read_link_packets(entry.data(now), entry.at):
             if alone or message.expired(now):
                 continue
@@ -473,26 +475,26 @@ class Catchup:
                     ref: Ref = (key, sequence, mark)
                     given += 1
                     sharing.give_late(ref, message)
-                    if self._node.durability is not None:
-                        self._node.durability.shared_closed([ref])
+                    if self._node.journal is not None:
+                        self._node.journal.shared_closed([ref])
         return given
 
     def _end(self, job: Job) -> None:
         """All that is old has been given: from now on the groups get what is new like all
         others."""
-        relay = self._federation.relay
+        forwarder = self._cluster.forwarder
         for mark, since in job.marks.items():
             self._since[mark] = min(self._since.get(mark, self._node.now), since)
-            for key in relay.ours:
+            for key in forwarder.ours:
                 top = (
-                    relay.own.top
-                    if key == relay.key
-                    else relay.vector[key].top
-                    if key in relay.vector
+                    forwarder.own.top
+                    if key == forwarder.key
+                    else forwarder.vector[key].top
+                    if key in forwarder.vector
                     else 0
                 )
                 self._cover(mark, key, min(job.first.get((mark, key), LAST), top + 1))
-            self._federation.sharing.caught_up(job.broker, mark)
+            self._cluster.sharing.caught_up(job.broker, mark)
 
 
 def encode_time(now: float) -> bytes:

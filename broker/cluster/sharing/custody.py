@@ -70,10 +70,10 @@ class Custody:
         "_checked",
         "_claimed",
         "_claims",
+        "_cluster",
         "_count",
         "_declined",
         "_due",
-        "_federation",
         "_frame",
         "_given",
         "_granted",
@@ -89,9 +89,9 @@ class Custody:
         "taken",
     )
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
+        self._cluster = cluster
         self._held: dict[bytes, OrderedDict[Ref, Message]] = {}  # by mark: not claimed
         self.size = 0  # bytes of these, and of those that are
         self._count = 0
@@ -116,9 +116,9 @@ class Custody:
         self._checked = 0.0
         self.taken = SequenceSet()
         """What was granted, with a journal."""
-        federation.listings.receive(RULING, self._ruling)
-        federation.listings.receive(QUERY, self._query)
-        federation.listings.on_way.append(self._way_changed)
+        cluster.directory.receive(RULING, self._ruling)
+        cluster.directory.receive(QUERY, self._query)
+        cluster.directory.on_way.append(self._way_changed)
 
     def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
         if via is None:
@@ -189,7 +189,7 @@ class Custody:
         elif self._count >= limits.MAX_HELD_SHARED or self.size >= limits.MAX_HELD_SHARED_BYTES:
             self._node.counters.shared_declined += 1
             self.decline(ref)
-        elif self._federation.listings.directory.via(split_key(ref[0])[0]) is None:
+        elif self._cluster.directory.database.via(split_key(ref[0])[0]) is None:
             self._aside(ref, message, self._node.now)
         else:
             self._held.setdefault(ref[2], OrderedDict())[ref] = message
@@ -211,15 +211,15 @@ class Custody:
             return
         self._given[ref] = (session, outgoing)
         self._soon(CHECK)
-        if outgoing.qos == 2 and session.conn is not None and self._node.durability is not None:
+        if outgoing.qos == 2 and session.conn is not None and self._node.journal is not None:
             # That it was taken is known for good before the client has it.
-            session.conn.gate = self._node.durability.mark + 1
+            session.conn.gate = self._node.journal.mark + 1
 
     def _stays(self, session: Session) -> bool:
         """Whether what waits in a session is that session's: its client is away, and no other
         broker is taking it. What comes after it was encoded for that one does not go along, and is
         given back when it ends here."""
-        return session.conn is None and not self._node.moving.leaves(session.client_id)
+        return session.conn is None and not self._node.takeover.leaves(session.client_id)
 
     @property
     def guards(self) -> bool:
@@ -248,8 +248,8 @@ class Custody:
             self._declined[ref] = (self._node.now, operation)
             if len(self._declined) > limits.MAX_ASSIGNED_MOVED:
                 self._declined.popitem(last=False)
-        elif operation == DONE and self._node.durability is not None:
-            self._frame = self._node.durability.mark + 1
+        elif operation == DONE and self._node.journal is not None:
+            self._frame = self._node.journal.mark + 1
         self._out.setdefault(split_key(ref[0])[0], []).append((operation, ref))
         self._soon(SOON)
 
@@ -282,7 +282,7 @@ class Custody:
 
     def _report(self) -> None:
         """Send what is to be said, once the journal has it."""
-        journal = self._node.durability
+        journal = self._node.journal
         if self._out:
             self._unsaid.append((self._frame, self._out))
             self._out = {}
@@ -294,14 +294,14 @@ class Custody:
             self._unsaid.popleft()
             for broker_id, reports in out.items():
                 for body in encode_refs(reports):
-                    self._federation.listings.send(broker_id, REPORT, body)
+                    self._cluster.directory.send(broker_id, REPORT, body)
 
     def _nobody(self, mark: bytes) -> bool:
         """Whether a group has no member here for what is given to it, or only such as are away
         while others are not."""
-        group = self._federation.sharing.here.get(mark)
+        group = self._cluster.sharing.here.get(mark)
         return group is None or (
-            not group.connected and self._federation.sharing.connected_elsewhere(mark)
+            not group.connected and self._cluster.sharing.connected_elsewhere(mark)
         )
 
     def _give_back(self, waiting: OrderedDict[Ref, Message]) -> None:
@@ -315,7 +315,7 @@ class Custody:
     ) -> int:
         """Return how many of the messages that wait a group's members here can take, and `ahead`
         besides. Without members they are given back."""
-        group = self._federation.sharing.here.get(mark)
+        group = self._cluster.sharing.here.get(mark)
         if group is None or self._nobody(mark):
             self._give_back(waiting)
             return 0
@@ -369,7 +369,7 @@ class Custody:
                     del parked[ref]
                     self._weigh(message, -1)
                     self._node.counters.shared_undelivered += 1
-                elif self._federation.listings.directory.via(broker_id) is not None:
+                elif self._cluster.directory.database.via(broker_id) is not None:
                     self._say(CLAIM, ref)
             if not parked:
                 del self._parked[broker_id]
@@ -448,18 +448,18 @@ class Custody:
     def _take(self, taken: list[tuple[Ref, Message]]) -> None:
         """Deliver."""
         once = [ref for ref, message in taken if message.qos == 2]
-        if self._node.durability is not None and once:
+        if self._node.journal is not None and once:
             for ref in once:
                 self.taken.add(ref, self._node.now)
-            self._node.durability.shared_taken(once)
+            self._node.journal.shared_taken(once)
         for (_, _, mark), message in taken:
             self._weigh(message, -1)
-            self._federation.sharing.deliver_here(mark, message)
+            self._cluster.sharing.deliver_here(mark, message)
 
     def _query(self, sender: bytes, body: bytes, now: float) -> None:
         """Say what became of messages that a giver has heard nothing of; nothing of those that are
         under way."""
-        boot, own = int.from_bytes(body[:4], "big"), self._federation.own.boot
+        boot, own = int.from_bytes(body[:4], "big"), self._cluster.own.boot
         there: dict[Session, set[int]] = {}
         for operation, ref in decode_refs(body[4:]):
             if operation != ASKED or split_key(ref[0])[0] != sender:
@@ -484,7 +484,7 @@ class Custody:
                 self._say(self._declined[ref][1], ref)
             elif ref in self.taken or (boot == own and self._came(ref)):
                 self._say(DONE, ref)
-            elif boot != own and self._node.durability is None:
+            elif boot != own and self._node.journal is None:
                 # Who was here before us may have sent it: nobody remembers.
                 self._node.counters.shared_uncertain += 1
                 self._say(DONE, ref)
@@ -493,7 +493,7 @@ class Custody:
 
     def _came(self, ref: Ref) -> bool:
         """Whether a message has been offered to those here in this life of the broker."""
-        window, number = self._federation.relay.vector.get(ref[0]), ref[1]
+        window, number = self._cluster.forwarder.vector.get(ref[0]), ref[1]
         if window is None or window.missing(number):
             return False
         stream = window.stream

@@ -63,9 +63,9 @@ class SharedSubscriptions:
     """What is known of the groups of other brokers, and who gets what."""
 
     __slots__ = (
+        "_cluster",
         "_count",
         "_counted",
-        "_federation",
         "_next_look",
         "_node",
         "_noting",
@@ -79,11 +79,11 @@ class SharedSubscriptions:
         "memory",
     )
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
-        self._own = federation.own.id
-        self._who = self._own + federation.own.boot.to_bytes(4, "big")
+        self._cluster = cluster
+        self._own = cluster.own.id
+        self._who = self._own + cluster.own.boot.to_bytes(4, "big")
         self._pools: dict[bytes, Pool] = {}  # by mark
         self._trie: SubscriptionTrie[Pool] = SubscriptionTrie()
         self._tellers: dict[bytes, Teller] = {}  # brokers with members, by id
@@ -97,8 +97,8 @@ class SharedSubscriptions:
         """Bytes that these take, about."""
         self.here: dict[bytes, SharedGroup] = {}
         """Groups with members here, by mark."""
-        federation.listings.watch(GROUP, self._posted, self._many_posted)
-        federation.listings.on_way.append(self._way_changed)
+        cluster.directory.watch(GROUP, self._posted, self._many_posted)
+        cluster.directory.on_way.append(self._way_changed)
 
     @property
     def elsewhere(self) -> bool:
@@ -109,24 +109,24 @@ class SharedSubscriptions:
 
     def tell(self, group: SharedGroup) -> None:
         """Note that members of a group here came, went, connected or disconnected."""
-        listings = self._federation.listings
+        directory = self._cluster.directory
         if not group.members:
             group.told = b""
             self.here.pop(group.mark, None)
             self._perhaps_unknown(group.mark)
-            listings.withdraw(GROUP + group.key)
+            directory.withdraw(GROUP + group.key)
             return
         if group.mark not in self.here:
             self.here[group.mark] = group
-            self._federation.catchup.known(group.mark)
-            self._federation.assignments.member_came(group.mark)
+            self._cluster.catchup.known(group.mark)
+            self._cluster.assignments.member_came(group.mark)
         told = encode_standing(len(group.connected))
         if told != group.told:
             group.told = told
             try:
-                listings.post(GROUP + group.key, told)
+                directory.post(GROUP + group.key, told)
             except ValueError:  # too many: its members get what is published here
-                self._federation.count("groups_refused")
+                self._cluster.count("groups_refused")
 
     def session_changed(self, session: Session) -> None:
         """Note that a session has a connection now, or none any more; of very many groups some at a
@@ -156,7 +156,7 @@ class SharedSubscriptions:
         for topic_filter in filters:
             if topic_filter.startswith(SHARE_PREFIX):
                 name, inner = split_shared(topic_filter)
-                group = self._node.fanout.group(name or "", inner)
+                group = self._node.dispatcher.group(name or "", inner)
                 if group is not None:
                     found += 1
                     group.note(session)
@@ -170,7 +170,7 @@ class SharedSubscriptions:
         if teller is not None and teller.tells and value is not None:
             teller.news[key] = value
             return
-        if value is None and self._federation.listings.gone == broker_id:
+        if value is None and self._cluster.directory.gone == broker_id:
             self._lost(teller)
             return
         if teller is not None and teller.told:
@@ -189,7 +189,7 @@ class SharedSubscriptions:
         else:
             self._note_news(teller, key, value)
             self._perhaps_silent(teller)
-            self._federation.catchup.expect()
+            self._cluster.catchup.expect()
             self._soon()
 
     def _many_posted(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
@@ -212,7 +212,7 @@ class SharedSubscriptions:
             self._perhaps_silent(teller)
         else:
             teller.told.extend(changes)
-        self._federation.catchup.expect()
+        self._cluster.catchup.expect()
         self._soon()
 
     def _lost(self, teller: Teller | None) -> None:
@@ -258,7 +258,7 @@ class SharedSubscriptions:
         if any(teller.busy for teller in self._tellers.values()):
             self._soon()
         else:
-            self._federation.catchup.rest()
+            self._cluster.catchup.rest()
 
     def _learn(self, teller: Teller, key: bytes, value: bytes | None) -> None:
         mark = mark_of(key)
@@ -269,19 +269,19 @@ class SharedSubscriptions:
         if (
             pool is None or broker_id not in pool.brokers
         ) and self.memory > limits.TOLD_GROUPS_MEMORY:
-            self._federation.count("groups_refused")
+            self._cluster.count("groups_refused")
             return
         if pool is None:
             try:
                 group, topic_filter = parse_key(key)
             except ValueError:
-                self._federation.count("groups_refused")
+                self._cluster.count("groups_refused")
                 return
             self.memory += limits.GROUP_MEMORY + filter_memory(topic_filter)
             pool = self._pools[mark] = Pool(mark, group, topic_filter)
             self._trie.insert(topic_filter, group, pool)
-            self._node.fanout.invalidate(topic_filter)
-        catchup = self._federation.catchup
+            self._node.dispatcher.invalidate(topic_filter)
+        catchup = self._cluster.catchup
         standing = pool.brokers.get(broker_id)
         if standing is None:
             self.memory += limits.MEMBERS_MEMORY
@@ -294,14 +294,14 @@ class SharedSubscriptions:
         if standing.pending:
             catchup.ask(broker_id, mark)
         standing.weight = decode_standing(value)
-        self._federation.assignments.member_came(mark)
+        self._cluster.assignments.member_came(mark)
 
     def caught_up(self, broker_id: bytes, mark: bytes) -> None:
         """Note that members of a group at a broker have what is older: they get what is new."""
         pool = self._pools.get(mark)
         if pool is not None and broker_id in pool.brokers:
             pool.brokers[broker_id].pending = False
-            self._federation.catchup.known(mark)
+            self._cluster.catchup.known(mark)
 
     def pool(self, mark: bytes) -> Pool | None:
         """Return a group that other brokers have members of."""
@@ -312,7 +312,7 @@ class SharedSubscriptions:
         if mark not in self.here and (
             pool is None or all(standing.pending for standing in pool.brokers.values())
         ):
-            self._federation.catchup.unknown(mark)
+            self._cluster.catchup.unknown(mark)
 
     def _remove(self, teller: Teller, mark: bytes) -> None:
         teller.marks.discard(mark)
@@ -320,12 +320,12 @@ class SharedSubscriptions:
         pool = self._pools.get(mark)
         if pool is not None and pool.brokers.pop(teller.id, None) is not None:
             self.memory -= limits.MEMBERS_MEMORY
-            self._federation.catchup.forget(teller.id, mark)
+            self._cluster.catchup.forget(teller.id, mark)
             if not pool.brokers:
                 del self._pools[mark]
                 self.memory -= limits.GROUP_MEMORY + filter_memory(pool.filter)
                 self._trie.remove(pool.filter, pool.group)
-                self._node.fanout.invalidate(pool.filter)
+                self._node.dispatcher.invalidate(pool.filter)
             self._perhaps_unknown(mark)
         self._perhaps_silent(teller)
 
@@ -345,7 +345,7 @@ class SharedSubscriptions:
         """A broker can be reached, perhaps again."""
         if teller.cut:
             teller.back()
-            self._federation.catchup.back(teller.id)
+            self._cluster.catchup.back(teller.id)
 
     def _forget(self, teller: Teller) -> None:
         """Forget what a broker tells no more."""
@@ -364,7 +364,7 @@ class SharedSubscriptions:
                 self._forget(teller)
         if now >= self._next_look:
             self._next_look = now + limits.LOG_AGE / 4
-            self._federation.catchup.forget_old()
+            self._cluster.catchup.forget_old()
 
     def matching(
         self, topic: str, groups: list[SharedGroup]
@@ -390,13 +390,13 @@ class SharedSubscriptions:
     def publish(self, route: Route, message: Message) -> None:
         """Deliver and pass on what is published here."""
         groups, choice = self._choose(route)
-        fanout = self._node.fanout
-        fanout.publish_along(route, message, groups)
+        dispatcher = self._node.dispatcher
+        dispatcher.publish_along(route, message, groups)
         if route.forward and self._node.federated:
-            relay = self._node.relay
-            relay.forward(message, choice)
+            forwarder = self._node.forwarder
+            forwarder.forward(message, choice)
             if choice is not None and message.qos:
-                self._federation.assignments.given(relay.key, relay.own.top, choice, message)
+                self._cluster.assignments.given(forwarder.key, forwarder.own.top, choice, message)
 
     def publish_run(
         self,
@@ -415,9 +415,9 @@ class SharedSubscriptions:
         if not properties and all(
             self._best(group, route.permitted) is Own.READY for _, group in route.elsewhere
         ):
-            node.fanout.run(route, chunk, prefix, size, version, sender)
+            node.dispatcher.run(route, chunk, prefix, size, version, sender)
             if route.forward and node.federated:
-                node.relay.forward_run(chunk, prefix, size, version)
+                node.forwarder.forward_run(chunk, prefix, size, version)
             return
         topic = topic_of(chunk)
         for at in range(0, len(chunk), size):
@@ -431,7 +431,7 @@ class SharedSubscriptions:
         told."""
         groups = list(route.shared)
         entries: list[tuple[bytes, bytes]] = []
-        busy = self._federation.assignments.busy
+        busy = self._cluster.assignments.busy
         if self._node.federated:
             for pool, group in route.elsewhere:
                 chosen = pool.choose(self._best(group, route.permitted), busy=busy)
@@ -448,7 +448,7 @@ class SharedSubscriptions:
 
     def _life(self, broker_id: bytes) -> bytes:
         """Return id and boot of another broker."""
-        listing = self._federation.listings.directory.listings.get(broker_id)
+        listing = self._cluster.directory.database.listings.get(broker_id)
         return broker_id + (0 if listing is None else listing.boot).to_bytes(4, "big")
 
     def _best(self, group: SharedGroup | None, allowed: set[Session] | None) -> Own:
@@ -473,8 +473,8 @@ class SharedSubscriptions:
         """Deliver a message from a link with what it says of groups. Those named here get it,
         however old it is: nobody else does. `ordinary`: so do ordinary subscriptions, if it is for
         them."""
-        fanout = self._node.fanout
-        route = fanout.route(message.topic)
+        dispatcher = self._node.dispatcher
+        route = dispatcher.route(message.topic)
         message.choice = choice
         groups: list[SharedGroup] = []
         marks = {mark for who, mark in choice.entries if who == self._who}
@@ -490,9 +490,9 @@ class SharedSubscriptions:
                     None,
                 )
                 message.choice = choice
-            if choice.key and self._federation.custody.claims(choice.key, message.qos):
+            if choice.key and self._cluster.custody.claims(choice.key, message.qos):
                 for mark in marks:
-                    self._federation.custody.hold((choice.key, choice.sequence, mark), message)
+                    self._cluster.custody.hold((choice.key, choice.sequence, mark), message)
                 marks.clear()
             for group in route.shared:
                 if group.mark in marks:
@@ -502,9 +502,9 @@ class SharedSubscriptions:
             for mark in marks:
                 self.pass_on(mark, message)
         if ordinary and not choice.passed:
-            fanout.publish_along(route, message, groups)
+            dispatcher.publish_along(route, message, groups)
         elif groups:
-            fanout.publish_along(route, message, groups, only=True)
+            dispatcher.publish_along(route, message, groups, only=True)
 
     def stays(self, group: SharedGroup, message: Message, allowed: set[Session] | None) -> bool:
         """Whether a group's members here get a message that was given to them; else it has been
@@ -546,9 +546,9 @@ class SharedSubscriptions:
             node.counters.shared_passed_on += 1
             self.give(target, mark, message, visited, retain=message.retain, tries=_tries(message))
             if ref is not None:
-                self._federation.custody.gave(ref)
+                self._cluster.custody.gave(ref)
         elif ref is not None and message.qos:
-            self._federation.custody.decline(ref, denied=denied)
+            self._cluster.custody.decline(ref, denied=denied)
         else:
             node.counters.shared_undelivered += 1
 
@@ -568,11 +568,11 @@ class SharedSubscriptions:
         own = (
             Own.NONE
             if self._own in skip
-            else self._best(group, self._node.fanout.route(message.topic).permitted)
+            else self._best(group, self._node.dispatcher.route(message.topic).permitted)
         )
         if pool is None:
             return HERE if own is not Own.NONE else None
-        return pool.choose(own, skip, busy=self._federation.assignments.busy, again=True)
+        return pool.choose(own, skip, busy=self._cluster.assignments.busy, again=True)
 
     def others(self, mark: bytes, but: Container[bytes]) -> bool:
         """Whether other brokers than these have members of a group, whether they can be reached or
@@ -613,37 +613,37 @@ class SharedSubscriptions:
             copy.choice = choice  # should no member have it after all
             self.deliver_here(mark, copy)
             return
-        relay = self._node.relay
-        relay.forward(copy, choice)
-        self._federation.assignments.given(relay.key, relay.own.top, choice, copy)
+        forwarder = self._node.forwarder
+        forwarder.forward(copy, choice)
+        self._cluster.assignments.given(forwarder.key, forwarder.own.top, choice, copy)
 
     def give_late(self, ref: Ref, message: Message) -> None:
         """Give a message of ours to a group that was not known when it was published."""
         target = self.target(ref[2], message, ())
         if target is None:
-            self._federation.assignments.waiting(ref, message, (), retain=message.retain)
+            self._cluster.assignments.waiting(ref, message, (), retain=message.retain)
         else:
             self._node.counters.shared_late += 1
             self.give(target, ref[2], message, (), retain=message.retain)
 
     def deliver_here(self, mark: bytes, message: Message) -> None:
         """Give a message to a member here."""
-        group, fanout = self.here.get(mark), self._node.fanout
+        group, dispatcher = self.here.get(mark), self._node.dispatcher
         if group is None:
             self.pass_on(mark, message)
         else:
-            fanout.publish_along(fanout.route(message.topic), message, [group], only=True)
+            dispatcher.publish_along(dispatcher.route(message.topic), message, [group], only=True)
 
     # ---------------------------------------------------------------- ways
 
     def links(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:
         """Return the links that a message of an origin takes: those of its topic, and those to the
         brokers chosen."""
-        if not self._federation.interest.selective:
+        if not self._cluster.interest.selective:
             return links
-        overlays = self._federation.overlays
-        if overlays.active:
-            ways = overlays.onward(split_key(key)[0])
+        source_trees = self._cluster.source_trees
+        if source_trees.active:
+            ways = source_trees.onward(split_key(key)[0])
             chosen = (ways.get(who[:ID]) for who, _ in choice.entries)
             return list(
                 dict.fromkeys(
@@ -659,7 +659,7 @@ class SharedSubscriptions:
             else list(links)
         )
         for who, _ in choice.entries:
-            link = self._federation.listings.link_to(who[:ID])
+            link = self._cluster.directory.link_to(who[:ID])
             if link is not None and link.live and link not in found:
                 found.append(link)
         return found
@@ -669,13 +669,13 @@ class SharedSubscriptions:
         choice = entry.choice
         if (
             choice is not None
-            and self._federation.overlays.active
-            and not self._federation.orphans.gone(entry.key)
+            and self._cluster.source_trees.active
+            and not self._cluster.orphans.gone(entry.key)
         ):
             return link.peer is not None and any(
                 who[:ID] == link.peer.id for who, _ in choice.entries
             )
-        link_to = self._federation.listings.link_to
+        link_to = self._cluster.directory.link_to
         return choice is not None and any(link_to(who[:ID]) is link for who, _ in choice.entries)
 
 

@@ -100,7 +100,7 @@ class Directory:
 
     __slots__ = (
         "_changed",
-        "_federation",
+        "_cluster",
         "_going_on",
         "_late",
         "_links",
@@ -114,16 +114,16 @@ class Directory:
         "_tell_at",
         "_watchers",
         "arriving",
-        "directory",
+        "database",
         "gone",
         "on_way",
         "on_went",
         "records",
     )
 
-    def __init__(self, federation: Cluster) -> None:
-        self._federation = federation
-        self.directory = LinkStateDatabase(federation.own.id, federation.own.boot)
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.database = LinkStateDatabase(cluster.own.id, cluster.own.boot)
         self.on_way: list[Callable[[bytes, bytes | None], None]] = []
         """Called with a broker's id and the neighbour that leads to it now (None: none does)."""
         self.on_went: list[Callable[[bytes, tuple[bytes, ...]], None]] = []
@@ -173,34 +173,34 @@ class Directory:
 
     def post(self, key: bytes, value: bytes = b"") -> None:
         """Put an entry into our listing. Raises ValueError beyond its limits."""
-        own = self.directory.own.entries
+        own = self.database.own.entries
         if len(own) >= OWN_LIMIT - RESERVED and key[:1] in (CLIENT, GROUP) and key not in own:
             raise ValueError("too many sessions and shared subscriptions for a listing")
-        self.directory.post(key, value)
+        self.database.post(key, value)
         self._hurry()
 
     def withdraw(self, key: bytes) -> None:
         """Take an entry out of our listing."""
-        self.directory.withdraw(key)
+        self.database.withdraw(key)
         self._hurry()
 
     def _hurry(self) -> None:
         if not self._posted:
             self._posted = True
-            self._federation.hurry(self._tell_at)
+            self._cluster.hurry(self._tell_at)
 
     def send(self, broker_id: bytes, kind: int, body: bytes) -> bool:
         """Send to one broker; False when nobody knows the way to it."""
-        return self._route(broker_id + self._federation.own.id + bytes((0, kind)) + body)
+        return self._route(broker_id + self._cluster.own.id + bytes((0, kind)) + body)
 
     def send_over(self, link: Link, broker_id: bytes, kind: int, body: bytes) -> None:
         """Send to one broker behind the messages of a link that is about to enter the live
         stream."""
-        link.send_behind(ROUTED, broker_id + self._federation.own.id + bytes((0, kind)) + body)
+        link.send_behind(ROUTED, broker_id + self._cluster.own.id + bytes((0, kind)) + body)
 
     def link_to(self, broker_id: bytes) -> Link | None:
         """Return the link that leads to a broker."""
-        via = self.directory.via(broker_id)
+        via = self.database.via(broker_id)
         return None if via is None else self._links.get(via)
 
     def may_tell(self, now: float) -> bool:
@@ -221,27 +221,27 @@ class Directory:
             return
         if forwarding:
             self._links[peer.id] = link
-            self.directory.neighbour_up(peer.id)
+            self.database.neighbour_up(peer.id)
         elif self._links.get(peer.id) is link:
             del self._links[peer.id]
-            self.directory.neighbour_down(peer.id)
-            self._federation.propagation.link_down(link, self._federation.node.now)
+            self.database.neighbour_down(peer.id)
+            self._cluster.barrier.link_down(link, self._cluster.node.now)
         self._changed = True
 
     def ready(self, link: Link) -> None:
         """The neighbour is going to get what goes over the tree: those behind it can be reached."""
         if link.peer is not None and self._links.get(link.peer.id) is link:
-            self.directory.neighbour_ready(link.peer.id)
+            self.database.neighbour_ready(link.peer.id)
             self._changed = True
 
     def complete(self, link: Link) -> bool:
         """Whether we know who is behind this link and what they want, or would know it were the
         link part of the tree."""
-        return link.peer is not None and self.directory.complete(link.peer.id)
+        return link.peer is not None and self.database.complete(link.peer.id)
 
     def named(self, link: Link) -> bool:
         """Whether we have told that this link is part of the tree."""
-        return link.peer is not None and self.directory.ready(link.peer.id)
+        return link.peer is not None and self.database.ready(link.peer.id)
 
     def knows(self, link: Link) -> bool:
         """Whether we know who is behind this link and what they want."""
@@ -252,7 +252,7 @@ class Directory:
         if now >= self._next_check:
             self._next_check = now + CHECK
             for peer in self._links:
-                self.directory.check(peer)
+                self.database.check(peer)
             self._changed = True
 
     def next_deadline(self) -> float | None:
@@ -261,24 +261,24 @@ class Directory:
 
     def settle(self, now: float) -> bool:
         """Tell neighbours and watchers what is new; False when nothing is."""
-        directory = self.directory
+        database = self.database
         if self._posted and now >= self._tell_at:
             self._posted = False
             self._tell_at = max(self._tell_at, now - AT_ONCE * PACE) + PACE
-            directory.flush()
+            database.flush()
             self._changed = True
         if not self._changed:
             return False
         self._changed = False
         self._settling = True
         busy = False
-        for event in directory.take_events():
+        for event in database.take_events():
             busy = True
             match event:
                 case Posted(broker_id, changes):
                     self._tell(broker_id, changes)
                 case Came(broker_id, via):
-                    self._tell(broker_id, list(directory.listings[broker_id].entries.items()))
+                    self._tell(broker_id, list(database.listings[broker_id].entries.items()))
                     self._way(broker_id, via)
                 case Moved(broker_id, via):
                     self._way(broker_id, via)
@@ -290,27 +290,27 @@ class Directory:
                     self._way(broker_id, None)
                     self.gone = None
         self._settling = False
-        self._federation.overlays.tell_late(now)
-        for peer, message in directory.take_messages(self._room):
+        self._cluster.source_trees.tell_late(now)
+        for peer, message in database.take_messages(self._room):
             link = self._links.get(peer)
             if link is not None and link.state == "up":
                 link.add_record(DIRECTORY, message)
                 if message[0] == LISTING:
                     link.listings.left -= len(message)
                 busy = True
-        if directory.busy and not self._going_on:
+        if database.busy and not self._going_on:
             self._going_on = True
-            self._federation.node.schedule(now + PACE, self._go_on)
-        if directory.refused != self._federation.node.counters.listings_refused:
-            self._federation.node.counters.listings_refused = directory.refused
+            self._cluster.node.schedule(now + PACE, self._go_on)
+        if database.refused != self._cluster.node.counters.listings_refused:
+            self._cluster.node.counters.listings_refused = database.refused
             text = (
-                f"what other brokers say of themselves takes {directory.memory >> 20} MiB; "
+                f"what other brokers say of themselves takes {database.memory >> 20} MiB; "
                 "no more is taken"
             )
-            self._federation.log("warning", text, cause="too much is said", peer="other brokers")
-        self._federation.propagation.learnt(now)
+            self._cluster.log("warning", text, cause="too much is said", peer="other brokers")
+        self._cluster.barrier.learnt(now)
         if not self._posted:
-            self._federation.propagation.told(now)
+            self._cluster.barrier.told(now)
         return busy
 
     def _room(self, peer: bytes) -> bool:
@@ -319,14 +319,14 @@ class Directory:
         link = self._links.get(peer)
         if link is None:
             return True
-        link.listings.earn(self._federation.node.now)
+        link.listings.earn(self._cluster.node.now)
         return link.listings.left > 0 and link.conn.backlog_bytes < limits.PIECES_BACKLOG
 
     def _go_on(self, now: float) -> None:
         """Send more of what was asked for."""
         self._going_on = False
         self._changed = True
-        self._federation.hurry(now)
+        self._cluster.hurry(now)
 
     def _tell(self, broker_id: bytes, changes: Changes) -> None:
         if len(changes) > MANY:
@@ -351,14 +351,14 @@ class Directory:
     def _look_later(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
         if broker_id not in self._late:
             self._late[broker_id] = {}
-            self._federation.node.schedule(
-                self._federation.node.now + PACE, lambda now: self._look_on(broker_id)
+            self._cluster.node.schedule(
+                self._cluster.node.now + PACE, lambda now: self._look_on(broker_id)
             )
         self._late[broker_id].update(zip(map(itemgetter(0), changes), repeat(gone)))
 
     def _look_on(self, broker_id: bytes) -> None:
         """Look at some sessions that a broker told of, or that went with it, as they are now."""
-        late, listing = self._late[broker_id], self.directory.listings.get(broker_id)
+        late, listing = self._late[broker_id], self.database.listings.get(broker_id)
         entries = listing.entries if listing is not None and listing.via is not None else {}
         for _ in range(min(LATER, len(late))):
             key, gone = late.popitem()
@@ -367,8 +367,8 @@ class Directory:
                 watcher(broker_id, key[1:], entries.get(key))
         self.gone = None
         if late:
-            self._federation.node.schedule(
-                self._federation.node.now + PACE, lambda now: self._look_on(broker_id)
+            self._cluster.node.schedule(
+                self._cluster.node.now + PACE, lambda now: self._look_on(broker_id)
             )
         else:
             del self._late[broker_id]
@@ -391,11 +391,11 @@ class Directory:
         if self._links[link.peer.id] is not link:
             return
         try:
-            self.directory.received(link.peer.id, body)
+            self.database.received(link.peer.id, body)
         except DirectoryError as error:
             raise MalformedPacket(f"directory: {error}") from None
         self._changed = True
-        if self._federation.streams.active:
+        if self._cluster.gap_recovery.active:
             # A message behind this takes the new ways already: what is told of them goes ahead of
             # it.
             self.settle(now)
@@ -403,7 +403,7 @@ class Directory:
     def _routed_received(self, link: Link, body: bytes, now: float) -> None:
         if len(body) < 18:
             raise MalformedPacket("message to one broker is truncated")
-        if body[:8] != self._federation.own.id:
+        if body[:8] != self._cluster.own.id:
             if body[16] < MAX_HOPS:
                 self._route(body[:16] + bytes((body[16] + 1,)) + body[17:])
             return
@@ -413,34 +413,34 @@ class Directory:
             try:
                 receiver(body[8:16], body[18:], now)
             except WireError as error:  # it is not the fault of the neighbour that passed it on
-                self._federation.count("routed_dropped")
+                self._cluster.count("routed_dropped")
                 sender = body[8:16].hex()
                 text = f"broker {sender}: {error.message}; dropped"
-                self._federation.log(
+                self._cluster.log(
                     "warning", text, cause="garbage from a broker", peer=link.conn.peer
                 )
 
     def _route(self, message: bytes) -> bool:
         kind = message[17]
-        overlays = self._federation.overlays
-        on_overlay = kind & LIVE and overlays.active
-        link = overlays.link_for(message) if on_overlay else self.link_to(message[:8])
+        source_trees = self._cluster.source_trees
+        on_overlay = kind & LIVE and source_trees.active
+        link = source_trees.link_for(message) if on_overlay else self.link_to(message[:8])
         if link is None or link.state != "up":
-            self._federation.count("routed_dropped")
+            self._cluster.count("routed_dropped")
             return False
         if kind & LIVE and not (link.live or on_overlay):
             return False
         if kind & BEHIND and not self._has_room(link, message):
-            self._federation.count("routed_dropped")
+            self._cluster.count("routed_dropped")
             return False
         if kind & KNOWN:
             # Of who cannot be reached over the tree, what is known is not used yet.
-            if self.directory.state(message[:8]) < message[18:30] or (
-                on_overlay and self.directory.via(message[:8]) is None
+            if self.database.state(message[:8]) < message[18:30] or (
+                on_overlay and self.database.via(message[:8]) is None
             ):
                 return False
             if not on_overlay:
-                self._federation.streams.answered(message[8:16])
+                self._cluster.gap_recovery.answered(message[8:16])
         if kind & BEHIND:
             link.send_behind(ROUTED, message)
         else:

@@ -104,12 +104,12 @@ class Interest:
 
     __slots__ = (
         "_closing",
+        "_cluster",
         "_count",
         "_counted",
         "_cover",
         "_crowded",
         "_dropped",
-        "_federation",
         "_filters",
         "_full",
         "_kept",
@@ -126,9 +126,9 @@ class Interest:
         "telling",
     )
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
+        self._cluster = cluster
         # Of the other brokers; value: id.
         self._filters: SubscriptionTrie[bytes] = SubscriptionTrie()
         self.memory = 0  # bytes that these take, and what is told of filters here
@@ -151,16 +151,16 @@ class Interest:
         self._loading: deque[str] = deque()
         self._crowded = False  # more is wanted than others can be told
         self._full = False  # longer filters were wanted than others can be told
-        self.selective = federation.config.routing != "flood"
+        self.selective = cluster.config.routing != "flood"
         self.telling = False
         """Whether others are told what is wanted here: since the first one has come. Alone,
         subscribing costs nothing more."""
         self.generation = 0
         """Grows when links found for a topic may not be right any more."""
-        federation.listings.watch(INTEREST, self._posted, self._many_posted)
-        federation.listings.on_way.append(self._way_changed)
+        cluster.directory.watch(INTEREST, self._posted, self._many_posted)
+        cluster.directory.on_way.append(self._way_changed)
         if not self.selective:
-            federation.listings.post(INTEREST + EVERYTHING)
+            cluster.directory.post(INTEREST + EVERYTHING)
 
     # ---------------------------------------------------------------- what is wanted here
 
@@ -169,14 +169,14 @@ class Interest:
         filters are looked through."""
         if self.selective and not self.telling:
             self.telling = True
-            self._loading.extend(self._node.fanout.trie.filters())
+            self._loading.extend(self._node.dispatcher.trie.filters())
             if len(self._loading) > LOAD:
                 self._cover.add("")
                 self._post()
             self._load(self._node.now)
 
     def _load(self, now: float) -> None:
-        wanted = self._node.fanout.trie
+        wanted = self._node.dispatcher.trie
         for _ in range(min(LOAD, len(self._loading))):
             topic_filter = self._loading.popleft()
             if topic_filter in wanted and not topic_filter.startswith("$"):
@@ -219,7 +219,7 @@ class Interest:
             self._planned = True
             self._node.schedule(max(next(iter(self._closing.values())), now + PACE), self._close)
         self._post()
-        self._federation.hurry(now)
+        self._cluster.hurry(now)
 
     def _post(self) -> None:
         """Tell which filters stand for all that is wanted here; while many are exchanged for one,
@@ -227,25 +227,25 @@ class Interest:
         if not self._crowded and len(self._cover) > limits.MAX_INTERESTS:
             self._crowded = True
             self._cover.add("")
-            self._federation.count("interest_widened")
+            self._cluster.count("interest_widened")
         elif self._crowded and len(self._cover) - 1 <= limits.MAX_INTERESTS // 2:
             self._crowded = False
             self._cover.remove("")
         announced, withdrawn = self._cover.work(0 if self._working else PIECE)
-        listings = self._federation.listings
+        directory = self._cluster.directory
         for topic_filter in announced:
             try:
-                listings.post(INTEREST + topic_filter.encode())
+                directory.post(INTEREST + topic_filter.encode())
             except ValueError:  # no room for such long filters: from now on we get everything
-                listings.post(INTEREST + EVERYTHING)
+                directory.post(INTEREST + EVERYTHING)
                 self._full = True
-                self._federation.count("interest_widened")
-            self._federation.propagation.posted()
+                self._cluster.count("interest_widened")
+            self._cluster.barrier.posted()
         if announced:
-            self._federation.overlays.told()
+            self._cluster.source_trees.told()
         for topic_filter in withdrawn:
             if not (self._full and topic_filter.encode() == EVERYTHING):
-                listings.withdraw(INTEREST + topic_filter.encode())
+                directory.withdraw(INTEREST + topic_filter.encode())
         if self._cover.busy and not self._working:
             self._working = True
             self._node.schedule(self._node.now + PACE, self._go_on)
@@ -253,7 +253,7 @@ class Interest:
     def _go_on(self, now: float) -> None:
         self._working = False
         self._post()
-        self._federation.hurry(now)
+        self._cluster.hurry(now)
 
     # ---------------------------------------------------------------- what others want
 
@@ -264,7 +264,7 @@ class Interest:
         if telling is not None and telling.wide and value is not None and telling.count < MOST_NEWS:
             telling.add((key, True, False))
             return
-        keeps = value is None and self._federation.overlays.keeps(broker_id)
+        keeps = value is None and self._cluster.source_trees.keeps(broker_id)
         if telling is None:
             moment = (broker_id, self._node.now)
             self._count = self._count + 1 if moment == self._counted else 1
@@ -287,7 +287,7 @@ class Interest:
         if not gone:
             self._tell_everything(broker_id, telling)
         self._look_at_once(broker_id, telling)  # if it tells ever more
-        telling.add_many(changes, self._federation.overlays.keeps(broker_id))
+        telling.add_many(changes, self._cluster.source_trees.keeps(broker_id))
 
     def _look_at_once(self, broker_id: bytes, telling: Telling) -> None:
         while telling.count > MOST_NEWS:
@@ -342,7 +342,7 @@ class Interest:
         except UnicodeDecodeError:
             topic_filter = ""
         if not topic_filter or "\0" in topic_filter or not well_formed(topic_filter):
-            self._federation.count("interest_refused")
+            self._cluster.count("interest_refused")
             return
         if broker_id in self._dropped:  # it gets everything
             if not wanted and topic_filter != EVERYTHING.decode():
@@ -375,7 +375,7 @@ class Interest:
                 self.memory += size
                 self._told += size
         if not late:
-            self._federation.overlays.learnt(broker_id, topic_filter)
+            self._cluster.source_trees.learnt(broker_id, topic_filter)
 
     def _forget(self, topic_filter: str, broker_id: bytes) -> None:
         if self._filters.get(topic_filter, broker_id) is not None:
@@ -390,18 +390,18 @@ class Interest:
     def _widen(self, broker_id: bytes) -> None:
         """Send a broker everything that tells of too much; nothing is lost by that. Its filters go,
         some at a time."""
-        listing = self._federation.listings.directory.listings.get(broker_id)
+        listing = self._cluster.directory.database.listings.get(broker_id)
         self._dropped[broker_id] = deque(
             () if listing is None else (key for key in listing.entries if key[:1] == INTEREST)
         )
         self._take(EVERYTHING.decode(), broker_id)
-        self._federation.count("interest_widened")
+        self._cluster.count("interest_widened")
         name = broker_id.hex()
         text = (
             f"broker {name} tells of filters of {self._taken[broker_id] >> 20} MiB; "
             "it gets everything"
         )
-        self._federation.log("warning", text, cause="too many filters", peer=name)
+        self._cluster.log("warning", text, cause="too many filters", peer=name)
         self._node.schedule(self._node.now + PACE, lambda now: self._drop(broker_id, now))
 
     def _drop(self, broker_id: bytes, now: float) -> None:
@@ -419,7 +419,7 @@ class Interest:
             self.forget(broker_id)
         elif self._dropped.pop(broker_id, None) is not None:
             # When it is back it tells of its filters again.
-            if self._federation.overlays.keeps(broker_id):
+            if self._cluster.source_trees.keeps(broker_id):
                 self._kept.setdefault(broker_id, set()).add(EVERYTHING.decode())
             else:
                 self._forget(EVERYTHING.decode(), broker_id)
@@ -441,13 +441,13 @@ class Interest:
         node = self._node
         if not self.selective:
             return node.forwarding
-        route = node.fanout.routes.get(topic) or node.fanout.route(topic)
+        route = node.dispatcher.routes.get(topic) or node.dispatcher.route(topic)
         if route.generation != self.generation:
-            if self._federation.overlays.active:
-                route.links = self._behind(topic, self._federation.own.id)
+            if self._cluster.source_trees.active:
+                route.links = self._behind(topic, self._cluster.own.id)
                 route.onward = {}
             else:
-                via = self._federation.listings.directory.via
+                via = self._cluster.directory.database.via
                 neighbours = {via(broker_id) for broker_id in self.brokers_wanting(topic)}
                 route.links = [
                     k
@@ -460,12 +460,12 @@ class Interest:
     def onward(self, topic: bytes, key: bytes) -> list[Link]:
         """Return the links that a message of another broker (`key`: its origin) takes from here; it
         came over one of them, or over none."""
-        if not self._federation.overlays.active:
+        if not self._cluster.source_trees.active:
             return self.links(topic)
-        route = self._node.fanout.routes.get(topic)
+        route = self._node.dispatcher.routes.get(topic)
         if route is None or route.generation != self.generation:
             self.links(topic)
-            route = self._node.fanout.routes.get(topic)
+            route = self._node.dispatcher.routes.get(topic)
             if route is None:  # its topic is too long to be kept
                 return self._behind(topic, split_key(key)[0])
         found = route.onward.get(key)
@@ -476,7 +476,7 @@ class Interest:
         return found
 
     def _behind(self, topic: bytes, origin: bytes) -> list[Link]:
-        ways = self._federation.overlays.onward(origin)
+        ways = self._cluster.source_trees.onward(origin)
         if not ways:
             return []
         return list(
@@ -489,10 +489,10 @@ class Interest:
 
     def everywhere(self, key: bytes) -> list[Link]:
         """Return the links that a message for all brokers takes from here."""
-        overlays = self._federation.overlays
-        if not overlays.active:
+        source_trees = self._cluster.source_trees
+        if not source_trees.active:
             return self._node.forwarding
-        ways = overlays.ways(split_key(key)[0])
+        ways = source_trees.ways(split_key(key)[0])
         return self._node.forwarding if ways.lost else ways.children
 
     def brokers_wanting(self, topic: bytes) -> dict[bytes, None]:
@@ -507,14 +507,14 @@ class Interest:
     def wanted_behind(self, link: Link, *, tree: bool = False) -> Callable[[bytes], bool]:
         """Return what tells whether somebody behind a link, live or not yet, wants a topic. `tree`:
         of an origin that is gone, whose messages take the tree."""
-        via = self._federation.listings.directory.via
+        via = self._cluster.directory.database.via
         peer = link.peer
         if not link.selective or peer is None:
             return lambda topic: True
-        if self._federation.overlays.active and not tree:
+        if self._cluster.source_trees.active and not tree:
             # What others behind it want takes other ways, and they ask the origin for it.
             return self.wanted_by(peer.id)
-        if not self._federation.listings.knows(link):
+        if not self._cluster.directory.knows(link):
             return lambda topic: True
         return _remembering(
             lambda topic: any(

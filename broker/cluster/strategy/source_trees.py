@@ -105,7 +105,7 @@ class SourceTrees:
         "_at",
         "_away",
         "_broken",
-        "_federation",
+        "_cluster",
         "_graph",
         "_learnt",
         "_news",
@@ -122,16 +122,16 @@ class SourceTrees:
         "open",
     )
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
-        self.enabled = federation.config.routing == "topic"
+        self._cluster = cluster
+        self.enabled = cluster.config.routing == "topic"
         self.active = False
         """Whether messages take these ways: all brokers that can be reached route by topic, and are
         not too many."""
         self.open: dict[bytes, Link] = {}
         """Links that messages may take, by the neighbour's id."""
-        self._graph = Graph(federation.own.id)
+        self._graph = Graph(cluster.own.id)
         self._ways: dict[bytes, NextHops] = {}  # by the origin's id
         self._others: set[bytes] = set()  # reachable brokers that route by topic
         # Those that the tree has lost; neighbours they told of last.
@@ -147,15 +147,15 @@ class SourceTrees:
         self._told_relay = 0
         self._retired = False
         if self.enabled:
-            federation.listings.watch(STATE, self._state_posted)
-            federation.listings.watch(LINK, self._link_posted)
-            federation.listings.on_way.append(self._way_changed)
+            cluster.directory.watch(STATE, self._state_posted)
+            cluster.directory.watch(LINK, self._link_posted)
+            cluster.directory.on_way.append(self._way_changed)
 
     # ---------------------------------------------------------------- the graph
 
     def _link_posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
         if len(key) != 8 or (value is not None and len(value) != 4):
-            self._federation.count("overlay_refused")
+            self._cluster.count("overlay_refused")
             return
         away = self._away.get(broker_id)
         if value is None and self.keeps(broker_id):
@@ -168,7 +168,7 @@ class SourceTrees:
                 broker_id, key, None if value is None else int.from_bytes(value, "big")
             )
         except ValueError:
-            self._federation.count("overlay_refused")
+            self._cluster.count("overlay_refused")
             return
         self._touch()
 
@@ -203,19 +203,19 @@ class SourceTrees:
         """Return the brokers that the tree has lost and that messages still go to and come from."""
         if not self._away:
             return []
-        ways = self.ways(self._federation.own.id).next
+        ways = self.ways(self._cluster.own.id).next
         return [broker_id for broker_id in self._away if broker_id in ways]
 
     def keeps(self, broker_id: bytes) -> bool:
         """Whether what a broker has posted still counts although the tree does not lead to it:
         while the tree is repaired, messages go on where links are. If it is gone, its neighbours
         say so."""
-        listings = self._federation.listings
-        known = broker_id in listings.directory.listings
+        directory = self._cluster.directory
+        known = broker_id in directory.database.listings
         return (
             self.active
             and known
-            and (broker_id == listings.gone or listings.directory.via(broker_id) is None)
+            and (broker_id == directory.gone or directory.database.via(broker_id) is None)
         )
 
     def _keep(self, broker_id: bytes) -> set[bytes]:
@@ -248,13 +248,13 @@ class SourceTrees:
         self._hears(broker_id)
         self._graph.forget(broker_id)
         self._others.discard(broker_id)
-        self._federation.interest.forget(broker_id)
+        self._cluster.interest.forget(broker_id)
         self._touch()
 
     def _touch(self) -> None:
         if not self._stale:
             self._stale = True
-            self._federation.hurry(max(self._node.now, self._at))
+            self._cluster.hurry(max(self._node.now, self._at))
 
     # ---------------------------------------------------------------- our links
 
@@ -269,7 +269,7 @@ class SourceTrees:
             and not link.behind
         ):
             self.open[peer.id] = link
-            self._federation.acks.keep(link, self._federation.relay.log.end)
+            self._cluster.acks.keep(link, self._cluster.forwarder.log.end)
             self._post(peer.id, self._cost(link))
             self._tell_relay()
 
@@ -279,9 +279,9 @@ class SourceTrees:
         if peer is not None and self.open.get(peer.id) is link:
             del self.open[peer.id]
             if not link.forwarding:
-                self._federation.acks.free(link)
-            self._graph.post(self._federation.own.id, peer.id, None)
-            self._federation.listings.withdraw(LINK + peer.id)
+                self._cluster.acks.free(link)
+            self._graph.post(self._cluster.own.id, peer.id, None)
+            self._cluster.directory.withdraw(LINK + peer.id)
             self._broken.add(link)
             self._at = 0.0
             self._touch()
@@ -292,8 +292,8 @@ class SourceTrees:
         )
 
     def _post(self, peer: bytes, cost: int) -> None:
-        self._graph.post(self._federation.own.id, peer, cost)
-        self._federation.listings.post(LINK + peer, cost.to_bytes(4, "big"))
+        self._graph.post(self._cluster.own.id, peer, cost)
+        self._cluster.directory.post(LINK + peer, cost.to_bytes(4, "big"))
         self._touch()
 
     def measured(self, link: Link) -> None:
@@ -305,7 +305,7 @@ class SourceTrees:
 
     def _said(self, peer: bytes) -> int:
         return int.from_bytes(
-            self._federation.listings.directory.own.entries.get(LINK + peer, b""), "big"
+            self._cluster.directory.database.own.entries.get(LINK + peer, b""), "big"
         )
 
     def tick(self, now: float) -> None:
@@ -324,14 +324,14 @@ class SourceTrees:
         cost = MAX_COST if self._retired else THROUGH + self._load()
         if differs(cost, self._told_relay):
             self._told_relay = cost
-            self._graph.relay(self._federation.own.id, cost)
-            self._federation.listings.post(RELAY, cost.to_bytes(4, "big"))
+            self._graph.relay(self._cluster.own.id, cost)
+            self._cluster.directory.post(RELAY, cost.to_bytes(4, "big"))
             self._touch()
 
     def _load(self) -> int:
         """What makes others rather go through somebody else: few resources, or what is to be done
         already."""
-        config = self._federation.config
+        config = self._cluster.config
         if config.overlay == "balance":
             return GAMMA * self.relayed + DELTA * self._node.connected
         return round(THROUGH / (1.0 + max(0.0, config.capability)))
@@ -339,7 +339,7 @@ class SourceTrees:
     @property
     def relayed(self) -> int:
         """Of how many other origins messages pass through this broker (R)."""
-        own = self._federation.own.id
+        own = self._cluster.own.id
         return sum(bool(ways.children) for origin, ways in self._ways.items() if origin != own)
 
     def retire(self) -> None:
@@ -351,10 +351,10 @@ class SourceTrees:
     def report(self) -> dict[str, Any]:
         """Return what /api/federation says of them: `sets` of brokers, each of which is an overlay
         that its topics share."""
-        interest = self._federation.interest
+        interest = self._cluster.interest
         topics = [
             topic
-            for topic, route in islice(self._node.fanout.routes.items(), REPORTED)
+            for topic, route in islice(self._node.dispatcher.routes.items(), REPORTED)
             if route.forward
         ]
         sets = Counter(
@@ -362,7 +362,7 @@ class SourceTrees:
         )
         return {
             "active": self.active,
-            "policy": self._federation.config.overlay,
+            "policy": self._cluster.config.overlay,
             "relayed_origins": self.relayed,
             "topics": sum(sets.values()),
             "sets": [
@@ -380,10 +380,10 @@ class SourceTrees:
         if ways is None:
             tree = self._graph.tree(origin)
             ways = NextHops(tree, self.open)
-            ways.lost = self._federation.own.id not in tree.hops
+            ways.lost = self._cluster.own.id not in tree.hops
             if (
-                origin == self._federation.own.id
-                or origin in self._federation.listings.directory.listings
+                origin == self._cluster.own.id
+                or origin in self._cluster.directory.database.listings
             ):
                 self._ways[origin] = ways
         return ways
@@ -395,9 +395,9 @@ class SourceTrees:
         ways = self.ways(origin)
         if not ways.lost:
             return ways.next
-        listings = self._federation.listings
+        directory = self._cluster.directory
         found = {
-            listing.id: listings.link_to(listing.id) for listing in listings.directory.reachable()
+            listing.id: directory.link_to(listing.id) for listing in directory.database.reachable()
         }
         return {
             broker_id: link for broker_id, link in found.items() if link is not None and link.live
@@ -417,8 +417,8 @@ class SourceTrees:
         if not self._stale or now < self._at:
             return False
         self._stale = False
-        directory = self._federation.listings.directory
-        reachable = dict.fromkeys((*(listing.id for listing in directory.reachable()), *self._away))
+        database = self._cluster.directory.database
+        reachable = dict.fromkeys((*(listing.id for listing in database.reachable()), *self._away))
         crowd = len(reachable) / CALM
         self._at = now + (LEAST_PAUSE if crowd <= 1 else PAUSE * crowd * crowd / 4)
         few = (
@@ -427,7 +427,7 @@ class SourceTrees:
         )
         before, after = self.active, self.enabled and few and reachable.keys() <= self._others
         if before or after:
-            self._federation.interest.generation += 1
+            self._cluster.interest.generation += 1
         if before and not after:
             self._leave(reachable)
         elif after:
@@ -460,7 +460,7 @@ class SourceTrees:
         if not self._learnt:
             return
         learnt, self._learnt = self._learnt, {}
-        own = self._federation.own.id
+        own = self._cluster.own.id
         wanted = []
         for broker, filters in learnt.items():
             origins = {
@@ -474,7 +474,7 @@ class SourceTrees:
             return
         found: list[tuple[bytes, bytes]] = []
         looked = 0
-        for entry in self._federation.relay.log.latest():
+        for entry in self._cluster.forwarder.log.latest():
             if entry.at < now - LATE or looked >= LOOKS:
                 break
             looked += 1
@@ -495,19 +495,19 @@ class SourceTrees:
     def _tell(self, link: Link, broker: bytes, origin: bytes) -> None:
         """Tell a broker, over this link, that an origin's messages come another way to it from here
         on."""
-        self._federation.listings.send_over(link, broker, CHANGED, origin)
+        self._cluster.directory.send_over(link, broker, CHANGED, origin)
 
     # ---------------------------------------------------------------- found anew
 
     def _renew(self, entered: bool) -> None:
         """Find all ways anew. `entered`: up to now messages took the tree."""
-        own = self._federation.own.id
-        listings = self._federation.listings
-        streams = self._federation.streams
+        own = self._cluster.own.id
+        directory = self._cluster.directory
+        gap_recovery = self._cluster.gap_recovery
         if entered:
             self._ways.clear()
             origins = dict.fromkeys(
-                (own, *(split_key(key)[0] for key in self._federation.relay.vector))
+                (own, *(split_key(key)[0] for key in self._cluster.forwarder.vector))
             )
         else:
             origins = dict.fromkeys(self._ways)
@@ -515,7 +515,7 @@ class SourceTrees:
             old = self._ways.pop(origin, None)
             new = self.ways(origin)
             was = (
-                {b: listings.link_to(b) for b in new.next}
+                {b: directory.link_to(b) for b in new.next}
                 if entered
                 else {}
                 if old is None
@@ -539,15 +539,15 @@ class SourceTrees:
                     if over is not None and over.state == "up":
                         self._tell(over, broker, origin)
             if turned:
-                streams.changed(origin)
+                gap_recovery.changed(origin)
             if new.lost and old is not None and not old.lost:
-                self._federation.orphans.left()
+                self._cluster.orphans.left()
 
     def _enter(self, reachable: Iterable[bytes]) -> None:
         """Leave the tree: what goes on over it may leave out from now on what was for others there.
         They are told ahead of it, on the tree's ways."""
         for broker in reachable:
-            self._federation.streams.tell_break(broker)
+            self._cluster.gap_recovery.tell_break(broker)
         self.active = True
 
     def _leave(self, reachable: Iterable[bytes]) -> None:
@@ -562,10 +562,10 @@ class SourceTrees:
         for broker in list(self._away):
             self._node.cancel(self._away[broker][0])
             self._forget(broker)
-        streams = self._federation.streams
+        gap_recovery = self._cluster.gap_recovery
         for broker in reachable:
-            streams.tell_break(broker)
-            streams.changed(broker)
+            gap_recovery.tell_break(broker)
+            gap_recovery.changed(broker)
 
     def came(self, key: bytes, link: Link) -> None:
         """Note that a message at QoS 1 or 2 is going to be passed on. If it is not the parent's it

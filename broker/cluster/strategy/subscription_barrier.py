@@ -100,11 +100,11 @@ class SubscriptionBarrier:
         "_admitting",
         "_again_at",
         "_begins_until",
+        "_cluster",
         "_confirmed",
         "_covers",
         "_early",
         "_early_birds",
-        "_federation",
         "_known",
         "_newest",
         "_news",
@@ -126,13 +126,13 @@ class SubscriptionBarrier:
         "records",
     )
 
-    def __init__(self, node: Node, federation: Cluster) -> None:
+    def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
-        self._federation = federation
+        self._cluster = cluster
         # Who has just started knows nobody; who is alone for so long is alone (s, 0.0: it has
         # joined, or has nobody to look for).
-        self._begins_until = node.now + WAIT if federation.enabled else 0.0
-        self._admits_until = node.now + ADMITS if federation.enabled else 0.0
+        self._begins_until = node.now + WAIT if cluster.enabled else 0.0
+        self._admits_until = node.now + ADMITS if cluster.enabled else 0.0
         # Who came before we had heard whose sessions are where.
         self._visitors: deque[Then] = deque()
         self._admitting = False  # they are being let in, some in each turn
@@ -165,7 +165,7 @@ class SubscriptionBarrier:
         self._since = 0.0  # s; since when the one that is being made has waited
         self._timer: Timer | None = None
         self.records: dict[int, Handler] = {TOLD: self._told_received, HEARD: self._heard_received}
-        federation.listings.on_way.append(lambda broker_id, via: self.changed())
+        cluster.directory.on_way.append(lambda broker_id, via: self.changed())
 
     # ---------------------------------------------------------------- who waits
 
@@ -177,37 +177,37 @@ class SubscriptionBarrier:
         """Post filters that a client is about to subscribe to; True when `then` is called once all
         brokers know them, False when they do. In either case `settle_for` follows. `again`: each
         broker is to say what it has published by now, even if it knows them."""
-        interest = self._federation.interest
+        interest = self._cluster.interest
         now = self._node.now
         self.known = False
         if self._begins_until and not self._begun(now):
             self._early_birds.append((list(filters), then, again))
             self._arm(now)
             return True
-        if not (interest.telling or again) or not self._federation.links:
+        if not (interest.telling or again) or not self._cluster.links:
             return False
         if interest.telling:
             for topic_filter in filters:
                 interest.changed(topic_filter, wanted=True)
-        self.known = self._all_know(self._news) and not self._federation.streams.unsettled()
+        self.known = self._all_know(self._news) and not self._cluster.gap_recovery.unsettled()
         if self._all_know(self._posted):
-            if not again and not self._federation.streams.unsettled():
+            if not again and not self._cluster.gap_recovery.unsettled():
                 return False
             self._posted += 1  # nothing new: but each broker is to say what it has published by now
         self._waiters.append((now + WAIT, self._posted, then))
         self._arm(now)
-        if not self._federation.listings.unsaid:  # it has been told already, but not to all
-            self._federation.hurry(now)
+        if not self._cluster.directory.unsaid:  # it has been told already, but not to all
+            self._cluster.hurry(now)
         return True
 
     def _begun(self, now: float) -> bool:
         """Whether this broker has joined those that discovery finds, as far as they answer; asked
         in its first seconds only."""
-        federation = self._federation
-        joining = federation.handshakes or any(
-            link.forwarding and not link.live for link in federation.links.values()
+        cluster = self._cluster
+        joining = cluster.handshakes or any(
+            link.forwarding and not link.live for link in cluster.links.values()
         )
-        if (joining or federation.membership.searching(now)) and now < self._begins_until:
+        if (joining or cluster.membership.searching(now)) and now < self._begins_until:
             return False
         self._begins_until = 0.0
         return True
@@ -224,7 +224,7 @@ class SubscriptionBarrier:
 
     def _knows_sessions(self, now: float) -> bool:
         return now >= self._admits_until or (
-            self._begun(now) and not self._federation.listings.directory.lacks
+            self._begun(now) and not self._cluster.directory.database.lacks
         )
 
     def _admit(self) -> Iterator[int]:
@@ -236,10 +236,10 @@ class SubscriptionBarrier:
 
     def settle_for(self, filters: Iterable[str]) -> None:
         """Take back the filters that were not subscribed to after all."""
-        interest = self._federation.interest
+        interest = self._cluster.interest
         if interest.telling:
             for topic_filter in filters:
-                if topic_filter not in self._node.fanout.trie:
+                if topic_filter not in self._node.dispatcher.trie:
                     interest.changed(topic_filter, wanted=False)
 
     def _arm(self, now: float) -> None:
@@ -247,7 +247,7 @@ class SubscriptionBarrier:
         if self._timer is None and (self._early_birds or (self._visitors and not self._admitting)):
             self._timer = self._node.schedule(now + PAUSE, self._look)
         elif self._timer is None and self._waiters:
-            wave = self._waves.get(self._federation.own.id)
+            wave = self._waves.get(self._cluster.own.id)
             again = max(now + PAUSE, self._again_at if wave is None else wave.since + LOST)
             self._timer = self._node.schedule(min(self._waiters[0][0], again), self._look)
 
@@ -266,13 +266,13 @@ class SubscriptionBarrier:
         if self._waiters and self._waiters[0][0] <= now:
             # Whoever has not heard may pass on what others here want, and tell that it was all.
             # Answers to questions that are asked from now on come only by way of those that know.
-            self._federation.streams.doubt()
+            self._cluster.gap_recovery.doubt()
             while self._waiters and self._waiters[0][0] <= now + AT_ONCE:
                 self._node.counters.subscriptions_unconfirmed += 1
                 self._waiters.popleft()[2](now)
                 if self._node.turns.work >= limits.TURN_WORK:
                     break  # the others are due at once
-        if not self._federation.listings.unsaid:
+        if not self._cluster.directory.unsaid:
             self.told(now)
         self._arm(now)
 
@@ -336,18 +336,18 @@ class SubscriptionBarrier:
     def _required(self) -> dict[bytes, int]:
         """Return who has to know, with boot numbers: who can be reached over the tree, has a link
         to us, or finds a way over links of others while the tree is repaired."""
-        listings = self._federation.listings.directory.listings
+        listings = self._cluster.directory.database.listings
         found = {link.peer.id: link.peer.boot for link in self._up() if link.peer is not None}
         for listing in listings.values():
             if listing.via is not None:
                 found[listing.id] = listing.boot
-        for broker_id in self._federation.overlays.astray():
+        for broker_id in self._cluster.source_trees.astray():
             if broker_id in listings:
                 found.setdefault(broker_id, listings[broker_id].boot)
         return found
 
     def _up(self) -> list[Link]:
-        return [link for link in self._federation.links.values() if link.state == "up"]
+        return [link for link in self._cluster.links.values() if link.state == "up"]
 
     # ---------------------------------------------------------------- our wave
 
@@ -366,13 +366,13 @@ class SubscriptionBarrier:
     def _used(self, broker: bytes, state: bytes) -> bool:
         """Whether what a broker says of itself is known here in this state, and decides where
         messages go."""
-        directory = self._federation.listings.directory
-        return directory.via(broker) is not None and directory.state(broker) >= state
+        database = self._cluster.directory.database
+        return database.via(broker) is not None and database.state(broker) >= state
 
     def told(self, now: float) -> None:
         """All that was posted is on its way to the neighbours: send a wave behind it, unless one is
         on its way."""
-        own = self._federation.own
+        own = self._cluster.own
         wave = self._waves.get(own.id)
         if self._all_know(self._posted):
             self._release(now)
@@ -386,7 +386,7 @@ class SubscriptionBarrier:
         links = self._links()
         if not links or self._planned:
             return  # the tree is being repaired: whoever is there then is told
-        self._rate.per_second = WAVES / max(1, len(self._federation.listings.directory.reachable()))
+        self._rate.per_second = WAVES / max(1, len(self._cluster.directory.database.reachable()))
         if not self._rate.take(now):
             self._planned = True
             self._node.schedule(now + 1 / self._rate.per_second, self._again)
@@ -394,14 +394,14 @@ class SubscriptionBarrier:
         self._covers = self._posted
         self._number = self._number + 1 & 0xFFFFFFFF
         self._waves[own.id] = Wave(None, self._number, links, now)
-        body = self._federation.listings.directory.own.stamp() + self._number.to_bytes(4, "big")
+        body = self._cluster.directory.database.own.stamp() + self._number.to_bytes(4, "big")
         for link in links:
             link.add_record(TOLD, body)
-        self._federation.hurry(now)
+        self._cluster.hurry(now)
 
     def _again(self, now: float) -> None:
         self._planned = False
-        if not self._federation.listings.unsaid:
+        if not self._cluster.directory.unsaid:
             self.told(now)
 
     # ---------------------------------------------------------------- those of others
@@ -412,8 +412,8 @@ class SubscriptionBarrier:
         if len(body) != 24:
             raise MalformedPacket("TOLD record has the wrong length")
         broker, state, number = body[:8], body[8:20], int.from_bytes(body[20:], "big")
-        own = broker == self._federation.own.id  # round in a circle, while the tree is repaired
-        directory = self._federation.listings.directory
+        own = broker == self._cluster.own.id  # round in a circle, while the tree is repaired
+        database = self._cluster.directory.database
         if not own and not self._used(broker, state):
             if len(self._early) < MAX_BROKERS or broker in self._early:
                 self._early[broker] = (link, body)  # what it tells of is on its way, after a repair
@@ -424,7 +424,7 @@ class SubscriptionBarrier:
             return
         if len(self._newest) > MAX_BROKERS:
             self._newest = {
-                known: last for known, last in self._newest.items() if known in directory.listings
+                known: last for known, last in self._newest.items() if known in database.listings
             }
         # States and numbers grow: whatever way it comes again, it goes no further.
         self._newest[broker] = body[8:]
@@ -467,16 +467,18 @@ class SubscriptionBarrier:
             self._pause = min(2 * self._pause, PAUSE_MOST)
         else:
             self._pause = PAUSE
-            self._federation.streams.distrust(self._required())
+            self._cluster.gap_recovery.distrust(self._required())
         self._release(now)
-        if not self._federation.listings.unsaid:
+        if not self._cluster.directory.unsaid:
             self.told(now)
 
     def _self(self) -> bytes:
         """This broker in HEARD."""
-        own = self._federation.own
+        own = self._cluster.own
         return (
-            own.id + own.boot.to_bytes(4, "big") + self._federation.relay.own.top.to_bytes(6, "big")
+            own.id
+            + own.boot.to_bytes(4, "big")
+            + self._cluster.forwarder.own.top.to_bytes(6, "big")
         )
 
     def _note(self, heard: dict[bytes, int]) -> None:
