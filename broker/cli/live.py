@@ -1,4 +1,4 @@
-"""`python -m broker.live`: a federation on this machine, to look at and to try (`make run`).
+"""`python -m broker.cli.live`: a federation on this machine, to look at and to try (`make run`).
 
 Starts brokers as processes of their own, draws their tree in the terminal, and ends them with
 itself, however that happens.
@@ -155,15 +155,17 @@ class Live:
                         [child for child in self.children if child.process.poll() is None],
                     )
                 )
-                for child in self.children:
+                # Once for both questions: a broker may end between two looks.
+                codes = [child.process.poll() for child in self.children]
+                for child, code in zip(self.children, codes, strict=True):
                     # It could not start, and says why.
-                    if child.process.poll() == 2 and not child.answered:
+                    if code == 2 and not child.answered:
                         complain(
                             child.last_words() or f"broker {child.port} did not start", PROGRAM
                         )
                         return 2
                 self._show()
-                if all(child.process.poll() is not None for child in self.children):
+                if None not in codes:
                     complain("no broker is left", PROGRAM)
                     return 1
                 self.stopping.wait(INTERVAL if self._shown else INTERVAL / 5)
@@ -246,7 +248,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Carry out the command line; 0: ended by a signal, 1: no broker is left, 2: bad input or a
     port in use."""
     parser = Parser(
-        prog="python -m broker.live",
+        prog="python -m broker.cli.live",
         description="Runs a federation on this machine and shows its tree.",
     )
     parser.add_argument("--brokers", type=int, default=3, metavar="N", help="how many brokers (3)")
