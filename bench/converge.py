@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.agreement import agreed
+from bench.launcher import Program, mqttree
 from bench.netlab.ports import free_ports
 from broker.wire import (
     Connack,
@@ -54,13 +55,15 @@ class ConvergeError(Exception):
     """A phase did not end within PATIENCE."""
 
 
-@dataclass
-class Broker:
-    """One broker process."""
+class Broker(Program):
+    """One broker process, with default settings but for the routing."""
 
-    port: int
-    admin: int
-    process: asyncio.subprocess.Process
+    def __init__(self, port: int, admin: int, cluster: str, routing: str) -> None:
+        """Start nothing yet."""
+        self.port, self.admin = port, admin
+        command = mqttree("--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}")
+        command += ["--cluster", cluster, "--routing", routing, "--log-level", "error"]
+        super().__init__(f"{port}", command, None)
 
 
 @dataclass
@@ -114,32 +117,10 @@ class Probe:
                 await self.reading
 
 
-async def start(port: int, admin: int, cluster: str, routing: str) -> Broker:
-    """Start one broker with default settings but for the routing."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "broker.cli",
-        "run",
-        "--listen",
-        f"127.0.0.1:{port}",
-        "--admin",
-        f"127.0.0.1:{admin}",
-        "--cluster",
-        cluster,
-        "--routing",
-        routing,
-        "--log-level",
-        "error",
-        stdout=asyncio.subprocess.DEVNULL,
-    )
-    return Broker(port, admin, process)
-
-
-async def state_of(broker: Broker) -> dict[str, Any] | None:
-    """Ask a broker's admin port for its view; None while it does not answer."""
+async def state_of(admin: int) -> dict[str, Any] | None:
+    """Ask the admin port of a broker for its view; None while it does not answer."""
     try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", broker.admin)
+        reader, writer = await asyncio.open_connection("127.0.0.1", admin)
     except OSError:
         return None
     try:
@@ -159,7 +140,7 @@ async def until_agreed(brokers: list[Broker]) -> list[dict[str, Any]]:
     """Poll until the brokers agree; returns their views."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        states = [await state_of(broker) for broker in brokers]
+        states = [await state_of(broker.admin) for broker in brokers]
         if agreed(states):
             return [s for s in states if s is not None]
         await asyncio.sleep(0.01)
@@ -227,24 +208,20 @@ async def measure(count: int, number: int, routing: str) -> dict[str, float]:
     try:
         began = time.monotonic()
         for index in range(count):
-            brokers.append(await start(ports[2 * index], ports[2 * index + 1], cluster, routing))
+            brokers.append(Broker(ports[2 * index], ports[2 * index + 1], cluster, routing))
+            brokers[-1].launch()
         await until_agreed(brokers)
         result["start"] = time.monotonic() - began
         root = await until_star(brokers)
         survivors = [b for b in brokers if b is not root]
-        result["silence"] = await until_delivered(
-            survivors, lambda: root.process.send_signal(signal.SIGSTOP)
-        )
-        root.process.send_signal(signal.SIGCONT)
+        result["silence"] = await until_delivered(survivors, root.pause)
+        root.resume()
         root = await until_star(brokers)
         survivors = [b for b in brokers if b is not root]
-        result["crash"] = await until_delivered(survivors, root.process.kill)
+        result["crash"] = await until_delivered(survivors, lambda: root.signal(signal.SIGKILL))
     finally:
         for broker in brokers:
-            if broker.process.returncode is None:
-                with suppress(ProcessLookupError):
-                    broker.process.kill()
-            await broker.process.wait()
+            broker.end(signal.SIGKILL)
     return result
 
 

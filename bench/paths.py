@@ -27,7 +27,7 @@ from typing import Any
 
 import uvloop
 
-from bench.converge import Broker, state_of
+from bench.converge import state_of
 from bench.load import LoadError, LoadSpec, run_latency
 from bench.netlab.brokers import KINDS, ROUTINGS
 from bench.netlab.lab import Lab, LabError
@@ -299,7 +299,7 @@ class Network:
         raise PathsError(f"no agreement: {reason}")
 
     async def _state(self, admin: int) -> State | None:
-        return await state_of(Broker(0, admin, None))  # type: ignore[arg-type]
+        return await state_of(admin)
 
     def _name(self, broker_id: str) -> str:
         name: str = next(state["name"] for state in self.states if state["id"] == broker_id)

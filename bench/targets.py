@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.launcher import Program, search_path
 from bench.load import LoadError
 from bench.load.peers import dial
 from bench.load.spec import LoadSpec
 from bench.netlab.ports import free_ports
 
 _READY_SECONDS = 15.0
-_END_SECONDS = 5.0
 
 # 2.0.11 never delivers QoS 2 messages that once waited for a place in flight (more than 20 at a
 # time, any client), and QoS 1 is faster for it without that limit too.
@@ -59,7 +59,7 @@ class Target:
     def available(self) -> bool:
         """Whether the program is installed."""
         program = shlex.split(self.command)[0]
-        return program == "{python}" or shutil.which(program, path=_search_path()) is not None
+        return program == "{python}" or shutil.which(program, path=search_path()) is not None
 
 
 TARGETS: dict[str, Target] = {
@@ -127,19 +127,18 @@ def running(what: Target) -> Iterator[Running]:
             "python": sys.executable,
         }
         command = [_fill(word, values) for word in shlex.split(what.command)]
-        command[0] = shutil.which(command[0], path=_search_path()) or command[0]
-        with log.open("wb") as output:
-            try:
-                process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-                )
-            except OSError as error:
-                raise LoadError(f"{what.name} cannot be started: {error}") from error
+        command[0] = shutil.which(command[0], path=search_path()) or command[0]
+        program = Program(what.name, command, log)
         try:
-            _await(what.name, process, port, log)
-            yield Running(what.name, port, process.pid)
+            program.launch()
+        except OSError as error:
+            raise LoadError(f"{what.name} cannot be started: {error}") from error
+        assert program.process is not None
+        try:
+            _await(program, port)
+            yield Running(what.name, port, program.process.pid)
         finally:
-            _end(process)
+            _end(program)
 
 
 def _fill(word: str, values: dict[str, str]) -> str:
@@ -148,37 +147,28 @@ def _fill(word: str, values: dict[str, str]) -> str:
     return word
 
 
-def _search_path() -> str:
-    """Look beside the interpreter first, then where the system keeps its daemons."""
-    beside = str(Path(sys.executable).parent)
-    return os.pathsep.join((beside, os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
-
-
-def _await(name: str, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def _await(program: Program, port: int) -> None:
     deadline = time.monotonic() + _READY_SECONDS
     reason = "it did not answer"
-    while time.monotonic() < deadline and process.poll() is None:
+    while time.monotonic() < deadline and program.running:
         try:
             dial(LoadSpec(port=port), "bench-ready", 4, timeout=2.0)[0].close()
             return
         except LoadError as error:
             reason = str(error)
             time.sleep(0.02)
-    said = log.read_text(errors="replace").strip().splitlines()
-    ended = process.poll()
+    ended = program.process.poll() if program.process is not None else None
     how = (
         f"ended with code {ended}"
         if ended is not None
         else f"was not ready after {_READY_SECONDS:g} s ({reason})"
     )
-    raise LoadError(f"{name} {how}{': ' + said[-1] if said else ''}")
+    said = program.said()
+    raise LoadError(f"{program.name} {how}{': ' + said if said else ''}")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-    process.wait()
+def _end(program: Program) -> None:
+    try:
+        program.end(signal.SIGTERM)
+    except subprocess.TimeoutExpired:
+        program.end(signal.SIGKILL)

@@ -205,13 +205,13 @@ class Soak:
             case "terminate":
                 broker.terminate()
             case "stop":
-                broker.stop()
+                broker.pause()
             case _:
                 self.halves += open_halfway(broker.port, self.connections)
 
     def restore(self, broker: Broker) -> None:
         """Bring it back."""
-        if broker.stopped:
+        if broker.paused:
             broker.resume()
         elif not broker.running:
             broker.start()

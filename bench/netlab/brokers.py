@@ -4,20 +4,18 @@ be done to it."""
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.launcher import END_SECONDS, Program, mqttree, search_path
 from bench.netlab.owner import MARK, owner, started
 
-END_SECONDS = 5.0
 ROUTINGS = ("flood", "interest", "topic")
 
 
@@ -46,12 +44,6 @@ KINDS: dict[str, Kind] = {
         Kind("amqtt", "amqtt", False),
     )
 }
-
-
-def search_path() -> str:
-    """Look beside the interpreter first, then where the system keeps its daemons."""
-    beside = str(Path(sys.executable).parent)
-    return os.pathsep.join((beside, os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +113,7 @@ def amqtt_configuration(place: Place) -> str:
 def command(kind: Kind, place: Place, cluster: str) -> list[str]:
     """Write the configuration that a broker needs, and return its command."""
     if kind.program == "mqttree":
-        words = [
-            sys.executable,
-            "-m",
-            "broker.cli",
-            "run",
+        words = mqttree(
             "--listen",
             f"{place.address}:{place.port}",
             "--name",
@@ -140,7 +128,7 @@ def command(kind: Kind, place: Place, cluster: str) -> list[str]:
             "warning",
             "--routing",
             kind.routing or "flood",
-        ]
+        )
         if place.seeds:
             words += ["--discovery", "static"] + [
                 word for seed in place.seeds for word in ("--seed", seed)
@@ -157,78 +145,27 @@ def command(kind: Kind, place: Place, cluster: str) -> list[str]:
     return [shutil.which(kind.program, path=search_path()) or kind.program, "-c", str(config)]
 
 
-class BrokerProcess:
+class BrokerProcess(Program):
     """One broker: the same place and command through all of its starts."""
 
     def __init__(self, kind: Kind, place: Place, cluster: str) -> None:
         """Start nothing yet."""
         self.kind, self.place = kind, place
         place.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self._command = command(kind, place, cluster)
-        self._log = place.folder / "log"
-        self.process: subprocess.Popen[bytes] | None = None
-        self.paused = False
+        super().__init__(place.name, command(kind, place, cluster), place.folder / "log")
         self.starts = 0
         self.ticks: int | None = None
 
-    @property
-    def name(self) -> str:
-        """The host that it is on."""
-        return self.place.name
-
-    @property
-    def running(self) -> bool:
-        """Whether it was started and has not ended."""
-        return self.process is not None and self.process.poll() is None
-
     def start(self) -> None:
         """Start it on its host. Raises OSError."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("MQTTREE_")} | {
-            MARK: owner()
-        }
-        with self._log.open("ab") as log, self.place.inside():
-            self.process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
+        with self.place.inside():
+            self.launch({MARK: owner()}, session=True)
         self.starts += 1
-        self.paused = False
-        self.ticks = started(self.process.pid)
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send it a signal, if it is there."""
-        if self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.send_signal(number)
+        self.ticks = started(self.process.pid) if self.process is not None else None
 
     def kill(self) -> None:
         """kill -9, and wait for its end."""
-        self.signal(signal.SIGKILL)
-        self.paused = False
-        if self.process is not None:
-            self.process.wait(END_SECONDS)
-
-    def pause(self) -> None:
-        """SIGSTOP: alive, and deaf and dumb."""
-        self.signal(signal.SIGSTOP)
-        self.paused = True
-
-    def resume(self) -> None:
-        """SIGCONT."""
-        self.signal(signal.SIGCONT)
-        self.paused = False
-
-    def said(self) -> str:
-        """The last line of its log."""
-        try:
-            lines = self._log.read_text(errors="replace").strip().splitlines()
-        except OSError:
-            lines = []
-        return lines[-1][:300] if lines else ""
+        self.end(signal.SIGKILL)
 
     def ended(self) -> str:
         """How it ended, in one line."""

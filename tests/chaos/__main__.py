@@ -313,7 +313,7 @@ class Conductor:
     def stop(self, index: int) -> None:
         self.pulse("away", index)
         self.world.set(time.monotonic(), down=[index], by=1)
-        self.cluster.brokers[index].stop()
+        self.cluster.brokers[index].pause()
 
     def resume(self, index: int) -> None:
         self.cluster.brokers[index].resume()

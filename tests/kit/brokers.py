@@ -7,16 +7,15 @@ import http.client
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from bench.agreement import agreed, carrying
+from bench.launcher import Program, mqttree
 from bench.netlab.ports import free_ports
 from tests.kit.waiting import PATIENCE, until
 
@@ -28,27 +27,19 @@ LOG_LINES = 60
 _numbers = count()
 
 
-class Broker:
+class Broker(Program):
     """One broker: the same ports, folder and flags through all of its starts."""
 
     def __init__(
         self, folder: Path, name: str, flags: list[str], *, cluster: str, listen: bool = True
     ) -> None:
-        self.name = name
         self.port, self.admin = free_ports(2)
         self.data_dir = folder / name
-        self.log_path = folder / f"{name}.log"
-        self.flags = ["--admin", f"127.0.0.1:{self.admin}", "--cluster", cluster, "--name", name]
+        said = ["--admin", f"127.0.0.1:{self.admin}", "--cluster", cluster, "--name", name]
         if listen:
-            self.flags += ["--listen", f"127.0.0.1:{self.port}"]
-        self.flags += ["--data-dir", str(self.data_dir), "--log-level", "info", *flags]
-        self.process: subprocess.Popen[bytes] | None = None
-        self.stopped = False
-
-    @property
-    def running(self) -> bool:
-        """Whether it was started and has not ended."""
-        return self.process is not None and self.process.poll() is None
+            said += ["--listen", f"127.0.0.1:{self.port}"]
+        self.flags = [*said, "--data-dir", str(self.data_dir), "--log-level", "info", *flags]
+        super().__init__(name, mqttree(*self.flags), folder / f"{name}.log")
 
     @property
     def address(self) -> str:
@@ -58,15 +49,8 @@ class Broker:
     def start(self) -> Broker:
         """Start it; `up` waits until it answers."""
         assert not self.running
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("MQTTREE_")}
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "broker.cli", "run", *self.flags],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-            )
+        self.command = mqttree(*self.flags)
+        self.launch()
         return self
 
     def up(self) -> Broker:
@@ -79,15 +63,11 @@ class Broker:
         until(serves, f"{self.name} answers")
         return self
 
-    def end(self, number: signal.Signals) -> int:
+    def end(self, number: signal.Signals, patience: float = PATIENCE) -> int:
         """End it by a signal; returns the exit code."""
-        assert self.process is not None
-        with suppress(ProcessLookupError):
-            self.process.send_signal(number)
-            if self.stopped and number != signal.SIGKILL:
-                self.process.send_signal(signal.SIGCONT)
-        self.stopped = False
-        return self.process.wait(PATIENCE)
+        code = super().end(number, patience)
+        assert code is not None
+        return code
 
     def kill(self) -> None:
         """kill -9."""
@@ -96,18 +76,6 @@ class Broker:
     def terminate(self) -> int:
         """Ask it to end; returns the exit code."""
         return self.end(signal.SIGTERM)
-
-    def stop(self) -> None:
-        """SIGSTOP: alive, and deaf and dumb."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-        self.stopped = True
-
-    def resume(self) -> None:
-        """SIGCONT."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
-        self.stopped = False
 
     def state(self) -> dict[str, Any] | None:
         """What /api/federation says; None while nobody answers."""
@@ -132,6 +100,7 @@ class Broker:
 
     def log(self) -> str:
         """Everything that it wrote so far."""
+        assert self.log_path is not None
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def lines(self, *words: str) -> list[str]:
@@ -190,7 +159,7 @@ class Cluster:
         """Wait until these (else all that run) agree on one tree that they alone are in; returns
         their views."""
         asked = (
-            [b for b in self.brokers if b.running and not b.stopped] if brokers is None else brokers
+            [b for b in self.brokers if b.running and not b.paused] if brokers is None else brokers
         )
         states: list[dict[str, Any] | None] = []
 
@@ -212,7 +181,7 @@ class Cluster:
     def tree(self) -> list[Any]:
         """Who is whose parent at the brokers that run, and how often anything about that has
         changed."""
-        views = [b.view() for b in self.brokers if b.running and not b.stopped]
+        views = [b.view() for b in self.brokers if b.running and not b.paused]
         return [
             (v["id"], v["boot"], v["parent"], v["epoch"], v["counters"]["topology_changes"])
             for v in views

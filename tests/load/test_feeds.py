@@ -27,7 +27,7 @@ def brokers(folder: Path, routing: str, count: int) -> Iterator[Cluster]:
             yield cluster
         finally:
             for broker in cluster.brokers:
-                if broker.running and not broker.stopped:
+                if broker.running and not broker.paused:
                     found = broker.view()["counters"]
                     print(broker.name, {name: found[name] for name in SHOWN if found[name]})
 
@@ -56,7 +56,7 @@ SHOWN = (
 
 def hang(broker: Broker, seconds: float) -> None:
     """Stop a broker, and let it go on."""
-    broker.stop()
+    broker.pause()
     time.sleep(seconds)
     broker.resume()
 

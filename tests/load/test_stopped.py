@@ -74,7 +74,7 @@ def test_a_client_goes_elsewhere_while_its_broker_is_stopped(
         # What its client has received, and is not told to release any more, nobody sends again.
         with feed.held:
             first.got(len(feed.sent))
-            old.stop()
+            old.pause()
         feed.seconds(1.0)
         first.break_off()
         if tries:

@@ -33,7 +33,7 @@ def test_a_broker_that_stands_still(routing: str, killed: bool, tmp_path: Path) 
         subscriber = Subscriber(place(away), "large/#", 2)
         subscriber.start()
         many = [Publisher(place(origin), f"large/{qos}", COUNT, SIZE, qos) for qos in (1, 2)]
-        away.stop()
+        away.pause()
         began = time.monotonic()
         for publisher in many:
             publisher.start()

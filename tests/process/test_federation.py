@@ -40,7 +40,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def five(shared: Cluster) -> Iterator[Cluster]:
     """Five brokers that agree, whatever the test before did to them."""
     for broker in shared.brokers:
-        if broker.stopped:
+        if broker.paused:
             broker.resume()
         if not broker.running:
             broker.start()
@@ -425,7 +425,7 @@ def test_one_is_stopped_and_continued(five: Cluster, make: Make, base: str, who:
     frozen.subscribe(f"{base}/#", 2)
     traffic = Traffic(make, survivors, base)
     traffic.flow(10)
-    victim.stop()
+    victim.pause()
     five.agree(survivors)
     traffic.flow(20)
     victim.resume()

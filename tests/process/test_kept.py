@@ -195,7 +195,7 @@ def test_what_others_lack_reaches_them_after_a_restart(tmp_path: Path) -> None:
             return bool(subscriber.messages)
 
         until(reached, "the neighbour's subscriber")
-        there.stop()
+        there.pause()
         until(lambda: not here.view()["links"], "the link to be given up")
         mids = [
             publisher.publish(f"f/{qos}", b"%d %d" % (qos, n), qos)

@@ -199,7 +199,7 @@ def state(pid: int) -> str:
 def test_a_broker_that_does_not_come_up_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with Lab(TWO, KINDS["mqttree-flood"], way="relays") as lab:
         broker = lab.brokers["b1"]
-        broker._command += ["--discovery", "telepathy"]
+        broker.command += ["--discovery", "telepathy"]
         with pytest.raises(LabError, match=r"^b1 ended with code 2: mqttree: .*telepathy.*$"):
             lab.start()
 

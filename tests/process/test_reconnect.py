@@ -162,7 +162,7 @@ def again(
     broker = ways.served.broker
     # The rest needs the broker's answers.
     new = ways.open(transport, old.version) if transport not in ("tcp", "unix") else None
-    broker.stop()
+    broker.pause()
     try:
         old.send(*last)
         old.close()

@@ -109,7 +109,7 @@ def test_a_session_that_was_left_behind(cluster: Cluster) -> None:
         )
         before = [b"before %d" % n for n in range(50)]
         publisher.done(*[publisher.publish("left/x", payload, 2) for payload in before])
-        cluster.brokers[1].stop()
+        cluster.brokers[1].pause()
         second = make(cluster.brokers[2].port, client_id="left", clean=False, expiry=600)
         assert not second.session_present
         cluster.brokers[1].resume()

@@ -128,7 +128,7 @@ def test_what_a_dead_broker_was_given(make: Callable[..., Client], tmp_path: Pat
             Mosquitto(tmp_path, brokers[2].port, *flags) as two,
         ):
             known(make(brokers[0].port), [one, two], "dead")
-            brokers[1].stop()
+            brokers[1].pause()
             lines = [f"message {number}" for number in range(MESSAGES)]
             mosquitto_pub(brokers[0].port, "-t", "dead", "-q", "2", "-l", lines=lines)
             brokers[1].kill()
