@@ -24,6 +24,7 @@ from broker.cluster.delivery.resync import Resync
 from broker.cluster.delivery.subscription_start import SubscriptionStarts
 from broker.cluster.delivery.unlogged import UnloggedNumbers
 from broker.cluster.drain import CLIENTS_AT
+from broker.cluster.events import ClusterEvents, EventOrder, MemberGone, RouteChanged
 from broker.cluster.id_conflict import IdConflict
 from broker.cluster.link.admission import Admission, split_peer
 from broker.cluster.link.control_records import BPDU, MEMBERS, Handler
@@ -88,8 +89,8 @@ class Cluster:
         self._planned = now  # the same, but for what is hurried
         self._ran = now  # s; this broker was running then
         self.enabled = config.discovery != "off" or bool(config.seeds)
+        self.events = ClusterEvents()
         self.directory = Directory(self)
-        self.directory.on_way.append(self._reachable)
         self.source_trees = SourceTrees(node, self)
         self.barrier = SubscriptionBarrier(node, self)
         self.remote_flow_control = RemoteFlowControl(node, self)
@@ -133,9 +134,45 @@ class Cluster:
         self._change: TopologyChange | None = None  # the newest one that $TC has not told
         self._changes = RateLimit(limits.TOPOLOGY_CHANGES, now)
         self._change_at = now
+        self.events.subscribe(self._event_order())
         self.directory.post(STATE + b"name", config.name.encode())
         if where := config.clients_at():
             self.directory.post(CLIENTS_AT, where.encode())
+
+    def _event_order(self) -> EventOrder:
+        """Return who hears of each event, in this order."""
+        return {
+            MemberGone: (
+                # Notes what the broker wanted while its entries are still there, and from where on
+                # its copy of the log counts, before the log is free to drop that.
+                self.absent_members.member_gone,
+            ),
+            RouteChanged: (
+                # Who is there decides what all others do.
+                self._route_changed,
+                # Which ways messages take, and who has to know of subscriptions: before anything
+                # is sent that asks for either.
+                self.source_trees.route_changed,
+                self.barrier.route_changed,
+                # Publishers go on before messages are given to others.
+                self.remote_flow_control.route_changed,
+                # Who wants what: before shared subscriptions find receivers again.
+                self.interest.route_changed,
+                # Members that are gone, then what was given to them, then what they gave.
+                self.sharing.route_changed,
+                self.assignments.route_changed,
+                self.custody.route_changed,
+                # Sessions that a broker has are asked for once messages find their way there.
+                self.takeover.route_changed,
+                self.unlogged.route_changed,
+                # The broker hears of the new way (BREAK) ahead of what takes it,
+                self.gap_recovery.route_changed,
+                # then what is here of origins that are gone is exchanged,
+                self.orphans.route_changed,
+                # and the log is kept for who is back and is about to ask.
+                self.absent_members.route_changed,
+            ),
+        }
 
     @property
     def memory(self) -> int:
@@ -408,10 +445,8 @@ class Cluster:
             case _:
                 pass
 
-    def _reachable(self, broker_id: bytes, via: bytes | None) -> None:
-        """Note that there is a way to a broker in the tree (through this neighbour), or that there
-        is none any more."""
-        self.membership.reachable(broker_id, via is not None, self.node.now)
+    def _route_changed(self, event: RouteChanged) -> None:
+        self.membership.reachable(event.broker_id, event.via is not None, self.node.now)
 
     def _tell_change(self, now: float) -> None:
         """Publish the newest topology change; what comes too often waits, and only the newest of

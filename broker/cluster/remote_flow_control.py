@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.base import limits
+from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import split_key
 from broker.core.client import Client
 from broker.core.connection import Connection
@@ -126,7 +127,6 @@ class RemoteFlowControl:
         self._over: dict[Session, int] = {}
         self._over_bytes = 0  # of all these, and a little more until the next turn
         cluster.directory.receive(HOLD, self.received)
-        cluster.directory.on_way.append(self._way_changed)
 
     # ---------------------------------------------------------------- somebody here is slow
 
@@ -358,7 +358,9 @@ class RemoteFlowControl:
             self._node.cancel(asked.timer)
         self._node.release_publishers(asked)
 
-    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+    def route_changed(self, event: RouteChanged) -> None:
+        """Hold no publishers any more for a broker that is gone."""
+        broker_id, via = event.broker_id, event.via
         asked = self.held.get(broker_id)
         if via is None and asked is not None:
             self._release(broker_id, asked)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.cluster.delivery.replay_log import NEVER
+from broker.cluster.events import MemberGone, RouteChanged
 from broker.cluster.link.codec import Ranges, Vector, intersect, split_key
 from broker.cluster.strategy.directory import INTEREST
 from broker.persistence.log_tail import LogTail, TailLoaded
@@ -151,8 +152,6 @@ class AbsentMembers:
         self._cluster = cluster
         self.absent: dict[bytes, AbsentMember] = {}
         self.tail = LogTail(node, self._lost, self.away)
-        cluster.directory.on_went.append(self.went)
-        cluster.directory.on_way.append(self._way_changed)
 
     def begin(self, loaded: TailLoaded) -> None:
         """Go on with the tail of an earlier incarnation of this broker, and with who was away
@@ -199,8 +198,9 @@ class AbsentMembers:
                 absent.cut_at = absent.asked_at = now
                 absent.lacking.clear()
 
-    def went(self, broker_id: bytes, keys: tuple[bytes, ...]) -> None:
-        """The tree has lost a broker, which had posted this."""
+    def member_gone(self, event: MemberGone) -> None:
+        """Note what a broker wanted that the tree has lost."""
+        broker_id, keys = event.broker_id, event.keys
         known = self.absent.get(broker_id)
         filters = filters_of(keys)
         acks = self._cluster.acks
@@ -226,7 +226,9 @@ class AbsentMembers:
         if self._dropped not in dropped:
             dropped.append(self._dropped)
 
-    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+    def route_changed(self, event: RouteChanged) -> None:
+        """Note that a broker is back: it is about to ask for what it lacks."""
+        broker_id, via = event.broker_id, event.via
         absent = self.absent.get(broker_id)
         if absent is not None and via is not None and absent.back is None:
             absent.back = absent.asked_at = self._node.now

@@ -15,6 +15,7 @@ from broker.base.counters import Counters
 from broker.cluster.delivery.gap_recovery import HOLD, SPLIT, GapRecovery
 from broker.cluster.delivery.ordered_feed import HeldPackets, OrderedFeed, joined
 from broker.cluster.delivery.subscription_start import SubscriptionStarts
+from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import (
     LAST,
     OriginWindow,
@@ -157,7 +158,6 @@ class Asking:
             post=lambda *_: None,
             watch=lambda *_: None,
             receive=lambda *_, **__: None,
-            on_way=[],
             arriving=NEAR,
             send=lambda broker_id, kind, body: self.sent(body),
         )
@@ -516,7 +516,7 @@ def test_a_break_goes_ahead_on_the_old_way_too(monkeypatch: pytest.MonkeyPatch) 
     told = []
     for way in (b"old", b"new", None, b"old"):
         ways.append(way)
-        asking.gap_recovery._way_changed(far, way)
+        asking.gap_recovery.route_changed(RouteChanged(far, way))
         told.append(sent[:])
         sent.clear()
     assert told == [
@@ -527,7 +527,7 @@ def test_a_break_goes_ahead_on_the_old_way_too(monkeypatch: pytest.MonkeyPatch) 
     ]
     links[b"old"].live = False
     ways.append(b"new")
-    asking.gap_recovery._way_changed(far, b"new")
+    asking.gap_recovery.route_changed(RouteChanged(far, b"new"))
     assert sent == [(b"new", far)]
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from broker.cluster.events import RouteChanged
 from broker.cluster.strategy import interest as module
 from broker.cluster.strategy.directory import INTEREST, PACE
 from broker.cluster.strategy.source_trees import SourceTrees
@@ -76,11 +77,11 @@ class Told:
         elif what == "went" and not self.away:
             self.away, self.kept = True, set(self.filters)
             self.tell(self.filters, None, gone=True)
-            self.interest._way_changed(BROKER, None)
+            self.interest.route_changed(RouteChanged(BROKER, None))
         elif what == "came" and self.away:
             self.away, self.filters, self.kept = False, set(some), set()
             self.tell(some, b"")
-            self.interest._way_changed(BROKER, BROKER)
+            self.interest.route_changed(RouteChanged(BROKER, BROKER))
         elif what == "given up" and self.away:
             self.kept = set()
             self.interest.forget(BROKER)

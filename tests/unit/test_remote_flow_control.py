@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.base import limits
+from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import origin_key
 from broker.cluster.remote_flow_control import EVERYTHING, HOLD, Asked, decode_hold, encode_hold
 from broker.cluster.strategy.directory import Directory
@@ -404,8 +405,7 @@ def test_nobody_is_held_by_a_broker_that_is_gone(
     if how == "time":
         world.advance(0.2)
     else:
-        for call in world.node.cluster.directory.on_way:
-            call(ASKING, None)
+        world.node.cluster.events.dispatch(RouteChanged(ASKING, None))
     assert not publisher.conn.held
     assert not world.node.cluster.remote_flow_control.held
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from broker.base import limits
 from broker.base.turns import PAUSE
+from broker.cluster.events import RouteChanged
 from broker.cluster.link.control_records import ROUTED
 from broker.cluster.sharing import shared_subscriptions as module
 from broker.cluster.sharing.catchup import ASK, ASKED, PATIENCE, RETRY, TIME_SIZE, Asking
@@ -82,13 +83,13 @@ class Others:
         self.went(broker, {})
         self.told[broker] = dict(groups)
         self.tell(broker, [(key, encode_standing(weight)) for key, weight in groups.items()])
-        self.sharing._way_changed(bid(broker), bid(broker))
+        self.sharing.route_changed(RouteChanged(bid(broker), bid(broker)))
 
     def went(self, broker: int, _: dict[bytes, int]) -> None:
         listings = self.world.node.cluster.directory
         listings.gone = bid(broker)
         self.tell(broker, [(key, None) for key in self.told.pop(broker, {})], gone=True)
-        self.sharing._way_changed(bid(broker), None)
+        self.sharing.route_changed(RouteChanged(bid(broker), None))
         listings.gone = None
 
     def wait(self, _: int, seconds: float) -> None:

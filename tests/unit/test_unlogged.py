@@ -6,6 +6,7 @@ import pytest
 
 from broker.base import limits
 from broker.cluster.delivery.unlogged import LOOK, UnloggedNumbers
+from broker.cluster.events import RouteChanged
 from broker.cluster.sessions.handover import old_state
 from tests.unit.link_harness import bid, lone
 from tests.unit.node_harness import FakeClient, World
@@ -18,7 +19,7 @@ def place(
     that has left its session."""
     monkeypatch.setattr(limits, "LOG_BYTES", 100)
     world = lone()
-    world.node.cluster.unlogged._way_changed(bid(101), bid(101))
+    world.node.cluster.unlogged.route_changed(RouteChanged(bid(101), bid(101)))
     away = world.connect("away", 5, clean=False, properties={17: 3600})
     away.subscribe("a/#", qos=qos)
     away.disconnect()
@@ -73,5 +74,5 @@ def test_who_is_alone_notes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     client.disconnect()
     log = world.node.forwarder.log
     assert not log.dropped
-    world.node.cluster.unlogged._way_changed(bid(101), bid(101))
+    world.node.cluster.unlogged.route_changed(RouteChanged(bid(101), bid(101)))
     assert log.dropped

@@ -39,6 +39,7 @@ from broker.cluster.delivery.ordered_feed import (
 )
 from broker.cluster.delivery.paced_release import PacedRelease
 from broker.cluster.delivery.replay_log import read_link_packets
+from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import (
     LAST,
     OriginWindow,
@@ -114,7 +115,6 @@ class GapRecovery:
             ROUTING, cluster.own.boot.to_bytes(4, "big") + cluster.config.routing.encode()
         )
         directory.watch(ROUTING[:1], self._posted)
-        directory.on_way.append(self._way_changed)
         directory.receive(ANSWER, self._answer_received)
         directory.receive(PIECE, self._answer_received, pieces=12)
         directory.receive(BREAK, self._break_received)
@@ -217,7 +217,9 @@ class GapRecovery:
 
     # ---------------------------------------------------------------- ways
 
-    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+    def route_changed(self, event: RouteChanged) -> None:
+        """Tell a broker of its new way, and ask it for what may have been lost on the old one."""
+        broker_id, via = event.broker_id, event.via
         old = self._ways.pop(broker_id, None)
         self._away = {
             other: since

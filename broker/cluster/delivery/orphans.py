@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import OriginWindow, Vector, intersect, merge
 from broker.cluster.link.control_records import ASK_SEEN
 
@@ -34,10 +35,10 @@ class Orphans:
     def __init__(self, node: Node, cluster: Cluster) -> None:
         self._node = node
         self._cluster = cluster
-        cluster.directory.on_way.append(self._way_changed)
 
-    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
-        if via is None:
+    def route_changed(self, event: RouteChanged) -> None:
+        """Exchange what is here of the origins of a broker that is gone."""
+        if event.via is None:
             self.left()
 
     def gone(self, key: bytes) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.base.sequence_set import Ranges, find
+from broker.cluster.events import RouteChanged
 
 if TYPE_CHECKING:
     from broker.cluster.cluster import Cluster
@@ -46,10 +47,10 @@ class UnloggedNumbers:
         self._noting = False
         self.size = 0
         """Bytes that these take, about."""
-        cluster.directory.on_way.append(self._way_changed)
 
-    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
-        if via is not None and not self._met:
+    def route_changed(self, event: RouteChanged) -> None:
+        """Begin to note numbers when the first other broker can be reached."""
+        if event.via is not None and not self._met:
             self._met = True
             self.watch(*self._node.sessions.values())
 

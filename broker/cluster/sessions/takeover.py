@@ -42,6 +42,7 @@ from broker.base.hybrid_clock import LOGICAL
 from broker.cluster.delivery.replay_log import read_link_messages
 from broker.cluster.delivery.spared import SparedEntries
 from broker.cluster.delivery.subscription_start import older
+from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import Vector, decode_vector, encode_vector, subtract
 from broker.cluster.sessions.handover import (
     ANSWER,
@@ -149,7 +150,6 @@ class Takeover:
         """Somebody else was there: entries are posted."""
         directory = cluster.directory
         directory.watch(CLIENT, self._posted)
-        directory.on_way.append(self._way_changed)
         directory.receive(REQUEST, self._requested)
         directory.receive(ANSWER, self._answered)
         directory.receive(PART, self._part)
@@ -243,15 +243,16 @@ class Takeover:
                 if session.stamp == self._lost or not self.tombstones.put(session):
                     self._cluster.directory.withdraw(key)
 
-    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
-        if via is not None:
-            self.merging.way_changed(broker_id)
-        if via is not None and not self.active:
+    def route_changed(self, event: RouteChanged) -> None:
+        """Go on with sessions that a broker has that can be reached again."""
+        if event.via is not None:
+            self.merging.way_changed(event.broker_id)
+        if event.via is not None and not self.active:
             self.active = True
             self._post_all(list(self._node.sessions.values()))
-        if via is not None:
+        if event.via is not None:
             for pull in self._pulls.values():
-                if pull.holder == broker_id:
+                if pull.holder == event.broker_id:
                     self._ask(pull)
 
     def _post_all(self, sessions: list[Session]) -> None:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.cluster.delivery.replay_log import read_link_packets
+from broker.cluster.events import RouteChanged
 from broker.cluster.link.receiver_assignment import ReceiverAssignment, Tries
 from broker.cluster.sharing.assignment_ledger import (
     GRANTED,
@@ -109,7 +110,6 @@ class Assignments:
         self._full = False  # publishers are held
         self._progress = 0.0  # s; when something was closed, or publishers were held
         cluster.directory.receive(REPORT, self._report)
-        cluster.directory.on_way.append(self._way_changed)
 
     # ---------------------------------------------------------------- given
 
@@ -229,7 +229,9 @@ class Assignments:
 
     # ---------------------------------------------------------------- who is gone
 
-    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+    def route_changed(self, event: RouteChanged) -> None:
+        """Note that a broker that took messages can be reached again, or not any more."""
+        broker_id, via = event.broker_id, event.via
         if via is not None:
             self._gone.pop(broker_id, None)
             if self.ledger.refs:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.base.sequence_set import find
+from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import split_key
 from broker.cluster.sharing.assignment_ledger import Ref, SequenceSet, decode_refs, encode_refs
 from broker.cluster.sharing.assignments import (
@@ -118,9 +119,10 @@ class Custody:
         """What was granted, with a journal."""
         cluster.directory.receive(RULING, self._ruling)
         cluster.directory.receive(QUERY, self._query)
-        cluster.directory.on_way.append(self._way_changed)
 
-    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+    def route_changed(self, event: RouteChanged) -> None:
+        """Note that a broker that gave messages can be reached again, or not any more."""
+        broker_id, via = event.broker_id, event.via
         if via is None:
             self._returned.pop(broker_id, None)
             self._returned[broker_id] = float("inf")

@@ -16,6 +16,7 @@ from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from broker.base import limits
+from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import split_key
 from broker.cluster.link.receiver_assignment import ID, ReceiverAssignment, Tries
 from broker.cluster.sharing.assignment_ledger import Ref
@@ -98,7 +99,6 @@ class SharedSubscriptions:
         self.here: dict[bytes, SharedGroup] = {}
         """Groups with members here, by mark."""
         cluster.directory.watch(GROUP, self._posted, self._many_posted)
-        cluster.directory.on_way.append(self._way_changed)
 
     @property
     def elsewhere(self) -> bool:
@@ -333,7 +333,9 @@ class SharedSubscriptions:
         if not (teller.marks or teller.busy):
             self._tellers.pop(teller.id, None)
 
-    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+    def route_changed(self, event: RouteChanged) -> None:
+        """Give to other members what one that is gone would get, or count with it again."""
+        broker_id, via = event.broker_id, event.via
         teller = self._tellers.get(broker_id)
         if via is None:  # it may have withdrawn all of them, and some are still to be looked at
             self._lost(teller)

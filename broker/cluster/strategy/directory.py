@@ -18,6 +18,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from broker.base import limits
+from broker.cluster.events import MemberGone, RouteChanged
 from broker.cluster.link.control_records import DIRECTORY, ROUTED, Handler
 from broker.wire.errors import MalformedPacket, WireError
 from routing.link_state import LISTING, OWN_LIMIT, Came, LinkStateDatabase, Moved, Posted, Went
@@ -116,19 +117,12 @@ class Directory:
         "arriving",
         "database",
         "gone",
-        "on_way",
-        "on_went",
         "records",
     )
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.database = LinkStateDatabase(cluster.own.id, cluster.own.boot)
-        self.on_way: list[Callable[[bytes, bytes | None], None]] = []
-        """Called with a broker's id and the neighbour that leads to it now (None: none does)."""
-        self.on_went: list[Callable[[bytes, tuple[bytes, ...]], None]] = []
-        """Called with the id of a broker that cannot be reached any more, and the keys of all that
-        it had posted."""
         self._links: dict[bytes, Link] = {}
         self._watchers: dict[bytes, list[Watcher]] = {}
         self._many: dict[bytes, ManyWatcher] = {CLIENT: self._look_later}
@@ -283,8 +277,7 @@ class Directory:
                 case Moved(broker_id, via):
                     self._way(broker_id, via)
                 case Went(broker_id, keys):
-                    for went in self.on_went:
-                        went(broker_id, keys)
+                    self._cluster.events.dispatch(MemberGone(broker_id, keys))
                     self.gone = broker_id
                     self._tell(broker_id, list(zip(keys, repeat(None))))
                     self._way(broker_id, None)
@@ -379,8 +372,7 @@ class Directory:
         return any(key in late for late in self._late.values())
 
     def _way(self, broker_id: bytes, via: bytes | None) -> None:
-        for call in self.on_way:
-            call(broker_id, via)
+        self._cluster.events.dispatch(RouteChanged(broker_id, via))
 
     # ---------------------------------------------------------------- records
 

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from broker.base import limits
+from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import split_key
 from broker.cluster.strategy.directory import INTEREST, PACE, Changes
 from broker.core.wildcard_forms import filter_memory
@@ -158,7 +159,6 @@ class Interest:
         self.generation = 0
         """Grows when links found for a topic may not be right any more."""
         cluster.directory.watch(INTEREST, self._posted, self._many_posted)
-        cluster.directory.on_way.append(self._way_changed)
         if not self.selective:
             cluster.directory.post(INTEREST + EVERYTHING)
 
@@ -413,7 +413,9 @@ class Interest:
         if keys:
             self._node.schedule(now + PACE, lambda at: self._drop(broker_id, at))
 
-    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+    def route_changed(self, event: RouteChanged) -> None:
+        """Find links again; who can be reached again tells its filters again."""
+        broker_id, via = event.broker_id, event.via
         self.generation += 1
         if via is not None:
             self.forget(broker_id)

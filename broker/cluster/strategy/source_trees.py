@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.base import limits
 from broker.cluster.delivery.gap_recovery import BREAK, CHANGED
+from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import split_key
 from broker.cluster.strategy.directory import LINK, ROUTING, STATE
 from routing.shortest_paths import MAX_COST, Graph, Tree
@@ -149,7 +150,6 @@ class SourceTrees:
         if self.enabled:
             cluster.directory.watch(STATE, self._state_posted)
             cluster.directory.watch(LINK, self._link_posted)
-            cluster.directory.on_way.append(self._way_changed)
 
     # ---------------------------------------------------------------- the graph
 
@@ -189,7 +189,11 @@ class SourceTrees:
             )
             self._touch()
 
-    def _way_changed(self, broker_id: bytes, via: bytes | None) -> None:
+    def route_changed(self, event: RouteChanged) -> None:
+        """Keep what a broker that the tree has lost had posted, for a while."""
+        broker_id, via = event.broker_id, event.via
+        if not self.enabled:
+            return
         if via is None and self.keeps(broker_id):
             self._keep(broker_id)
         elif via is not None and (away := self._away.pop(broker_id, None)) is not None:

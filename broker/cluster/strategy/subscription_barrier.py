@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.base.rate_limit import RateLimit
+from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import HEARD, TOLD, Handler
 from broker.wire.errors import MalformedPacket
@@ -165,7 +166,6 @@ class SubscriptionBarrier:
         self._since = 0.0  # s; since when the one that is being made has waited
         self._timer: Timer | None = None
         self.records: dict[int, Handler] = {TOLD: self._told_received, HEARD: self._heard_received}
-        cluster.directory.on_way.append(lambda broker_id, via: self.changed())
 
     # ---------------------------------------------------------------- who waits
 
@@ -313,6 +313,10 @@ class SubscriptionBarrier:
         return told[1] if told is not None and told[0] >= self._since else None
 
     # ---------------------------------------------------------------- who has to know
+
+    def route_changed(self, event: RouteChanged) -> None:
+        """Another broker may have to know now, or one no more."""
+        self.changed()
 
     def changed(self) -> None:
         """A broker or a link has come or gone: others may have to know now, or no more."""

@@ -1,0 +1,53 @@
+"""What happens in a cluster, as data, and the one place that tells it.
+
+Whoever notices something dispatches an event; who hears of it, in which order and why, is one table
+(`Cluster._event_order`). Dispatching is synchronous: when it returns, all
+subscribers have been told, and what they dispatch themselves is told before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True, frozen=True)
+class RouteChanged:
+    """Another neighbour leads to a broker over the tree now (`via`), or none does (None)."""
+
+    broker_id: bytes
+    via: bytes | None
+
+
+@dataclass(slots=True, frozen=True)
+class MemberGone:
+    """The tree has lost a broker, which had posted entries with these keys in the directory. What
+    was posted is forgotten, and its route told as changed, after this."""
+
+    broker_id: bytes
+    keys: tuple[bytes, ...]
+
+
+Event = RouteChanged | MemberGone
+
+EventOrder = Mapping[type[Event], Sequence[Callable[[Any], None]]]
+"""Who is told of each event, in this order."""
+
+
+class ClusterEvents:
+    """Tells events to their subscribers."""
+
+    __slots__ = ("order",)
+
+    def __init__(self) -> None:
+        self.order: EventOrder = {}
+
+    def subscribe(self, order: EventOrder) -> None:
+        """Take the table of all subscribers."""
+        self.order = order
+
+    def dispatch(self, event: Event) -> None:
+        """Tell all subscribers of an event, in the order of the table."""
+        for take in self.order[type(event)]:
+            take(event)
