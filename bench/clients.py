@@ -231,7 +231,7 @@ class Subscriber(Client):
             self._message(first, data, at, end, now)
         elif kind == packets.PUBREL:
             self._held.discard(int.from_bytes(data[at : at + 2], "big"))
-            self.send(b"\x70\x02" + data[at : at + 2])
+            self.send(packets.PUBCOMP_HEAD + data[at : at + 2])
         elif kind == packets.SUBACK:
             if data[end - 1] > 2:
                 self.lost(f"subscription refused with 0x{data[end - 1]:02x}")
@@ -248,7 +248,9 @@ class Subscriber(Client):
         again = False
         if qos:
             identifier = int.from_bytes(data[at : at + 2], "big")
-            self.send((b"\x40\x02" if qos == 1 else b"\x50\x02") + data[at : at + 2])
+            self.send(
+                (packets.PUBACK_HEAD if qos == 1 else packets.PUBREC_HEAD) + data[at : at + 2]
+            )
             at += 2
             if qos == 2:
                 again = identifier in self._held
@@ -352,7 +354,7 @@ class Publisher(Client):
         if kind in (packets.PUBACK, packets.PUBCOMP, packets.PUBREC):
             failed = end - at > 2 and data[at + 2] >= 0x80
             if kind == packets.PUBREC and not failed:
-                self.send(b"\x62\x02" + data[at : at + 2])
+                self.send(packets.PUBREL_HEAD + data[at : at + 2])
                 return
             sequence = self.flight.pop(int.from_bytes(data[at : at + 2], "big"), -1)
             if sequence < 0:

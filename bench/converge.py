@@ -26,24 +26,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from bench.agreement import agreed
 from bench.launcher import Program, mqttree
+from bench.load import LoadError, Probe
 from bench.netlab.ports import free_ports
-from broker.wire import (
-    Connack,
-    Connect,
-    Decoder,
-    Packet,
-    Publish,
-    Suback,
-    Subscribe,
-    SubscriptionRequest,
-    encode_packet,
-)
 
 PROBE = 0.005
 """s between two probes."""
@@ -64,57 +52,6 @@ class Broker(Program):
         command = mqttree("--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}")
         command += ["--cluster", cluster, "--routing", routing, "--log-level", "error"]
         super().__init__(f"{port}", command, None)
-
-
-@dataclass
-class Probe:
-    """A client of one broker: publishes numbered messages or notes the newest that came."""
-
-    port: int
-    newest: int = -1
-    waiting: dict[type, asyncio.Future[Packet]] = field(default_factory=dict)
-    writer: asyncio.StreamWriter | None = None
-    reading: asyncio.Task[None] | None = None
-
-    async def open(self, topic: str | None) -> None:
-        """Connect, and subscribe when there is a topic."""
-        reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
-        self.reading = asyncio.create_task(self._read(reader))
-        await self._ask(Connect("MQTT", 4, True, 0, f"probe-{self.port}-{topic is None}"), Connack)
-        if topic is not None:
-            await self._ask(Subscribe(1, [SubscriptionRequest(topic, 0)]), Suback)
-
-    async def _ask(self, packet: Packet, answer: type) -> None:
-        assert self.writer is not None
-        future = self.waiting[answer] = asyncio.get_running_loop().create_future()
-        self.writer.write(encode_packet(packet, 4))
-        await asyncio.wait_for(future, PATIENCE)
-
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        decoder = Decoder(4)
-        with suppress(OSError):
-            while data := await reader.read(65536):
-                for packet in decoder.receive(data):
-                    if isinstance(packet, Publish):
-                        self.newest = max(self.newest, int(packet.payload))
-                    elif (
-                        future := self.waiting.get(type(packet))
-                    ) is not None and not future.done():
-                        future.set_result(packet)
-
-    def publish(self, topic: str, number: int) -> None:
-        """Publish one probe at QoS 0."""
-        assert self.writer is not None
-        self.writer.write(encode_packet(Publish(topic, str(number).encode()), 4))
-
-    async def close(self) -> None:
-        """Disconnect."""
-        if self.writer is not None:
-            self.writer.close()
-        if self.reading is not None:
-            self.reading.cancel()
-            with suppress(asyncio.CancelledError):
-                await self.reading
 
 
 async def state_of(admin: int) -> dict[str, Any] | None:
@@ -173,12 +110,13 @@ async def until_delivered(survivors: list[Broker], strike: Callable[[], None]) -
     """Probe from the first survivor to all others, strike, and return the s until a later probe
     reached everybody."""
     topic = "converge/probe"
-    publisher = Probe(survivors[0].port)
-    subscribers = [Probe(broker.port) for broker in survivors[1:]]
-    await publisher.open(None)
-    for subscriber in subscribers:
-        await subscriber.open(topic)
+    probes: list[Probe] = []
     try:
+        for broker in survivors:
+            probes.append(await Probe.open(("127.0.0.1", broker.port), f"probe-{broker.port}"))
+        publisher, *subscribers = probes
+        for subscriber in subscribers:
+            await subscriber.subscribe(topic)
         number = 0
         struck: float | None = None
         first_after = 0
@@ -195,8 +133,8 @@ async def until_delivered(survivors: list[Broker], strike: Callable[[], None]) -
                 return time.monotonic() - struck
         raise ConvergeError("no message came through")
     finally:
-        for probe in (publisher, *subscribers):
-            await probe.close()
+        for probe in probes:
+            probe.close()
 
 
 async def measure(count: int, number: int, routing: str) -> dict[str, float]:
@@ -265,7 +203,7 @@ async def run(count: int, rounds: int, routing: str) -> int:
                 f"round {number + 1}: " + "  ".join(f"{k} {v:.3f}" for k, v in results[-1].items()),
                 flush=True,
             )
-        except ConvergeError as error:
+        except (ConvergeError, LoadError) as error:
             failures.append(f"round {number + 1} failed: {error}")
             print(failures[-1], flush=True)
     print(report(results, failures, count, routing))

@@ -28,23 +28,10 @@ from typing import Any
 import uvloop
 
 from bench.converge import state_of
-from bench.load import LoadError, LoadSpec, run_latency
+from bench.load import LoadError, LoadSpec, Probe, run_latency
 from bench.netlab.brokers import KINDS, ROUTINGS
 from bench.netlab.lab import Lab, LabError
 from bench.netlab.topology import Topology, Wire
-from broker.wire import (
-    Connack,
-    Connect,
-    Decoder,
-    Packet,
-    Publish,
-    Suback,
-    Subscribe,
-    SubscriptionRequest,
-    Unsuback,
-    Unsubscribe,
-)
-from broker.wire import encode_packet as encode
 
 PATIENCE = 30.0
 """s; a phase that takes longer has failed, and is printed as such."""
@@ -179,76 +166,15 @@ def loopback_of(count: int) -> Topology:
     return Topology("loopback", tuple(f"b{number}" for number in range(count)), network=False)
 
 
-# ---------------------------------------------------------------- clients
-
-
-class Client(asyncio.Protocol):
-    """A client of one broker: publishes the time, or notes when which time came."""
-
-    def __init__(self) -> None:
-        self.transport: asyncio.Transport | None = None
-        self.arrived: list[tuple[int, int]] = []  # (published, received), ns
-        self._decoder = Decoder(4)
-        self._waiting: dict[type, asyncio.Future[int]] = {}
-
-    @classmethod
-    async def open(cls, address: tuple[str, int], name: str, clean: bool = True) -> Client:
-        """Connect to a broker. Raises OSError."""
-        _, client = await asyncio.get_running_loop().create_connection(cls, *address)
-        await client._ask(Connect("MQTT", 4, clean, 0, name), Connack)
-        return client
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep it."""
-        self.transport = transport  # type: ignore[assignment]
-
-    def data_received(self, data: bytes) -> None:
-        """Note what came."""
-        now = time.monotonic_ns()
-        for packet in self._decoder.receive(data):
-            if isinstance(packet, Publish):
-                self.arrived.append((int(packet.payload), now))
-            elif (
-                future := self._waiting.pop(type(packet), None)
-            ) is not None and not future.done():
-                future.set_result(now)
-
-    async def _ask(self, packet: Packet, answer: type) -> int:
-        """Send a packet and return when its answer came (ns)."""
-        future = self._waiting[answer] = asyncio.get_running_loop().create_future()
-        self.send(packet)
-        try:
-            return await asyncio.wait_for(future, PATIENCE)
-        except TimeoutError:
-            raise PathsError(f"no {answer.__name__} within {PATIENCE:g} s") from None
-
-    def send(self, packet: Packet) -> None:
-        """Send a packet."""
-        assert self.transport is not None
-        self.transport.write(encode(packet, 4))
-
-    async def subscribe(self, topic: str) -> int:
-        """Subscribe at QoS 0; returns when SUBACK came (ns)."""
-        return await self._ask(Subscribe(1, [SubscriptionRequest(topic, 0)]), Suback)
-
-    async def unsubscribe(self, topic: str) -> int:
-        """Unsubscribe; returns when UNSUBACK came (ns)."""
-        return await self._ask(Unsubscribe(2, [topic]), Unsuback)
-
-    async def publish(self, topic: str) -> None:
-        """Publish the time at QoS 0, until cancelled."""
-        loop = asyncio.get_running_loop()
-        due = loop.time()
-        while True:
-            while due <= loop.time():
-                self.send(Publish(topic, str(time.monotonic_ns()).encode()))
-                due += GAP
-            await asyncio.sleep(due - loop.time())
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self.transport is not None:
-            self.transport.close()
+async def publish(probe: Probe, topic: str) -> None:
+    """Publish the time at QoS 0, until cancelled."""
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    while True:
+        while due <= loop.time():
+            probe.publish(topic, time.monotonic_ns())
+            due += GAP
+        await asyncio.sleep(due - loop.time())
 
 
 async def until(what: str, ready: Callable[[], Any]) -> None:
@@ -323,7 +249,7 @@ class Network:
     async def hold(self, broker_id: str, topic_filter: str, wanted: bool) -> None:
         """Have a filter wanted at a broker, or not any more, by a session whose client is away;
         others know when this returns."""
-        client = await Client.open(self.address(broker_id), "holder", clean=not wanted)
+        client = await Probe.open(self.address(broker_id), "holder", clean=not wanted)
         if wanted:
             await client.subscribe(topic_filter)
         client.close()
@@ -371,9 +297,9 @@ class Network:
         way = diameter(self.tree)
         near, far = (way.one, way.other) if number % 2 else (way.other, way.one)
         topic = f"paths/{os.getpid()}/{number}"
-        subscriber = await Client.open(self.address(near), f"near-{number}")
-        publisher = await Client.open(self.address(far), f"far-{number}")
-        publishing = asyncio.ensure_future(publisher.publish(topic))
+        subscriber = await Probe.open(self.address(near), f"near-{number}")
+        publisher = await Probe.open(self.address(far), f"far-{number}")
+        publishing = asyncio.ensure_future(publish(publisher, topic))
         try:
             await asyncio.sleep(0.1)
             asked = time.monotonic_ns()
@@ -451,7 +377,7 @@ def measure(
             if options.routing != "flood":  # which has no ways that open or close
                 try:
                     uvloop.run(network.open_and_close(number, kept))
-                except PathsError as error:
+                except (LoadError, PathsError) as error:
                     wrong.append(f"round {number}: {error}")
             if number:
                 for key, values in kept.items():

@@ -66,7 +66,8 @@ class Sketch(asyncio.Protocol):
                     touched.add(target)
                 if first & 6:
                     self.outbox.append(
-                        (b"\x40\x02" if first & 2 else b"\x50\x02") + data[at : at + 2]
+                        (packets.PUBACK_HEAD if first & 2 else packets.PUBREC_HEAD)
+                        + data[at : at + 2]
                     )
                     touched.add(self)
             else:
@@ -91,9 +92,9 @@ class Sketch(asyncio.Protocol):
             _routes.setdefault(body[at + 2 : at + 2 + length], []).append(self)
             self.outbox.append(packets.packet(0x90, body[:at] + body[-1:]))
         elif first == 0x50:  # PUBREC -> PUBREL
-            self.outbox.append(b"\x62\x02" + body[:2])
+            self.outbox.append(packets.PUBREL_HEAD + body[:2])
         elif first == 0x62:  # PUBREL -> PUBCOMP
-            self.outbox.append(b"\x70\x02" + body[:2])
+            self.outbox.append(packets.PUBCOMP_HEAD + body[:2])
         elif first == 0xC0:
             self.outbox.append(b"\xd0\0")
 

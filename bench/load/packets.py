@@ -15,10 +15,18 @@ import struct
     2,       3,       4,      5,      6,      7,       9,      13,       14,
 )
 # fmt: on
+PUBACK_HEAD, PUBREC_HEAD, PUBREL_HEAD, PUBCOMP_HEAD = (
+    b"\x40\x02",
+    b"\x50\x02",
+    b"\x62\x02",
+    b"\x70\x02",
+)
+"""What is before the packet identifier in an acknowledgement without reason code."""
 PINGREQ_BYTES = b"\xc0\x00"
 DISCONNECT_BYTES = b"\xe0\x00"
 
 _USER_PROPERTY = 0x26
+_SESSION_NEVER_EXPIRES = b"\x05\x11\xff\xff\xff\xff"
 _RECEIVE_MAXIMUM = 0x21
 # Width in bytes of the CONNACK properties (MQTT 5, table 2-4); 0: a length-prefixed string, -1: a
 # pair of them.
@@ -67,10 +75,12 @@ def packet(first: int, body: bytes) -> bytes:
     return bytes((first,)) + varint(len(body)) + body
 
 
-def connect(client_id: str, version: int, keep_alive: int = 0) -> bytes:
-    """Encode CONNECT with a clean session; keep_alive in seconds, 0 switches it off."""
-    body = string("MQTT") + bytes((version, 0x02)) + struct.pack("!H", keep_alive)
-    return packet(0x10, body + (b"\x00" if version == 5 else b"") + string(client_id))
+def connect(client_id: str, version: int, keep_alive: int = 0, *, clean: bool = True) -> bytes:
+    """Encode CONNECT; keep_alive in seconds, 0 switches it off. `clean`: without a session; else
+    it goes on with one that never expires."""
+    body = string("MQTT") + bytes((version, 0x02 if clean else 0)) + struct.pack("!H", keep_alive)
+    properties = b"" if version < 5 else b"\x00" if clean else _SESSION_NEVER_EXPIRES
+    return packet(0x10, body + properties + string(client_id))
 
 
 def subscribe(topic_filter: str, qos: int, version: int, packet_id: int = 1) -> bytes:

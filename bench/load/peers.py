@@ -293,7 +293,7 @@ class Publisher(Peer):
             if len(body) > 2 and body[2] >= 0x80:
                 raise LoadError(f"a PUBLISH was refused with reason 0x{body[2]:02x}")
             if kind == packets.PUBREC:
-                self.write(b"\x62\x02" + body[:2])
+                self.write(packets.PUBREL_HEAD + body[:2])
             else:
                 self.acked += 1
         elif kind == packets.DISCONNECT:
@@ -427,9 +427,8 @@ class Subscriber(Peer):
         end = pos + count * size
         if self._qos:
             at = self._id_offset(pos)
-            answer = bytearray(
-                (b"\x40\x02\x00\x00" if self._qos == 1 else b"\x50\x02\x00\x00") * count
-            )
+            head = packets.PUBACK_HEAD if self._qos == 1 else packets.PUBREC_HEAD
+            answer = bytearray((head + b"\0\0") * count)
             answer[2::4] = _buffer[at:end:size]
             answer[3::4] = _buffer[at + 1 : end : size]
             self.write(answer)
@@ -496,7 +495,7 @@ class Subscriber(Peer):
     def _single(self, kind: int, body: bytes) -> None:
         """Handle one packet outside of the usual picture."""
         if kind == packets.PUBREL:
-            self.write(b"\x70\x02" + body[:2])
+            self.write(packets.PUBCOMP_HEAD + body[:2])
         elif kind == packets.DISCONNECT:
             raise LoadError(f"the broker disconnected a subscriber: {body.hex()}")
         elif kind != packets.PINGRESP:

@@ -18,8 +18,9 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+from bench.load import packets
 from tests.chaos.judge import Ear, Judge, Receipt, Sent
-from tests.chaos.mqtt import Wire, connect, packet, text
+from tests.chaos.mqtt import Wire, connect, message
 from tests.chaos.plan import SIZE, Listener, Plan, Speaker
 
 TICK = 0.01
@@ -82,9 +83,9 @@ class Publisher:
                 self.sizes.clear()
         assert wire.transport is not None
         for mid, number in self.flying.items():
-            wire.transport.write(self.encoded(wire, mid, number, 8))
+            wire.transport.write(self.encoded(wire, mid, number, True))
         wire.transport.write(
-            b"".join(b"\x62\x02" + mid.to_bytes(2, "big") for mid in self.released)
+            b"".join(packets.PUBREL_HEAD + mid.to_bytes(2, "big") for mid in self.released)
         )
         self.wire = wire
 
@@ -100,15 +101,14 @@ class Publisher:
             if self.speaker.qos == 2:
                 self.released.add(mid)
 
-    def encoded(self, wire: Wire, mid: int, number: int, dup: int = 0) -> bytes:
+    def encoded(self, wire: Wire, mid: int, number: int, dup: bool = False) -> bytes:
         """One PUBLISH."""
-        more = b"\0" if wire.version == 5 else b""
         size = self.sizes.get(number, SIZE)
         payload = self.sent.head(number, size) + (
             self.filling if size == SIZE else bytes(size - 12)
         )
-        body = text(self.speaker.topic) + mid.to_bytes(2, "big") + more + payload
-        return packet(0x30 | dup | self.speaker.qos << 1, body)
+        speaker = self.speaker
+        return message(speaker.topic, payload, speaker.qos, wire.version, mid, dup)
 
     def publish(self, seconds: float) -> None:
         """Send what is due."""

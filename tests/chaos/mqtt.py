@@ -10,24 +10,16 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK = 2, 3, 4, 5, 6, 7, 9
-KEPT = b"\x05\x11\xff\xff\xff\xff"
-"""Properties of CONNECT: the session does not expire."""
+from bench.load import packets
 
 
-def text(data: bytes) -> bytes:
-    """A string or binary data with its length."""
-    return len(data).to_bytes(2, "big") + data
-
-
-def packet(first: int, body: bytes) -> bytes:
-    """A packet."""
-    size, length = b"", len(body)
-    while True:
-        length, low = length >> 7, length & 127
-        size += bytes((low | (128 if length else 0),))
-        if not length:
-            return bytes((first,)) + size + body
+def message(
+    topic: bytes, payload: bytes, qos: int, version: int, mid: int, dup: bool = False
+) -> bytes:
+    """One PUBLISH at QoS 1 or 2."""
+    more = b"\0" if version == 5 else b""
+    body = packets.string(topic) + mid.to_bytes(2, "big") + more + payload
+    return packets.packet(packets.PUBLISH << 4 | dup << 3 | qos << 1, body)
 
 
 class Wire(asyncio.Protocol):
@@ -70,14 +62,7 @@ class Wire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's are none of asyncio's classes.
         self.transport = cast(asyncio.Transport, transport)
-        more = b"" if self.version == 4 else b"\0" if self.clean else KEPT
-        body = (
-            text(b"MQTT")
-            + bytes((self.version, 2 if self.clean else 0, 0, 0))
-            + more
-            + text(self.client_id.encode())
-        )
-        self.transport.write(packet(0x10, body))
+        self.transport.write(packets.connect(self.client_id, self.version, clean=self.clean))
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.transport = None
@@ -96,20 +81,14 @@ class Wire(asyncio.Protocol):
     def subscribe(self, topic_filter: str, qos: int) -> None:
         """Ask; `subscribed` says what was granted."""
         assert self.transport is not None
-        more = b"\0" if self.version == 5 else b""
-        self.transport.write(
-            packet(0x82, b"\x00\x01" + more + text(topic_filter.encode()) + bytes((qos,)))
-        )
+        self.transport.write(packets.subscribe(topic_filter, qos, self.version))
 
     def publish(self, topic: bytes, payload: bytes, qos: int) -> int:
         """Send; returns the packet identifier (1 to 60,000, in turn: there are never so many in
         flight)."""
         assert self.transport is not None
         self._mid = mid = self._mid % 60_000 + 1
-        more = b"\0" if self.version == 5 else b""
-        self.transport.write(
-            packet(0x30 | qos << 1, text(topic) + mid.to_bytes(2, "big") + more + payload)
-        )
+        self.transport.write(message(topic, payload, qos, self.version, mid))
         return mid
 
     def data_received(self, data: bytes) -> None:
@@ -121,25 +100,12 @@ class Wire(asyncio.Protocol):
             data = b"".join(self._parts)
             self._parts.clear()
         at, size, need = 0, len(data), 0
-        while size - at >= 2:
-            first, length, body = data[at], data[at + 1], at + 2
-            if length > 127:
-                length &= 127
-                shift = 7
-                while body < size:
-                    byte = data[body]
-                    length |= (byte & 127) << shift
-                    shift += 7
-                    body += 1
-                    if byte < 128:
-                        break
-                else:
-                    break
-            end = body + length
+        while (head := packets.header(data, at, size)) is not None:
+            first, (body, end) = data[at], head
             if end > size:
                 need = end - at
                 break
-            if first >> 4 == PUBLISH:
+            if first >> 4 == packets.PUBLISH:
                 self._publish(first >> 1 & 3, data, body, end)
             else:
                 self._packet(first >> 4, data, body, end)
@@ -159,9 +125,9 @@ class Wire(asyncio.Protocol):
             mid = data[at : at + 2]
             at += 2
             if qos == 1:
-                self._answers.append(b"\x40\x02" + mid)
+                self._answers.append(packets.PUBACK_HEAD + mid)
             else:
-                self._answers.append(b"\x50\x02" + mid)
+                self._answers.append(packets.PUBREC_HEAD + mid)
                 again = mid in self._incoming
                 self._incoming.add(mid)
         if self.version == 5:
@@ -171,17 +137,17 @@ class Wire(asyncio.Protocol):
             self.came(data[at:end], qos)
 
     def _packet(self, kind: int, data: bytes, at: int, end: int) -> None:
-        if kind in (PUBACK, PUBREC):
-            if kind == PUBREC:
-                self._answers.append(b"\x62\x02" + data[at : at + 2])
+        if kind in (packets.PUBACK, packets.PUBREC):
+            if kind == packets.PUBREC:
+                self._answers.append(packets.PUBREL_HEAD + data[at : at + 2])
             assert end - at < 3 or data[at + 2] < 0x80, f"refused: {data[at + 2]:#x}"
             self.accepted(data[at] << 8 | data[at + 1])
-        elif kind == PUBCOMP:
+        elif kind == packets.PUBCOMP:
             self.completed(data[at] << 8 | data[at + 1])
-        elif kind == PUBREL:
+        elif kind == packets.PUBREL:
             self._incoming.discard(data[at : at + 2])
-            self._answers.append(b"\x70\x02" + data[at : at + 2])
-        elif kind == CONNACK:
+            self._answers.append(packets.PUBCOMP_HEAD + data[at : at + 2])
+        elif kind == packets.CONNACK:
             self.present = data[at] == 1
             if not self.present:
                 self._incoming.clear()
@@ -190,7 +156,7 @@ class Wire(asyncio.Protocol):
                 self.transport.abort()
             elif not self.connected.done():
                 self.connected.set_result(None)
-        elif kind == SUBACK and not self.subscribed.done():
+        elif kind == packets.SUBACK and not self.subscribed.done():
             self.subscribed.set_result(data[end - 1])
 
 
