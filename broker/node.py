@@ -31,7 +31,6 @@ from broker.core.client import Client
 from broker.core.connect import ConnectHandshake
 from broker.core.connection import Connection, Nowhere, Transport
 from broker.core.dispatcher import Dispatcher
-from broker.core.durable_session import DurableSession
 from broker.core.effects import (
     Append,
     Authenticate,
@@ -578,12 +577,8 @@ class Node:
         if will is None:
             return
         session.will = None
-        if (
-            session.keeper is not None
-            and isinstance(session, DurableSession)
-            and session.conn is None
-        ):
-            session.keeper.meta(session)
+        if session.recorder is not None and session.conn is None:
+            session.recorder.attributes()
         permissions = session.permissions
         if will.topic.startswith("$") or (
             permissions is not None and not permissions.may_publish(will.topic)

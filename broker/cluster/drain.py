@@ -231,13 +231,15 @@ class Drain:
             self._enter("sessions", now)
 
     def _leaving(self) -> int:
-        return sum(not session.number for session in self._node.sessions.values())
+        return sum(session.recorder is None for session in self._node.sessions.values())
 
     def _fetchable(self) -> int:
         """Count the sessions that the journal keeps and that other brokers may fetch before this
         one goes."""
         return sum(
-            1 for session in self._node.sessions.values() if session.number and session.expiry
+            1
+            for session in self._node.sessions.values()
+            if session.recorder is not None and session.expiry
         )
 
     def _wait_for_sessions(self, now: float) -> None:
@@ -252,7 +254,7 @@ class Drain:
         ):
             return
         # A journal keeps the others.
-        rest = [session for session in node.sessions.values() if not session.number]
+        rest = [session for session in node.sessions.values() if session.recorder is None]
         for session in rest[:SLICE]:
             self._ended += 1
             self._lost += len(session.queue) + len(session.inflight)
@@ -350,7 +352,7 @@ class Drain:
         self._enter("done", now)
         ended = f"{counted(self._ended, 'session')} with {counted(self._lost, 'message')}"
         lost = f", of which {ended} ended here" if self._ended else ""
-        if on_disk := sum(session.number > 0 for session in node.sessions.values()):
+        if on_disk := sum(session.recorder is not None for session in node.sessions.values()):
             lost += f"; {counted(on_disk, 'session')} in the journal"
         text = (
             f"drained in {now - self._began:.1f} s: "

@@ -10,7 +10,6 @@ from broker.core import unsent
 from broker.core.capabilities import UNLIMITED, ReceiveWindow
 from broker.core.connection import Connection
 from broker.core.dispatcher import topic_of
-from broker.core.durable_session import DurableSession
 from broker.core.effects import AuthorizePublish, AuthorizeSubscribe, Event
 from broker.core.message import PACKET_IDS, Message
 from broker.core.publish import publish, refuse, take
@@ -425,12 +424,8 @@ class Client:
     def _pubrel(self, packet: Pubrel) -> None:
         known = packet.packet_id in self.session.incoming
         self.session.incoming.discard(packet.packet_id)
-        if (
-            known
-            and isinstance(session := self.session, DurableSession)
-            and session.keeper is not None
-        ):
-            session.keeper.settled(session, b"\x62\x02" + PACKET_IDS[packet.packet_id])
+        if known and (recorder := self.session.recorder) is not None:
+            recorder.acknowledged(b"\x62\x02" + PACKET_IDS[packet.packet_id])
         reason = 0 if known or self.version != 5 else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
         self.send(encode_packet(Pubcomp(packet.packet_id, reason), self.version))
 

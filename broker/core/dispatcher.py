@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from broker.auth.authorization import receivers
 from broker.base import limits
-from broker.core.durable_session import DurableSession
 from broker.core.effects import AuthorizeReceive
 from broker.core.message import PACKET_IDS, Message
 from broker.core.session import Session, SharedOutgoing, Subscription
@@ -217,8 +216,8 @@ class Dispatcher:
             shared.note(session)
             self.node.cluster.sharing.tell(shared)
         self.invalidate(inner)
-        if session.keeper is not None and isinstance(session, DurableSession):
-            session.keeper.subscribed(session, subscription)
+        if session.recorder is not None:
+            session.recorder.subscribed(subscription)
 
     def unsubscribe(
         self, session: Session, topic_filter: str, group: str | None, inner: str
@@ -253,8 +252,8 @@ class Dispatcher:
                     self.shared.remove(inner, group)
                 self.node.cluster.sharing.tell(shared)
         self.invalidate(inner)
-        if session.keeper is not None and isinstance(session, DurableSession):
-            session.keeper.unsubscribed(session, topic_filter)
+        if session.recorder is not None:
+            session.recorder.unsubscribed(topic_filter)
         return True
 
     def _count(self, session: Session, size: int) -> None:

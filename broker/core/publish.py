@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.core.capabilities import check_publish
-from broker.core.durable_session import DurableSession
 from broker.core.effects import AuthorizePublish
 from broker.core.message import PACKET_IDS, Message
 from broker.core.reason_string import well_formed
@@ -141,8 +140,8 @@ def take(client: Client, message: Message, packet_id: int) -> None:
 def _received(client: Client, packet_id: int) -> None:
     session = client.session
     session.incoming.add(packet_id)
-    if isinstance(session, DurableSession) and session.keeper is not None:
-        session.keeper.incoming(session, PACKET_IDS[packet_id])
+    if session.recorder is not None:
+        session.recorder.received(PACKET_IDS[packet_id])
 
 
 def refuse(

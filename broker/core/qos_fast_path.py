@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from broker.cluster.link.codec import ORIGIN
 from broker.core.dispatcher import topic_of
-from broker.core.durable_session import DurableSession
 from broker.core.message import PACKET_IDS, Message
 from broker.core.publish_run import HIGH, LARGEST, LOW, MOST, PublishRun
 from broker.core.session import RELEASED, Session, SharedOutgoing
@@ -80,8 +79,8 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
         position += 4
     counters = client.node.counters
     counters.packets_acknowledging += (position - begin) // 4
-    if session.keeper is not None and isinstance(session, DurableSession) and position > begin:
-        session.keeper.settled(session, data[begin:position])
+    if session.recorder is not None and position > begin:
+        session.recorder.acknowledged(data[begin:position])
     if answers:
         counters.answers_run += len(answers)
         head = b"\x70\x02" if first == 0x62 else b"\x62\x02"
@@ -137,8 +136,8 @@ def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
             deque(map(inflight.pop, numbers), maxlen=0)
     counters = client.node.counters
     counters.packets_acknowledging += count
-    if session.keeper is not None and isinstance(session, DurableSession):
-        session.keeper.settled(session, packets)
+    if session.recorder is not None:
+        session.recorder.acknowledged(packets)
     if answer:
         counters.answers_run += count
         answers = bytearray(answer * count)
@@ -192,7 +191,7 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
             return -position if client.conn.held else position
     targets = (route.raw5 if five else route.raw4) if route.granted >= qos else None
     if (node.federated and route.forward) or (
-        targets and node.journal is not None and any(s.number for s in targets)
+        targets and node.journal is not None and any(s.recorder is not None for s in targets)
     ):
         targets = None
     answers: list[bytes] = []
@@ -245,12 +244,8 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
             break
     if answers:
         node.counters.published_acknowledged += len(answers)
-        if (
-            qos == 2
-            and isinstance(session := client.session, DurableSession)
-            and session.keeper is not None
-        ):
-            session.keeper.incoming(session, b"".join(answers))
+        if qos == 2 and (recorder := client.session.recorder) is not None:
+            recorder.received(b"".join(answers))
         head = b"\x40\x02" if qos == 1 else b"\x50\x02"
         outbox = conn.outbox
         if not outbox:
@@ -309,8 +304,8 @@ def _batch(
             return None
         session = client.session
         session.incoming |= numbers
-        if isinstance(session, DurableSession) and session.keeper is not None:
-            session.keeper.incoming(session, b"".join([PACKET_IDS[number] for number in numbers]))
+        if session.recorder is not None:
+            session.recorder.received(b"".join([PACKET_IDS[number] for number in numbers]))
     elif 0 in high and 0 in low and any(not (h or i) for h, i in zip(high, low, strict=True)):
         return None
     answers = bytearray((b"\x40\x02\0\0" if qos == 1 else b"\x50\x02\0\0") * count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.base import limits
 from broker.core.connection import packet_size
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from broker.core.publish_run import PublishRun
     from broker.core.topic_alias import TopicAliases
     from broker.node import Node, Timer
-    from broker.persistence.journal import Journal
     from broker.wire import Will
 
 NEVER = float("inf")
+
+PUBACK, PUBREC, PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
+"""The first two of their four bytes, without a reason code."""
 
 
 class Subscription:
@@ -105,6 +107,49 @@ RELEASED = Outgoing(Message(b"", b"", 2, False, b"", None, None), 2, False, b"")
 (MQTT-4.4.0-1)."""
 
 
+class SessionRecorder(Protocol):
+    """Records what changes in one durable session, so that the session survives its broker
+    (docs/decisions/0021). Each method is called right after the change, unless it says otherwise.
+    """
+
+    def attributes(self) -> None:
+        """The will, the owner or another attribute of the session has changed."""
+
+    def replaced(self) -> None:
+        """Everything has changed: what was recorded before is not needed any more."""
+
+    def subscribed(self, subscription: Subscription) -> None:
+        """A subscription is new, or has other options."""
+
+    def unsubscribed(self, topic_filter: str) -> None:
+        """A subscription is gone."""
+
+    def starts(self) -> None:
+        """The subscriptions begin behind other sequence numbers (`subscription_start`)."""
+
+    def queued(self, outgoing: Outgoing) -> None:
+        """A message is the last one of the queue."""
+
+    def sent(self, packet_id: int, outgoing: Outgoing) -> None:
+        """A message that was not in the queue is in flight as `packet_id`."""
+
+    def sent_run(self, packet_id: int, run: PublishRun) -> None:
+        """A run of messages that were not in the queue is in flight, from `packet_id` on."""
+
+    def dequeued(self, packet_id: int, count: int, first: Message, qos: int) -> None:
+        """`count` messages of the queue are in flight, from `packet_id` on.
+
+        Those ahead of `first` have expired. `qos` is the highest of the messages in flight.
+        """
+
+    def acknowledged(self, packets: bytes) -> None:
+        """The client has sent PUBACK, PUBREC, PUBREL or PUBCOMP: whole packets of one type, four
+        bytes each. What they bring about is recorded after them."""
+
+    def received(self, packet_ids: bytes) -> None:
+        """The client has published at QoS 2 with these identifiers, two bytes each."""
+
+
 class Session:
     """State kept for one client id. An outlet like `Connection`: `outbox` is the connection's own
     list while there is one."""
@@ -125,8 +170,6 @@ class Session:
         "forms",
         "incoming",
         "inflight",
-        "keeper",
-        "left",
         "limited",
         "listener",
         "maximum_packet_size",
@@ -134,14 +177,13 @@ class Session:
         "missed_bytes",
         "next_packet_id",
         "node",
-        "number",
         "outbox",
         "owner",
         "permissions",
-        "pumping",
         "queue",
         "queued_bytes",
         "receive_maximum",
+        "recorder",
         "stamp",
         "subscriptions",
         "unsent",
@@ -196,11 +238,8 @@ class Session:
         self.will_memory = 0  # bytes that it takes
         self.will_timer: Timer | None = None
         self.expiry_timer: Timer | None = None
-        self.keeper: Journal | None = None  # of a `DurableSession`, and
-        self.number = 0  # what it is called in the journal
-        # When its connection ended (ms, see `Journal.clock_set`), 0 while it has one.
-        self.left = 0
-        self.pumping = False
+        # None: the session is not durable, it ends with its broker at the latest.
+        self.recorder: SessionRecorder | None = None
 
     def expire_after(self, interval: int) -> None:
         """Take over a Session Expiry Interval (s; MQTT 5, 3.1.2.11.2), as far as this broker grants
@@ -288,6 +327,8 @@ class Session:
             self.node.dirty.append(self)
         self.outbox.append(data)
         self.node.counters.delivered += count
+        if self.recorder is not None:
+            self.recorder.sent_run(first, batch)
 
     def deliver_shared(self, outgoing: SharedOutgoing) -> bool:
         """Deliver as a member of a group, which may get the message back (see `unfinished`).
@@ -316,7 +357,11 @@ class Session:
                 sent.append(outgoing.original)
         return [o for o in sent if isinstance(o, SharedOutgoing)]
 
-    def _transmit(self, outgoing: Outgoing) -> None:
+    def _transmit(self, outgoing: Outgoing, *, waited: bool = False) -> None:
+        """Send a message and have it in flight, unless it is too large for the client.
+
+        `waited`: it was the first one of the queue.
+        """
         message = outgoing.message
         inflight = self.inflight
         packet_id = self.next_packet_id % 65535 + 1
@@ -339,12 +384,20 @@ class Session:
             data = self._fit(data)
             if not data:
                 self._settled(outgoing)
+                if waited and self.recorder is not None:
+                    self.recorder.dequeued(packet_id, 1, message, outgoing.qos)
+                    self.recorder.acknowledged(PUBACK + PACKET_IDS[packet_id])
                 return
         inflight[packet_id] = outgoing
         if not self.outbox:
             self.node.dirty.append(self)
         self.outbox.append(data)
         self.node.counters.delivered += 1
+        if self.recorder is not None:
+            if waited:
+                self.recorder.dequeued(packet_id, 1, message, outgoing.qos)
+            else:
+                self.recorder.sent(packet_id, outgoing)
 
     def _fit(self, data: bytes) -> bytes:
         """Return a PUBLISH with its alias; b"" when it is too large for the client (MQTT-3.1.2-24,
@@ -446,6 +499,8 @@ class Session:
             return False
         self.queue.append(outgoing)
         self.queued_bytes += size
+        if self.recorder is not None:
+            self.recorder.queued(outgoing)
         return True
 
     def _enqueue(self, outgoing: Outgoing) -> None:
@@ -472,7 +527,7 @@ class Session:
                 self.node.counters.expired += 1
                 self._settled(outgoing)
             else:
-                self._transmit(outgoing)
+                self._transmit(outgoing, waited=True)
         conn = self.conn
         if conn is not None:
             conn.waiting_since = now
@@ -488,6 +543,7 @@ class Session:
         """Send what needs nothing but a number from the head of the queue, as bytes; False when
         there is none."""
         queue, inflight, version = self.queue, self.inflight, self.version
+        head_of_queue = queue[0].message
         first = self.next_packet_id % 65535 + 1
         numbers = range(
             first, first + min(len(queue), self.receive_maximum - len(inflight), 65536 - first)
@@ -519,6 +575,9 @@ class Session:
             self.node.dirty.append(self)
         self.outbox += packets
         self.node.counters.delivered += len(packets)
+        if self.recorder is not None:
+            qos = max(packet[0] >> 1 & 3 for packet in packets)
+            self.recorder.dequeued(first, len(packets), head_of_queue, qos)
         return True
 
     # ---------------------------------------------------------------- acknowledgements
@@ -557,6 +616,8 @@ class Session:
         """PUBACK: free the identifier; False when it was not in use (MQTT-4.3.2-3)."""
         if self.qos_in_flight(packet_id) != 1:
             return False
+        if self.recorder is not None:
+            self.recorder.acknowledged(PUBACK + PACKET_IDS[packet_id])
         self._settled(self.inflight.pop(packet_id))
         if self.queue:
             self.pump()
@@ -571,6 +632,9 @@ class Session:
         False: unknown."""
         if self.qos_in_flight(packet_id) != 2:
             return False
+        if self.recorder is not None:
+            ends = reason >= 0x80
+            self.recorder.acknowledged((PUBCOMP if ends else PUBREC) + PACKET_IDS[packet_id])
         self._settled(self.inflight[packet_id])
         if reason >= 0x80:
             del self.inflight[packet_id]
@@ -583,6 +647,8 @@ class Session:
         """PUBCOMP: the end of a QoS 2 exchange. False: unknown."""
         if self.inflight.get(packet_id) is not RELEASED:
             return False
+        if self.recorder is not None:
+            self.recorder.acknowledged(PUBCOMP + PACKET_IDS[packet_id])
         del self.inflight[packet_id]
         if self.queue:
             self.pump()
@@ -629,6 +695,8 @@ class Session:
             self.node.counters.dropped_too_large += 1
             self.inflight.pop(packet_id, None)
             self._settled(outgoing)
+            if self.recorder is not None:
+                self.recorder.acknowledged(PUBACK + PACKET_IDS[packet_id])
         else:
             self.inflight[packet_id] = outgoing
             self.send_packet(data)
@@ -654,4 +722,6 @@ class Session:
                 o for o in self.missed if permissions.may_receive(o.message.topic.decode())
             ]
             self.missed_bytes = sum(size_of(o.message) for o in self.missed)
+        if dropped and self.recorder is not None:
+            self.recorder.replaced()
         return [o for o in dropped if isinstance(o, SharedOutgoing)]

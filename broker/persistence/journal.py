@@ -30,44 +30,30 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.cluster.delivery.subscription_start import UNKNOWN, oldest
+from broker.cluster.delivery.subscription_start import oldest
 from broker.cluster.link.codec import OriginWindow, Ranges, Vector, encode_vector, origin_key
-from broker.cluster.sessions.session_codec import before, offered
+from broker.cluster.sessions.session_codec import offered
 from broker.core.client import CONNACK, Client
 from broker.core.connection import Connection
-from broker.core.durable_session import DurableSession
 from broker.core.effects import Append, Begin, Discard
 from broker.core.message import Message
 from broker.core.retained_index import RetainedVersion
-from broker.core.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
+from broker.core.session import Session
 from broker.persistence import shared_records
 from broker.persistence.output_gate import OutputGate
 from broker.persistence.records import (
-    CLEAN,
-    HAS_WILL,
-    NAMED,
-    NEW,
-    BeganRecord,
     LoggedRecord,
     MessageRecord,
-    OutgoingRecord,
     RetainedRecord,
     RunRecord,
-    SessionRecord,
-    SubscribedRecord,
-    encode_begins,
     encode_end,
     encode_frame,
     encode_frames,
-    encode_incoming,
-    encode_pumped,
     encode_seen,
-    encode_sent_run,
-    encode_settled,
-    encode_unsubscribed,
     encode_whole,
 )
-from broker.persistence.recovery import Image, Recovery, encode_will
+from broker.persistence.recovery import Image, Recovery
+from broker.persistence.session_recorder import SessionRecorder
 from broker.persistence.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -112,7 +98,7 @@ class Journal:
         self.state = OK
         self.mark = 0  # of the last frame
         self.safe = 0  # the highest mark that the driver has reported
-        self.sessions: dict[int, DurableSession] = {}
+        self.sessions: dict[int, SessionRecorder] = {}  # by their numbers
         self._records: list[bytes] = []
         self.size = 0  # bytes of these
         self._under_way: deque[tuple[int, int, int]] = (
@@ -142,9 +128,9 @@ class Journal:
         # that was tried last; a checkpoint's cannot end a failure: what was lost is missing before
         # it
         self._anew = 0
-        # ms; by how much the time of day was set since the start: `left` of sessions does not know
+        # ms; by how much the time of day was set since the start: `left` of recorders does not know
         # of that
-        self._set = 0
+        self.clock_step = 0
 
     # ---------------------------------------------------------------- start
 
@@ -157,12 +143,13 @@ class Journal:
         self._whole, self._written = image.size, size
         recovery = Recovery(self.node, image, now)
         for number, session in recovery.run():
-            self._adopt(session, number)
-            session.left = image.sessions[number].head.gone or recovery.died
+            recorder = self._adopt(session, number)
+            gone = image.sessions[number].head.gone
+            recorder.left = gone or recovery.died
             if (start := oldest(session)) is not None and start.open:
                 self._beginning.setdefault(start, {})[number] = None
-            if isinstance(session, DurableSession) and not image.sessions[number].head.gone:
-                self.meta(session)
+            if not gone:
+                recorder.attributes()
         self.node.effects.append(Begin(generation))
         self.node.schedule(now + limits.JOURNAL_BEAT / 2, lambda at: self._beat(at, 0))
         if files >= FILES:
@@ -176,12 +163,10 @@ class Journal:
         beaten = self.mark + bool(self._records or self._marks)
         self.node.schedule(now + limits.JOURNAL_BEAT / 2, lambda at: self._beat(at, beaten))
 
-    def _adopt(self, session: Session, number: int) -> None:
-        _become(session, DurableSession)
-        assert isinstance(session, DurableSession)
-        session.keeper = self
-        session.number = number
-        self.sessions[number] = session
+    def _adopt(self, session: Session, number: int) -> SessionRecorder:
+        recorder = self.sessions[number] = SessionRecorder(self, session, number)
+        session.recorder = recorder
+        return recorder
 
     @property
     def busy(self) -> bool:
@@ -307,6 +292,10 @@ class Journal:
         )
         return encode_frames(records, self._wall(), limits.JOURNAL_FRAME_BYTES)
 
+    def clock_offset(self) -> float:
+        """Return by how much the time of day (s since the epoch) is ahead of the node's clock."""
+        return self._wall() / 1000 - self.node.now
+
     def _wall(self) -> int:
         return self.node.cluster.retained_sync.clock.physical(self.node.now)
 
@@ -314,7 +303,7 @@ class Journal:
         """Take note that the time of day is another one by `step` ms, which have not passed: what
         was written with the earlier one would end too soon, or too late. So all of it is written
         again."""
-        self._set += step
+        self.clock_step += step
         if abs(step) > CLOCK_STEP * 1000:
             self._written = ALL
             self.record(encode_seen(b""))
@@ -435,127 +424,62 @@ class Journal:
 
     def came(self, session: Session, *, present: bool) -> None:
         """A client is connected; `present`: its session was there before."""
-        session.left = 0
+        recorder = self._recorder(session)
+        if recorder is not None:
+            recorder.left = 0
         if not session.expiry:
             self.ended(session)
-        elif isinstance(session, DurableSession) and present:
-            self.meta(session)
+        elif recorder is not None and present:
+            recorder.attributes()
             self.promise()
         else:
             self.keep(session)
             self.promise()
 
     def keep(self, session: Session) -> None:
-        """Keep a session from now on, or note that its connection is gone."""
-        session.left = 0 if session.conn is not None else self._wall() - self._set
-        if isinstance(session, DurableSession):
-            self.meta(session)
-        else:
-            if not self.sessions:
-                self.node.forwarder.since = self.node.config.boot
-            self._seen.update(
-                self.node.forwarder.vector
-            )  # what nobody wanted so far has been here as well
-            self._session += 1
-            self._adopt(session, self._session)
-            assert isinstance(session, DurableSession)
-            self.whole(session)
+        """Have a session durable from now on, or note that its connection is gone."""
+        recorder = self._recorder(session)
+        left = 0 if session.conn is not None else self._wall() - self.clock_step
+        if recorder is not None:
+            recorder.left = left
+            recorder.attributes()
+            return
+        if not self.sessions:
+            self.node.forwarder.since = self.node.config.boot
+        # What nobody wanted so far has been here as well.
+        self._seen.update(self.node.forwarder.vector)
+        self._session += 1
+        recorder = self._adopt(session, self._session)
+        recorder.left = left
+        recorder.replaced()
 
     def ended(self, session: Session) -> None:
-        """A session is over, or not to be kept any more."""
-        if isinstance(session, DurableSession):
-            self.record(encode_end(session.number))
+        """A session is over, or not to be durable any more."""
+        recorder = self._recorder(session)
+        if recorder is not None:
+            self.record(encode_end(recorder.number))
             self.promise()
-            del self.sessions[session.number]
-            session.number = 0
-            session.keeper = None
-            _become(session, Session)
+            del self.sessions[recorder.number]
+            session.recorder = None
 
-    def meta(self, session: DurableSession, flags: int = 0) -> None:
-        """Record what a session is but for its subscriptions and messages."""
-        will = encode_will(session.will)
-        name = session.username
-        flags |= (
-            (CLEAN if session.clean else 0)
-            | (NAMED if name is not None else 0)
-            | (HAS_WILL if will else 0)
-        )
-        client_id, username = session.client_id.encode(), (name or "").encode()
-        listener = session.listener if session.conn is None else session.conn.listener
-        where = None if listener is None else listener.encode()
-        left = max(1, session.left + self._set) if session.left else 0
-        head = session.number, flags, session.version, session.expiry, session.stamp, left
-        owner = None if session.owner is None else session.owner.encode()
-        ages = (session.born, session.floor)
-        self.record(SessionRecord(*head, client_id, username, will, where, owner, ages).encode())
+    def _recorder(self, session: Session) -> SessionRecorder | None:
+        """Return the recorder of a durable session; there are no others than ours."""
+        recorder = session.recorder
+        assert recorder is None or isinstance(recorder, SessionRecorder)
+        return recorder
 
-    def whole(self, session: DurableSession) -> None:
-        """Record all of a session: what was recorded of it before is not needed any more."""
-        number = session.number
-        self.meta(session, NEW)
-        for subscription in session.subscriptions.values():
-            self._subscribed(session, subscription)
-        self.begins(session)
-        if session.incoming:
-            self.record(
-                encode_incoming(number, b"".join(p.to_bytes(2, "big") for p in session.incoming))
-            )
-        for packet_id, sent in session.inflight.items():
-            if sent is RELEASED:
-                self.record(encode_settled(number, b"\x50\x02" + packet_id.to_bytes(2, "big")))
-            else:
-                self._outgoing(
-                    session, packet_id, session.unpacked(sent) if isinstance(sent, bytes) else sent
-                )
-        for outgoing in session.queue:
-            if isinstance(outgoing, Repeat):
-                self._outgoing(session, outgoing.packet_id, outgoing.original)
-        for outgoing in session.queue:
-            if not isinstance(outgoing, Repeat):
-                self._outgoing(session, 0, outgoing)
-
-    def subscribed(self, session: DurableSession, subscription: Subscription) -> None:
-        """Record a subscription, new or replaced."""
-        self._subscribed(session, subscription)
-        if next(iter(session.subscriptions.values())) is subscription:
-            self.begins(session)
-        self.promise()
-
-    def begins(self, session: DurableSession) -> None:
-        """Record where the subscriptions of a session begin, as their first one says; nothing while
-        no other broker has been there."""
-        start = oldest(session)
-        if start is not None:
-            self.record(encode_begins(session.number, encode_vector(before(session))))
-            if start.began > UNKNOWN:
-                offset = self._wall() / 1000 - self.node.now
-                self.record(
-                    BeganRecord(
-                        session.number, start.began, offset, tuple(start.open & start.tops.keys())
-                    ).encode()
-                )
-            self._beginning.setdefault(start, {})[session.number] = None
-            for old in list(islice(self._beginning, 2)):
-                if old.at + limits.LOG_AGE < self.node.now:
-                    del self._beginning[old]
+    def begins_at(self, start: SubscriptionStart, number: int) -> None:
+        """Note where the subscriptions of session `number` begin, for `raised`."""
+        self._beginning.setdefault(start, {})[number] = None
+        for old in list(islice(self._beginning, 2)):
+            if old.at + limits.LOG_AGE < self.node.now:
+                del self._beginning[old]
 
     def raised(self, start: SubscriptionStart) -> None:
         """Record once more where subscriptions begin: more is known of it by now."""
         for number in list(self._beginning.get(start, ())):
             if number in self.sessions:
-                self.begins(self.sessions[number])
-
-    def _subscribed(self, session: DurableSession, s: Subscription) -> None:
-        options = s.qos | s.no_local << 2 | s.retain_as_published << 3
-        self.record(
-            SubscribedRecord(session.number, options, s.identifier, s.filter.encode()).encode()
-        )
-
-    def unsubscribed(self, session: DurableSession, topic_filter: str) -> None:
-        """Record that a subscription is gone."""
-        self.record(encode_unsubscribed(session.number, topic_filter.encode()))
-        self.begins(session)
-        self.promise()
+                self.sessions[number].starts()
 
     # ---------------------------------------------------------------- messages of sessions
 
@@ -590,7 +514,7 @@ class Journal:
     def batch(self, route: Route, batch: PublishRun) -> None:
         """Record a run of messages if a session that is kept gets them."""
         for delivery in route.deliveries:
-            if delivery.qos and delivery.session.number:
+            if delivery.qos and delivery.session.recorder is not None:
                 break
         else:
             return
@@ -608,69 +532,6 @@ class Journal:
             ).encode()
         )
         self.promise()
-
-    def _outgoing(self, session: DurableSession, packet_id: int, outgoing: Outgoing) -> None:
-        shared = b""
-        if isinstance(outgoing, SharedOutgoing):
-            shared = b"$share/" + outgoing.group.key.replace(b"\0", b"/")
-        number = self.number_of(outgoing.message)
-        self.record(
-            OutgoingRecord(
-                session.number,
-                packet_id,
-                number,
-                outgoing.qos,
-                outgoing.retain,
-                outgoing.ids,
-                shared,
-            ).encode()
-        )
-
-    def queued(self, session: DurableSession, outgoing: Outgoing) -> None:
-        """Record that a message waits for a session."""
-        self._outgoing(session, 0, outgoing)
-        self.promise()
-
-    def sent(self, session: DurableSession, packet_id: int, outgoing: Outgoing) -> None:
-        """Record that a message is in flight that has not waited."""
-        self._outgoing(session, packet_id, outgoing)
-        if outgoing.qos == 2:
-            self._gate(session)
-        self.promise()
-
-    def sent_run(self, session: DurableSession, packet_id: int, batch: PublishRun) -> None:
-        """Record that a run of messages is in flight."""
-        self.record(
-            encode_sent_run(session.number, packet_id, batch.count, batch.number, batch.qos)
-        )
-        if batch.qos == 2:
-            self._gate(session)
-
-    def pumped(
-        self, session: DurableSession, packet_id: int, count: int, first: Message, qos: int
-    ) -> None:
-        """Record that messages that waited are in flight. `qos`: the highest of them."""
-        self.record(encode_pumped(session.number, packet_id, count, getattr(first, "number", 0)))
-        if qos == 2:
-            self._gate(session)
-
-    def settled(self, session: DurableSession, packets: bytes) -> None:
-        """Record acknowledgements of one kind. PUBREL and PUBCOMP, which answer two of these, wait
-        for that."""
-        self.record(encode_settled(session.number, packets))
-        if packets[0] in (0x50, 0x62):
-            self.promise()
-
-    def incoming(self, session: DurableSession, packet_ids: bytes) -> None:
-        """Record QoS 2 identifiers that came in."""
-        self.record(encode_incoming(session.number, packet_ids))
-        self.promise()
-
-    def _gate(self, session: DurableSession) -> None:
-        """Hold what is sent at QoS 2 until its identifier is known for good: the same message must
-        not come with another one."""
-        if session.conn is not None:
-            session.conn.gate = self.mark + 1
 
     # ---------------------------------------------------------------- retained messages, and the
     # relay's log
@@ -711,7 +572,11 @@ class Journal:
         self.record(self.encoded(entry))
         self.promise()
         conn = self.node.current
-        goes_on = conn is not None and isinstance(conn.owner, Client) and conn.owner.session.number
+        goes_on = (
+            conn is not None
+            and isinstance(conn.owner, Client)
+            and conn.owner.session.recorder is not None
+        )
         if goes_on and entry.qos == 2 and self.state == OK:
             for link in self.node.cluster.links.values():
                 link.conn.gate = self.mark + 1
@@ -757,9 +622,3 @@ class Journal:
         if self.sessions:
             self._seen.add(key)
             self._met = True
-
-
-def _become(session: Session, kind: type[Session]) -> None:
-    """Change what a session is. Both have the same slots; so those that are not kept pay nothing
-    for it."""
-    session.__class__ = kind

@@ -71,16 +71,17 @@ class Snapshot:
         """Say everything, a little at a time; how much that was."""
         journal, node = self._journal, self._journal.node
         for number in list(journal.sessions):
-            session = journal.sessions.get(number)
-            if session is None:
+            recorder = journal.sessions.get(number)
+            if recorder is None:
                 continue
+            session = recorder.session
             # Each by itself, or one frame would have all that waits for it.
             for outgoing in [*session.inflight.values(), *session.queue]:
                 if not isinstance(outgoing, bytes) and outgoing is not RELEASED:
                     journal.number_of(outgoing.message)
                     yield 1
-            if journal.sessions.get(number) is session:
-                journal.whole(session)
+            if journal.sessions.get(number) is recorder:
+                recorder.replaced()
                 yield 1 + len(session.subscriptions) + len(session.queue) + len(session.inflight)
         digests = node.retained.digests
         for leaf in digests.present():

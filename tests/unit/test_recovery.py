@@ -653,7 +653,7 @@ def opened(key: bytes) -> tuple[Durable, SubscriptionStart]:
     start = session.subscriptions["a"].start = SubscriptionStart(
         world.now - 2.0, {key: 5}, {key}, (0, 0, 0)
     )
-    world.journal.begins(session)
+    session.recorder.starts()
     world.settle()
     return world, start
 
@@ -707,7 +707,7 @@ def test_a_journal_that_does_not_say_when_sessions_began() -> None:
     key = origin_key(b"x" * 8, 1)
     world, start = opened(key)
     start.began = UNKNOWN
-    world.journal.begins(next(iter(world.journal.sessions.values())))
+    next(iter(world.journal.sessions.values())).starts()
     world.settle()
     found = began(world.again(0.5))
     assert (found.tops, found.open, found.began) == ({key: 5}, set(), UNKNOWN)

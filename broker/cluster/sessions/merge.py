@@ -70,7 +70,6 @@ from broker.cluster.sessions.session_codec import (
 from broker.cluster.sessions.session_parts import Added, SessionParts
 from broker.cluster.strategy.directory import CLIENT
 from broker.core.dispatcher import Delivery
-from broker.core.durable_session import DurableSession
 from broker.core.message import Message, size_of
 from broker.core.session import Outgoing, Repeat, Session
 from broker.core.session_owner import GONE, KEPT, Entry, digest, entries_of
@@ -542,8 +541,8 @@ class SessionMerge:
                 start = starts[s.start] = self._cluster.subscription_starts.adopt(tops) or s.start
                 start.at = s.start.at
             s.start = starts[s.start]
-        if isinstance(session, DurableSession) and session.keeper is not None:
-            session.keeper.begins(session)
+        if session.recorder is not None:
+            session.recorder.starts()
         # Waited for in vain at the older session's broker, and nobody here wanted it then.
         for key, pairs in owed.items():
             if pairs:
@@ -731,8 +730,8 @@ class SessionMerge:
         ]
         session.queue.extendleft(reversed([*sent, *added]))
         session.queued_bytes += sum(size_of(outgoing.message) for outgoing in added)
-        if isinstance(session, DurableSession) and session.keeper is not None:
-            session.keeper.whole(session)
+        if session.recorder is not None:
+            session.recorder.replaced()
         if session.conn is not None:
             session.pump()
 

@@ -1,0 +1,196 @@
+"""What a durable session has recorded: each change of the session as records of the journal. Pure.
+
+A session is durable when its client wants it kept and the broker has a journal. Then it has a
+recorder (`Session.recorder`), and tells that of each change; a session without one costs nothing
+more (docs/decisions/0021).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.cluster.delivery.subscription_start import UNKNOWN, oldest
+from broker.cluster.link.codec import encode_vector
+from broker.cluster.sessions.session_codec import before
+from broker.core.session import PUBREC, RELEASED, Outgoing, Repeat, SharedOutgoing
+from broker.persistence.records import (
+    CLEAN,
+    HAS_WILL,
+    NAMED,
+    NEW,
+    BeganRecord,
+    OutgoingRecord,
+    SessionRecord,
+    SubscribedRecord,
+    encode_begins,
+    encode_incoming,
+    encode_pumped,
+    encode_sent_run,
+    encode_settled,
+    encode_unsubscribed,
+)
+from broker.persistence.recovery import encode_will
+
+if TYPE_CHECKING:
+    from broker.core.message import Message
+    from broker.core.publish_run import PublishRun
+    from broker.core.session import Session, Subscription
+    from broker.persistence.journal import Journal
+
+PUBREL_FIRST, PUBREC_FIRST = 0x62, 0x50
+"""First bytes of the packets whose answers (PUBCOMP, PUBREL) wait for the journal."""
+
+
+class SessionRecorder:
+    """Records one session (`broker.core.session.SessionRecorder` says when each method is called).
+
+    Invariant: all records of a session have its `number`; nothing of an earlier session with that
+    number is in the journal.
+    """
+
+    __slots__ = ("_journal", "left", "number", "session")
+
+    def __init__(self, journal: Journal, session: Session, number: int) -> None:
+        """`number`: what the session is called in the records."""
+        self._journal = journal
+        self.session = session
+        self.number = number
+        self.left = 0
+        """When the session's connection ended (ms since the epoch, as clocks said when the broker
+        started, see `Journal.clock_set`); 0 while it has one."""
+
+    # ---------------------------------------------------------------- the session itself
+
+    def attributes(self, flags: int = 0) -> None:
+        """Record what the session is but for its subscriptions and messages."""
+        session, journal = self.session, self._journal
+        will = encode_will(session.will)
+        name = session.username
+        flags |= (
+            (CLEAN if session.clean else 0)
+            | (NAMED if name is not None else 0)
+            | (HAS_WILL if will else 0)
+        )
+        client_id, username = session.client_id.encode(), (name or "").encode()
+        listener = session.listener if session.conn is None else session.conn.listener
+        where = None if listener is None else listener.encode()
+        left = max(1, self.left + journal.clock_step) if self.left else 0
+        head = self.number, flags, session.version, session.expiry, session.stamp, left
+        owner = None if session.owner is None else session.owner.encode()
+        ages = (session.born, session.floor)
+        journal.record(SessionRecord(*head, client_id, username, will, where, owner, ages).encode())
+
+    def replaced(self) -> None:
+        """Record all of the session: what was recorded of it before is not needed any more."""
+        session, journal, number = self.session, self._journal, self.number
+        self.attributes(NEW)
+        for subscription in session.subscriptions.values():
+            self._subscription(subscription)
+        self.starts()
+        if session.incoming:
+            packet_ids = b"".join(p.to_bytes(2, "big") for p in session.incoming)
+            journal.record(encode_incoming(number, packet_ids))
+        for packet_id, sent in session.inflight.items():
+            if sent is RELEASED:
+                journal.record(encode_settled(number, PUBREC + packet_id.to_bytes(2, "big")))
+            else:
+                self._message(
+                    packet_id, session.unpacked(sent) if isinstance(sent, bytes) else sent
+                )
+        for outgoing in session.queue:
+            if isinstance(outgoing, Repeat):
+                self._message(outgoing.packet_id, outgoing.original)
+        for outgoing in session.queue:
+            if not isinstance(outgoing, Repeat):
+                self._message(0, outgoing)
+
+    # ---------------------------------------------------------------- subscriptions
+
+    def subscribed(self, subscription: Subscription) -> None:
+        """Record a subscription, new or with other options."""
+        self._subscription(subscription)
+        if next(iter(self.session.subscriptions.values())) is subscription:
+            self.starts()
+        self._journal.promise()
+
+    def _subscription(self, s: Subscription) -> None:
+        options = s.qos | s.no_local << 2 | s.retain_as_published << 3
+        record = SubscribedRecord(self.number, options, s.identifier, s.filter.encode())
+        self._journal.record(record.encode())
+
+    def unsubscribed(self, topic_filter: str) -> None:
+        """Record that a subscription is gone."""
+        self._journal.record(encode_unsubscribed(self.number, topic_filter.encode()))
+        self.starts()
+        self._journal.promise()
+
+    def starts(self) -> None:
+        """Record where the subscriptions of the session begin, as its first one says; nothing while
+        no other broker has been there."""
+        start = oldest(self.session)
+        if start is None:
+            return
+        journal = self._journal
+        journal.record(encode_begins(self.number, encode_vector(before(self.session))))
+        if start.began > UNKNOWN:
+            origins = tuple(start.open & start.tops.keys())
+            began = BeganRecord(self.number, start.began, journal.clock_offset(), origins)
+            journal.record(began.encode())
+        journal.begins_at(start, self.number)
+
+    # ---------------------------------------------------------------- messages
+
+    def _message(self, packet_id: int, outgoing: Outgoing) -> None:
+        """Record a message in flight, or, with 0 for `packet_id`, in the queue."""
+        shared = b""
+        if isinstance(outgoing, SharedOutgoing):
+            shared = b"$share/" + outgoing.group.key.replace(b"\0", b"/")
+        journal = self._journal
+        message = journal.number_of(outgoing.message)
+        head = self.number, packet_id, message, outgoing.qos, outgoing.retain
+        journal.record(OutgoingRecord(*head, outgoing.ids, shared).encode())
+
+    def queued(self, outgoing: Outgoing) -> None:
+        """Record that a message is the last one of the queue."""
+        self._message(0, outgoing)
+        self._journal.promise()
+
+    def sent(self, packet_id: int, outgoing: Outgoing) -> None:
+        """Record that a message is in flight that was not in the queue."""
+        self._message(packet_id, outgoing)
+        if outgoing.qos == 2:
+            self._hold_output()
+        self._journal.promise()
+
+    def sent_run(self, packet_id: int, run: PublishRun) -> None:
+        """Record that a run of messages is in flight; the run itself is recorded already."""
+        record = encode_sent_run(self.number, packet_id, run.count, run.number, run.qos)
+        self._journal.record(record)
+        if run.qos == 2:
+            self._hold_output()
+
+    def dequeued(self, packet_id: int, count: int, first: Message, qos: int) -> None:
+        """Record that `count` messages of the queue are in flight, from `packet_id` on; `qos`: the
+        highest of them."""
+        number: int = getattr(first, "number", 0)
+        self._journal.record(encode_pumped(self.number, packet_id, count, number))
+        if qos == 2:
+            self._hold_output()
+
+    def acknowledged(self, packets: bytes) -> None:
+        """Record acknowledgements of one type. PUBREL and PUBCOMP, which answer PUBREC and PUBREL,
+        wait for that."""
+        self._journal.record(encode_settled(self.number, packets))
+        if packets[0] in (PUBREC_FIRST, PUBREL_FIRST):
+            self._journal.promise()
+
+    def received(self, packet_ids: bytes) -> None:
+        """Record identifiers of QoS 2 messages that the client has published."""
+        self._journal.record(encode_incoming(self.number, packet_ids))
+        self._journal.promise()
+
+    def _hold_output(self) -> None:
+        """Hold what is sent at QoS 2 until its packet identifier is durable: the same message must
+        not come with another one after a restart."""
+        if self.session.conn is not None:
+            self.session.conn.gate = self._journal.mark + 1
