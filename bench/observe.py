@@ -62,8 +62,8 @@ class Use:
 
 
 def mean_use(brokers: Iterable[Use]) -> dict[str, float | None]:
-    """Return broker_cpu and broker_rss (docs/traces.md): means over brokers of each one's mean;
-    None where nothing was seen."""
+    """Return broker_cpu and broker_rss (docs/reference/traces.md): means over brokers of each one's
+    mean; None where nothing was seen."""
     seen = [use for use in brokers if use.samples]
     cpu = [use.used / use.seconds for use in seen if use.seconds]
     return {

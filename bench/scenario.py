@@ -1,7 +1,7 @@
 """What a scenario file says: a topology, a load, faults, and the factors whose every combination is
 run. Pure.
 
-docs/benchmarks.md explains the keys; the shipped files in bench/scenarios/ show them.
+docs/guides/benchmarks.md explains the keys; the shipped files in bench/scenarios/ show them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ MEASURES = (
     "stretch",
     "jain",
 )
-"""What the tables of traces have (docs/traces.md): `asked` names some, or how they begin."""
+"""What the tables of traces have (docs/reference/traces.md): `asked` names some, or how they
+begin."""
 LONGEST = 86_400
 """s that anything in a scenario may take."""
 MAX_NUMBER = 10**15

@@ -1,1 +1,1 @@
-"""Scenario files: docs/benchmarks.md says what each is."""
+"""Scenario files: docs/guides/benchmarks.md says what each is."""

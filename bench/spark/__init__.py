@@ -1,2 +1,2 @@
 """Traces into tables with Spark: the same code on one machine, a standalone cluster or by
-spark-submit (docs/traces.md)."""
+spark-submit (docs/reference/traces.md)."""

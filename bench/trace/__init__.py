@@ -1,4 +1,4 @@
-"""Traces: what every process of a benchmark saw, as Parquet (docs/traces.md)."""
+"""Traces: what every process of a benchmark saw, as Parquet (docs/reference/traces.md)."""
 
 from bench.trace.schema import KINDS, SCHEMA, VERSION
 from bench.trace.writer import TraceError, Writer

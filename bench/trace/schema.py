@@ -1,5 +1,5 @@
 """The columns of a trace and which of them each kind of event fills: version 1, documented in
-docs/traces.md."""
+docs/reference/traces.md."""
 
 from __future__ import annotations
 

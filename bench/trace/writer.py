@@ -279,7 +279,7 @@ class Writer:
         self._event("agreed", at, count=brokers, detail=root)
 
     def fault(self, at: int, kind: str, target: str, detail: str = "") -> None:
-        """Note a fault, or what undoes one; docs/traces.md has the kinds."""
+        """Note a fault, or what undoes one; docs/reference/traces.md has the kinds."""
         self._event("fault", at, name=kind, broker=target, detail=detail)
 
     def resources(

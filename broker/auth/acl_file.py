@@ -1,4 +1,4 @@
-"""The rules file: who may do what, a line each (docs/access.md).
+"""The rules file: who may do what, a line each (docs/guides/security.md).
 
 listener NAME|*                                what follows is about clients of this listener only
 user NAME | user * | anonymous                 whom the rules that follow are about

@@ -1,5 +1,5 @@
 """Who may publish and receive what: rules in the order of their file, asked once per client and
-topic (docs/access.md).
+topic (docs/guides/security.md).
 
 Nothing here waits or looks anything up elsewhere. A rule is found by its topic in a trie, so a
 thousand rules cost what one does.

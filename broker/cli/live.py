@@ -1,4 +1,4 @@
-"""`python -m broker.cli.live`: a federation on this machine, to look at and to try (`make run`).
+"""`mqttree live`: a federation on this machine, to look at and to try (`make run`).
 
 Starts brokers as processes of their own, draws their tree in the terminal, and ends them with
 itself, however that happens.
@@ -248,7 +248,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Carry out the command line; 0: ended by a signal, 1: no broker is left, 2: bad input or a
     port in use."""
     parser = Parser(
-        prog="python -m broker.cli.live",
+        prog=PROGRAM,
         description="Runs a federation on this machine and shows its tree.",
     )
     parser.add_argument("--brokers", type=int, default=3, metavar="N", help="how many brokers (3)")

@@ -1,5 +1,5 @@
-"""`mqttree run | status | drain | bench`: the command line, and what all commands share (design
-section 6).
+"""`mqttree run | status | drain | passwd | live | bench`: the command line, and what all commands
+share.
 
 Exit codes: 0 all went well; 1 `status` or `drain` got no answer; 2 bad input of any kind, said in
 one line; 130 interrupted.
@@ -71,6 +71,10 @@ def _open_streams() -> None:
 
 
 def _main(words: list[str]) -> int:
+    if words and words[0] == "live":
+        from broker.cli import live
+
+        return live.main(words[1:])
     if (
         words
         and words[0] not in ("run", "status", "drain", "passwd")
@@ -309,6 +313,9 @@ def _parser() -> Parser:
         "passwd", help="set a password in the users file", allow_abbrev=False
     )
     _add_passwd(users)
+    commands.add_parser(
+        "live", help="run several brokers on this machine and draw their tree", add_help=False
+    )
     commands.add_parser(
         "bench", help="scenarios, comparison, reports (mqttree bench --help)", add_help=False
     )

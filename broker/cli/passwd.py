@@ -1,4 +1,5 @@
-"""`mqttree passwd FILE USER`: set or delete a password in the users file (docs/access.md)."""
+"""`mqttree passwd FILE USER`: set or delete a password in the users file
+(docs/guides/security.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The `mqtt:` section of the configuration file: what this broker offers to clients, and how much
-of it (docs/mqtt5.md)."""
+of it (docs/reference/mqtt5.md)."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class TlsSettings:
 
 @dataclass(slots=True, frozen=True)
 class AccessSettings:
-    """Who may do what (docs/access.md)."""
+    """Who may do what (docs/guides/security.md)."""
 
     users: Path | None = None
     """Who may log in; None: the plugins alone decide."""

@@ -1,5 +1,5 @@
 """Users and rules as files: read at the start and at each reload, and passwords checked beside the
-loop (docs/access.md)."""
+loop (docs/guides/security.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/configuration.md has every key of the file, and no other."""
+"""docs/reference/options.md has every key of the file, and no other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from broker.config import listener_options, mqtt_options
 from broker.config.options import ACCESS, OPTIONS, TlsSettings
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "configuration.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "options.md").read_text()
 
 
 def section(title: str) -> str:

@@ -1,5 +1,5 @@
-"""docs/link-protocol.md names everything that brokers tell each other by a number, and nothing
-else."""
+"""docs/reference/link-protocol.md names everything that brokers tell each other by a number, and
+nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from broker.cluster.strategy import directory
 from routing import link_state
 from tests.unit.link_harness import lone
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "link-protocol.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "link-protocol.md").read_text()
 
 Numbers = dict[int, str]
 

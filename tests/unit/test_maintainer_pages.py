@@ -1,4 +1,4 @@
-"""The maintainers' pages lead somewhere: what they name is there."""
+"""The pages lead somewhere: what they name is there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from broker.core import effects
 from tests.unit.test_architecture import ROOT, files
 
-PAGES = ("CONTRIBUTING.md", "docs/driver-contract.md", "docs/link-protocol.md")
+ALL_PAGES = sorted(name for name in files() if name.endswith(".md"))
+PAGES = ("CONTRIBUTING.md", "docs/reference/driver-contract.md", "docs/reference/link-protocol.md")
 
 
 def text_of(page: str) -> str:
@@ -57,7 +58,17 @@ def test_paths_are_there(page: str) -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("page", PAGES)
+def test_every_page_is_in_an_index() -> None:
+    indexed: set[Path] = set()
+    for index in ("README.md", "docs/README.md", "docs/decisions/README.md"):
+        targets = re.findall(r"\]\(([^)#:]+)", text_of(index))
+        indexed |= {((ROOT / index).parent / target).resolve() for target in targets}
+    pages = [page for page in ALL_PAGES if re.fullmatch(r"docs/(\w+/)?(?!README)[^/]+", page)]
+    pages = [page for page in pages if not page.startswith("docs/decisions/")]
+    assert [page for page in pages if (ROOT / page).resolve() not in indexed] == []
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
 def test_links_lead_to_a_heading(page: str) -> None:
     for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text_of(page)):
         path = (ROOT / page).parent / target if target else ROOT / page
@@ -71,6 +82,8 @@ def test_lines_fit_a_screen(page: str) -> None:
 
 
 def test_the_contract_has_every_effect() -> None:
-    table = text_of("docs/driver-contract.md").partition("| effect | what to do | answer |")[2]
+    table = text_of("docs/reference/driver-contract.md").partition(
+        "| effect | what to do | answer |"
+    )[2]
     named = re.findall(r"^\| `(\w+)` \|", table.partition("\n\n")[0], re.M)
     assert named == [kind.__name__ for kind in effects.Effect.__args__]

@@ -324,7 +324,11 @@ def test_spark_reads_the_columns_that_are_written() -> None:
 
 
 def test_the_documentation_has_the_columns_types_and_units_of_the_schema() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "traces.md").read_text().split("## The tables")[0]
+    text = (
+        (Path(__file__).parents[2] / "docs" / "reference" / "traces.md")
+        .read_text()
+        .split("## The tables")[0]
+    )
     rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (\w+) \| (.+) \|$", text, re.MULTILINE)
     told = [(name, kind, what) for names, kind, what in rows for name in re.findall(r"\w+", names)]
     words = {"double": "float64"}
