@@ -17,19 +17,23 @@ from broker.base.rate_limit import RateLimit
 from broker.cluster.delivery.answers import Answers
 from broker.cluster.delivery.forwarder import Forwarder
 from broker.cluster.delivery.gap_recovery import GapRecovery
+from broker.cluster.delivery.history import HistoryRequests
 from broker.cluster.delivery.late import LateOffers
 from broker.cluster.delivery.link_acks import LinkAcks
+from broker.cluster.delivery.origins import Origins
 from broker.cluster.delivery.orphans import Orphans
+from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
+from broker.cluster.delivery.replay import LogWalks
+from broker.cluster.delivery.replay_log import ReplayLog
 from broker.cluster.delivery.resync import Resync
 from broker.cluster.delivery.subscription_start import SubscriptionStarts
 from broker.cluster.delivery.unlogged import UnloggedNumbers
 from broker.cluster.drain import CLIENTS_AT
-from broker.cluster.events import ClusterEvents, EventOrder, MemberGone, RouteChanged
+from broker.cluster.events import ClusterEvents, EventOrder, MemberGone, OriginLost, RouteChanged
 from broker.cluster.id_conflict import IdConflict
 from broker.cluster.link.admission import Admission, split_peer
 from broker.cluster.link.control_records import BPDU, MEMBERS, Handler
 from broker.cluster.link.link import Link
-from broker.cluster.remote_flow_control import RemoteFlowControl
 from broker.cluster.retained_sync import RetainedSync
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from broker.cluster.sessions.takeover import Takeover
@@ -67,6 +71,10 @@ if TYPE_CHECKING:
 STOPPED = 1.0
 """s; a broker that did not run for so long was stopped: it is not everybody else who is dead."""
 
+ALONE = 10.0
+"""s without having heard of any other broker, after which nothing is kept for one: long enough to
+find those that are there."""
+
 LATE = 0.1
 """s; a timer that is later than this says that we did not run meanwhile: a turn of the loop takes
 less."""
@@ -90,45 +98,125 @@ class Cluster:
         self._ran = now  # s; this broker was running then
         self.enabled = config.discovery != "off" or bool(config.seeds)
         self.events = ClusterEvents()
+        self.links: dict[bytes, Link] = {}  # by the peer's id, once admitted
+        self.handshakes: dict[Link, None] = {}  # oldest first
+        self.to_ping: list[Link] = []
+
+        # Which way messages go.
         self.directory = Directory(self)
         self.source_trees = SourceTrees(node, self)
         self.barrier = SubscriptionBarrier(node, self)
-        self.remote_flow_control = RemoteFlowControl(node, self)
         self.interest = Interest(node, self)
+
+        # Each message once, whole and in order.
+        self.origins = Origins(self.own, now, sparse=self.interest.selective)
+        self.replay_log = ReplayLog(node.counters, config.log_limit(), config.log_room())
+        self.acks = LinkAcks(
+            node,
+            origins=self.origins,
+            log=self.replay_log,
+            interest=self.interest,
+            report=self,
+            timeout=config.link_timeout,
+        )
+        self.unlogged = UnloggedNumbers(node, self.replay_log)
+        self.remote_flow_control = RemoteFlowControl(node, self.directory, self, self)
+        self.subscription_starts = SubscriptionStarts(
+            node, self.origins, self.directory, self.barrier, self.behind, enabled=self.enabled
+        )
+        self.orphans = Orphans(self.directory, self.origins)
+        self.walks = LogWalks(node, self.replay_log, self.interest, self.orphans, self)
+        self.history = HistoryRequests(node, self.links, self)
+        self.gap_recovery = GapRecovery(
+            node,
+            config=config,
+            origins=self.origins,
+            log=self.replay_log,
+            directory=self.directory,
+            interest=self.interest,
+            source_trees=self.source_trees,
+            flow_control=self.remote_flow_control,
+            starts=self.subscription_starts,
+            orphans=self.orphans,
+            history=self.history,
+            events=self.events,
+            above=self,
+            report=self,
+            alarm=self,
+        )
+        self.forwarder = Forwarder(
+            node,
+            origins=self.origins,
+            log=self.replay_log,
+            links=self.links,
+            interest=self.interest,
+            source_trees=self.source_trees,
+            gap_recovery=self.gap_recovery,
+            flow_control=self.remote_flow_control,
+            above=self,
+        )
+        self.resync = Resync(
+            node,
+            forwarder=self.forwarder,
+            directory=self.directory,
+            source_trees=self.source_trees,
+            acks=self.acks,
+            starts=self.subscription_starts,
+            orphans=self.orphans,
+            history=self.history,
+            gap_recovery=self.gap_recovery,
+            walks=self.walks,
+            above=self,
+            alarm=self,
+        )
+        self.answers = Answers(
+            node,
+            origins=self.origins,
+            log=self.replay_log,
+            links=self.links,
+            directory=self.directory,
+            interest=self.interest,
+            starts=self.subscription_starts,
+            acks=self.acks,
+            above=self,
+            report=self,
+        )
+        self.late_offers = LateOffers(
+            node,
+            origins=self.origins,
+            forwarder=self.forwarder,
+            directory=self.directory,
+            starts=self.subscription_starts,
+            above=self,
+            alarm=self,
+        )
+        self.absent_members = AbsentMembers(node, self)
+
+        # One subscription of several brokers, one session for a client id, retained messages.
         self.sharing = SharedSubscriptions(node, self)
         self.assignments = Assignments(node, self)
         self.custody = Custody(node, self)
         self.catchup = Catchup(node, self)
         self.takeover = Takeover(node, self)
-        self.unlogged = UnloggedNumbers(node, self)
         self.delivered_ranges = DeliveredRanges(node, self)
-        self.subscription_starts = SubscriptionStarts(node)
         self.whereabouts = Whereabouts(node, self)
-        self.gap_recovery = GapRecovery(node, self)
-        self.orphans = Orphans(node, self)
-        self.forwarder = Forwarder(node, self, now)
-        self.acks = LinkAcks(self.forwarder, self)
-        self.absent_members = AbsentMembers(node, self)
-        self.answers = Answers(node, self)
-        self.late_offers = LateOffers(node, self)
-        self.resync = Resync(self.forwarder, self)
-        self.retained_sync = RetainedSync(node, self, now, wall)
+        self.retained_sync: RetainedSync = RetainedSync(node, self, now, wall)
+
         self.admission = Admission(self)
         self.id_conflict = IdConflict(self)
         self.records: dict[int, Handler] = {
             BPDU: self._bpdu_received,
             MEMBERS: self._members_received,
+            **self.resync.records,
+            **self.history.records,
+            **self.directory.records,
+            **self.retained_sync.records,
+            **self.gap_recovery.records,
+            **self.barrier.records,
+            **self.subscription_starts.records,
         }
-        self.records |= (
-            self.resync.records
-            | self.directory.records
-            | self.retained_sync.records
-            | self.gap_recovery.records
-        )
-        self.records |= self.barrier.records | self.subscription_starts.records
-        self.links: dict[bytes, Link] = {}  # by the peer's id, once admitted
-        self.handshakes: dict[Link, None] = {}  # oldest first
-        self.to_ping: list[Link] = []
+        self._next_sweep = now + 1.0
+        self._alone_since = now
         self._gossip_at = now  # members are told again no earlier
         self._leaving = False
         self._change: TopologyChange | None = None  # the newest one that $TC has not told
@@ -142,6 +230,7 @@ class Cluster:
     def _event_order(self) -> EventOrder:
         """Return who hears of each event, in this order."""
         return {
+            OriginLost: (self.resync.origin_lost,),
             MemberGone: (
                 # Notes what the broker wanted while its entries are still there, and from where on
                 # its copy of the log counts, before the log is free to drop that.
@@ -168,7 +257,7 @@ class Cluster:
                 # The broker hears of the new way (BREAK) ahead of what takes it,
                 self.gap_recovery.route_changed,
                 # then what is here of origins that are gone is exchanged,
-                self.orphans.route_changed,
+                self.resync.route_changed,
                 # and the log is kept for who is back and is about to ask.
                 self.absent_members.route_changed,
             ),
@@ -284,13 +373,29 @@ class Cluster:
         self.id_conflict.tick(now)
         self.membership.tick(now)
         self.tree.tick(now)
-        self.forwarder.tick(now)
+        self.subscription_starts.past.note(self.origins.own.top, now)
+        if now >= self._next_sweep:
+            self._sweep(now)
         self.retained_sync.tick(now)
         self.directory.tick(now)
         self.sharing.tick(now)
         self.source_trees.tick(now)
         self._tell_change(now)
         self._settle(now)
+
+    def _sweep(self, now: float) -> None:
+        """Do what is to be done once a second."""
+        self._next_sweep = now + 1.0
+        if self.links or self.handshakes or self.membership.members(now):
+            self._alone_since = now
+            self.node.federated = True
+        elif self._alone_since + ALONE < now:
+            self.node.federated = False
+        self.acks.tick(now)
+        self.absent_members.tick(now)
+        self.late_offers.tick(now)
+        self.replay_log.forget_old(now)
+        self.forwarder.sweep(now)
 
     def tell(self, now: float) -> None:
         """Tell neighbours what was posted, ahead of what is sent to clients after this; later if

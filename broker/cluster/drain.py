@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.base import limits
-from broker.cluster.delivery.replay import LogWalk
 from broker.cluster.link.control_records import ASK_SEEN
 from broker.cluster.strategy.directory import STATE
 from broker.core.client import Client
@@ -31,6 +30,7 @@ from broker.wire.constants import ReasonCode
 from discovery.address import is_loopback, is_wildcard, parse_address
 
 if TYPE_CHECKING:
+    from broker.cluster.delivery.replay import LogWalk
     from broker.cluster.link.codec import Vector
     from broker.cluster.link.link import Link
     from broker.config.node_config import NodeConfig
@@ -306,8 +306,7 @@ class Drain:
         if forwarder.own.top and forwarder.key not in seen:
             return
         if link not in self._looking:
-            walk = LogWalk(
-                self._cluster,
+            walk = self._cluster.walks.walk(
                 link,
                 seen,
                 lambda _, at: self._lacks(link),

@@ -29,7 +29,15 @@ class MemberGone:
     keys: tuple[bytes, ...]
 
 
-Event = RouteChanged | MemberGone
+@dataclass(slots=True, frozen=True)
+class OriginLost:
+    """A broker that was started again can't be asked for what it published before, or no links lead
+    to it any more."""
+
+    broker_id: bytes
+
+
+Event = RouteChanged | MemberGone | OriginLost
 
 EventOrder = Mapping[type[Event], Sequence[Callable[[Any], None]]]
 """Who is told of each event, in this order."""

@@ -16,13 +16,14 @@ that had it last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from broker.base import limits
+from broker.cluster.delivery.ports import TailPiece
 from broker.cluster.delivery.replay_log import NEVER
 from broker.cluster.events import MemberGone, RouteChanged
-from broker.cluster.link.codec import Ranges, Vector, intersect, split_key
+from broker.cluster.link.codec import Ranges, Vector, intersect, merge, split_key
 from broker.cluster.strategy.directory import INTEREST
 from broker.persistence.log_tail import LogTail, TailLoaded
 from broker.persistence.tail_segment import Away, Part
@@ -156,7 +157,7 @@ class AbsentMembers:
     def begin(self, loaded: TailLoaded) -> None:
         """Go on with the tail of an earlier incarnation of this broker, and with who was away
         then."""
-        node, forwarder = self._node, self._cluster.forwarder
+        node = self._node
         wall = self._cluster.retained_sync.clock.physical(node.now)
         for away in self.tail.begin(loaded)[: limits.ABSENT_BROKERS]:
             since = node.now - max(0, wall - away.since) / 1000
@@ -164,7 +165,7 @@ class AbsentMembers:
             self._watch()
         for key in self.tail.origins():
             if split_key(key)[0] == node.config.id:
-                forwarder.remember(key, self.tail.last(key))
+                self._cluster.origins.remember(key, self.tail.last(key), node.now)
 
     def away(self) -> Iterable[Away]:
         """Tell who is away, for the next start."""
@@ -283,6 +284,35 @@ class AbsentMembers:
         """Whether anything of an origin is kept, or has been lost, for a broker."""
         absent = self.absent.get(broker_id)
         return absent is not None and (key in absent.dropped or key in self.tail.left(broker_id))
+
+    def oldest_piece(self, broker_id: bytes, key: bytes, lacks: Ranges) -> TailPiece | None:
+        """Return the oldest messages of an origin in the tail that a broker lacks."""
+        frame = self.tail.first(broker_id, key, lacks)
+        if frame is None:
+            return None
+        part = frame.parts[broker_id, key]
+        return TailPiece(part.first, part.last, lambda take: self.tail.read(frame, take))
+
+    def tail_begins(self, broker_id: bytes, key: bytes) -> int:
+        """Return the first number of an origin that the tail has for a broker."""
+        return self.tail.begins(broker_id, key)
+
+    def to_offer(
+        self, asked: Container[bytes], pause: float, now: float
+    ) -> Iterator[tuple[bytes, bytes, Ranges]]:
+        """Return what is to be offered to brokers that have been back, and silent, for `pause` s:
+        broker, origin, numbers. `asked`: origins that are asked for theirs."""
+        for broker_id, absent in self.absent.items():
+            if absent.back is None or now < absent.back + pause or now < absent.asked_at + pause:
+                continue
+            left = self.tail.left(broker_id)
+            for key in {*left, *absent.dropped}:
+                if key in asked:
+                    continue
+                numbers = [(part.first, part.last) for part in left.get(key, ())]
+                numbers += [(first, last) for first, last, _ in absent.dropped.get(key, ())]
+                if numbers and absent.lacking.get(key) != []:
+                    yield broker_id, key, merge(numbers)
 
     def lacks(self, broker_id: bytes, key: bytes, lacked: Ranges) -> None:
         """Take a broker's word for which numbers of an origin it lacks."""

@@ -445,7 +445,7 @@ class Journal:
             recorder.attributes()
             return
         if not self.sessions:
-            self.node.forwarder.since = self.node.config.boot
+            self.node.cluster.origins.since = self.node.config.boot
         # What nobody wanted so far has been here as well.
         self._seen.update(self.node.forwarder.vector)
         self._session += 1
@@ -615,7 +615,8 @@ class Journal:
 
     def since(self) -> Vector:
         """Say since when sessions here miss what is published elsewhere."""
-        return {origin_key(self.node.config.id, self.node.forwarder.since): OriginWindow(0, 0.0)}
+        since = self.node.cluster.origins.since
+        return {origin_key(self.node.config.id, since): OriginWindow(0, 0.0)}
 
     def met(self, key: bytes) -> None:
         """Note that another broker is known from now on."""

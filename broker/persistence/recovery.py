@@ -461,8 +461,8 @@ class Recovery:
     def _log(self) -> None:
         """Have messages replayed that were published here before and that others may lack: they
         keep their origin and numbers."""
-        node, forwarder = self.node, self.node.forwarder
-        forwarder.down = max(0, self.wall - self.image.alive) / 1000
+        node, forwarder, origins = self.node, self.node.forwarder, self.node.cluster.origins
+        origins.down = max(0, self.wall - self.image.alive) / 1000
         horizon = self.image.alive - limits.LOG_AGE * 1000
         away = node.cluster.absent_members.earliest()
         if away is not None:  # what had left the log may not have been written to its tail yet
@@ -492,7 +492,7 @@ class Recovery:
                 )
             else:
                 entry = LogEntry(record.key, record.sequence, record.data, message, at)
-            forwarder.remember(record.key, record.sequence + record.messages - 1)
+            origins.remember(record.key, record.sequence + record.messages - 1, self.now)
             forwarder.log.append(entry)
             forwarder.log.chosen = forwarder.log.end
         if len(forwarder.ours) > 1:
@@ -502,7 +502,7 @@ class Recovery:
     def _see(self) -> None:
         """Go on with other brokers' messages where we were, if a session is there for what was
         published meanwhile."""
-        node, forwarder = self.node, self.node.forwarder
+        node, origins = self.node, self.node.cluster.origins
         if not node.sessions:
             return
         try:
@@ -513,10 +513,10 @@ class Recovery:
         for key, window in seen.items():
             broker_id, boot = split_key(key)
             if broker_id == node.config.id:
-                forwarder.since = min(forwarder.since, boot)
-            elif key not in forwarder.vector:
+                origins.since = min(origins.since, boot)
+            elif key not in origins.vector:
                 window.counters = node.counters
-                forwarder.vector[key] = window
+                origins.vector[key] = window
                 if node.cluster.gap_recovery.active:
                     node.cluster.gap_recovery.met(key, window)
                 else:

@@ -159,7 +159,7 @@ class Meetings:
     def _knows(self, host: Host) -> Life:
         """Return the life since which a broker has known others: without sessions it does not
         remember them (README)."""
-        return self._kept.setdefault(host.life, (host.index, host.running.forwarder.since))
+        return self._kept.setdefault(host.life, (host.index, host.running.cluster.origins.since))
 
     def heard(self, origin: Life, holder: Life) -> float | None:
         """When an origin was first in one tree (s) with the broker of a session that began in a

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from broker.base import limits
-from broker.cluster.remote_flow_control import RemoteFlowControl
+from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
 from broker.core.connection import Connection
 from tests.sim.clients import SimClient
 from tests.sim.test_federation import Event, Scene, kill, part, pause, resume, start

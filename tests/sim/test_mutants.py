@@ -17,8 +17,8 @@ from broker.base import limits
 from broker.cluster.delivery import paced_release
 from broker.cluster.delivery.gap_recovery import GapRecovery
 from broker.cluster.delivery.paced_release import PacedRelease
+from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
 from broker.cluster.delivery.replay_log import NEVER, ReplayLog
-from broker.cluster.remote_flow_control import RemoteFlowControl
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from broker.cluster.sessions.merge import SessionMerge
 from broker.cluster.sessions.takeover import Takeover

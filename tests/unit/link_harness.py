@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.cluster.delivery.resync import FETCH_TIME
+from broker.cluster.delivery.history import FETCH_TIME
 from broker.cluster.link.codec import encode_origin, encode_vector, origin_key
 from broker.cluster.link.control_records import BPDU, SEEN, decode_records, encode_record
 from broker.cluster.link.handshake import LINK_PROTOCOL

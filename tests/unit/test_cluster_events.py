@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from broker.cluster.events import ClusterEvents, Event, MemberGone, RouteChanged
+from broker.cluster.events import ClusterEvents, Event, MemberGone, OriginLost, RouteChanged
 from tests.unit.node_harness import World
 
 ORDER: dict[type[Event], list[str]] = {
+    OriginLost: ["Resync.origin_lost"],
     MemberGone: ["AbsentMembers.member_gone"],
     RouteChanged: [
         "Cluster._route_changed",
@@ -19,7 +20,7 @@ ORDER: dict[type[Event], list[str]] = {
         "Takeover.route_changed",
         "UnloggedNumbers.route_changed",
         "GapRecovery.route_changed",
-        "Orphans.route_changed",
+        "Resync.route_changed",
         "AbsentMembers.route_changed",
     ],
 }

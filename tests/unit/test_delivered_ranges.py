@@ -61,7 +61,12 @@ class Place:
             received=lambda message, choice, *, ordinary: self.shared.append(ordinary)
         )
         self.repeats = DeliveredRanges(
-            self.node, SimpleNamespace(sharing=sharing, behind=lambda: self.behind)
+            self.node,
+            SimpleNamespace(
+                sharing=sharing,
+                behind=lambda: self.behind,
+                origins=SimpleNamespace(highest={}),
+            ),
         )  # type: ignore[arg-type]
 
     def publish(self, route: Route, message: Message, groups: tuple[()]) -> None:

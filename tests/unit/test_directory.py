@@ -7,9 +7,9 @@ import pytest
 from broker.base import limits
 from broker.cluster.delivery.answers import ANSWER, ASK, PIECE
 from broker.cluster.delivery.gap_recovery import BREAK, CHANGED
+from broker.cluster.delivery.remote_flow_control import HOLD
 from broker.cluster.delivery.replay_log import NEVER
 from broker.cluster.link.control_records import DIRECTORY, ROUTED
-from broker.cluster.remote_flow_control import HOLD
 from broker.cluster.sessions.handover import ANSWER as GIVEN
 from broker.cluster.sessions.handover import MOVED, PART, REQUEST, REST, TAKE, heard, say
 from broker.cluster.sessions.session_parts import WHERE

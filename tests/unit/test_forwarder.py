@@ -186,7 +186,7 @@ def test_made_up_origins_take_nobodys_place_and_do_not_circulate() -> None:
     publisher.send(message(key=key, sequence=1))
     assert world.counters.duplicates == 1
     world.advance(0.0)
-    relay.tick(world.now + FORGET_ORIGIN + 1)
+    relay.sweep(world.now + FORGET_ORIGIN + 1)
     assert set(relay.vector) == {relay.key}
 
 

@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from broker.base import limits
 from broker.base.counters import Counters
 from broker.cluster.delivery.gap_recovery import HOLD, SPLIT, GapRecovery
+from broker.cluster.delivery.history import HistoryRequests
 from broker.cluster.delivery.ordered_feed import HeldPackets, OrderedFeed, joined
+from broker.cluster.delivery.origins import Origins
+from broker.cluster.delivery.orphans import Orphans
 from broker.cluster.delivery.subscription_start import SubscriptionStarts
-from broker.cluster.events import RouteChanged
+from broker.cluster.events import ClusterEvents, RouteChanged
 from broker.cluster.link.codec import (
     LAST,
     OriginWindow,
@@ -29,6 +32,7 @@ from broker.cluster.link.codec import (
 from broker.cluster.strategy.interest import Interest
 from broker.core.message import Message
 from broker.wire.errors import MalformedPacket
+from stp.priority_vector import Identity
 from tests.sim.schedule import Schedule
 
 NEAR: Any = SimpleNamespace(name="near")
@@ -150,32 +154,21 @@ class Asking:
         self.asked: list[int] = []
         self.activated = 0
         listing = SimpleNamespace(id=ORIGIN, boot=1, via=ORIGIN, entries={})
-        database = SimpleNamespace(
-            listings={ORIGIN: listing}, own=SimpleNamespace(stamp=lambda: bytes(20))
-        )
+        database = SimpleNamespace(listings={ORIGIN: listing})
         self.directory: Any = SimpleNamespace(
             database=database,
+            listing=database.listings.get,
+            own_state=lambda: bytes(12),
             post=lambda *_: None,
             watch=lambda *_: None,
             receive=lambda *_, **__: None,
             arriving=NEAR,
             send=lambda broker_id, kind, body: self.sent(body),
         )
-        relay = SimpleNamespace(
-            vector={self.key: self.window}, log=SimpleNamespace(those=lambda *_: ())
-        )
-        cluster: Any = SimpleNamespace(
-            own=SimpleNamespace(id=b"o" * 8, boot=1),
-            config=SimpleNamespace(routing="interest", link_timeout=2.0),
-            directory=self.directory,
-            forwarder=relay,
-            interest=SimpleNamespace(selective=True),
-            source_trees=SimpleNamespace(active=False),
-            hurry=lambda now: None,
-            delivered_ranges=SimpleNamespace(highest={}, deliver=lambda *_: None),
-            remote_flow_control=SimpleNamespace(released=lambda slow: None),
-            resync=SimpleNamespace(want=lambda *_: None),
-        )
+        self.origins = Origins(Identity(b"o" * 8, 1, ("", 0)), 0.0, sparse=True)
+        self.origins.vector[self.key] = self.window
+        self.delivered_ranges: Any = SimpleNamespace(deliver=lambda *_: None)
+        unused: Any = None
         route = SimpleNamespace(deliveries=[], shared=[])
         fanout = SimpleNamespace(waiting=0, route=lambda topic: route)
         node: Any = SimpleNamespace(
@@ -188,9 +181,30 @@ class Asking:
             cancel=lambda timer: None,
             dispatcher=fanout,
         )
-        node.forwarder, node.cluster = relay, cluster
-        cluster.subscription_starts = SubscriptionStarts(node)
-        self.gap_recovery = cluster.gap_recovery = GapRecovery(node, cluster)
+        config: Any = SimpleNamespace(boot=1, routing="interest", link_timeout=2.0)
+        source_trees: Any = SimpleNamespace(active=False)
+        flow_control: Any = SimpleNamespace(released=lambda slow: None)
+        above: Any = SimpleNamespace(delivered_ranges=self.delivered_ranges)
+        alarm: Any = SimpleNamespace(hurry=lambda now: None)
+        self.gap_recovery = GapRecovery(
+            node,
+            config=config,
+            origins=self.origins,
+            log=unused,
+            directory=self.directory,
+            interest=unused,
+            source_trees=source_trees,
+            flow_control=flow_control,
+            starts=SubscriptionStarts(
+                node, self.origins, self.directory, unused, lambda: False, enabled=True
+            ),
+            orphans=Orphans(self.directory, self.origins),
+            history=HistoryRequests(node, {}, alarm),
+            events=ClusterEvents(),
+            above=above,
+            report=unused,
+            alarm=alarm,
+        )
         self.gap_recovery.met(self.key, self.window)
         assert self.window.stream is not None
         self.stream = self.window.stream
@@ -253,9 +267,9 @@ def test_what_one_session_lacks_and_all_are_about_to_get() -> None:
     from elsewhere lacks it, too. Up to 610 it said that there is nothing else: what that session
     lacks of this is for it alone."""
     asking, alone = Asking(), []
-    stream, cluster = asking.stream, asking.gap_recovery.cluster
-    cluster.delivered_ranges.alone = lambda key: merge(alone)
-    cluster.delivered_ranges.fetch = lambda session, key, ranges: alone.extend(ranges)
+    stream = asking.stream
+    asking.delivered_ranges.alone = lambda key: merge(alone)
+    asking.delivered_ranges.fetch = lambda session, key, ranges: alone.extend(ranges)
     stream.done, stream.settled = 500, 610
     for number in range(501, 601):
         asking.gap_recovery.release.put_by(
@@ -464,7 +478,7 @@ def test_a_break_tells_that_somebody_leaves_numbers_out(monkeypatch: pytest.Monk
         lambda link, broker_id, kind, body: sent.append(broker_id),
         raising=False,
     )
-    streams.active = False
+    asking.origins.sparse = False
     asking.window.stream = None
     streams.node.forwarding = [SimpleNamespace(peer=SimpleNamespace(id=b"n" * 8))]  # type: ignore[list-item]
     streams._break_received(ORIGIN, b"", 1.0)

@@ -9,8 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from broker.cluster import remote_flow_control
-from broker.cluster.delivery import answers, gap_recovery, late
+from broker.cluster.delivery import answers, gap_recovery, late, remote_flow_control
 from broker.cluster.link import control_records
 from broker.cluster.sessions import handover
 from broker.cluster.sharing import assignments, catchup

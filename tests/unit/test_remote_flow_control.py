@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 
 from broker.base import limits
+from broker.cluster.delivery.remote_flow_control import (
+    EVERYTHING,
+    HOLD,
+    Asked,
+    decode_hold,
+    encode_hold,
+)
 from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import origin_key
-from broker.cluster.remote_flow_control import EVERYTHING, HOLD, Asked, decode_hold, encode_hold
 from broker.cluster.strategy.directory import Directory
 from broker.core.effects import AuthorizeReceive, AuthorizeSubscribe, Hooks
 from broker.wire import Property, Puback, Publish, Subscribe, SubscriptionRequest, Will

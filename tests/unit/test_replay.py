@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from broker.base import limits
-from broker.cluster.delivery.replay import FEW, SCAN, SCANNED, TAKEN, LogWalk
+from broker.cluster.delivery.replay import FEW, SCAN, SCANNED, TAKEN
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import OriginWindow, Vector, encode_vector, origin_key
 from broker.cluster.link.control_records import ORIGINS, SEEN, WANT
@@ -224,11 +224,10 @@ def test_drain_looks_in_steps_for_what_a_neighbour_lacks() -> None:
     neighbour = Neighbour(world, 1)
     neighbour.child()
     got: list[str] = []
-    link, cluster = neighbour.link(), world.node.cluster
+    link = neighbour.link()
     for lacks in (0, 1):
         seen = {KEY: OriginWindow(COUNT - lacks, world.now)}
-        walk = LogWalk(
-            cluster,
+        walk = world.node.cluster.walks.walk(
             link,
             seen,
             lambda *_: got.append("lacks"),

@@ -277,14 +277,13 @@ def test_of_many_sessions_of_elsewhere_none_begins_too_late() -> None:
 def test_when_a_session_of_another_broker_began() -> None:
     """By our clock, rather too early; nobody can say it as long as that one's is not known."""
     node = met().node
-    positions = node.cluster.subscription_starts
-    state = SessionState(began=500.0)
-    assert positions.arrived(SessionState(began=500.0), b"s" * 8).began == UNKNOWN
+    starts = node.cluster.subscription_starts
+    assert starts.by_our_clock(500.0, b"s" * 8) == UNKNOWN
     node.cluster.directory.database.listings[b"s" * 8] = Listing(b"s" * 8, 1)
-    assert positions.arrived(SessionState(began=500.0), b"s" * 8).began == UNKNOWN
-    positions._clocks[origin_key(b"s" * 8, 1)] = (10.0, 10.5, node.now - 100.0)
-    assert positions.arrived(state, b"s" * 8).began == pytest.approx(500.0 - 10.5 - 0.01)
-    assert positions.arrived(SessionState(), b"s" * 8).began == UNKNOWN
+    assert starts.by_our_clock(500.0, b"s" * 8) == UNKNOWN
+    starts._clocks[origin_key(b"s" * 8, 1)] = (10.0, 10.5, node.now - 100.0)
+    assert starts.by_our_clock(500.0, b"s" * 8) == pytest.approx(500.0 - 10.5 - 0.01)
+    assert starts.by_our_clock(SessionState().began, b"s" * 8) == UNKNOWN
 
 
 @pytest.mark.parametrize("body", [b"", b"\x02" + bytes(6), bytes((MOST + 1,)) + bytes(6 * 100)])

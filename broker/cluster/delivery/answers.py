@@ -8,7 +8,7 @@ questions of the same broker wait: it asks again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.base import limits
@@ -19,11 +19,18 @@ from broker.cluster.delivery.subscription_start import answer_of, numbers_at, ti
 from broker.cluster.link.codec import LAST, Ranges, intersect, merge, origin_key, subtract
 from broker.cluster.link.receiver_assignment import ID
 from broker.cluster.strategy.directory import BEHIND, KNOWN, LIVE
-from broker.persistence.tail_segment import Part
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.link_acks import LinkAcks
+    from broker.cluster.delivery.origins import Origins
+    from broker.cluster.delivery.ports import Above, TailPiece
+    from broker.cluster.delivery.replay_log import ReplayLog
+    from broker.cluster.delivery.subscription_start import SubscriptionStarts
+    from broker.cluster.link.link import Link
+    from broker.cluster.ports import Reporting
+    from broker.cluster.strategy.directory import Directory
+    from broker.cluster.strategy.interest import Interest
     from broker.node import Node
 
 ASK, ANSWER, PIECE = 5, BEHIND | LIVE | KNOWN | 6, BEHIND | 8
@@ -62,64 +69,88 @@ class Asked(NamedTuple):
 class Answers:
     """Answers what other brokers ask."""
 
-    __slots__ = ("_budget", "_cluster", "_node", "_reading")
+    __slots__ = (
+        "_above",
+        "_acks",
+        "_budget",
+        "_directory",
+        "_interest",
+        "_links",
+        "_log",
+        "_node",
+        "_origins",
+        "_reading",
+        "_report",
+        "_starts",
+    )
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        node: Node,
+        *,
+        origins: Origins,
+        log: ReplayLog,
+        links: Mapping[bytes, Link],
+        directory: Directory,
+        interest: Interest,
+        starts: SubscriptionStarts,
+        acks: LinkAcks,
+        above: Above,
+        report: Reporting,
+    ) -> None:
         self._node = node
-        self._cluster = cluster
+        self._origins = origins
+        self._log = log
+        self._links = links
+        self._directory = directory
+        self._interest = interest
+        self._starts = starts
+        self._acks = acks
+        self._above = above
+        self._report = report
         self._budget = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, node.now)
         # Brokers and origins for which the tail is being read.
         self._reading: set[tuple[bytes, bytes]] = set()
-        cluster.directory.receive(ASK, self._ask_received)
+        directory.receive(ASK, self._ask_received)
 
     def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
         """Answer with what the sender wants of what it lacks."""
-        cluster = self._cluster
-        forwarder = cluster.forwarder
+        origins, directory = self._origins, self._directory
         if len(body) < 20:
             raise MalformedPacket("question for messages is truncated")
         state, number, boot = body[:12], body[12:16], body[16:20]
-        key = origin_key(cluster.own.id, int.from_bytes(boot, "big"))
-        if key not in forwarder.ours or key not in forwarder.vector:
+        key = origin_key(origins.own_id, int.from_bytes(boot, "big"))
+        if key not in origins.ours or key not in origins.vector:
             return
-        database = cluster.directory.database
-        if database.via(sender) is None or database.state(sender) < state:
+        if directory.via(sender) is None or directory.state(sender) < state:
             return  # what it wants by now is not known, or not used, here; it asks again
         # As much as all neighbours may ask for.
-        self._budget.earn(now, max(1, len(cluster.links)))
+        self._budget.earn(now, max(1, len(self._links)))
         if self._budget.left < 0:  # it asks again
-            cluster.count("routed_dropped")
+            self._report.count("routed_dropped")
             return
         times, ranges = times_of(body[20:])
-        asked = Asked(sender, key, state, number, times, lacked(ranges, forwarder.vector[key].top))
-        cluster.absent_members.lacks(sender, key, asked.lacks)
-        frame = cluster.absent_members.tail.first(sender, key, asked.lacks)
-        if frame is None:
+        asked = Asked(sender, key, state, number, times, lacked(ranges, origins.vector[key].top))
+        absent = self._above.absent_members
+        absent.lacks(sender, key, asked.lacks)
+        piece = absent.oldest_piece(sender, key, asked.lacks)
+        if piece is None:
             self._from_log(asked, now)
         elif (sender, key) not in self._reading:
             self._reading.add((sender, key))
             self._budget.left -= READ_COST
-            part = frame.parts[sender, key]
-            cluster.absent_members.tail.read(
-                frame, lambda entries: self._from_tail(asked, entries, part)
-            )
+            piece.read(lambda entries: self._from_tail(asked, entries, piece))
 
     def _from_log(self, asked: Asked, now: float) -> None:
-        cluster = self._cluster
-        forwarder = cluster.forwarder
-        top = forwarder.vector[asked.key].top
-        past = (
-            cluster.subscription_starts.past
-            if asked.key == forwarder.key and forwarder.log.begin
-            else None
-        )
-        times = [at + forwarder.uncounted(asked.key) for at in asked.times]
-        numbers, looked = numbers_at(forwarder.log.latest(), asked.key, times, top, past)
-        forwarder.log.looked_at = 0
+        origins, log = self._origins, self._log
+        top = origins.vector[asked.key].top
+        past = self._starts.past if asked.key == origins.key and log.begin else None
+        times = [at + origins.uncounted(asked.key) for at in asked.times]
+        numbers, looked = numbers_at(log.latest(), asked.key, times, top, past)
+        log.looked_at = 0
         gone, found = self._logged(asked, now)
         parts: list[bytes] = []
         size, more = 0, False
-        log = forwarder.log
         wants = self._wants(asked, now, named_too=log.chosen > log.begin or bool(log.spared))
         for index, entry in enumerate(found):
             if size > CHUNK or index >= LOOKS:
@@ -129,38 +160,38 @@ class Answers:
                 parts.append(entry.data(now))
                 size += len(parts[-1])
                 self._node.counters.replayed += entry.count
-        self._budget.left -= (looked + forwarder.log.looked_at) / 2000
+        self._budget.left -= (looked + log.looked_at) / 2000
         self._send(asked, numbers, parts, top, now, more=more, gone=gone)
 
     def _logged(self, asked: Asked, now: float) -> tuple[int, Iterable[LogEntry]]:
         """Return up to which number what is asked for has left the log, and what is there. Of this
         life of ours no more of the log is looked at than an answer takes: who lacks all of it asks
         a hundred times."""
-        forwarder = self._cluster.forwarder
+        log = self._log
         horizon = now - limits.LOG_AGE
         if not asked.lacks:
             return 0, ()
-        if asked.key == forwarder.key and not forwarder.log.spared:
-            first = min(forwarder.log.first_of(asked.key, horizon), LAST)
+        if asked.key == self._origins.key and not log.spared:
+            first = min(log.first_of(asked.key, horizon), LAST)
             left = intersect(asked.lacks, [(1, first - 1)]) if first > 1 else []
-            return left[-1][1] if left else 0, forwarder.log.own(asked.key, asked.lacks, horizon)
-        found = forwarder.log.those({asked.key: asked.lacks}, horizon)
+            return left[-1][1] if left else 0, log.own(asked.key, asked.lacks, horizon)
+        found = log.those({asked.key: asked.lacks}, horizon)
         left = subtract(
             asked.lacks,
             merge([(entry.sequence, entry.sequence + entry.count - 1) for entry in found]),
         )
         return left[-1][1] if left else 0, found
 
-    def _from_tail(self, asked: Asked, entries: list[LogEntry] | None, part: Part) -> None:
-        """Answer with a frame of the tail, up to its last number. None: it cannot be read any more,
+    def _from_tail(self, asked: Asked, entries: list[LogEntry] | None, piece: TailPiece) -> None:
+        """Answer with a piece of the tail, up to its last number. None: it cannot be read any more,
         and is asked for again."""
         self._reading.discard((asked.sender, asked.key))
-        now, cluster = self._node.now, self._cluster
-        if entries is None or asked.key not in cluster.forwarder.ours:
+        now = self._node.now
+        if entries is None or asked.key not in self._origins.ours:
             return
         ours = [entry for entry in entries if entry.key == asked.key]
-        # What was later than this frame is told with the frame that has it.
-        numbers, _ = numbers_at(reversed(ours), asked.key, asked.times, part.last + 1)
+        # What was later than this piece is told with the one that has it.
+        numbers, _ = numbers_at(reversed(ours), asked.key, asked.times, piece.last + 1)
         parts = parts_of(ours, asked.key, asked.lacks)
         data = []
         for entry in filter(self._wants(asked, now, named_too=True), parts):
@@ -168,16 +199,17 @@ class Answers:
             self._node.counters.tail_replayed += entry.count
         # What is before all that is in the tail may be on its way; what is missing in between was
         # not wanted.
-        begins = part.first > 1 and part.first == cluster.absent_members.tail.begins(
+        begins = piece.first > 1 and piece.first == self._above.absent_members.tail_begins(
             asked.sender, asked.key
         )
-        left = intersect(asked.lacks, [(1, part.first - 1)]) if begins else []
-        self._send(asked, numbers, data, part.last, now, more=True, gone=left[-1][1] if left else 0)
+        left = intersect(asked.lacks, [(1, piece.first - 1)]) if begins else []
+        gone = left[-1][1] if left else 0
+        self._send(asked, numbers, data, piece.last, now, more=True, gone=gone)
 
     def _wants(self, asked: Asked, now: float, *, named_too: bool) -> Callable[[LogEntry], bool]:
         """Return what tells whether the sender wants an entry. `named_too`: some may be for members
         of shared subscriptions."""
-        wanted = self._cluster.interest.wanted_by(asked.sender)
+        wanted = self._interest.wanted_by(asked.sender)
 
         def wants(entry: LogEntry) -> bool:
             if entry.expires_at is not None and now >= entry.expires_at:
@@ -199,13 +231,12 @@ class Answers:
     ) -> None:
         """Send an answer. `more`: it is asked on behind `top`; `gone`: what has left the log ends
         here, and may be on its way."""
-        cluster = self._cluster
         data = answer_of(numbers, now) + b"".join(parts)
         self._budget.left -= 1 + len(data) / 50_000
         more = more or len(data) > SMALL
         if not more:
-            cluster.absent_members.sent(asked.sender, asked.key)
-        cluster.acks.asked(asked.sender, more)
+            self._above.absent_members.sent(asked.sender, asked.key)
+        self._acks.asked(asked.sender, more)
         count = max(1, -(-len(data) // PART))
         for index in range(count):
             flags = (index == count - 1) | more << 1 | (4 if gone else 0)
@@ -219,9 +250,7 @@ class Answers:
             if gone:
                 head += gone.to_bytes(6, "big")
             kind = PIECE if more else ANSWER
-            cluster.directory.send(
-                asked.sender, kind, head + data[index * PART : (index + 1) * PART]
-            )
+            self._directory.send(asked.sender, kind, head + data[index * PART : (index + 1) * PART])
 
 
 def named(entry: LogEntry, broker_id: bytes) -> bool:

@@ -12,12 +12,14 @@ of its messages. What is older is history.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.base.sequence_set import find
-from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+from broker.cluster.delivery.paced_release import deliver_run
+from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import (
     LAST,
     OriginWindow,
@@ -26,7 +28,6 @@ from broker.cluster.link.codec import (
     encode_link_publish,
     encode_vector,
     intersect,
-    origin_key,
     split_key,
     subtract,
 )
@@ -37,9 +38,15 @@ from broker.core.session import Session
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.gap_recovery import GapRecovery
+    from broker.cluster.delivery.origins import Origins
+    from broker.cluster.delivery.ports import Above
+    from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
+    from broker.cluster.delivery.replay_log import ReplayLog
     from broker.cluster.link.link import Link
     from broker.cluster.link.receiver_assignment import ReceiverAssignment
+    from broker.cluster.strategy.interest import Interest
+    from broker.cluster.strategy.source_trees import SourceTrees
     from broker.core.publish_run import PublishRun
     from broker.node import Node
 
@@ -49,10 +56,6 @@ FORGET_ORIGIN = 3600.0
 QUIET = FORGET_ORIGIN / 2
 """s; an origin unheard for so long counts as quiet, and so does at once one that a neighbour only
 told of."""
-
-ALONE = 10.0
-"""s without having heard of any other broker, after which nothing is kept for one: long enough to
-find those that are there."""
 
 RECENT = 1000
 """messages of an origin that a broker which meets it takes over at once, some hundredths of a
@@ -65,28 +68,36 @@ ILLEGAL = frozenset((0x36, 0x37, 0x3E, 0x3F, 0x38, 0x39))
 class Forwarder:
     """The message side of a federation."""
 
-    def __init__(self, node: Node, cluster: Cluster, now: float) -> None:
+    def __init__(
+        self,
+        node: Node,
+        *,
+        origins: Origins,
+        log: ReplayLog,
+        links: Mapping[bytes, Link],
+        interest: Interest,
+        source_trees: SourceTrees,
+        gap_recovery: GapRecovery,
+        flow_control: RemoteFlowControl,
+        above: Above,
+    ) -> None:
         self.node = node
-        self.cluster = cluster
-        self.key = origin_key(cluster.own.id, cluster.own.boot)
-        self.own = OriginWindow(0, now)
-        # What began later we miss from its first message on; sessions may be older than we are.
-        self.since = cluster.own.boot
-        self.vector: Vector = {self.key: self.own}
-        # This start, and earlier ones of this broker, of which the journal has brought back
-        # messages.
-        self.ours = {self.key}
-        self.down = 0.0  # s for which this broker was down before it started
-        self.log: ReplayLog = ReplayLog(
-            node.counters, node.config.log_limit(), node.config.log_room()
-        )
+        self._origins = origins
+        self.key = origins.key
+        self.own = origins.own
+        self.vector = origins.vector
+        self.ours = origins.ours
+        self.log = log
         # Origin -> last number of what is not kept (QoS 0), which is numbered by itself.
         self.runs: dict[bytes, int] = {}
         self.own_runs = 0
-        self.remote_flow_control = cluster.remote_flow_control
-        self.delivered_ranges = cluster.delivered_ranges
-        self._next_sweep = now + 1.0
-        self._alone_since = now
+        self._highest = origins.highest
+        self._links_by_id = links
+        self._interest = interest
+        self._source_trees = source_trees
+        self._gap_recovery = gap_recovery
+        self.remote_flow_control = flow_control
+        self._above = above
 
     # ---------------------------------------------------------------- published here
 
@@ -112,7 +123,7 @@ class Forwarder:
             if node.journal is not None and message.qos:
                 node.journal.logged(entry)
             if message.retain:
-                self.cluster.retained_sync.numbered(message, sequence)
+                self._above.retained_sync.numbered(message, sequence)
             if (
                 self.remote_flow_control.held
                 and message.qos
@@ -129,7 +140,7 @@ class Forwarder:
 
     def _links(self, message: Message, choice: ReceiverAssignment | None, key: bytes) -> list[Link]:
         """Which links a message of an origin takes: a retained one is wanted by every broker."""
-        interest = self.cluster.interest
+        interest = self._interest
         if message.retain:
             return interest.everywhere(key)
         links = (
@@ -137,12 +148,12 @@ class Forwarder:
             if key == self.key
             else interest.onward(message.topic, key)
         )
-        return links if choice is None else self.cluster.sharing.links(choice, links, key)
+        return links if choice is None else self._above.sharing.links(choice, links, key)
 
     def forward_run(self, chunk: bytes, prefix: int, size: int, version: int) -> None:
         """Pass on a run of QoS 0 packets that was published here: only its first packet says where
         it comes from."""
-        if not self.node.forwarding or not (links := self.cluster.interest.links(topic_of(chunk))):
+        if not self.node.forwarding or not (links := self._interest.links(topic_of(chunk))):
             return
         sequence = self.own_runs + 1
         self.own_runs += len(chunk) // size
@@ -166,7 +177,7 @@ class Forwarder:
         self.log.append(entry)
         if self.node.journal is not None:
             self.node.journal.logged(entry)
-        self._send(data, count, self.cluster.interest.links(batch.topic), None)
+        self._send(data, count, self._interest.links(batch.topic), None)
         if self.remote_flow_control.held:
             self.remote_flow_control.check(batch.topic, self.node.current)
 
@@ -250,27 +261,27 @@ class Forwarder:
                 limits.MAX_ORIGINS // 16, others, key=lambda k: self.vector[k].heard
             ):
                 del self.vector[oldest]  # some at a time: to find them takes a walk through all
-                self.delivered_ranges.highest.pop(oldest, None)
-        if boot >= self.since and broker_id != self.cluster.own.id:
+                self._highest.pop(oldest, None)
+        if boot >= self._origins.since and broker_id != self._origins.own_id:
             # It began after us, or in the same second (boot numbers are seconds where they can be):
             # what we have not heard of it, we missed, or it was published before anybody here had
             # subscribed.
             window = self.vector[key] = OriginWindow(0, now, self.node.counters)
-            self.cluster.gap_recovery.met(key, window)
+            self._gap_recovery.met(key, window)
             return window
         window = self.vector[key] = OriginWindow(known.top, now, self.node.counters)
         window.begin = known.top
-        if known.top and self.cluster.gap_recovery.active:
+        if known.top and self._origins.sparse:
             window.history = [(1, known.top)]
         elif known.top:
             old = [(1, known.top - RECENT)] if known.top > RECENT else []
             window.history = subtract(old, known.gaps)
             window.gaps = [*intersect(known.gaps, old), (max(1, known.top - RECENT + 1), known.top)]
             window.limit()
-        if broker_id == self.cluster.own.id:
+        if broker_id == self._origins.own_id:
             # An earlier start of this very broker: its subscribers went with it.
             window.begin = LAST
-        self.cluster.gap_recovery.met(key, window)
+        self._gap_recovery.met(key, window)
         return window
 
     def _make_known(self, origins: Vector, source: Link | None) -> None:
@@ -278,23 +289,19 @@ class Forwarder:
         if not origins:
             return
         body = encode_vector(origins)
-        for link in self.cluster.links.values():
+        for link in self._links_by_id.values():
             if link is not source and link.state == "up":
                 link.add_record(ORIGINS, body)
-                self.cluster.resync.made_known(link, origins)
+                self._note_told(link, origins)
 
-    def remember(self, key: bytes, last: int) -> None:
-        """Go on with what an earlier incarnation of this broker published, up to number `last`:
-        others may ask for it. Sessions here have had it."""
-        window = self.vector.setdefault(key, OriginWindow(0, self.node.now))
-        window.begin = LAST
-        window.top = max(window.top, last)
-        self.ours.add(key)
-
-    def uncounted(self, key: bytes) -> float:
-        """Return how much older (s) the messages of an origin are than our log says: it does not
-        count the time in which this broker was down."""
-        return self.down if key != self.key and key in self.ours else 0.0
+    def _note_told(self, link: Link, origins: Vector) -> None:
+        """Note that a neighbour was told of origins that are new here, and begins with them where
+        we do: it lacks what comes of them before it is in the live stream."""
+        if link.seen is not None:
+            for key, window in origins.items():
+                if key not in link.seen:
+                    told = link.seen[key] = OriginWindow(window.top, self.node.now)
+                    told.gaps = list(window.gaps)
 
     def learn(self, seen: Vector, link: Link, now: float) -> None:
         """Begin with the origins that a neighbour knows and that are new here where that neighbour
@@ -349,33 +356,33 @@ class Forwarder:
             else:
                 here = stream.take(link, sequence, 1) > 0
                 held = not here and sequence > stream.done
-        source_trees = self.cluster.source_trees
+        source_trees = self._source_trees
         if self.node.forwarding or source_trees.active:
             if message.qos or message.retain:
                 if source_trees.active:
                     source_trees.came(key, link)
                 elif (stream := self.vector[key].stream) is not None and stream.source is not link:
-                    self.cluster.gap_recovery.came(stream, link)
+                    self._gap_recovery.came(stream, link)
             self._send(data, 1, self._links(message, choice, key), link)
         if message.topic[:1] == b"$":
             return
         if held and entry is not None and stream is not None:
-            self.cluster.gap_recovery.hold(stream, entry)
+            self._gap_recovery.hold(stream, entry)
         new = (
             message.retain
-            and self.cluster.retained_sync.received(message, key, sequence, now)
+            and self._above.retained_sync.received(message, key, sequence, now)
             and not held
         )
         if (
             (here or new)
-            and sequence <= self.delivered_ranges.highest.get(key, 0)
+            and sequence <= self._highest.get(key, 0)
             and (message.qos or message.retain)
             and not had
         ):
-            self.delivered_ranges.deliver(key, sequence, message, choice)
+            self._above.delivered_ranges.deliver(key, sequence, message, choice)
         elif choice is not None:
             if not (held or had):
-                self.cluster.sharing.received(message, choice, ordinary=here or new)
+                self._above.sharing.received(message, choice, ordinary=here or new)
         elif here or new:
             self.node.dispatcher.publish(message, ())
 
@@ -388,11 +395,7 @@ class Forwarder:
         new = self.accept(key, sequence, count, now)
         if not new:
             self.node.counters.duplicates += count
-        elif (
-            new < 0
-            or sequence <= self.delivered_ranges.highest.get(key, 0)
-            or self._mixed(key, sequence)
-        ):
+        elif new < 0 or sequence <= self._highest.get(key, 0) or self._mixed(key, sequence):
             for number, message in enumerate(batch.messages(), sequence):
                 if new > 0 or self.accept(key, number, 1, now):
                     self.received(
@@ -408,11 +411,11 @@ class Forwarder:
             entry = LogEntry.run(key, sequence, count, data, batch.size, now)
             self.log.append(entry)
             window = self.vector[key]
-            if self.cluster.source_trees.active:
-                self.cluster.source_trees.came(key, link)
+            if self._source_trees.active:
+                self._source_trees.came(key, link)
             elif window.stream is not None and window.stream.source is not link:
-                self.cluster.gap_recovery.came(window.stream, link)
-            self._send(data, count, self.cluster.interest.onward(batch.topic, key), link)
+                self._gap_recovery.came(window.stream, link)
+            self._send(data, count, self._interest.onward(batch.topic, key), link)
             # So many were published before we met their origin, or are held for now.
             stream = window.stream
             old = (
@@ -422,9 +425,9 @@ class Forwarder:
             )
             if old < count:
                 if batch.topic[:1] != b"$":
-                    self.deliver_batch(batch.part(old, count) if old > 0 else batch)
+                    deliver_run(self.node, batch.part(old, count) if old > 0 else batch)
             elif stream is not None and sequence + count - 1 > stream.done:
-                self.cluster.gap_recovery.hold(stream, entry)
+                self._gap_recovery.hold(stream, entry)
 
     def _mixed(self, key: bytes, sequence: int) -> bool:
         """Whether of numbers in a row, from this one on, some may be for those here and some
@@ -433,32 +436,6 @@ class Forwarder:
         if (stream := window.stream) is None:
             return bool(window.owed)
         return sequence <= stream.kept_top or (bool(stream.owed) and sequence <= stream.owed[-1][1])
-
-    def keep(
-        self,
-        key: bytes,
-        sequence: int,
-        message: Message,
-        choice: ReceiverAssignment | None,
-        now: float,
-    ) -> None:
-        """Put a message into the log that came to this broker alone."""
-        told = b"" if choice is None else choice.encode()
-        self.log.append(
-            LogEntry(
-                key, sequence, encode_for_links(message, key, sequence, now, told), message, now
-            )
-        )
-        self.log.chosen = self.log.end
-
-    def deliver_batch(self, batch: PublishRun) -> None:
-        """Deliver a run of QoS 1 or 2 packets of another broker to those here."""
-        dispatcher = self.node.dispatcher
-        if self.node.hooks.topics:
-            for message in batch.messages():
-                dispatcher.publish(message, ())
-        else:
-            dispatcher.batch(dispatcher.route(batch.topic), batch, groups=False)
 
     def run_received(
         self,
@@ -486,8 +463,8 @@ class Forwarder:
         node = self.node
         node.counters.received_link += count
         topic = topic_of(chunk)
-        further = self.cluster.source_trees.active or len(node.forwarding) > (1 if link.live else 0)
-        links = self.cluster.interest.onward(topic, key) if further else []
+        further = self._source_trees.active or len(node.forwarding) > (1 if link.live else 0)
+        links = self._interest.onward(topic, key) if further else []
         if any(other is not link for other in links):
             # Explicit again: what preceded it here need not be what preceded it on the next link.
             first = encode_link_publish(
@@ -511,18 +488,18 @@ class Forwarder:
         if not link.live:
             link.live = True
             self._refresh()
-            self.cluster.retained_sync.entered(link)
+            self._above.retained_sync.entered(link)
 
     def leave(self, link: Link) -> None:
         """Take a link out of the live stream."""
         if link.live:
             link.live = False
             self._refresh()
-            self.cluster.retained_sync.left(link)
+            self._above.retained_sync.left(link)
 
     def _refresh(self) -> None:
-        self.node.forwarding = [link for link in self.cluster.links.values() if link.live]
-        self.cluster.interest.generation += 1
+        self.node.forwarding = [link for link in self._links_by_id.values() if link.live]
+        self._interest.generation += 1
 
     # ---------------------------------------------------------------- time
 
@@ -538,29 +515,14 @@ class Forwarder:
         most = limits.MAX_RANGES // (4 * len(windows))
         self.node.counters.gaps_forgotten += sum(window.give_up(most) for window in windows)
 
-    def tick(self, now: float) -> None:
-        """Note how far we are, and forget what is too old, once a second."""
-        self.cluster.subscription_starts.past.note(self.own.top, now)
-        if now < self._next_sweep:
-            return
-        self._next_sweep = now + 1.0
-        if self.cluster.links or self.cluster.handshakes or self.cluster.membership.members(now):
-            self._alone_since = now
-            self.node.federated = True
-        elif self._alone_since + ALONE < now:
-            self.node.federated = False
-        self.cluster.acks.tick(now)
-        self.cluster.absent_members.tick(now)
-        self.cluster.late_offers.tick(now)
-        self.log.forget_old(now)
+    def sweep(self, now: float) -> None:
+        """Forget origins that nobody has heard for very long, and what is missing of very many. To
+        be called once a second."""
         self._limit_ranges()
-        for link in self.cluster.links.values():
+        for link in self._links_by_id.values():
             link.replayed = max(0, link.replayed - limits.LOG_BYTES)
         for key in [
             k for k, w in self.vector.items() if w.heard + FORGET_ORIGIN < now and k != self.key
         ]:
-            del self.vector[key]
-            self.delivered_ranges.highest.pop(key, None)
-            if key in self.ours:
-                self.ours.discard(key)
-                self.cluster.gap_recovery.tell_earlier()
+            if self._origins.forget(key):
+                self._gap_recovery.tell_earlier()

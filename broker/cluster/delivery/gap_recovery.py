@@ -37,9 +37,10 @@ from broker.cluster.delivery.ordered_feed import (
     OrderedFeed,
     Question,
 )
+from broker.cluster.delivery.orphans import EARLIER
 from broker.cluster.delivery.paced_release import PacedRelease
 from broker.cluster.delivery.replay_log import read_link_packets
-from broker.cluster.events import RouteChanged
+from broker.cluster.events import ClusterEvents, OriginLost, RouteChanged
 from broker.cluster.link.codec import (
     LAST,
     OriginWindow,
@@ -51,14 +52,24 @@ from broker.cluster.link.codec import (
 )
 from broker.cluster.link.control_records import UPTO, Handler
 from broker.cluster.link.receiver_assignment import ReceiverAssignment
-from broker.cluster.strategy.directory import BEHIND, LIVE, ROUTING, STATE
+from broker.cluster.strategy.directory import BEHIND, LIVE, ROUTING
 from broker.core.message import Message, size_of
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
-    from broker.cluster.delivery.replay_log import LogEntry
+    from broker.cluster.delivery.history import HistoryRequests
+    from broker.cluster.delivery.origins import Origins
+    from broker.cluster.delivery.orphans import Orphans
+    from broker.cluster.delivery.ports import Above
+    from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
+    from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+    from broker.cluster.delivery.subscription_start import SubscriptionStarts
     from broker.cluster.link.link import Link
+    from broker.cluster.ports import Alarm, Reporting
+    from broker.cluster.strategy.directory import Directory
+    from broker.cluster.strategy.interest import Interest
+    from broker.cluster.strategy.source_trees import SourceTrees
+    from broker.config.node_config import NodeConfig
     from broker.core.session import Session
     from broker.node import Node
 
@@ -91,35 +102,62 @@ STRANGER = 1.0
 
 STEP = 12 + 6
 
-EARLIER = STATE + b"earlier"
-"""Boot numbers of a broker's earlier starts of which it still has messages, 4 bytes each."""
-
 
 class GapRecovery:
     """The streams of all origins, and what other brokers are told of ways that break."""
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        node: Node,
+        *,
+        config: NodeConfig,
+        origins: Origins,
+        log: ReplayLog,
+        directory: Directory,
+        interest: Interest,
+        source_trees: SourceTrees,
+        flow_control: RemoteFlowControl,
+        starts: SubscriptionStarts,
+        orphans: Orphans,
+        history: HistoryRequests,
+        events: ClusterEvents,
+        above: Above,
+        report: Reporting,
+        alarm: Alarm,
+    ) -> None:
         self.node = node
-        self.cluster = cluster
-        self.active = cluster.interest.selective
-        """Whether some broker routes by interest, so that numbers that do not come may be wanted by
-        nobody."""
-        self.release = PacedRelease(node, cluster)
+        self._origins = origins
+        self._vector = origins.vector
+        self._log = log
+        self._directory = directory
+        self._interest = interest
+        self._source_trees = source_trees
+        self._starts = starts
+        self._orphans = orphans
+        self._history = history
+        self._events = events
+        self._above = above
+        self._alarm = alarm
+        self._link_timeout = config.link_timeout
+        self.release = PacedRelease(node, origins, flow_control, self, above, report)
         self._number = 0
         self._ways: dict[bytes, Link] = {}  # over the tree, by the broker at the end
         self._away: dict[bytes, float] = {}  # s; when the tree lost brokers, within HOLD
-        directory = cluster.directory
         # With the boot number: an entry that changes tells that a broker is another one than
         # before, at the end of the same way.
-        directory.post(
-            ROUTING, cluster.own.boot.to_bytes(4, "big") + cluster.config.routing.encode()
-        )
+        directory.post(ROUTING, config.boot.to_bytes(4, "big") + config.routing.encode())
         directory.watch(ROUTING[:1], self._posted)
         directory.receive(ANSWER, self._answer_received)
         directory.receive(PIECE, self._answer_received, pieces=12)
         directory.receive(BREAK, self._break_received)
         directory.receive(CHANGED, self._changed_received)
         self.records: dict[int, Handler] = {UPTO: self.upto_received}
+
+    @property
+    def active(self) -> bool:
+        """Whether some broker routes by interest, so that numbers that do not come may be wanted by
+        nobody."""
+        return self._origins.sparse
 
     # ---------------------------------------------------------------- which streams there are
 
@@ -128,7 +166,7 @@ class GapRecovery:
             return
         if self.active:
             self._started(broker_id)
-            if self.cluster.source_trees.active:
+            if self._source_trees.active:
                 self._arm_all(broker_id)
             else:
                 self.changed(broker_id)
@@ -139,7 +177,7 @@ class GapRecovery:
         """Note that a broker is there, perhaps another incarnation of it: what it was asked before
         it was started is asked again, and what its last incarnation had not sent yet, it sends no
         more over the way of up to now."""
-        listing = self.cluster.directory.database.listings.get(broker_id)
+        listing = self._directory.listing(broker_id)
         if listing is None:
             return
         for stream in self._of(broker_id):
@@ -151,14 +189,14 @@ class GapRecovery:
                 stream.seen_boot = listing.boot
                 stream.questions.clear()
                 self.lose(stream)
-                self.cluster.orphans.left()
+                self._events.dispatch(OriginLost(broker_id))
 
     def tell_earlier(self) -> None:
         """Tell others of which earlier incarnations of this broker it can still be asked for
         messages."""
-        forwarder = self.cluster.forwarder
-        boots = (split_key(key)[1] for key in forwarder.ours if key != forwarder.key)
-        self.cluster.directory.post(EARLIER, b"".join(boot.to_bytes(4, "big") for boot in boots))
+        origins = self._origins
+        boots = (split_key(key)[1] for key in origins.ours if key != origins.key)
+        self._directory.post(EARLIER, b"".join(boot.to_bytes(4, "big") for boot in boots))
 
     def follows(self, stream: OrderedFeed) -> bool:
         """Whether a stream has to wait for what an earlier incarnation of its broker published:
@@ -178,25 +216,25 @@ class GapRecovery:
 
     def _unfinished(self, stream: OrderedFeed) -> bool:
         return bool(stream.waiting) or (
-            not stream.finished and (stream.held or self.reachable(stream))
+            not stream.finished and (stream.held or self._orphans.reachable(stream))
         )
 
     def activate(self) -> None:
         """Somebody routes by interest. The neighbours hear of it ahead of all messages: these may
         leave numbers out from now on, and are passed on as they come."""
         if not self.active:
-            self.active = True
-            for origin, window in self.cluster.forwarder.vector.items():
+            self._origins.sparse = True
+            for origin, window in self._vector.items():
                 self.met(origin, window)
             for link in self.node.forwarding:
                 if link.peer is not None:
-                    self.cluster.directory.send_over(link, link.peer.id, BREAK, b"")
+                    self._directory.send_over(link, link.peer.id, BREAK, b"")
 
     def met(self, key: bytes, window: OriginWindow) -> None:
         """Begin the stream of an origin that has just been met, or of one that floods did for up to
         now."""
         broker_id, _ = split_key(key)
-        if self.active and window.stream is None and broker_id != self.cluster.own.id:
+        if self.active and window.stream is None and broker_id != self._origins.own_id:
             stream = window.stream = OrderedFeed(self, key, window, max(window.top, window.begin))
             if window.top > window.begin:
                 stream.owe(intersect(window.gaps, [(window.begin + 1, window.top)]))
@@ -205,11 +243,7 @@ class GapRecovery:
             self._broken(stream)
 
     def _all(self) -> Iterable[OrderedFeed]:
-        return [
-            window.stream
-            for window in self.cluster.forwarder.vector.values()
-            if window.stream is not None
-        ]
+        return [window.stream for window in self._vector.values() if window.stream is not None]
 
     def _of(self, broker_id: bytes) -> Iterable[OrderedFeed]:
         """Return the streams of all lives of a broker."""
@@ -228,17 +262,17 @@ class GapRecovery:
         }
         if via is None:
             self._away[broker_id] = self.node.now
-        if via is not None and (link := self.cluster.directory.link_to(broker_id)) is not None:
+        if via is not None and (link := self._directory.link_to(broker_id)) is not None:
             self._ways[broker_id] = link
         if not self.active:
             return
-        if self.cluster.source_trees.active:  # the tree is not their way, but that of questions
+        if self._source_trees.active:  # the tree is not their way, but that of questions
             self._arm_all(broker_id)
             return
         if old is not None and old.live:
             # The old way may go on for others, and bring the broker what is newer than what the new
             # one is going to bring.
-            self.cluster.directory.send_over(old, broker_id, BREAK, b"")
+            self._directory.send_over(old, broker_id, BREAK, b"")
         if via is not None:
             self.tell_break(broker_id)
         self.changed(broker_id)
@@ -250,9 +284,9 @@ class GapRecovery:
     def tell_break(self, broker_id: bytes) -> None:
         """Tell a broker that all messages come another way to it from here on, those of the
         tree."""
-        link = self.cluster.directory.link_to(broker_id)
+        link = self._directory.link_to(broker_id)
         if link is not None and link.live:
-            self.cluster.directory.send(broker_id, BREAK, b"")
+            self._directory.send(broker_id, BREAK, b"")
 
     def changed(self, broker_id: bytes) -> None:
         """A broker is reached another way, or not at all, or is another one."""
@@ -268,16 +302,14 @@ class GapRecovery:
     def entering(self, link: Link) -> None:
         """A link is about to enter the live stream: what goes over it from now on is not what went
         there before."""
-        if self.active and link.peer is not None and not self.cluster.source_trees.active:
+        if self.active and link.peer is not None and not self._source_trees.active:
             behind = {
-                listing.id
-                for listing in self.cluster.directory.database.reachable()
-                if listing.via == link.peer.id
+                listing.id for listing in self._directory.reachable() if listing.via == link.peer.id
             }
             for broker_id in sorted(
                 behind | {link.peer.id}
             ):  # the neighbour may not know yet that somebody routes by interest
-                self.cluster.directory.send_over(link, broker_id, BREAK, b"")
+                self._directory.send_over(link, broker_id, BREAK, b"")
         link.upto.clear()
 
     def link_down(self, link: Link) -> None:
@@ -288,9 +320,9 @@ class GapRecovery:
 
     def _break_received(self, sender: bytes, body: bytes, now: float) -> None:
         self.activate()
-        link = self.cluster.directory.arriving
+        link = self._directory.arriving
         for stream in self._all():
-            if link in (stream.source, stream.behind) or self.cluster.source_trees.active:
+            if link in (stream.source, stream.behind) or self._source_trees.active:
                 self.lose(stream)
             elif not stream.fed:
                 stream.outdate()
@@ -312,8 +344,8 @@ class GapRecovery:
             stream.strange = False
         elif not stream.strange:
             stream.strange = True
-            directory = self.cluster.directory
-            for listing in directory.database.reachable():
+            directory = self._directory
+            for listing in directory.reachable():
                 onward = directory.link_to(listing.id)
                 if (
                     onward is not None
@@ -347,7 +379,7 @@ class GapRecovery:
 
     def holds(self, key: bytes, sequence: int) -> bool:
         """Whether a message is here and comes to everybody here when what is before it has come."""
-        window = self.cluster.forwarder.vector.get(key)
+        window = self._vector.get(key)
         if (
             window is None
             or window.stream is None
@@ -360,17 +392,17 @@ class GapRecovery:
     def fetch(self, session: Session, key: bytes, ranges: Ranges) -> None:
         """Ask an origin for what a session here lacks, and nobody here wanted when it was
         published."""
-        window = self.cluster.forwarder.vector.get(key)
+        window = self._vector.get(key)
         stream = None if window is None else window.stream
         if window is None or stream is None:
             return
         waiting = intersect(stream.here(), [(stream.done + 1, stream.settled)])
         owed = subtract(
-            merge([*stream.owed, *waiting]), self.cluster.delivered_ranges.alone(key)
+            merge([*stream.owed, *waiting]), self._above.delivered_ranges.alone(key)
         )  # to all here
         missing = subtract(intersect(ranges, merge([*window.history, *window.lacks])), owed)
         if old := intersect(missing, [(1, max(stream.done, stream.settled))]):
-            self.cluster.delivered_ranges.fetch(session, key, old)
+            self._above.delivered_ranges.fetch(session, key, old)
             stream.owe(old)
         if missing:
             self.lose(stream)
@@ -387,6 +419,10 @@ class GapRecovery:
                 if stream.broker_id not in known:
                     stream.questions.clear()
                     self.lose(stream)
+
+    def want(self, key: bytes, ranges: Ranges, now: float) -> None:
+        """Ask all neighbours for messages of an origin that has them in its log no more."""
+        self._history.want(key, ranges, now)
 
     def _broken(self, stream: OrderedFeed) -> None:
         now = self.node.now
@@ -409,7 +445,7 @@ class GapRecovery:
     def arm(self, stream: OrderedFeed) -> None:
         """Plan what is to be done next for a stream without a source."""
         times = []
-        if self.reachable(stream) and not stream.more:
+        if self._orphans.reachable(stream) and not stream.more:
             times.append(stream.ask_at)
         if stream.held and not stream.free:
             times.append(stream.since + self._longest(stream))
@@ -432,46 +468,33 @@ class GapRecovery:
 
     def _due(self, stream: OrderedFeed, now: float) -> None:
         stream.timer = None
-        known = self.cluster.forwarder.vector.get(stream.key)
+        known = self._vector.get(stream.key)
         if known is None or known.stream is not stream:  # its origin is forgotten
             self.release.drop(stream)
             return
         if stream.fed:
             return
         self.node.now = now
-        if self.reachable(stream) and now >= stream.ask_at and not stream.more:
+        if self._orphans.reachable(stream) and now >= stream.ask_at and not stream.more:
             self._ask(stream, now)
         if stream.held and not stream.free and now >= stream.since + self._longest(stream):
             self._set_free(stream, now)
         self.arm(stream)
 
-    def reachable(self, stream: OrderedFeed) -> bool:
-        """Whether an origin can be asked for messages of this incarnation."""
-        listing = self.cluster.directory.database.listings.get(stream.broker_id)
-        if listing is None or listing.via is None:
-            return False
-        return listing.boot == stream.boot or stream.boot.to_bytes(4, "big") in earlier_boots(
-            listing.entries.get(EARLIER, b"")
-        )
-
     def _longest(self, stream: OrderedFeed) -> float:
-        if self.reachable(stream):
+        if self._orphans.reachable(stream):
             return PATIENCE
-        listing = self.cluster.directory.database.listings.get(stream.broker_id)
+        listing = self._directory.listing(stream.broker_id)
         if listing is not None and listing.via is not None and listing.boot > stream.boot:
             # The broker is there again and has nothing of that incarnation any more. Others may:
             # one that hangs or is cut off, which is noticed within link_timeout, or whose log is on
             # its way to here.
             split = any(since > self.node.now - HOLD for since in self._away.values())
-            quiet = (
-                max(0.0, stream.window.heard - stream.since)
-                + self.cluster.config.link_timeout
-                + STRANGER
-            )
+            quiet = max(0.0, stream.window.heard - stream.since) + self._link_timeout + STRANGER
             return HOLD if split else min(HOLD, quiet)
         # The directory takes the tree alone: with overlays an origin's messages can be here before
         # any word of it.
-        return HOLD if listing is not None or self.cluster.source_trees.active else STRANGER
+        return HOLD if listing is not None or self._source_trees.active else STRANGER
 
     def _set_free(self, stream: OrderedFeed, now: float) -> None:
         """Hold nothing any more: what waits is delivered, and what is missing is taken whenever it
@@ -495,12 +518,13 @@ class GapRecovery:
 
     def unsettled(self) -> bool:
         """Whether something may be missing here that is about to come."""
-        return any(s.waiting or (not s.fed and (s.held or self.reachable(s))) for s in self._all())
+        reachable = self._orphans.reachable
+        return any(s.waiting or (not s.fed and (s.held or reachable(s))) for s in self._all())
 
     def asking(self, keys: set[bytes]) -> bool:
         """Whether one of these origins has been asked, and is about to answer."""
         return bool(keys) and any(
-            s.key in keys and not s.fed and self.reachable(s) for s in self._all()
+            s.key in keys and not s.fed and self._orphans.reachable(s) for s in self._all()
         )
 
     # ---------------------------------------------------------------- asking
@@ -512,16 +536,15 @@ class GapRecovery:
             del stream.questions[next(iter(stream.questions))]
         stream.ask_at = now + stream.pause
         stream.pause = min(2 * stream.pause, RETRY_MOST)
-        directory = self.cluster.directory
         body = [
-            directory.database.own.stamp()[8:],
+            self._directory.own_state(),
             self._number.to_bytes(4, "big"),
             a2b_base64(stream.key)[8:],
         ]
-        body.append(self.cluster.subscription_starts.question(stream.key, self._number, now))
+        body.append(self._starts.question(stream.key, self._number, now))
         body.append(encode_pairs(question.asked))
-        directory.send(stream.broker_id, ASK, b"".join(body))
-        self.cluster.hurry(now)
+        self._directory.send(stream.broker_id, ASK, b"".join(body))
+        self._alarm.hurry(now)
 
     def _answer_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) < 27:
@@ -539,7 +562,7 @@ class GapRecovery:
             if len(body) < 33:
                 raise MalformedPacket("answer with messages is truncated")
             gone, begin = int.from_bytes(body[27:33], "big"), 33
-        link = self.cluster.directory.arriving
+        link = self._directory.arriving
         stream = next((s for s in self._of(sender) if number in s.questions), None)
         question = None if stream is None else stream.questions.get(number)
         if stream is None or question is None or stream.fed or index != len(question.parts):
@@ -565,7 +588,7 @@ class GapRecovery:
             if older == number:
                 break
         more = flags & 2 != 0
-        data, again = self.cluster.subscription_starts.answered(
+        data, again = self._starts.answered(
             stream.key, number, b"".join(question.parts), top, more=more
         )
         if data is None:
@@ -577,7 +600,7 @@ class GapRecovery:
         waits = self._take_found(stream, question, data, top, now, min(gone, top))
         if more and top > before:
             self._advanced(stream, now)
-        listing = self.cluster.directory.database.listings.get(sender)
+        listing = self._directory.listing(sender)
         # An incarnation that was killed may have sent what it had not written yet: the next one
         # cannot say any more of it.
         later = listing is not None and listing.boot > stream.boot
@@ -692,29 +715,28 @@ class GapRecovery:
             else:
                 stream.kept = merge([*kept, (sequence, sequence)])[-limits.MAX_SKIPS :]
             stream.kept_top = max(stream.kept_top, sequence)
-            self.cluster.forwarder.keep(stream.key, sequence, message, choice, now)
+            self._log.keep(stream.key, sequence, message, choice, now)
             if message.retain:
-                self.cluster.retained_sync.received(message, stream.key, sequence, now)
+                self._above.retained_sync.received(message, stream.key, sequence, now)
 
     # ---------------------------------------------------------------- what is not wanted
 
     def send_upto(self, link: Link) -> None:
         """Tell a neighbour, behind what it was sent, how far that is all. Not while messages wait:
         some may be dropped."""
-        on_ways = link.live or self.cluster.source_trees.active
+        on_ways = link.live or self._source_trees.active
         if not (self.active and on_ways) or link.conn.backlog or link.conn.paused:
             return
-        forwarder = self.cluster.forwarder
         news = []
-        for key, window in forwarder.vector.items():
+        for key, window in self._vector.items():
             stream = window.stream
-            if window is forwarder.own:
+            if window is self._origins.own:
                 done = window.top
             elif stream is None or stream.source is None or stream.source is link:
                 continue
             else:
                 done = stream.done
-            if link.upto.get(key) != done and link in self.cluster.interest.everywhere(key):
+            if link.upto.get(key) != done and link in self._interest.everywhere(key):
                 link.upto[key] = done
                 news.append(a2b_base64(key) + done.to_bytes(6, "big"))
         if news:
@@ -724,13 +746,12 @@ class GapRecovery:
         """Take the neighbour's word for what was not wanted here."""
         if len(body) % STEP:
             raise MalformedPacket("UPTO record is truncated")
-        vector = self.cluster.forwarder.vector
         for at in range(0, len(body), STEP):
             key = b2a_base64(body[at : at + 12], newline=False)
             done = int.from_bytes(body[at + 12 : at + STEP], "big")
             if done >= LAST:
                 raise MalformedPacket("UPTO record with a number that no broker reaches")
-            window = vector.get(key)
+            window = self._vector.get(key)
             stream = None if window is None else window.stream
             if window is None or stream is None or link not in (stream.source, stream.behind):
                 continue
@@ -741,8 +762,3 @@ class GapRecovery:
                 stream.settled = done
                 if stream.source is link:
                     stream.done = done
-
-
-def earlier_boots(value: bytes) -> list[bytes]:
-    """Return the boot numbers of EARLIER."""
-    return [value[at : at + 4] for at in range(0, len(value), 4)]

@@ -45,8 +45,13 @@ from broker.cluster.strategy.directory import BEHIND
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.forwarder import Forwarder
+    from broker.cluster.delivery.origins import Origins
+    from broker.cluster.delivery.ports import Above
+    from broker.cluster.delivery.subscription_start import SubscriptionStarts
     from broker.cluster.link.link import Link
+    from broker.cluster.ports import Alarm
+    from broker.cluster.strategy.directory import Directory
     from broker.node import Node
 
 OFFER, LACK, PIECE = BEHIND | 17, 18, BEHIND | 19
@@ -73,11 +78,39 @@ again."""
 class LateOffers:
     """Both ends of it."""
 
-    __slots__ = ("_asked", "_cluster", "_coming", "_node", "_number", "_parts", "_reading")
+    __slots__ = (
+        "_above",
+        "_alarm",
+        "_asked",
+        "_coming",
+        "_directory",
+        "_forwarder",
+        "_node",
+        "_number",
+        "_origins",
+        "_parts",
+        "_reading",
+        "_starts",
+    )
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        node: Node,
+        *,
+        origins: Origins,
+        forwarder: Forwarder,
+        directory: Directory,
+        starts: SubscriptionStarts,
+        above: Above,
+        alarm: Alarm,
+    ) -> None:
         self._node = node
-        self._cluster = cluster
+        self._origins = origins
+        self._forwarder = forwarder
+        self._directory = directory
+        self._starts = starts
+        self._above = above
+        self._alarm = alarm
         self._number = 0
         # Brokers and origins for which the tail is being read.
         self._reading: set[tuple[bytes, bytes]] = set()
@@ -85,41 +118,32 @@ class LateOffers:
         self._parts: dict[tuple[bytes, bytes], tuple[int, list[bytes]]] = {}
         self._coming = 0  # bytes of these
         self._asked: dict[tuple[bytes, bytes], Ranges] = {}  # what is offered, by the same
-        cluster.directory.receive(OFFER, self._offer_received)
-        cluster.directory.receive(LACK, self._lack_received)
-        cluster.directory.receive(PIECE, self._piece_received, pieces=ORIGIN_SIZE)
+        directory.receive(OFFER, self._offer_received)
+        directory.receive(LACK, self._lack_received)
+        directory.receive(PIECE, self._piece_received, pieces=ORIGIN_SIZE)
 
     # ---------------------------------------------------------------- who has it
 
     def tick(self, now: float) -> None:
         """Once a second: offer what is in the tail for brokers that are back."""
-        absents = self._cluster.absent_members
-        asked = self._cluster.forwarder.ours if self._cluster.gap_recovery.active else set()
-        for broker_id, absent in absents.absent.items():
-            if absent.back is None or now < absent.back + AGAIN or now < absent.asked_at + AGAIN:
-                continue
-            left = absents.tail.left(broker_id)
-            for key in {*left, *absent.dropped} - asked:
-                numbers = [(part.first, part.last) for part in left.get(key, ())]
-                numbers += [(first, last) for first, last, _ in absent.dropped.get(key, ())]
-                if numbers and absent.lacking.get(key) != []:
-                    self._cluster.directory.send(
-                        broker_id, OFFER, encode_ranges(key, merge(numbers))
-                    )
+        asked = self._origins.ours if self._origins.sparse else ()
+        offers = self._above.absent_members.to_offer(asked, AGAIN, now)
+        for broker_id, key, numbers in offers:
+            self._directory.send(broker_id, OFFER, encode_ranges(key, numbers))
 
     def _lack_received(self, sender: bytes, body: bytes, now: float) -> None:
         key, lacks = decode_ranges(body)
-        absents = self._cluster.absent_members
-        if not absents.holds(sender, key):
+        absent = self._above.absent_members
+        if not absent.holds(sender, key):
             return
-        absents.lacks(sender, key, lacks)
-        frame = absents.tail.first(sender, key, lacks)
-        if frame is None:
-            absents.sent(sender, key)
+        absent.lacks(sender, key, lacks)
+        piece = absent.oldest_piece(sender, key, lacks)
+        if piece is None:
+            absent.sent(sender, key)
         elif (sender, key) not in self._reading:
             self._reading.add((sender, key))
-            top = frame.parts[sender, key].last
-            absents.tail.read(frame, lambda entries: self._send(sender, key, lacks, entries, top))
+            top = piece.last
+            piece.read(lambda entries: self._send(sender, key, lacks, entries, top))
 
     def _send(
         self, receiver: bytes, key: bytes, lacks: Ranges, entries: list[LogEntry] | None, top: int
@@ -142,17 +166,15 @@ class LateOffers:
                 + bytes((index == count - 1,))
                 + top.to_bytes(6, "big")
             )
-            self._cluster.directory.send(
-                receiver, PIECE, told + data[index * PART : (index + 1) * PART]
-            )
+            self._directory.send(receiver, PIECE, told + data[index * PART : (index + 1) * PART])
 
     # ---------------------------------------------------------------- the broker that is back
 
     def _offer_received(self, sender: bytes, body: bytes, now: float) -> None:
         key, offered = decode_ranges(body)
-        if key not in self._cluster.forwarder.vector or key in self._cluster.forwarder.ours:
+        if key not in self._origins.vector or key in self._origins.ours:
             return  # it is about to be known
-        if self._cluster.gap_recovery.active and split_key(key)[0] == sender:
+        if self._origins.sparse and split_key(key)[0] == sender:
             return  # it is asked
         if len(self._asked) < limits.ABSENT_BROKERS or (sender, key) in self._asked:
             self._asked[sender, key] = offered
@@ -160,7 +182,7 @@ class LateOffers:
 
     def _ask(self, key: bytes, sender: bytes, now: float) -> None:
         """Tell who offers something what of it is missing here."""
-        window = self._cluster.forwarder.vector.get(key)
+        window = self._origins.vector.get(key)
         offered = self._asked.get((sender, key))
         if window is None or offered is None:
             return
@@ -171,8 +193,8 @@ class LateOffers:
         if not lacks:
             del self._asked[sender, key]
             self._forget(sender, key)
-        self._cluster.directory.send(sender, LACK, encode_ranges(key, lacks))
-        self._cluster.hurry(now)
+        self._directory.send(sender, LACK, encode_ranges(key, lacks))
+        self._alarm.hurry(now)
 
     def _piece_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) < HEAD:
@@ -182,7 +204,7 @@ class LateOffers:
             int.from_bytes(body[ORIGIN_SIZE:16], "big"),
             int.from_bytes(body[16:20], "big"),
         )
-        link = self._cluster.directory.arriving
+        link = self._directory.arriving
         if (sender, key) not in self._asked or link is None:
             return
         if self._parts.get((sender, key), (number, []))[0] != number:
@@ -210,8 +232,8 @@ class LateOffers:
     def _take(self, link: Link, key: bytes, data: bytes, now: float) -> set[bytes]:
         """Take messages as if they had come over a link; returns their topics."""
         end = 4 + int.from_bytes(data[:4], "big")
-        forwarder = self._cluster.forwarder
-        self._cluster.subscription_starts.aged(data[4:end], now, holes=True)
+        forwarder = self._forwarder
+        self._starts.aged(data[4:end], now, holes=True)
         topics = set()
         for origin, sequence, message, choice, alone in read_link_packets(data[end:], now):
             if origin != key or not 0 < sequence < LAST or alone or not message.qos:

@@ -22,10 +22,12 @@ from broker.base import limits
 from broker.cluster.delivery.replay_log import NEVER
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
-    from broker.cluster.delivery.forwarder import Forwarder
-    from broker.cluster.delivery.replay_log import LogEntry
+    from broker.cluster.delivery.origins import Origins
+    from broker.cluster.delivery.ports import Host
+    from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from broker.cluster.link.link import Link
+    from broker.cluster.ports import Reporting
+    from broker.cluster.strategy.interest import Interest
 
 MARK = 1 << 30
 """Numbers of our marks have this bit, those of other users of `Link.send_mark` have not."""
@@ -44,19 +46,35 @@ class LinkAcks:
     __slots__ = (
         "_again",
         "_away",
-        "_cluster",
         "_holding",
+        "_interest",
         "_keeping",
         "_log",
         "_node",
         "_number",
+        "_origins",
         "_parted",
+        "_report",
+        "_timeout",
     )
 
-    def __init__(self, forwarder: Forwarder, cluster: Cluster) -> None:
-        self._node = forwarder.node
-        self._cluster = cluster
-        self._log = forwarder.log
+    def __init__(
+        self,
+        node: Host,
+        *,
+        origins: Origins,
+        log: ReplayLog,
+        interest: Interest,
+        report: Reporting,
+        timeout: float,
+    ) -> None:
+        """`timeout`: s; a link that takes nothing for twice as long is closed."""
+        self._node = node
+        self._origins = origins
+        self._interest = interest
+        self._report = report
+        self._timeout = timeout
+        self._log = log
         self._log.pressed = self._pressed
         self._log.full = self._full
         self._log.lost = self._lost
@@ -101,7 +119,7 @@ class LinkAcks:
         """Keep the log for a broker until it has got what it asks for, for PARTED_TIME at most."""
         if len(self._parted) < limits.ABSENT_BROKERS:
             # Who floods asks its next neighbour.
-            patience = limits.PARTED_TIME if self._cluster.gap_recovery.active else 0.0
+            patience = limits.PARTED_TIME if self._origins.sparse else 0.0
             now = self._node.now
             if (known := self._parted.get(broker_id)) is not None:  # of two links at once one ends
                 position = min(position, known[0])
@@ -237,7 +255,7 @@ class LinkAcks:
                 window.missing(n) for n in range(entry.sequence, entry.sequence + entry.count)
             ):
                 continue
-            if entry.retain or self._cluster.interest.wanted_behind(link)(entry.topic):
+            if entry.retain or self._interest.wanted_behind(link)(entry.topic):
                 link.log_lost += entry.count
                 self._node.counters.log_lost += entry.count
 
@@ -246,7 +264,7 @@ class LinkAcks:
         lost."""
         for broker_id in [b for b, (_, until, _) in self._parted.items() if until < now]:
             self.parted(broker_id)
-        timeout = self._cluster.config.link_timeout
+        timeout = self._timeout
         for link in list(self._keeping):
             if link.log_lost:
                 self._tell(link)
@@ -267,8 +285,8 @@ class LinkAcks:
                 link.unsent = left
                 link.taken_at = now
             elif now - link.taken_at > 2 * timeout:
-                self._cluster.count("link_timeouts")
-                self._cluster.log(
+                self._report.count("link_timeouts")
+                self._report.log(
                     "warning", f"link to {link.title}: took nothing for {2 * timeout:g} s; closed"
                 )
                 conn.abort("takes nothing")
@@ -279,6 +297,6 @@ class LinkAcks:
     def _tell(self, link: Link) -> None:
         lost, link.log_lost = link.log_lost, 0
         why = f"more than {limits.LOG_KEPT_BYTES >> 20} MiB waited for it"
-        self._cluster.log(
+        self._report.log(
             "warning", f"link to {link.title}: {lost} messages for it are lost, as {why}"
         )

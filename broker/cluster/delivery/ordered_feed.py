@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.base import limits
 from broker.base.sequence_set import discard
@@ -20,12 +20,11 @@ from broker.cluster.link.codec import (
 )
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.gap_recovery import GapRecovery
     from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.link.link import Link
     from broker.cluster.link.receiver_assignment import ReceiverAssignment
     from broker.core.message import Message
-    from broker.node import Timer
+    from broker.node import Node, Timer
 
 RETRY, RETRY_MOST = 0.1, 2.0
 """s until an origin is asked again; twice as long each time. Not sooner than in twice the time that
@@ -74,6 +73,23 @@ class Question:
         self.again = False  # the way broke once more since
 
 
+class FeedOwner(Protocol):
+    """Who finds out what is missing in feeds (`GapRecovery`)."""
+
+    @property
+    def node(self) -> Node:
+        """This broker."""
+
+    def lose(self, stream: OrderedFeed) -> None:
+        """What comes of an origin may not be all any more."""
+
+    def arm(self, stream: OrderedFeed) -> None:
+        """Plan what is to be done next for a feed without a source."""
+
+    def want(self, key: bytes, ranges: Ranges, now: float) -> None:
+        """Ask all neighbours for messages of an origin that has them in its log no more."""
+
+
 class OrderedFeed:
     """What has come of one origin to those here: all numbers up to `done` that they want, but for
     those `owed`."""
@@ -88,7 +104,6 @@ class OrderedFeed:
         "finished",
         "follows_since",
         "free",
-        "gap_recovery",
         "gone_since",
         "held",
         "held_bytes",
@@ -99,6 +114,7 @@ class OrderedFeed:
         "key",
         "more",
         "owed",
+        "owner",
         "pause",
         "questions",
         "refused",
@@ -113,10 +129,8 @@ class OrderedFeed:
         "window",
     )
 
-    def __init__(
-        self, gap_recovery: GapRecovery, key: bytes, window: OriginWindow, done: int
-    ) -> None:
-        self.gap_recovery = gap_recovery
+    def __init__(self, owner: FeedOwner, key: bytes, window: OriginWindow, done: int) -> None:
+        self.owner = owner
         self.key = key
         self.broker_id, self.boot = split_key(key)
         self.seen_boot = self.boot  # the incarnation of the broker that it has been asked for again
@@ -175,7 +189,7 @@ class OrderedFeed:
                     self.settled = max(self.settled, last)
                     return 0
                 if self.fed:
-                    self.gap_recovery.lose(self)  # another way than that which we trust
+                    self.owner.lose(self)  # another way than that which we trust
                 if not self.free:
                     self.wait()
                     return 0
@@ -209,8 +223,8 @@ class OrderedFeed:
         """Something is held from now on."""
         if not self.held:
             self.held = True
-            self.since = self.gap_recovery.node.now
-            self.gap_recovery.arm(self)
+            self.since = self.owner.node.now
+            self.owner.arm(self)
 
     def stood_still(self, seconds: float, now: float) -> None:
         """Leave out of all that is waited a time in which this broker did not run."""
@@ -231,7 +245,7 @@ class OrderedFeed:
             return True
         if not self.free:
             if self.fed:
-                self.gap_recovery.lose(self)
+                self.owner.lose(self)
             self.wait()
             return True
         if sequence > self.done + 1:
@@ -287,7 +301,7 @@ class OrderedFeed:
         beyond = len(self.owed) - limits.MAX_SKIPS
         if beyond > 0:
             del self.owed[:beyond]
-            self.gap_recovery.node.counters.gaps_forgotten += beyond
+            self.owner.node.counters.gaps_forgotten += beyond
 
     def answered(self, asked: Ranges, found: Ranges) -> None:
         """Note that the origin was asked for these, and that it has no more of them than was
@@ -312,7 +326,7 @@ class OrderedFeed:
         self.awaited, self.gone_since = ahead, self.gone_since if ahead else 0.0
         waits = bool(ahead) and self.gone_since > long_ago
         if ahead and (first or not waits):
-            self.gap_recovery.cluster.resync.want(self.key, ahead, now)
+            self.owner.want(self.key, ahead, now)
         if waits:
             self.refused = joined(self.refused, ahead)
             on_way = subtract(on_way, ahead)

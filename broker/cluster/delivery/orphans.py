@@ -6,8 +6,8 @@ whoever published it. Where messages cross only links behind which somebody want
 takes what does not come for unwanted, and asks the origin. Of an origin that is gone it says what
 may be missing (SEEN), and fetches history for others as with flooding (`resync`). With routing by
 topic messages did not take the tree; so the neighbours there tell each other what they have of an
-origin, as soon as it is gone, and send what the other one lacks. It passes that on over the tree
-(`SourceTrees.onward`).
+origin, as soon as it is gone, and send what the other one lacks (`Resync.exchange`). It passes that
+on over the tree (`SourceTrees.onward`).
 
     origin   there -(the tree loses it; no links lead to it any more; it is back and knows nothing
                      of that incarnation)-> gone
@@ -17,43 +17,47 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import OriginWindow, Vector, intersect, merge
-from broker.cluster.link.control_records import ASK_SEEN
+from broker.cluster.strategy.directory import STATE
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
-    from broker.cluster.link.link import Link
-    from broker.node import Node
+    from broker.cluster.delivery.ordered_feed import OrderedFeed
+    from broker.cluster.delivery.origins import Origins
+    from broker.cluster.strategy.directory import Directory
+
+EARLIER = STATE + b"earlier"
+"""Boot numbers of a broker's earlier starts of which it still has messages, 4 bytes each."""
 
 
 class Orphans:
-    """What is here of origins that are gone."""
+    """Which origins are gone."""
 
-    __slots__ = ("_cluster", "_node")
+    __slots__ = ("_directory", "_origins")
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
-        self._node = node
-        self._cluster = cluster
+    def __init__(self, directory: Directory, origins: Origins) -> None:
+        self._directory = directory
+        self._origins = origins
 
-    def route_changed(self, event: RouteChanged) -> None:
-        """Exchange what is here of the origins of a broker that is gone."""
-        if event.via is None:
-            self.left()
+    def reachable(self, feed: OrderedFeed) -> bool:
+        """Whether an origin can be asked for messages of this incarnation."""
+        listing = self._directory.listing(feed.broker_id)
+        if listing is None or listing.via is None:
+            return False
+        return listing.boot == feed.boot or feed.boot.to_bytes(4, "big") in earlier_boots(
+            listing.entries.get(EARLIER, b"")
+        )
 
     def gone(self, key: bytes) -> bool:
         """Whether an origin cannot be asked for what is wanted of it."""
-        window = self._cluster.forwarder.vector.get(key)
+        window = self._origins.vector.get(key)
         return (
-            window is not None
-            and window.stream is not None
-            and not self._cluster.gap_recovery.reachable(window.stream)
+            window is not None and window.stream is not None and not self.reachable(window.stream)
         )
 
     def told(self) -> Vector:
         """Return what has been here, for neighbours; what may be missing of origins that are gone
         is not taken for unwanted."""
-        vector = self._cluster.forwarder.vector
+        vector = self._origins.vector
         told: Vector = {}
         for key, window in vector.items():
             if (
@@ -65,21 +69,17 @@ class Orphans:
                 told[key].gaps = merge([*window.gaps, *lacks])
         return vector | told if told else vector
 
-    def left(self) -> None:
-        """An origin is gone: exchange what is here of it with neighbours in the live stream, which
-        may have got other parts."""
-        if self._cluster.source_trees.active:
-            for link in self._node.forwarding:
-                self._cluster.resync.send_seen(link)
-                link.add_record(ASK_SEEN, b"")
-
-    def seen(self, link: Link, seen: Vector, now: float) -> None:
-        """Send a neighbour in the live stream what it lacks of them."""
-        vector = self._cluster.forwarder.vector
-        lacking = {
+    def lacked(self, seen: Vector) -> Vector:
+        """Return what a neighbour has had of origins that are gone and of which it lacks
+        something."""
+        vector = self._origins.vector
+        return {
             key: theirs
             for key, theirs in seen.items()
             if key in vector and (theirs.gaps or theirs.top < vector[key].top) and self.gone(key)
         }
-        if lacking and self._cluster.source_trees.active:
-            self._cluster.resync.walk(link, lacking, lambda at: None).begin(now)
+
+
+def earlier_boots(value: bytes) -> list[bytes]:
+    """Return the boot numbers of EARLIER."""
+    return [value[at : at + 4] for at in range(0, len(value), 4)]

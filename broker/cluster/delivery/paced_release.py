@@ -10,7 +10,7 @@ there is.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.base import limits
 from broker.base.sequence_set import discard
@@ -23,9 +23,12 @@ from broker.core.publish_run import PublishRun
 from broker.wire.varint import encode_varint
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
     from broker.cluster.delivery.ordered_feed import OrderedFeed
+    from broker.cluster.delivery.origins import Origins
+    from broker.cluster.delivery.ports import Above
+    from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
     from broker.cluster.link.receiver_assignment import ReceiverAssignment
+    from broker.cluster.ports import Reporting
     from broker.core.message import Message
     from broker.core.session import Session
     from broker.node import Node, Timer
@@ -45,14 +48,49 @@ SLOW_WAIT = 0.1
 its own queue, and must not keep the others waiting."""
 
 
+class FeedKeeper(Protocol):
+    """Who decides what of a feed may be delivered (`GapRecovery`)."""
+
+    def follows(self, stream: OrderedFeed) -> bool:
+        """Whether a feed has to wait for one of an earlier incarnation of its broker."""
+
+    def lose(self, stream: OrderedFeed) -> None:
+        """What comes of an origin may not be all any more."""
+
+    def released(self, stream: OrderedFeed, now: float) -> None:
+        """Note that those here have had everything that they may have."""
+
+
 class PacedRelease:
     """Everything that waits in all streams of a broker."""
 
-    __slots__ = ("_cluster", "_node", "_timer", "_turns", "held_bytes")
+    __slots__ = (
+        "_above",
+        "_feeds",
+        "_flow_control",
+        "_highest",
+        "_node",
+        "_report",
+        "_timer",
+        "_turns",
+        "held_bytes",
+    )
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        node: Node,
+        origins: Origins,
+        flow_control: RemoteFlowControl,
+        feeds: FeedKeeper,
+        above: Above,
+        report: Reporting,
+    ) -> None:
         self._node = node
-        self._cluster = cluster
+        self._highest = origins.highest
+        self._flow_control = flow_control
+        self._feeds = feeds
+        self._above = above
+        self._report = report
         self._turns: deque[OrderedFeed] = deque()  # have something that may be delivered
         self._timer: Timer | None = None
         self.held_bytes = 0
@@ -68,7 +106,7 @@ class PacedRelease:
             return
         self.put_by(stream, held)
         if stream.held_count >= limits.HOLD_FEED or self.held_bytes >= limits.HOLD_FEEDS_BYTES:
-            self._cluster.remote_flow_control.note_for(stream, stream.key, held.topic)
+            self._flow_control.note_for(stream, stream.key, held.topic)
         if held.first <= stream.settled:
             self._go_on(stream)
 
@@ -85,19 +123,17 @@ class PacedRelease:
             f"{self.held_bytes >> 20} MiB of messages wait for what is missing before them; "
             "what comes now is asked for again"
         )
-        self._cluster.log(
-            "warning", f"broker {origin}: {text}", cause="too much waits", peer=origin
-        )
+        self._report.log("warning", f"broker {origin}: {text}", cause="too much waits", peer=origin)
         stream.refuse(held.first, held.first + held.count - 1)
         if stream.fed:
-            self._cluster.gap_recovery.lose(stream)
+            self._feeds.lose(stream)
 
     def drop(self, stream: OrderedFeed) -> None:
         """Forget what waits in a stream: its origin is forgotten."""
         self.held_bytes -= stream.held_bytes
         stream.held_count = stream.held_bytes = 0
         stream.waiting.clear()
-        self._cluster.remote_flow_control.released(stream)
+        self._flow_control.released(stream)
 
     # ---------------------------------------------------------------- what goes
 
@@ -117,7 +153,7 @@ class PacedRelease:
         if stream.next_held() is not None:
             self._go_on(stream)
         else:
-            self._cluster.gap_recovery.released(stream, now)
+            self._feeds.released(stream, now)
 
     def _turn(self, now: float) -> None:
         self._timer = None
@@ -129,7 +165,7 @@ class PacedRelease:
             if stream.next_held() is not None:
                 self._turns.append(stream)
             else:
-                self._cluster.gap_recovery.released(stream, now)
+                self._feeds.released(stream, now)
             if worked:
                 break
         if self._turns and self._timer is None:
@@ -138,7 +174,7 @@ class PacedRelease:
     def _step(self, stream: OrderedFeed, now: float) -> bool:
         """Deliver some messages of a stream; False when somebody has to catch up first."""
         node = self._node
-        if self._cluster.gap_recovery.follows(stream):
+        if self._feeds.follows(stream):
             return False
         if node.journal is not None:
             node.journal.saw(stream.key)
@@ -160,7 +196,7 @@ class PacedRelease:
         if stream.held_count < limits.HOLD_FEED // 2 and (
             not stream.waiting or self.held_bytes < limits.HOLD_FEEDS_BYTES // 2
         ):
-            self._cluster.remote_flow_control.released(stream)
+            self._flow_control.released(stream)
         if left < STEP:
             stream.slow_since = 0.0
         return left < STEP
@@ -172,11 +208,10 @@ class PacedRelease:
         elif last > stream.done:
             first = max(held.first, stream.done + 1)
             entry = held.item.part(first, last)
-            repeats = self._cluster.delivered_ranges
-            if entry.step and first > repeats.highest.get(stream.key, 0):
+            if entry.step and first > self._highest.get(stream.key, 0):
                 stream.advance(first, last)
                 if entry.topic[:1] != b"$":
-                    self._cluster.forwarder.deliver_batch(batch_of(entry))
+                    deliver_run(self._node, batch_of(entry))
                 return
             for _, sequence, message, choice, _ in read_link_packets(entry.data(now), entry.at):
                 self._one(stream, sequence, message, choice, now)
@@ -197,11 +232,10 @@ class PacedRelease:
             return
         if message.expired(now) or message.topic[:1] == b"$":
             return
-        repeats = self._cluster.delivered_ranges
-        if sequence <= repeats.highest.get(stream.key, 0):
-            repeats.deliver(stream.key, sequence, message, choice)
+        if sequence <= self._highest.get(stream.key, 0):
+            self._above.delivered_ranges.deliver(stream.key, sequence, message, choice)
         elif choice is not None:
-            self._cluster.sharing.received(message, choice, ordinary=True)
+            self._above.sharing.received(message, choice, ordinary=True)
         else:
             self._node.dispatcher.publish(message, ())
 
@@ -230,8 +264,8 @@ class PacedRelease:
         for session in found:
             conn = session.conn
             if conn is not None:
-                self._cluster.remote_flow_control.hold_origin(conn, stream.key, topic)
-                waits |= not self._cluster.remote_flow_control.spacious(session)
+                self._flow_control.hold_origin(conn, stream.key, topic)
+                waits |= not self._flow_control.spacious(session)
         if not found or waits:
             return waits
         if not stream.slow_since:
@@ -248,6 +282,16 @@ def crowded(session: Session) -> bool:
     return (
         len(session.queue) >= limits.HOLD_QUEUED or session.queued_bytes >= limits.HOLD_QUEUED_BYTES
     )
+
+
+def deliver_run(node: Node, run: PublishRun) -> None:
+    """Deliver a run of QoS 1 or 2 packets of another broker to those here."""
+    dispatcher = node.dispatcher
+    if node.hooks.topics:
+        for message in run.messages():
+            dispatcher.publish(message, ())
+    else:
+        dispatcher.batch(dispatcher.route(run.topic), run, groups=False)
 
 
 def batch_of(entry: LogEntry) -> PublishRun:

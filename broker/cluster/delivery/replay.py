@@ -26,10 +26,12 @@ from broker.base import limits
 from broker.cluster.delivery.replay_log import in_order, lacked_parts
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
-    from broker.cluster.delivery.replay_log import LogEntry
+    from broker.cluster.delivery.orphans import Orphans
+    from broker.cluster.delivery.ports import Above, Host
+    from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from broker.cluster.link.codec import Vector
     from broker.cluster.link.link import Link
+    from broker.cluster.strategy.interest import Interest
 
 SCAN = 20_000
 """entries that are scanned at a time,"""
@@ -50,17 +52,69 @@ is logged than a turn takes. Mostly the third is the last one, as each takes as 
 logged in the one before."""
 
 
+Take = Callable[["list[LogEntry]", float], None]
+"""Gets what somebody behind a link lacks and wants, in the order of each origin."""
+
+
+class LogWalks:
+    """The log, and who wants what of it behind which link."""
+
+    __slots__ = ("above", "interest", "log", "node", "orphans")
+
+    def __init__(
+        self, node: Host, log: ReplayLog, interest: Interest, orphans: Orphans, above: Above
+    ) -> None:
+        self.node = node
+        self.log = log
+        self.interest = interest
+        self.orphans = orphans
+        self.above = above
+
+    def walk(
+        self,
+        link: Link,
+        seen: Vector,
+        take: Take,
+        then: Callable[[float], None],
+        may: Callable[[int], float] = lambda size: 0.0,
+        *,
+        once: bool = False,
+    ) -> LogWalk:
+        """Return a way through the log, which is still to begin. `seen`: what has been behind
+        `link`; `take`: gets what is lacked there; `then`: called at the end; `may`: s that so many
+        bytes have to wait; `once`: what is logged meanwhile is left out."""
+        return LogWalk(self, link, seen, take, then, may, once=once)
+
+    def wanted(
+        self, candidates: list[LogEntry], link: Link, seen: Vector, now: float
+    ) -> list[LogEntry]:
+        """Return what is lacked of some entries, and wanted, behind a link."""
+        wanted, chosen = self.interest.wanted_behind(link), self.above.sharing.chosen_behind
+        orphans = self.interest.wanted_behind(link, tree=True)
+        gone = {key for key in {entry.key for entry in candidates} if self.orphans.gone(key)}
+        entries = [
+            part for entry in candidates for part in lacked_parts(entry, seen[entry.key], now)
+        ]
+        return [
+            entry
+            for entry in entries
+            if entry.retain
+            or (orphans if entry.key in gone else wanted)(entry.topic)
+            or chosen(link, entry)
+        ]
+
+
 class LogWalk:
-    """One way through the log."""
+    """One way through the log (`LogWalks.walk`)."""
 
     __slots__ = (
         "_at",
-        "_cluster",
         "_found",
         "_link",
         "_may",
         "_mixed",
         "_next",
+        "_node",
         "_once",
         "_rounds",
         "_seen",
@@ -68,24 +122,23 @@ class LogWalk:
         "_then",
         "_tops",
         "_until",
+        "_walks",
         "over",
     )
 
     def __init__(
         self,
-        cluster: Cluster,
+        walks: LogWalks,
         link: Link,
         seen: Vector,
-        take: Callable[[list[LogEntry], float], None],
+        take: Take,
         then: Callable[[float], None],
-        may: Callable[[int], float] = lambda size: 0.0,
+        may: Callable[[int], float],
         *,
-        once: bool = False,
+        once: bool,
     ) -> None:
-        """`take`: gets what somebody behind `link` lacks and wants, in the order of each origin;
-        `then`: called at the end; `may`: s that so many bytes have to wait; `once`: what is logged
-        meanwhile is left out."""
-        self._cluster = cluster
+        self._walks = walks
+        self._node = walks.node
         self._link = link
         self._seen = seen
         self._take = take
@@ -103,10 +156,10 @@ class LogWalk:
 
     def begin(self, now: float) -> None:
         """Begin, at once if there is room in this turn."""
-        if self._cluster.node.turns.work < limits.TURN_WORK:
+        if self._node.turns.work < limits.TURN_WORK:
             self._step(now)
         else:
-            self._cluster.node.turns.later(self._step)
+            self._node.turns.later(self._step)
 
     def stop(self) -> None:
         """Go no further."""
@@ -117,7 +170,7 @@ class LogWalk:
         """Go on, as far as one turn allows."""
         if self.over:
             return
-        turns, log = self._cluster.node.turns, self._cluster.forwarder.log
+        turns, log = self._node.turns, self._walks.log
         more = max(0, self._rounds - ROUNDS)
         most = turns.work + (limits.TURN_WORK << more)
         taken: list[LogEntry] = []
@@ -146,7 +199,7 @@ class LogWalk:
         if finished:
             self._then(now)
         elif wait:
-            self._cluster.node.schedule(now + wait, self._step)
+            self._node.schedule(now + wait, self._step)
         elif not self.over:
             turns.later(self._step)
 
@@ -154,7 +207,7 @@ class LogWalk:
         """Note what the neighbour may lack of some entries; at the end of the round put all of it
         in order."""
         count = min(SCAN, self._until - self._at)
-        piece, self._at = self._cluster.forwarder.log.lacked(self._seen, self._at, count)
+        piece, self._at = self._walks.log.lacked(self._seen, self._at, count)
         tops = self._tops
         for entry in piece:
             if entry.sequence < tops.get(entry.key, 0):
@@ -162,27 +215,13 @@ class LogWalk:
             else:
                 tops[entry.key] = entry.sequence
         self._found += piece
-        self._cluster.node.turns.work += (count + len(piece)) // SCANNED
+        self._node.turns.work += (count + len(piece)) // SCANNED
         if self._at >= self._until and self._mixed:
             self._found = in_order(self._found, self._mixed)
             self._mixed.clear()
 
     def _lacking(self, now: float) -> list[LogEntry]:
         """Return what is taken next."""
-        cluster, link, seen = self._cluster, self._link, self._seen
-        wanted, chosen = cluster.interest.wanted_behind(link), cluster.sharing.chosen_behind
-        orphans = cluster.interest.wanted_behind(link, tree=True)
         candidates = self._found[self._next : self._next + FEW]
-        gone = {key for key in {entry.key for entry in candidates} if cluster.orphans.gone(key)}
-        entries = [
-            part for entry in candidates for part in lacked_parts(entry, seen[entry.key], now)
-        ]
-        entries = [
-            entry
-            for entry in entries
-            if entry.retain
-            or (orphans if entry.key in gone else wanted)(entry.topic)
-            or chosen(link, entry)
-        ]
-        cluster.node.turns.work += TAKEN * len(candidates)
-        return entries
+        self._node.turns.work += TAKEN * len(candidates)
+        return self._walks.wanted(candidates, self._link, self._seen, now)

@@ -265,6 +265,21 @@ class ReplayLog:
                 self.full()
             self.unsent = 0
 
+    def keep(
+        self,
+        key: bytes,
+        sequence: int,
+        message: Message,
+        choice: ReceiverAssignment | None,
+        now: float,
+    ) -> None:
+        """Keep a message that came to this broker alone. `choice`: who of shared subscriptions gets
+        it."""
+        told = b"" if choice is None else choice.encode()
+        data = encode_for_links(message, key, sequence, now, told)
+        self.append(LogEntry(key, sequence, data, message, now))
+        self.chosen = self.end
+
     def give_room(self, room: int) -> None:
         """Have so many bytes of room for large messages."""
         self.room = room

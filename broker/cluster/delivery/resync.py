@@ -16,26 +16,25 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.cluster.delivery.replay import LogWalk
-from broker.cluster.link.codec import (
-    LAST,
-    OriginWindow,
-    Ranges,
-    Vector,
-    decode_vector,
-    encode_vector,
-)
+from broker.cluster.delivery.history import FETCH_TIME, everything_in
+from broker.cluster.events import OriginLost, RouteChanged
+from broker.cluster.link.codec import Vector, decode_vector, encode_vector
 from broker.cluster.link.control_records import ASK_SEEN, DONE, ORIGINS, SEEN, WANT, Handler
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
     from broker.cluster.delivery.forwarder import Forwarder
+    from broker.cluster.delivery.gap_recovery import GapRecovery
+    from broker.cluster.delivery.history import HistoryRequests
+    from broker.cluster.delivery.link_acks import LinkAcks
+    from broker.cluster.delivery.orphans import Orphans
+    from broker.cluster.delivery.ports import Above, Host
+    from broker.cluster.delivery.replay import LogWalk, LogWalks
     from broker.cluster.delivery.replay_log import LogEntry
+    from broker.cluster.delivery.subscription_start import SubscriptionStarts
     from broker.cluster.link.link import Link
-
-FETCH_TIME = 0.5
-"""s; longest wait for history: a neighbour that hangs must not keep another one from the live
-stream."""
+    from broker.cluster.ports import Alarm
+    from broker.cluster.strategy.directory import Directory
+    from broker.cluster.strategy.source_trees import SourceTrees
 
 MAX_WANTS = 16
 """WANTs of one neighbour that wait to be answered; of more the oldest are dropped, and it goes on
@@ -49,19 +48,39 @@ if its table is full."""
 class Resync:
     """Brings links into the live stream and keeps track of who waits for what."""
 
-    def __init__(self, forwarder: Forwarder, cluster: Cluster) -> None:
-        self.node = forwarder.node
+    def __init__(
+        self,
+        node: Host,
+        *,
+        forwarder: Forwarder,
+        directory: Directory,
+        source_trees: SourceTrees,
+        acks: LinkAcks,
+        starts: SubscriptionStarts,
+        orphans: Orphans,
+        history: HistoryRequests,
+        gap_recovery: GapRecovery,
+        walks: LogWalks,
+        above: Above,
+        alarm: Alarm,
+    ) -> None:
+        self.node = node
         self.forwarder = forwarder
-        self.cluster = cluster
-        # By number: who has to answer, who waits.
-        self._fetches: dict[int, tuple[set[Link], list[Callable[[float], None]]]] = {}
-        self._fetch_number = 0
+        self._directory = directory
+        self._source_trees = source_trees
+        self._acks = acks
+        self._starts = starts
+        self._orphans = orphans
+        self._history = history
+        self._gap_recovery = gap_recovery
+        self._walks = walks
+        self._above = above
+        self._alarm = alarm
         self.records: dict[int, Handler] = {
             SEEN: self.seen_received,
             ASK_SEEN: self.ask_received,
             ORIGINS: self.origins_received,
             WANT: self.want_received,
-            DONE: self.done_received,
         }
         # What is replayed to those that are about to enter the live stream.
         self._joining: dict[Link, LogWalk] = {}
@@ -75,7 +94,7 @@ class Resync:
         """Take the tree's word that a link forwards, or that it does not."""
         link.forwarding = forwarding
         if forwarding:
-            self.cluster.acks.keep(link, self.forwarder.log.recent)
+            self._acks.keep(link, self.forwarder.log.recent)
             self.send_seen(link)
             if link.seen is not None:
                 self._prepare(link, now)
@@ -85,17 +104,8 @@ class Resync:
             self._leave(link)
             self.forwarder.leave(link)
             link.seen = None
-            if link.peer is None or self.cluster.source_trees.open.get(link.peer.id) is not link:
-                self.cluster.acks.free(link)
-
-    def made_known(self, link: Link, origins: Vector) -> None:
-        """Note that a neighbour was told of origins that are new here, and begins with them where
-        we do: it lacks what comes of them before it is in the live stream."""
-        if link.seen is not None:
-            for key, window in origins.items():
-                if key not in link.seen:
-                    told = link.seen[key] = OriginWindow(window.top, self.node.now)
-                    told.gaps = list(window.gaps)
+            if link.peer is None or self._source_trees.open.get(link.peer.id) is not link:
+                self._acks.free(link)
 
     def send_seen(self, link: Link) -> None:
         """Tell a neighbour what has been here."""
@@ -103,7 +113,7 @@ class Resync:
         now = self.node.now
         if link.tell_at <= now:
             link.tell_at = now + limits.SEEN_PAUSE
-            link.add_record(SEEN, encode_vector(self.cluster.orphans.told()))
+            link.add_record(SEEN, encode_vector(self._orphans.told()))
         elif not link.telling:
             link.telling = True
             self.node.schedule(link.tell_at, lambda at: self._send_seen_late(link, at))
@@ -133,9 +143,9 @@ class Resync:
         if self.node.drain is not None:
             self.node.drain.seen(link, seen, now)
         if link.peer is not None:
-            self.cluster.absent_members.seen(link.peer.id, seen)
+            self._above.absent_members.seen(link.peer.id, seen)
         if link.live:
-            self.cluster.orphans.seen(link, seen, now)
+            self._send_orphans(link, seen, now)
         if link.live or link in self._joining:
             # asked for twice; the stream to it has been whole since it joined, or has had the first
             # step of its replay
@@ -170,26 +180,26 @@ class Resync:
         them: in this order, so that nothing falls in between."""
         if link.seen is None or not link.forwarding or link.behind:
             return
-        self.cluster.directory.ready(link)
-        self.cluster.directory.settle(now)
-        self.cluster.source_trees.settle(now)  # who is there now may route otherwise
+        self._directory.ready(link)
+        self._directory.settle(now)
+        self._source_trees.settle(now)  # who is there now may route otherwise
         # What is being fetched for others is missing for this one, too.
-        link.fetching += 1 + len(self._fetches)
-        for _, waiting in self._fetches.values():
-            waiting.append(lambda at: self._fetched(link, at))
-        self._fetch(link.seen, link, lambda at: self._fetched(link, at), now)
+        link.fetching += 1 + len(self._history)
+        self._history.when_answered(lambda at: self._fetched(link, at))
+        wanted = self._missed(link.seen)
+        self._history.fetch(wanted, link, lambda at: self._fetched(link, at), now)
 
     def _fetched(self, link: Link, now: float) -> None:
         link.fetching -= 1
         ready = not link.fetching and link.seen is not None and link.forwarding and not link.behind
         # A link that is not named left the tree and is about to gather again.
-        if ready and self.cluster.directory.named(link):
+        if ready and self._directory.named(link):
             self._join(link, now)
 
     def _when_complete(self, link: Link, then: Callable[[float], None], now: float) -> None:
         """Go on when it is known who is behind a link and what they want, which decides what is
         replayed; or after a while."""
-        if not link.selective or self.cluster.directory.complete(link):
+        if not link.selective or self._directory.complete(link):
             then(now)
         else:
             self._waiting.append((link, now + FETCH_TIME, then))
@@ -203,7 +213,7 @@ class Resync:
                 link, until, then = entry
                 if link.state != "up":
                     continue
-                if now >= until or self.cluster.directory.complete(link):
+                if now >= until or self._directory.complete(link):
                     then(now)
                 else:
                     self._waiting.append(entry)
@@ -213,7 +223,7 @@ class Resync:
         nothing is left. It hears first that its messages take another way than before: so do those
         of the first step."""
         assert link.seen is not None
-        self.cluster.gap_recovery.entering(link)
+        self._gap_recovery.entering(link)
         walk = self._joining[link] = self.walk(link, link.seen, lambda at: self._enter(link, at))
         walk.begin(now)
 
@@ -222,7 +232,7 @@ class Resync:
         if self._joining.pop(link, None) is not None:
             link.seen = None
             self.forwarder.enter(link)
-            self.cluster.hurry(now)
+            self._alarm.hurry(now)
 
     def _leave(self, link: Link) -> None:
         """A link is not to join: it does not forward any more, or cannot take what is replayed."""
@@ -247,17 +257,12 @@ class Resync:
                 else min(link.replayed, over) / limits.LOG_BYTES + 1.0
             )
 
-        return LogWalk(
-            self.cluster,
-            link,
-            seen,
-            lambda entries, at: self._replay(link, entries, at),
-            then,
-            may,
+        return self._walks.walk(
+            link, seen, lambda entries, at: self._replay(link, entries, at), then, may
         )
 
     def _replay(self, link: Link, entries: list[LogEntry], now: float) -> None:
-        self.cluster.subscription_starts.tell_ages(link, entries, now)
+        self._starts.tell_ages(link, entries, now)
         for entry in entries:
             data = entry.data(now)
             link.replayed += len(data)
@@ -267,64 +272,16 @@ class Resync:
 
     # ---------------------------------------------------------------- history
 
-    def _fetch(self, seen: Vector, source: Link, then: Callable[[float], None], now: float) -> None:
-        """Ask the other neighbours for the history that `source` lacks; `then` when all have
-        answered, or took too long."""
-        wanted = self._history(seen)
-        asked = (
-            [
-                link
-                for link in self.cluster.links.values()
-                if link.state == "up" and link is not source
-            ]
-            if wanted
-            else []
-        )
-        if not asked:
-            then(now)
-            return
-        number = self._send_want(wanted, asked)
-        self._fetches[number] = (set(asked), [then])
-        self.node.schedule(now + FETCH_TIME, lambda at: self._answered(number, None, at))
-
-    def _history(self, seen: Vector) -> Vector:
+    def _missed(self, seen: Vector) -> Vector:
         """Return what was history here and a neighbour lacks: it is missed from now on."""
         wanted: Vector = {}
         for key, theirs in seen.items():
-            if self.cluster.gap_recovery.active and not self.cluster.orphans.gone(key):
+            if self._gap_recovery.active and not self._orphans.gone(key):
                 continue
             window = self.forwarder.vector.get(key)
             if window is not None and (ranges := window.miss(theirs)):
                 wanted[key] = everything_in(ranges)
         return wanted
-
-    def want(self, key: bytes, ranges: Ranges, now: float) -> None:
-        """Ask all neighbours for messages of an origin that has them in its log no more."""
-        self._send_want(
-            {key: everything_in(ranges)},
-            [link for link in self.cluster.links.values() if link.state == "up"],
-        )
-        self.cluster.hurry(now)
-
-    def _send_want(self, wanted: Vector, links: list[Link]) -> int:
-        """Ask neighbours for messages; returns the number that their answers will have."""
-        self._fetch_number = self._fetch_number + 1 & 0xFFFFFFFF
-        body = self._fetch_number.to_bytes(4, "big") + encode_vector(wanted)
-        for link in links:
-            link.add_record(WANT, body)
-        return self._fetch_number
-
-    def _answered(self, number: int, link: Link | None, now: float) -> None:
-        """Note that one who was asked has answered; None: that time is up."""
-        fetch = self._fetches.get(number)
-        if fetch is not None:
-            asked, waiting = fetch
-            if link is not None:
-                asked.discard(link)
-            if link is None or not asked:
-                del self._fetches[number]
-                for then in waiting:
-                    then(now)
 
     def want_received(self, link: Link, body: bytes, now: float) -> None:
         """Replay what a neighbour needs for somebody behind it, and say when that is done."""
@@ -356,12 +313,33 @@ class Resync:
     def _want(
         self, link: Link, wanted: Vector, answer: Callable[[float], None], now: float
     ) -> None:
-        self.cluster.directory.settle(now)  # who is new behind this link is told first
-        self._fetch(wanted, link, answer, now)
+        self._directory.settle(now)  # who is new behind this link is told first
+        self._history.fetch(self._missed(wanted), link, answer, now)
 
-    def done_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take the answer to a WANT: what it brings has come before it."""
-        self._answered(int.from_bytes(body[:4], "big"), link, now)
+    # ---------------------------------------------------------------- origins that are gone
+
+    def route_changed(self, event: RouteChanged) -> None:
+        """Exchange what is here of the origins of a broker that is gone."""
+        if event.via is None:
+            self.exchange()
+
+    def origin_lost(self, event: OriginLost) -> None:
+        """Exchange what is here of an origin that cannot be asked any more."""
+        self.exchange()
+
+    def exchange(self) -> None:
+        """An origin is gone: exchange what is here of it with neighbours in the live stream, which
+        may have got other parts."""
+        if self._source_trees.active:
+            for link in self.node.forwarding:
+                self.send_seen(link)
+                link.add_record(ASK_SEEN, b"")
+
+    def _send_orphans(self, link: Link, seen: Vector, now: float) -> None:
+        """Send a neighbour in the live stream what it lacks of origins that are gone."""
+        lacking = self._orphans.lacked(seen)
+        if lacking and self._source_trees.active:
+            self.walk(link, lacking, lambda at: None).begin(now)
 
     # ---------------------------------------------------------------- links
 
@@ -372,9 +350,8 @@ class Resync:
         for walk in self._wants.pop(link, ()):
             walk.stop()
         self.forwarder.leave(link)
-        self.cluster.gap_recovery.link_down(link)
-        for number in [n for n, (asked, _) in self._fetches.items() if link in asked]:
-            self._answered(number, link, self.node.now)
+        self._gap_recovery.link_down(link)
+        self._history.link_down(link)
 
     def link_behind(self, link: Link) -> None:
         """More waits for a link than it may keep; it asks where the neighbour is when it has
@@ -386,10 +363,3 @@ class Resync:
         if link.forwarding and not link.asked:
             link.asked = True
             link.add_record(ASK_SEEN, b"")
-
-
-def everything_in(ranges: Ranges) -> OriginWindow:
-    """Return a window that lacks these numbers only."""
-    window = OriginWindow(LAST, 0.0)
-    window.gaps = ranges
-    return window

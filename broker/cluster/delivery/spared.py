@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from broker.base import limits
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
-    from broker.cluster.delivery.replay_log import LogEntry
+    from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+    from broker.cluster.strategy.interest import Interest
     from broker.core.session import Session
     from broker.node import Node
 
@@ -27,18 +27,19 @@ class SparedEntries:
     """Sessions on their way, by who moves them, and what is kept for them behind the log
     (`ReplayLog.spared`)."""
 
-    __slots__ = ("_cluster", "_moved", "_movers", "_node", "size")
+    __slots__ = ("_interest", "_log", "_moved", "_movers", "_node", "size")
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
+    def __init__(self, node: Node, interest: Interest, log: ReplayLog) -> None:
         self._node = node
-        self._cluster = cluster
+        self._interest = interest
+        self._log = log
         self._movers: dict[object, Session | None] = {}
         self._moved: Counter[Session | None] = Counter()  # how many move each of them
         self.size = 0  # bytes
 
     def keep(self, mover: object, session: Session | None) -> None:
         """Keep what a session gets from now on; None: nobody knows yet what that is."""
-        log = self._node.forwarder.log
+        log = self._log
         if not self._movers:
             log.dropped.append(self._dropped)
         if mover in self._movers:
@@ -56,7 +57,7 @@ class SparedEntries:
         if mover in self._movers:
             self._leave(mover)
             if not self._movers:
-                log = self._node.forwarder.log
+                log = self._log
                 log.dropped.remove(self._dropped)
                 log.spared.clear()
                 self.size = 0
@@ -70,7 +71,7 @@ class SparedEntries:
     def _everything(self) -> bool:
         """Whether all has to be kept: with flooding, who gives a session away says nothing of what
         came since."""
-        return None in self._moved and not self._cluster.interest.selective
+        return None in self._moved and not self._interest.selective
 
     def _wanted(self, entry: LogEntry) -> bool:
         topic, dispatcher = entry.topic, self._node.dispatcher
@@ -81,7 +82,7 @@ class SparedEntries:
         """Take an entry that leaves the log; the oldest make room."""
         if not self._everything() and not self._wanted(entry):
             return
-        spared = self._node.forwarder.log.spared
+        spared = self._log.spared
         spared.append(entry)
         self.size += entry.size
         while self.size > limits.SPARED_BYTES and len(spared) > 1:

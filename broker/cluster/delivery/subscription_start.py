@@ -37,9 +37,11 @@ from broker.cluster.link.control_records import AGES, Handler
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
+    from broker.cluster.delivery.origins import Origins
     from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.link.link import Link
-    from broker.cluster.sessions.session_codec import SessionState
+    from broker.cluster.strategy.directory import Directory
+    from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
     from broker.core.session import Session
     from broker.node import Node
 
@@ -158,10 +160,40 @@ class PastNumbers:
 class SubscriptionStarts:
     """The starts of the last minutes, and the clocks of origins."""
 
-    __slots__ = ("_asked", "_clocks", "_node", "_older", "_passed", "_starts", "past", "records")
+    __slots__ = (
+        "_asked",
+        "_barrier",
+        "_behind",
+        "_clocks",
+        "_directory",
+        "_enabled",
+        "_node",
+        "_older",
+        "_origins",
+        "_passed",
+        "_starts",
+        "past",
+        "records",
+    )
 
-    def __init__(self, node: Node) -> None:
+    def __init__(
+        self,
+        node: Node,
+        origins: Origins,
+        directory: Directory,
+        barrier: SubscriptionBarrier,
+        behind: Callable[[], bool],
+        *,
+        enabled: bool,
+    ) -> None:
+        """`behind`: tells whether old messages may come that no log in memory has; `enabled`: other
+        brokers may be there."""
         self._node = node
+        self._origins = origins
+        self._directory = directory
+        self._barrier = barrier
+        self._behind = behind
+        self._enabled = enabled
         self.past = PastNumbers()
         self._starts: deque[SubscriptionStart] = deque()
         self._clocks: dict[
@@ -190,21 +222,20 @@ class SubscriptionStarts:
         """Return where a subscription begins that is made now; None when nothing can come that was
         published before. Who is alone may be so because its data was lost: others that were down
         meanwhile have logs of before."""
-        node = self._node
-        forwarder = node.forwarder
-        if len(forwarder.vector) < 2 and not node.cluster.enabled:
+        node, origins = self._node, self._origins
+        if len(origins.vector) < 2 and not self._enabled:
             return None
-        state = (node.counters.received_link, forwarder.own.top, node.cluster.barrier.answered)
+        state = (node.counters.received_link, origins.own.top, self._barrier.answered)
         starts = self._starts
         if starts and starts[-1].at == node.now and starts[-1].state == state:
             return starts[-1]
         tops, unsettled = {}, set()
-        highest = node.cluster.delivered_ranges.highest
-        last_before = node.cluster.barrier.last_before
-        for key, window in forwarder.vector.items():
+        highest = origins.highest
+        last_before = self._barrier.last_before
+        for key, window in origins.vector.items():
             stream = window.stream
             top = tops[key] = max(window.top, window.begin if stream is None else stream.done)
-            if window is not forwarder.own:
+            if window is not origins.own:
                 if (
                     last := last_before(key)
                 ) is not None:  # it may have left numbers out until then, or they are on their way
@@ -225,39 +256,34 @@ class SubscriptionStarts:
         known when they began."""
         if not tops:
             return None
-        node = self._node
+        node, highest = self._node, self._origins.highest
         start = SubscriptionStart(node.now, tops, set(), ADOPTED)
         if began > UNKNOWN:
             start.began = min(began, node.now)
             start.was_open = frozenset(tops.keys() & unsettled)
             start.open.update(start.was_open)
         for key, top in tops.items():
-            if key != node.forwarder.key:
-                node.cluster.delivered_ranges.highest[key] = max(
-                    node.cluster.delivered_ranges.highest.get(key, 0), top
-                )
+            if key != self._origins.key:
+                highest[key] = max(highest.get(key, 0), top)
         self._forget(node.now)
         self._starts.append(start)
         return start
 
-    def arrived(self, state: SessionState, sender: bytes) -> SessionState:
-        """Say by our clock when a session of another broker began, rather too early; nobody can if
-        that one's is not known."""
-        listing = self._node.cluster.directory.database.listings.get(sender)
+    def by_our_clock(self, began: float, sender: bytes) -> float:
+        """Say by our clock when a session of another broker began, rather too early; UNKNOWN if
+        that one's is not known. `began`: s, by the clock of `sender`."""
+        listing = self._directory.listing(sender)
         clock = None if listing is None else self._clocks.get(origin_key(sender, listing.boot))
-        state.began = (
-            UNKNOWN
-            if clock is None
-            else state.began - clock[1] - DRIFT * (self._node.now - clock[2])
-        )
-        return state
+        if clock is None:
+            return UNKNOWN
+        return began - clock[1] - DRIFT * (self._node.now - clock[2])
 
     def _forget(self, now: float) -> None:
         """What is in no log any more needs no start; while a broker is away, or asked, there may be
         a log's tail."""
-        starts, cluster = self._starts, self._node.cluster
+        starts = self._starts
         longest = limits.LOG_AGE
-        if starts and starts[0].at + longest < now and cluster.behind():
+        if starts and starts[0].at + longest < now and self._behind():
             longest += limits.ABSENT_TIME
         while starts and (starts[0].at + longest < now or len(starts) >= limits.MAX_STARTS):
             old = starts.popleft()
@@ -268,7 +294,7 @@ class SubscriptionStarts:
     ) -> None:
         """Note that numbers up to this one are not for what began there; `settled`: and all others
         are."""
-        window = self._node.forwarder.vector.get(key)
+        window = self._origins.vector.get(key)
         done = 0 if window is None else window.top if window.stream is None else window.stream.done
         for start in starts:
             top = start.tops.get(key, 0)
@@ -285,7 +311,7 @@ class SubscriptionStarts:
                 start.open.add(key)
             if self._node.journal is not None:
                 self._node.journal.raised(start)
-        highest = self._node.cluster.delivered_ranges.highest
+        highest = self._origins.highest
         highest[key] = max(highest.get(key, 0), number)
 
     def _open(self, key: bytes) -> list[SubscriptionStart]:
@@ -381,7 +407,7 @@ class SubscriptionStarts:
         """Return when the newest message of an entry was published, at the latest (s). Our log says
         when it came here, which is later for what was replayed to us, and does not count the time
         in which this broker was down."""
-        at = entry.at - self._node.forwarder.uncounted(entry.key)
+        at = entry.at - self._origins.uncounted(entry.key)
         if (points := self._older.get(entry.key)) is not None:
             index = bisect_left(points, (entry.sequence + entry.count - 1,))
             if index < len(points):
@@ -408,9 +434,7 @@ class SubscriptionStarts:
         self._older[key] = found[(len(found) - 1) % step :: step] if found else []
         if len(self._older) > limits.MAX_ORIGINS:
             self._older = {
-                key: points
-                for key, points in self._older.items()
-                if key in self._node.forwarder.vector
+                key: points for key, points in self._older.items() if key in self._origins.vector
             }
 
     def _ages_received(self, link: Link, body: bytes, now: float) -> None:
@@ -460,7 +484,7 @@ class SubscriptionStarts:
             )
             newest = [0, *accumulate((number for _, number in points), max)]  # of the first ones
             at = end
-            window = self._node.forwarder.vector.get(key)
+            window = self._origins.vector.get(key)
             if window is None:
                 continue
             self._note_older(key, points, now)

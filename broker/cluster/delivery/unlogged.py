@@ -20,8 +20,7 @@ from broker.base.sequence_set import Ranges, find
 from broker.cluster.events import RouteChanged
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
-    from broker.cluster.delivery.replay_log import LogEntry
+    from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from broker.core.session import Session
     from broker.node import Node
 
@@ -37,10 +36,11 @@ Places = dict[tuple[bytes, bytes], list[int]]
 class UnloggedNumbers:
     """What has left the log while clients were away."""
 
-    __slots__ = ("_away", "_met", "_node", "_noted", "_noting", "size")
+    __slots__ = ("_away", "_log", "_met", "_node", "_noted", "_noting", "size")
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
+    def __init__(self, node: Node, log: ReplayLog) -> None:
         self._node = node
+        self._log = log
         self._met = False  # somebody else was there: sessions may become one
         self._noted: deque[tuple[bytes, int, array[int]]] = deque()  # origin, first number, hashes
         self._away: dict[bytes, bool] = {}  # topic -> whether somebody who gets it is away
@@ -60,7 +60,7 @@ class UnloggedNumbers:
         self._away.clear()
         if not self._noting and self._met and any(map(misses, sessions)):
             self._noting = True
-            self._node.forwarder.log.dropped.append(self._dropped)
+            self._log.dropped.append(self._dropped)
             self._node.schedule(self._node.now + LOOK, self._look)
 
     def _look(self, now: float) -> None:
@@ -69,7 +69,7 @@ class UnloggedNumbers:
             self._node.schedule(now + LOOK, self._look)
             return
         self._noting = False
-        self._node.forwarder.log.dropped.remove(self._dropped)
+        self._log.dropped.remove(self._dropped)
         self._noted.clear()
         self._away.clear()
         self.size = 0

@@ -34,9 +34,8 @@ class DeliveredRanges:
         self._cluster = cluster
         self._sessions: dict[bytes, dict[Session, Ranges]] = {}
         self._fetched: dict[bytes, dict[Session, Ranges]] = {}
-        self.highest: dict[bytes, int] = {}
-        """Origin -> the highest number that some session has had. Empty as long as none comes from
-        elsewhere: look here first."""
+        # Origin -> the highest number that some session has had.
+        self.highest = cluster.origins.highest
 
     def add(self, session: Session, had: Mapping[bytes, Ranges]) -> None:
         """Note what a session has had of each origin: ascending inclusive pairs."""

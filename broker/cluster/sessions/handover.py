@@ -405,7 +405,7 @@ class Handover:
             return False
         if stream is None:  # links bring it, if they have it
             return waited < MERGE_AWAY
-        return waited < (MERGE_TIME if self._cluster.gap_recovery.reachable(stream) else MERGE_AWAY)
+        return waited < (MERGE_TIME if self._cluster.orphans.reachable(stream) else MERGE_AWAY)
 
     def _answer(
         self, broker_id: bytes, answer: int, stamp: int, client_id: str, rest: bytes = b""

@@ -140,7 +140,7 @@ class Takeover:
         self._cluster = cluster
         self._own = cluster.own.id
         self._directory = cluster.directory.database
-        self.spared = SparedEntries(node, cluster)
+        self.spared = SparedEntries(node, cluster.interest, cluster.replay_log)
         self._giving = Handover(node, cluster, self.spared)
         self._pulls: dict[str, PendingTakeover] = {}
         self._lost = 0  # stamp of the session that ends because there is a newer one
@@ -539,9 +539,9 @@ class Takeover:
 
     def _read(self, pull: PendingTakeover, data: bytes) -> Iterator[int]:
         try:
-            taken = self._cluster.subscription_starts.arrived(
-                (yield from decoding(data, self._node.now)), pull.holder
-            )
+            taken = yield from decoding(data, self._node.now)
+            starts = self._cluster.subscription_starts
+            taken.began = starts.by_our_clock(taken.began, pull.holder)
         except WireError as error:
             self._begin_anew(pull, f"its session cannot be read: {error.message}")
             return

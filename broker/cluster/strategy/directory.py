@@ -22,7 +22,7 @@ from broker.cluster.events import MemberGone, RouteChanged
 from broker.cluster.link.control_records import DIRECTORY, ROUTED, Handler
 from broker.wire.errors import MalformedPacket, WireError
 from routing.link_state import LISTING, OWN_LIMIT, Came, LinkStateDatabase, Moved, Posted, Went
-from routing.listing import DirectoryError
+from routing.listing import DirectoryError, Listing
 
 if TYPE_CHECKING:
     from broker.cluster.cluster import Cluster
@@ -191,6 +191,27 @@ class Directory:
         """Send to one broker behind the messages of a link that is about to enter the live
         stream."""
         link.send_behind(ROUTED, broker_id + self._cluster.own.id + bytes((0, kind)) + body)
+
+    def listing(self, broker_id: bytes) -> Listing | None:
+        """Return what a broker has posted, None when nothing is known of it."""
+        return self.database.listings.get(broker_id)
+
+    def reachable(self) -> list[Listing]:
+        """Return what all other brokers have posted that can be reached."""
+        return self.database.reachable()
+
+    def via(self, broker_id: bytes) -> bytes | None:
+        """Return the neighbour that leads to a broker, None when none does."""
+        return self.database.via(broker_id)
+
+    def state(self, broker_id: bytes) -> bytes:
+        """Return which state of a broker's listing is known here, as that says itself in
+        `own_state`."""
+        return self.database.state(broker_id)
+
+    def own_state(self) -> bytes:
+        """Return which state our own listing is in: boot number and version (12 bytes)."""
+        return self.database.own.stamp()[8:]
 
     def link_to(self, broker_id: bytes) -> Link | None:
         """Return the link that leads to a broker."""

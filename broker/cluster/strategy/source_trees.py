@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.base import limits
 from broker.cluster.delivery.gap_recovery import BREAK, CHANGED
-from broker.cluster.events import RouteChanged
+from broker.cluster.events import OriginLost, RouteChanged
 from broker.cluster.link.codec import split_key
 from broker.cluster.strategy.directory import LINK, ROUTING, STATE
 from routing.shortest_paths import MAX_COST, Graph, Tree
@@ -545,7 +545,7 @@ class SourceTrees:
             if turned:
                 gap_recovery.changed(origin)
             if new.lost and old is not None and not old.lost:
-                self._cluster.orphans.left()
+                self._cluster.events.dispatch(OriginLost(origin))
 
     def _enter(self, reachable: Iterable[bytes]) -> None:
         """Leave the tree: what goes on over it may leave out from now on what was for others there.

@@ -22,7 +22,8 @@ from broker.core.connection import Connection
 from routing.topic_filter import matches, split_shared
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
+    from broker.cluster.ports import Alarm, Reporting
+    from broker.cluster.strategy.directory import Directory
     from broker.core.session import Session
     from broker.node import Node, Timer
 
@@ -98,10 +99,12 @@ class RemoteFlowControl:
     """Both sides of it: what we ask other brokers for, and what they ask us for."""
 
     __slots__ = (
-        "_cluster",
+        "_alarm",
+        "_directory",
         "_node",
         "_over",
         "_over_bytes",
+        "_report",
         "_timer",
         "_told",
         "_wanted",
@@ -110,9 +113,11 @@ class RemoteFlowControl:
         "held",
     )
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
+    def __init__(self, node: Node, directory: Directory, report: Reporting, alarm: Alarm) -> None:
         self._node = node
-        self._cluster = cluster
+        self._directory = directory
+        self._report = report
+        self._alarm = alarm
         self.at_hand = (b"", b"", float("-inf"))
         """Origin (16 characters) and topic of the last message at QoS 1 or 2 that came from a link,
         and when (s)."""
@@ -126,7 +131,7 @@ class RemoteFlowControl:
         # Sessions with more waiting than others may have -> bytes of memory.
         self._over: dict[Session, int] = {}
         self._over_bytes = 0  # of all these, and a little more until the next turn
-        cluster.directory.receive(HOLD, self.received)
+        directory.receive(HOLD, self.received)
 
     # ---------------------------------------------------------------- somebody here is slow
 
@@ -171,7 +176,7 @@ class RemoteFlowControl:
         wish = self._wishes.setdefault(slow, Wish())
         topics = wish.origins.setdefault(key, set())
         origin = split_key(key)[0]
-        if origin == self._cluster.own.id:  # from before this broker was started again
+        if origin == self._node.config.id:  # from before this broker was started again
             wish.wide.add(key)
             return
         wanted = self._wanted.setdefault(origin, {})
@@ -227,13 +232,13 @@ class RemoteFlowControl:
         told.at = now
         told.changed = False
         told.holding = bool(wanted)
-        directory = self._cluster.directory
-        if directory.database.via(origin) is None:
+        directory = self._directory
+        if directory.via(origin) is None:
             return  # it is told when it is repeated, if it is back by then
         life = 2.5 * self._repeat()
         directory.send(origin, HOLD, encode_hold(life, wanted))
         self._node.counters.holds_sent += told.holding
-        self._cluster.hurry(now)
+        self._alarm.hurry(now)
 
     def _arm(self) -> None:
         if self._timer is None and (self._told or self._over):
@@ -316,7 +321,7 @@ class RemoteFlowControl:
             if asked is not None:
                 self._release(sender, asked)
             return
-        if self._cluster.directory.database.via(sender) is None:
+        if self._directory.via(sender) is None:
             return  # nobody is there by this name
         if asked is None:
             asked = self.held[sender] = Asked(now)
@@ -332,7 +337,7 @@ class RemoteFlowControl:
                 f"broker {sender.hex()} has held publishers here for {limits.HOLD_LONGEST:g} s; "
                 "they no longer wait for it"
             )
-            self._cluster.log(
+            self._report.log(
                 "warning", text, cause="publishers held for too long", peer=sender.hex()
             )
             self._node.release_publishers(asked)
