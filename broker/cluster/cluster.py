@@ -29,7 +29,18 @@ from broker.cluster.delivery.resync import Resync
 from broker.cluster.delivery.subscription_start import SubscriptionStarts
 from broker.cluster.delivery.unlogged import UnloggedNumbers
 from broker.cluster.drain import CLIENTS_AT
-from broker.cluster.events import ClusterEvents, EventOrder, MemberGone, OriginLost, RouteChanged
+from broker.cluster.events import (
+    ClusterEvents,
+    EventOrder,
+    LinkBehind,
+    LinkDown,
+    LinkDrained,
+    LinkForwards,
+    LinkUp,
+    MemberGone,
+    OriginLost,
+    RouteChanged,
+)
 from broker.cluster.id_conflict import IdConflict
 from broker.cluster.link.admission import Admission, split_peer
 from broker.cluster.link.control_records import BPDU, MEMBERS, Handler
@@ -230,6 +241,55 @@ class Cluster:
     def _event_order(self) -> EventOrder:
         """Return who hears of each event, in this order."""
         return {
+            LinkUp: (
+                # Who is there, and how the tree grows, is known to all that follow.
+                self._neighbour_up,
+                # Something may be missed from now on.
+                self._begin_log,
+                # SUBACK waits for this neighbour, too, before it is told what is wanted,
+                self.barrier.links_changed,
+                self.interest.link_up,
+                # and messages may take the link.
+                self.source_trees.link_opened,
+            ),
+            LinkForwards: (
+                # Who is behind the link counts,
+                self.directory.link_forwards,
+                # before it is said what has been here, or replayed.
+                self.resync.link_forwards,
+            ),
+            LinkBehind: (
+                # A replay goes on when the link has drained: nothing comes behind it meanwhile.
+                self.resync.link_behind,
+                self.forwarder.link_left,
+                # Messages go around it.
+                self.source_trees.link_closed,
+            ),
+            LinkDrained: (
+                # Messages may take it again, before what it missed is asked for.
+                self.source_trees.link_opened,
+                self.resync.link_drained,
+            ),
+            LinkDown: (
+                # What was on its way is noted while the link still says what is not acknowledged,
+                self.absent_members.link_down,
+                # and the log is kept for the neighbour, before anything can drop it.
+                self.acks.link_down,
+                # Nothing is replayed or sent over it any more,
+                self.resync.link_down,
+                self.forwarder.link_left,
+                # what came over it is not whole any more,
+                self.gap_recovery.link_down,
+                # and who waited for its answer goes on without, while all else is as it was.
+                self.history.link_down,
+                # Messages and what is told to brokers take other ways.
+                self.source_trees.link_closed,
+                self.directory.link_down,
+                # The tree and the members are told last: what they decide finds all that done.
+                self._neighbour_down,
+                self.barrier.links_changed,
+            ),
+            # Neighbours may have other parts of what it published.
             OriginLost: (self.resync.origin_lost,),
             MemberGone: (
                 # Notes what the broker wanted while its entries are still there, and from where on
@@ -541,8 +601,7 @@ class Cluster:
             case ForwardingChanged():
                 link = self.links.get(change.peer)
                 if link is not None:
-                    self.directory.forwarding_changed(link, change.forwarding)
-                    self.resync.forwarding_changed(link, change.forwarding, now)
+                    self.events.dispatch(LinkForwards(link, change.forwarding, now))
             case TopologyChange():
                 self.count("topology_changes")
                 self._change = change
@@ -570,8 +629,6 @@ class Cluster:
 
     def link_up(self, link: Link, now: float) -> None:
         """Note that a link's handshake is complete."""
-        peer = link.peer
-        assert peer is not None
         self.handshakes.pop(link, None)
         self.count("links_opened")
         self.log(
@@ -581,19 +638,23 @@ class Cluster:
             peer=link.conn.peer,
             most=limits.LOG_LINKS,
         )
-        address = Address(peer.host, peer.port)
-        self.membership.link_up(
-            peer.id, peer.boot, address, now, Address(*link.address) if link.dialled else None
-        )
-        self.tree.port_up(
-            Identity(peer.id, peer.boot, (peer.host, peer.port)), peer.capability, now
-        )
-        self.node.federated = True  # from now on somebody may miss something: keep a log
-        self.barrier.changed()
-        self.interest.begin()
-        self.source_trees.opened(link)
+        self.events.dispatch(LinkUp(link, now))
         link.send_ping(now)
         self._settle(now)
+
+    def _neighbour_up(self, event: LinkUp) -> None:
+        link, peer = event.link, event.link.peer
+        assert peer is not None
+        address = Address(peer.host, peer.port)
+        dialled = Address(*link.address) if link.dialled else None
+        self.membership.link_up(peer.id, peer.boot, address, event.now, dialled)
+        self.tree.port_up(
+            Identity(peer.id, peer.boot, (peer.host, peer.port)), peer.capability, event.now
+        )
+
+    def _begin_log(self, event: LinkUp) -> None:
+        """From now on somebody may miss something."""
+        self.node.federated = True
 
     def link_lost(
         self, link: Link, reason: str, now: float, *, quiet: bool = False, replaced: bool = False
@@ -606,28 +667,27 @@ class Cluster:
         link.state = "closed"
         self.node.links_by_connection.pop(link.conn, None)
         self.handshakes.pop(link, None)
-        self.absent_members.cut_off(link)
-        self.acks.lost(link)
-        self.resync.link_down(link)
-        self.source_trees.closed(link)
-        self.directory.forwarding_changed(link, False)
-        peer = link.peer
+        self.events.dispatch(
+            LinkDown(link, reason, now, was_up=was_up, quiet=quiet, replaced=replaced)
+        )
+        self._settle(now)
+
+    def _neighbour_down(self, event: LinkDown) -> None:
+        link, peer, now = event.link, event.link.peer, event.now
         if peer is not None and self.links.get(peer.id) is link:
             del self.links[peer.id]
-            if was_up:
+            if event.was_up:
                 self.count("links_closed")
-                if not quiet:
-                    text = f"link to {link.title} is down: {reason}"
+                if not event.quiet:
+                    text = f"link to {link.title} is down: {event.reason}"
                     self.log(
                         "info", text, cause="link down", peer=link.conn.peer, most=limits.LOG_LINKS
                     )
-                self.tree.port_down(peer.id, now, not replaced)
-                if not replaced:
+                self.tree.port_down(peer.id, now, not event.replaced)
+                if not event.replaced:
                     self.membership.link_down(peer.id, now, peer.boot)
-        if link.dialled and not was_up:
-            self.membership.dial_failed(Address(*link.address), reason, now)
-        self.barrier.changed()
-        self._settle(now)
+        if link.dialled and not event.was_up:
+            self.membership.dial_failed(Address(*link.address), event.reason, now)
 
     def link_left(self, link: Link, reason: int, now: float) -> None:
         """Take a DISCONNECT on a link: a broker that stops says goodbye."""
@@ -687,14 +747,11 @@ class Cluster:
 
     def link_behind(self, link: Link) -> None:
         """Note that a link's queue overflowed."""
-        self.resync.link_behind(link)
-        self.forwarder.leave(link)
-        self.source_trees.closed(link)
+        self.events.dispatch(LinkBehind(link))
 
     def link_caught_up(self, link: Link, now: float) -> None:
         """Note that it drained: replay what it missed."""
-        self.source_trees.opened(link)
-        self.resync.link_caught_up(link)
+        self.events.dispatch(LinkDrained(link))
         self._settle(now)
 
     def behind(self) -> bool:

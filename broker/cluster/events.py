@@ -9,7 +9,59 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from broker.cluster.link.link import Link
+
+
+@dataclass(slots=True, frozen=True)
+class LinkUp:
+    """The handshake of a link is complete."""
+
+    link: Link
+    now: float
+    """s"""
+
+
+@dataclass(slots=True, frozen=True)
+class LinkDown:
+    """A link is gone, in whatever state it was. Its state is "closed" by now."""
+
+    link: Link
+    reason: str
+    now: float
+    """s"""
+    was_up: bool
+    """Its handshake had been completed."""
+    quiet: bool
+    """It ended on purpose: nobody has to be told."""
+    replaced: bool
+    """The next one to the same broker stands already."""
+
+
+@dataclass(slots=True, frozen=True)
+class LinkForwards:
+    """The tree says that a link forwards messages from now on, or does not any more."""
+
+    link: Link
+    forwarding: bool
+    now: float
+    """s"""
+
+
+@dataclass(slots=True, frozen=True)
+class LinkBehind:
+    """More waits for a link than it may have waiting."""
+
+    link: Link
+
+
+@dataclass(slots=True, frozen=True)
+class LinkDrained:
+    """A link that was behind has drained."""
+
+    link: Link
 
 
 @dataclass(slots=True, frozen=True)
@@ -37,7 +89,16 @@ class OriginLost:
     broker_id: bytes
 
 
-Event = RouteChanged | MemberGone | OriginLost
+Event = (
+    LinkUp
+    | LinkDown
+    | LinkForwards
+    | LinkBehind
+    | LinkDrained
+    | RouteChanged
+    | MemberGone
+    | OriginLost
+)
 
 EventOrder = Mapping[type[Event], Sequence[Callable[[Any], None]]]
 """Who is told of each event, in this order."""

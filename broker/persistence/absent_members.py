@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from broker.base import limits
 from broker.cluster.delivery.ports import TailPiece
 from broker.cluster.delivery.replay_log import NEVER
-from broker.cluster.events import MemberGone, RouteChanged
+from broker.cluster.events import LinkDown, MemberGone, RouteChanged
 from broker.cluster.link.codec import Ranges, Vector, intersect, merge, split_key
 from broker.cluster.strategy.directory import INTEREST
 from broker.persistence.log_tail import LogTail, TailLoaded
@@ -33,7 +33,6 @@ from routing.topic_filter import well_formed
 if TYPE_CHECKING:
     from broker.cluster.cluster import Cluster
     from broker.cluster.delivery.replay_log import LogEntry
-    from broker.cluster.link.link import Link
     from broker.node import Node
 
 EVERYTHING = b"#"
@@ -174,10 +173,11 @@ class AbsentMembers:
             since = wall - round((self._node.now - absent.since) * 1000)
             yield Away(broker_id, max(0, since), absent.filters)
 
-    def cut_off(self, link: Link) -> None:
+    def link_down(self, event: LinkDown) -> None:
         """A link is lost: what was on its way over it may be in no other log any more, wherever it
         comes from. What was on its way over one that kept up was little, and is there."""
-        position, now = link.kept_from, self._node.now
+        link, now = event.link, event.now
+        position = link.kept_from
         if position is None or link.peer is None or not (link.unsent or link.marks):
             return
         listings = self._cluster.directory.database.listings

@@ -2,10 +2,43 @@
 
 from __future__ import annotations
 
-from broker.cluster.events import ClusterEvents, Event, MemberGone, OriginLost, RouteChanged
+from broker.cluster.events import (
+    ClusterEvents,
+    Event,
+    LinkBehind,
+    LinkDown,
+    LinkDrained,
+    LinkForwards,
+    LinkUp,
+    MemberGone,
+    OriginLost,
+    RouteChanged,
+)
 from tests.unit.node_harness import World
 
 ORDER: dict[type[Event], list[str]] = {
+    LinkUp: [
+        "Cluster._neighbour_up",
+        "Cluster._begin_log",
+        "SubscriptionBarrier.links_changed",
+        "Interest.link_up",
+        "SourceTrees.link_opened",
+    ],
+    LinkForwards: ["Directory.link_forwards", "Resync.link_forwards"],
+    LinkBehind: ["Resync.link_behind", "Forwarder.link_left", "SourceTrees.link_closed"],
+    LinkDrained: ["SourceTrees.link_opened", "Resync.link_drained"],
+    LinkDown: [
+        "AbsentMembers.link_down",
+        "LinkAcks.link_down",
+        "Resync.link_down",
+        "Forwarder.link_left",
+        "GapRecovery.link_down",
+        "HistoryRequests.link_down",
+        "SourceTrees.link_closed",
+        "Directory.link_down",
+        "Cluster._neighbour_down",
+        "SubscriptionBarrier.links_changed",
+    ],
     OriginLost: ["Resync.origin_lost"],
     MemberGone: ["AbsentMembers.member_gone"],
     RouteChanged: [

@@ -10,6 +10,7 @@ import pytest
 from broker.base import limits
 from broker.cluster.delivery.replay import FEW, SCAN, SCANNED, TAKEN
 from broker.cluster.delivery.replay_log import LogEntry
+from broker.cluster.events import LinkForwards
 from broker.cluster.link.codec import OriginWindow, Vector, encode_vector, origin_key
 from broker.cluster.link.control_records import ORIGINS, SEEN, WANT
 from broker.core.message import Message
@@ -160,7 +161,7 @@ def test_a_neighbour_that_leaves_the_tree_gets_no_more() -> None:
     logged(world, range(1, COUNT + 1))
     neighbour = joining(world, {KEY: OriginWindow(0, world.now)})
     turns(world)
-    world.node.cluster.resync.forwarding_changed(neighbour.link(), False, world.now)
+    world.node.cluster.resync.link_forwards(LinkForwards(neighbour.link(), False, world.now))
     sent = replayed(world)
     assert 0 < sent < COUNT
     for _ in range(30):
@@ -168,7 +169,7 @@ def test_a_neighbour_that_leaves_the_tree_gets_no_more() -> None:
     assert replayed(world) == sent
     assert not neighbour.link().live
     # It comes back with what it has got.
-    world.node.cluster.resync.forwarding_changed(neighbour.link(), True, world.now)
+    world.node.cluster.resync.link_forwards(LinkForwards(neighbour.link(), True, world.now))
     own = world.node.forwarder
     neighbour.send(
         ping((SEEN, encode_vector({own.key: own.own, KEY: OriginWindow(sent, world.now)})))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from broker.base import limits
+from broker.cluster.events import LinkForwards
 from broker.cluster.link.codec import OriginWindow, origin_key
 from broker.cluster.link.control_records import DIRECTORY
 from broker.cluster.strategy.directory import GROUP, INTEREST
@@ -165,8 +166,7 @@ def test_listings_of_made_up_brokers_have_an_end(
     assert liar.up
     changed(liar, 1, 5, [(b"s", b"still")])
     assert known.listings[bid(1)].entries[b"s"] == b"still"
-    world.node.cluster.resync.forwarding_changed(liar.link(), False, world.now)
-    world.node.cluster.directory.forwarding_changed(liar.link(), False)
+    world.node.cluster.events.dispatch(LinkForwards(liar.link(), False, world.now))
     assert known.memory == memory(world)
     assert not any(neighbour.loading for neighbour in known._neighbours.values())
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.ports import Above
     from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
     from broker.cluster.delivery.replay_log import ReplayLog
+    from broker.cluster.events import LinkBehind, LinkDown
     from broker.cluster.link.link import Link
     from broker.cluster.link.receiver_assignment import ReceiverAssignment
     from broker.cluster.strategy.interest import Interest
@@ -489,6 +490,10 @@ class Forwarder:
             link.live = True
             self._refresh()
             self._above.retained_sync.entered(link)
+
+    def link_left(self, event: LinkDown | LinkBehind) -> None:
+        """Send nothing more on a link that is gone, or for which too much waits."""
+        self.leave(event.link)
 
     def leave(self, link: Link) -> None:
         """Take a link out of the live stream."""

@@ -40,7 +40,7 @@ from broker.cluster.delivery.ordered_feed import (
 from broker.cluster.delivery.orphans import EARLIER
 from broker.cluster.delivery.paced_release import PacedRelease
 from broker.cluster.delivery.replay_log import read_link_packets
-from broker.cluster.events import ClusterEvents, OriginLost, RouteChanged
+from broker.cluster.events import ClusterEvents, LinkDown, OriginLost, RouteChanged
 from broker.cluster.link.codec import (
     LAST,
     OriginWindow,
@@ -312,10 +312,10 @@ class GapRecovery:
                 self._directory.send_over(link, broker_id, BREAK, b"")
         link.upto.clear()
 
-    def link_down(self, link: Link) -> None:
+    def link_down(self, event: LinkDown) -> None:
         """A link is gone: nothing comes over it any more."""
         for stream in self._all():
-            if link in (stream.source, stream.behind):
+            if event.link in (stream.source, stream.behind):
                 self.lose(stream)
 
     def _break_received(self, sender: bytes, body: bytes, now: float) -> None:

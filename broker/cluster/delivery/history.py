@@ -11,6 +11,7 @@ from broker.cluster.link.control_records import DONE, WANT, Handler
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.ports import Host
+    from broker.cluster.events import LinkDown
     from broker.cluster.link.link import Link
     from broker.cluster.ports import Alarm
 
@@ -87,10 +88,11 @@ class HistoryRequests:
         """Take the answer to a WANT: what it brings has come before it."""
         self._answered(int.from_bytes(body[:4], "big"), link, now)
 
-    def link_down(self, link: Link) -> None:
+    def link_down(self, event: LinkDown) -> None:
         """Wait no more for a neighbour whose link is gone."""
+        link = event.link
         for number in [n for n, (asked, _) in self._fetches.items() if link in asked]:
-            self._answered(number, link, self._node.now)
+            self._answered(number, link, event.now)
 
 
 def everything_in(ranges: Ranges) -> OriginWindow:

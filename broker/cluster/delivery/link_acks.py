@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.origins import Origins
     from broker.cluster.delivery.ports import Host
     from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+    from broker.cluster.events import LinkDown
     from broker.cluster.link.link import Link
     from broker.cluster.ports import Reporting
     from broker.cluster.strategy.interest import Interest
@@ -108,9 +109,10 @@ class LinkAcks:
             self._keeping.remove(link)
             self._settle()
 
-    def lost(self, link: Link) -> None:
+    def link_down(self, event: LinkDown) -> None:
         """A link is gone. Its neighbour may be on its way back, or have another one, and asks for
         what it has not got."""
+        link = event.link
         if link.kept_from is not None and link.peer is not None:
             self.part(link.peer.id, link.kept_from)
         self.free(link)

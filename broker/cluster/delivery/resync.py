@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.cluster.delivery.history import FETCH_TIME, everything_in
-from broker.cluster.events import OriginLost, RouteChanged
+from broker.cluster.events import (
+    LinkBehind,
+    LinkDown,
+    LinkDrained,
+    LinkForwards,
+    OriginLost,
+    RouteChanged,
+)
 from broker.cluster.link.codec import Vector, decode_vector, encode_vector
 from broker.cluster.link.control_records import ASK_SEEN, DONE, ORIGINS, SEEN, WANT, Handler
 
@@ -90,10 +97,11 @@ class Resync:
 
     # ---------------------------------------------------------------- the tree's word
 
-    def forwarding_changed(self, link: Link, forwarding: bool, now: float) -> None:
+    def link_forwards(self, event: LinkForwards) -> None:
         """Take the tree's word that a link forwards, or that it does not."""
-        link.forwarding = forwarding
-        if forwarding:
+        link, now = event.link, event.now
+        link.forwarding = event.forwarding
+        if event.forwarding:
             self._acks.keep(link, self.forwarder.log.recent)
             self.send_seen(link)
             if link.seen is not None:
@@ -343,23 +351,21 @@ class Resync:
 
     # ---------------------------------------------------------------- links
 
-    def link_down(self, link: Link) -> None:
-        """A link is gone."""
+    def link_down(self, event: LinkDown) -> None:
+        """Replay nothing any more over a link that is gone."""
+        link = event.link
         link.forwarding = False
         self._leave(link)
         for walk in self._wants.pop(link, ()):
             walk.stop()
-        self.forwarder.leave(link)
-        self._gap_recovery.link_down(link)
-        self._history.link_down(link)
 
-    def link_behind(self, link: Link) -> None:
-        """More waits for a link than it may keep; it asks where the neighbour is when it has
-        drained."""
-        self._leave(link)
+    def link_behind(self, event: LinkBehind) -> None:
+        """Replay nothing over a link until it has drained."""
+        self._leave(event.link)
 
-    def link_caught_up(self, link: Link) -> None:
-        """It drained: ask where the neighbour is, to go on from there."""
+    def link_drained(self, event: LinkDrained) -> None:
+        """Ask where the neighbour is, to go on from there."""
+        link = event.link
         if link.forwarding and not link.asked:
             link.asked = True
             link.add_record(ASK_SEEN, b"")

@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.cluster.events import MemberGone, RouteChanged
+from broker.cluster.events import LinkDown, LinkForwards, MemberGone, RouteChanged
 from broker.cluster.link.control_records import DIRECTORY, ROUTED, Handler
 from broker.wire.errors import MalformedPacket, WireError
 from routing.link_state import LISTING, OWN_LIMIT, Came, LinkStateDatabase, Moved, Posted, Went
@@ -229,8 +229,15 @@ class Directory:
         """Whether something was posted that the neighbours have not been told."""
         return self._posted
 
-    def forwarding_changed(self, link: Link, forwarding: bool) -> None:
-        """Take the tree's word that a link forwards, or that it does not, or that it is gone."""
+    def link_forwards(self, event: LinkForwards) -> None:
+        """Take the tree's word that a link forwards, or that it does not."""
+        self._set_forwarding(event.link, event.forwarding)
+
+    def link_down(self, event: LinkDown) -> None:
+        """Reach nobody any more over a link that is gone."""
+        self._set_forwarding(event.link, False)
+
+    def _set_forwarding(self, link: Link, forwarding: bool) -> None:
         peer = link.peer
         if peer is None:
             return

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.cluster.events import RouteChanged
+from broker.cluster.events import LinkUp, RouteChanged
 from broker.cluster.link.codec import split_key
 from broker.cluster.strategy.directory import INTEREST, PACE, Changes
 from broker.core.wildcard_forms import filter_memory
@@ -163,6 +163,10 @@ class Interest:
             cluster.directory.post(INTEREST + EVERYTHING)
 
     # ---------------------------------------------------------------- what is wanted here
+
+    def link_up(self, event: LinkUp) -> None:
+        """Tell the first neighbour what is wanted here."""
+        self.begin()
 
     def begin(self) -> None:
         """Begin to tell what is wanted here, as another broker has come; everything, while many

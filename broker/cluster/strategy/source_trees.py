@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 from broker.base import limits
 from broker.cluster.delivery.gap_recovery import BREAK, CHANGED
-from broker.cluster.events import OriginLost, RouteChanged
+from broker.cluster.events import (
+    LinkBehind,
+    LinkDown,
+    LinkDrained,
+    LinkUp,
+    OriginLost,
+    RouteChanged,
+)
 from broker.cluster.link.codec import split_key
 from broker.cluster.strategy.directory import LINK, ROUTING, STATE
 from routing.shortest_paths import MAX_COST, Graph, Tree
@@ -262,8 +269,9 @@ class SourceTrees:
 
     # ---------------------------------------------------------------- our links
 
-    def opened(self, link: Link) -> None:
+    def link_opened(self, event: LinkUp | LinkDrained) -> None:
         """A link is up, or has drained: messages may take it once both ends have told so."""
+        link = event.link
         peer = link.peer
         if (
             self.enabled
@@ -276,6 +284,10 @@ class SourceTrees:
             self._cluster.acks.keep(link, self._cluster.forwarder.log.end)
             self._post(peer.id, self._cost(link))
             self._tell_relay()
+
+    def link_closed(self, event: LinkDown | LinkBehind) -> None:
+        """Have messages take no link that is gone, or whose queue overflowed."""
+        self.closed(event.link)
 
     def closed(self, link: Link) -> None:
         """A link is gone, or its queue overflowed."""

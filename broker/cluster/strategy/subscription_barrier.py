@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.base.rate_limit import RateLimit
-from broker.cluster.events import RouteChanged
+from broker.cluster.events import LinkDown, LinkUp, RouteChanged
 from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import HEARD, TOLD, Handler
 from broker.wire.errors import MalformedPacket
@@ -316,6 +316,10 @@ class SubscriptionBarrier:
 
     def route_changed(self, event: RouteChanged) -> None:
         """Another broker may have to know now, or one no more."""
+        self.changed()
+
+    def links_changed(self, event: LinkUp | LinkDown) -> None:
+        """Who has to know may be reached another way."""
         self.changed()
 
     def changed(self) -> None:
