@@ -10,8 +10,6 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from heapq import heapify, heappop, heappush
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from broker.auth.authorization import Access, Permissions
@@ -21,6 +19,7 @@ from broker.base.counters import Counters
 from broker.base.log_limit import LogLimit
 from broker.base.rate_limit import RateLimit
 from broker.base.timer_wheel import GRAIN, TimerWheel
+from broker.base.timers import Timer, Timers
 from broker.base.turns import Rest, Turns
 from broker.cluster.cluster import Cluster
 from broker.cluster.link.link import Link
@@ -70,15 +69,6 @@ CLOSED_WORK, GONE_WORK = 2 * limits.PACKET_WORK, 5
 connection that is gone."""
 
 
-class Timer:
-    """A call to come; `Node.cancel` takes it back."""
-
-    __slots__ = ("call",)
-
-    def __init__(self, call: Callable[[float], None]) -> None:
-        self.call: Callable[[float], None] | None = call
-
-
 Log = Callable[[str, str], None]
 """Called with ("debug" | "info" | "warning" | "error", one line)."""
 
@@ -106,6 +96,8 @@ class Node:
         self.rng = rng
         self.log = log
         self.log_limit = LogLimit(self)
+        self.timers = Timers()
+        self.schedule, self.cancel = self.timers.schedule, self.timers.cancel
         self.hooks = hooks or Hooks()
         self.fast = not self.hooks.every_packet
         self.turns = Turns(self)
@@ -130,9 +122,6 @@ class Node:
         # Somebody else was there: what is published must be numbered and kept.
         self.federated = False
         self.current: Connection | None = None  # whose bytes are being handled
-        self._timers: list[tuple[float, int, Timer]] = []
-        self._timer_number = count()
-        self._cancelled = 0
         self._handshakes: TimerWheel[ConnectHandshake] = TimerWheel(
             self.schedule, self._check_handshake, self.turns.full
         )
@@ -310,15 +299,7 @@ class Node:
         self.now = now
         self.current = None
         self.cluster.awake(now)
-        timers, turns = self._timers, self.turns
-        while timers and timers[0][0] <= now:
-            call = heappop(timers)[2].call
-            if call is None:
-                self._cancelled -= 1
-            else:
-                call(now)
-                if turns.work >= limits.TURN_WORK:
-                    break
+        self.timers.fire(now, self.turns.full)
         self.cluster.tick(now)
 
     # ---------------------------------------------------------------- outputs
@@ -326,9 +307,8 @@ class Node:
     def next_deadline(self) -> float | None:
         """When `tick` is due (s), None when never."""
         due = self.cluster.next_deadline()
-        if self._timers and (due is None or self._timers[0][0] < due):
-            return self._timers[0][0]
-        return due
+        mine = self.timers.next_deadline()
+        return mine if due is None or (mine is not None and mine < due) else due
 
     def flush(self) -> None:
         """Hand every outbox to its transport, each once; go on with publishers that waited for
@@ -365,25 +345,6 @@ class Node:
         self.turns.work = 0
         effects, self.effects = self.effects, []
         return effects
-
-    # ---------------------------------------------------------------- timers
-
-    def schedule(self, when: float, call: Callable[[float], None]) -> Timer:
-        """Call `call(now)` once, at `when` (s) or a little later."""
-        timer = Timer(call)
-        heappush(self._timers, (when, next(self._timer_number), timer))
-        return timer
-
-    def cancel(self, timer: Timer) -> None:
-        """Do not call. What the timer refers to is free at once, its place in the heap soon:
-        clients that come and go, each with a timer in a day, must not fill the memory."""
-        if timer.call is not None:
-            timer.call = None
-            self._cancelled += 1
-            if self._cancelled > 1000 and 2 * self._cancelled > len(self._timers):
-                self._timers[:] = [entry for entry in self._timers if entry[2].call is not None]
-                heapify(self._timers)
-                self._cancelled = 0
 
     # ---------------------------------------------------------------- messages
 

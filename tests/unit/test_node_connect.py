@@ -404,7 +404,7 @@ def test_timers_of_clients_that_left_are_forgotten() -> None:
         if index % 500 == 0:
             world.advance(11)  # the deadlines of CONNECT and of closing are short
     world.advance(11)
-    assert len(world.node._timers) < 2500
+    assert len(world.node.timers) < 2500
 
 
 # ---------------------------------------------------------------- DISCONNECT

@@ -414,7 +414,7 @@ def test_slow_and_quick_in_turn_leaves_no_timers(monkeypatch: pytest.MonkeyPatch
         publisher.publish("t", b"x" * 1000)
         slow.read()
         assert publisher.transport.reading
-    assert len(world.node._timers) < 2100
+    assert len(world.node.timers) < 2100
     assert world.counters.dropped_slow_consumer == 0
 
 

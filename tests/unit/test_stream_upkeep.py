@@ -53,10 +53,10 @@ def test_an_origin_that_is_forgotten_is_not_asked_any_more(world: World) -> None
     del world.node.forwarder.vector[key]
     world.advance(10)
     neighbour.take()
-    timers = len(world.node._timers)
+    timers = len(world.node.timers)
     world.advance(10)
     assert asks(neighbour) == []
-    assert len(world.node._timers) <= timers
+    assert len(world.node.timers) <= timers
 
 
 def test_what_an_answer_brought_slows_nothing_that_is_newer(world: World) -> None:

@@ -141,23 +141,23 @@ def test_what_is_refused_is_not_told(world: World) -> None:
 def test_changing_one_s_mind_costs_nothing_later(world: World) -> None:
     """However often a client takes a subscription and gives it back, it is looked at once."""
     _, client = confirmed(world)
-    before = len(world.node._timers)
+    before = len(world.node.timers)
     for _ in range(200):
         client.unsubscribe("a")
         assert client.subscribe("a") == [0]
         world.advance(LINGER / 50)
     client.unsubscribe("a")
-    assert len(world.node._timers) <= before + 5
+    assert len(world.node.timers) <= before + 5
     world.advance(2 * LINGER)
     assert INTEREST + b"a" not in world.node.cluster.directory.database.own.entries
 
 
 def test_timers_do_not_add_up_while_somebody_hangs(world: World) -> None:
     _, client = beside(world)
-    before = len(world.node._timers)
+    before = len(world.node.timers)
     client.send(*(Subscribe(1 + n, [SubscriptionRequest(f"f/{n}", 0)]) for n in range(40)))
     world.advance(30 * WAIT)
-    assert len(world.node._timers) <= before + 5
+    assert len(world.node.timers) <= before + 5
 
 
 def test_a_wave_does_not_go_round(world: World) -> None:

@@ -1,0 +1,86 @@
+"""Calls to come: what is due when, of one broker (docs/decisions/0032)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Protocol
+
+Call = Callable[[float], None]
+"""Called with now (s)."""
+
+MANY_CANCELLED = 1000
+"""timers taken back of which the heap is freed at once, as soon as they are half of it."""
+
+
+class Timer:
+    """A call to come; `Scheduler.cancel` takes it back."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Call) -> None:
+        self.call: Call | None = call
+
+
+class Scheduler(Protocol):
+    """What has work for later asks of its broker."""
+
+    @property
+    def now(self) -> float:
+        """The time of this turn (s, monotonic)."""
+
+    def schedule(self, when: float, call: Call, /) -> Timer:
+        """Call `call(now)` once, at `when` (s) or a little later."""
+
+    def cancel(self, timer: Timer, /) -> None:
+        """Do not call."""
+
+
+class Timers:
+    """The timers of one broker, the next one first."""
+
+    __slots__ = ("_cancelled", "_heap", "_numbers")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._numbers = count()
+        self._cancelled = 0
+
+    def __len__(self) -> int:
+        """How many are in the heap, those that were taken back included."""
+        return len(self._heap)
+
+    def schedule(self, when: float, call: Call) -> Timer:
+        """Call `call(now)` once, at `when` (s) or a little later."""
+        timer = Timer(call)
+        heappush(self._heap, (when, next(self._numbers), timer))
+        return timer
+
+    def cancel(self, timer: Timer) -> None:
+        """Do not call. What the timer refers to is free at once, its place in the heap soon:
+        clients that come and go, each with a timer in a day, must not fill the memory."""
+        if timer.call is not None:
+            timer.call = None
+            self._cancelled += 1
+            if self._cancelled > MANY_CANCELLED and 2 * self._cancelled > len(self._heap):
+                self._heap[:] = [entry for entry in self._heap if entry[2].call is not None]
+                heapify(self._heap)
+                self._cancelled = 0
+
+    def fire(self, now: float, full: Callable[[], bool]) -> None:
+        """Do what is due at `now` (s), until it is enough for one turn: `full` is asked after each
+        call, and what is left is due at once."""
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            call = heappop(heap)[2].call
+            if call is None:
+                self._cancelled -= 1
+            else:
+                call(now)
+                if full():
+                    return
+
+    def next_deadline(self) -> float | None:
+        """When `fire` is due (s), None when never."""
+        return self._heap[0][0] if self._heap else None
