@@ -14,12 +14,13 @@ from broker.wire.varint import read_length
 
 if TYPE_CHECKING:
     from broker.auth.authorization import Permissions
+    from broker.base.timers import Timer
     from broker.cluster.delivery.subscription_start import SubscriptionStart
     from broker.core.connection import Connection
     from broker.core.dispatcher import SharedGroup
     from broker.core.publish_run import PublishRun
     from broker.core.topic_alias import TopicAliases
-    from broker.node import Node, Timer
+    from broker.node import Node
     from broker.wire import Will
 
 NEVER = float("inf")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from broker.cluster.ports import Reporting
     from broker.cluster.strategy.directory import Directory
     from broker.cluster.strategy.interest import Interest
-    from broker.node import Node
+    from broker.core.local_broker import LocalBroker
 
 ASK, ANSWER, PIECE = 5, BEHIND | LIVE | KNOWN | 6, BEHIND | 8
 """Kinds of messages to one broker."""
@@ -86,7 +86,7 @@ class Answers:
 
     def __init__(
         self,
-        node: Node,
+        node: LocalBroker,
         *,
         origins: Origins,
         log: ReplayLog,

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from broker.cluster.link.link import Link
     from broker.cluster.ports import Alarm
     from broker.cluster.strategy.directory import Directory
-    from broker.node import Node
+    from broker.core.local_broker import LocalBroker
 
 OFFER, LACK, PIECE = BEHIND | 17, 18, BEHIND | 19
 """Kinds of messages to one broker."""
@@ -95,7 +95,7 @@ class LateOffers:
 
     def __init__(
         self,
-        node: Node,
+        node: LocalBroker,
         *,
         origins: Origins,
         forwarder: Forwarder,

@@ -20,11 +20,12 @@ from broker.cluster.link.codec import (
 )
 
 if TYPE_CHECKING:
+    from broker.base.timers import Timer
     from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.link.link import Link
     from broker.cluster.link.receiver_assignment import ReceiverAssignment
+    from broker.core.local_broker import LocalBroker
     from broker.core.message import Message
-    from broker.node import Node, Timer
 
 RETRY, RETRY_MOST = 0.1, 2.0
 """s until an origin is asked again; twice as long each time. Not sooner than in twice the time that
@@ -77,7 +78,7 @@ class FeedOwner(Protocol):
     """Who finds out what is missing in feeds (`GapRecovery`)."""
 
     @property
-    def node(self) -> Node:
+    def node(self) -> LocalBroker:
         """This broker."""
 
     def lose(self, stream: OrderedFeed) -> None:

@@ -23,15 +23,16 @@ from broker.core.publish_run import PublishRun
 from broker.wire.varint import encode_varint
 
 if TYPE_CHECKING:
+    from broker.base.timers import Timer
     from broker.cluster.delivery.ordered_feed import OrderedFeed
     from broker.cluster.delivery.origins import Origins
     from broker.cluster.delivery.ports import Above
     from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
     from broker.cluster.link.receiver_assignment import ReceiverAssignment
     from broker.cluster.ports import Reporting
+    from broker.core.local_broker import LocalBroker
     from broker.core.message import Message
     from broker.core.session import Session
-    from broker.node import Node, Timer
 
 STEP = 500
 """messages of a step, each counted once for every session that gets it: about 5 ms of work one by
@@ -78,7 +79,7 @@ class PacedRelease:
 
     def __init__(
         self,
-        node: Node,
+        node: LocalBroker,
         origins: Origins,
         flow_control: RemoteFlowControl,
         feeds: FeedKeeper,
@@ -284,7 +285,7 @@ def crowded(session: Session) -> bool:
     )
 
 
-def deliver_run(node: Node, run: PublishRun) -> None:
+def deliver_run(node: LocalBroker, run: PublishRun) -> None:
     """Deliver a run of QoS 1 or 2 packets of another broker to those here."""
     dispatcher = node.dispatcher
     if node.hooks.topics:

@@ -22,10 +22,11 @@ from broker.core.connection import Connection
 from routing.topic_filter import matches, split_shared
 
 if TYPE_CHECKING:
+    from broker.base.timers import Timer
     from broker.cluster.ports import Alarm, Reporting
     from broker.cluster.strategy.directory import Directory
     from broker.core.session import Session
-    from broker.node import Node, Timer
+    from broker.node import Node
 
 HOLD = 16
 """Kind of the message to one broker (`directory`)."""

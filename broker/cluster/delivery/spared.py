@@ -19,8 +19,8 @@ from broker.base import limits
 if TYPE_CHECKING:
     from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from broker.cluster.strategy.interest import Interest
+    from broker.core.local_broker import LocalBroker
     from broker.core.session import Session
-    from broker.node import Node
 
 
 class SparedEntries:
@@ -29,7 +29,7 @@ class SparedEntries:
 
     __slots__ = ("_interest", "_log", "_moved", "_movers", "_node", "size")
 
-    def __init__(self, node: Node, interest: Interest, log: ReplayLog) -> None:
+    def __init__(self, node: LocalBroker, interest: Interest, log: ReplayLog) -> None:
         self._node = node
         self._interest = interest
         self._log = log

@@ -21,8 +21,8 @@ from broker.cluster.events import RouteChanged
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+    from broker.core.local_broker import LocalBroker
     from broker.core.session import Session
-    from broker.node import Node
 
 LOOK = 10.0
 """s between two looks whether any client is away."""
@@ -38,7 +38,7 @@ class UnloggedNumbers:
 
     __slots__ = ("_away", "_log", "_met", "_node", "_noted", "_noting", "size")
 
-    def __init__(self, node: Node, log: ReplayLog) -> None:
+    def __init__(self, node: LocalBroker, log: ReplayLog) -> None:
         self._node = node
         self._log = log
         self._met = False  # somebody else was there: sessions may become one

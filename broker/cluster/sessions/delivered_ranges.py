@@ -19,9 +19,9 @@ from broker.core.dispatcher import Delivery, Route
 if TYPE_CHECKING:
     from broker.cluster.cluster import Cluster
     from broker.cluster.link.receiver_assignment import ReceiverAssignment
+    from broker.core.local_broker import LocalBroker
     from broker.core.message import Message
     from broker.core.session import Session
-    from broker.node import Node
 
 
 class DeliveredRanges:
@@ -29,7 +29,7 @@ class DeliveredRanges:
 
     __slots__ = ("_cluster", "_fetched", "_node", "_sessions", "highest")
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
+    def __init__(self, node: LocalBroker, cluster: Cluster) -> None:
         self._node = node
         self._cluster = cluster
         self._sessions: dict[bytes, dict[Session, Ranges]] = {}

@@ -80,9 +80,10 @@ from routing.topic_filter import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from broker.auth.authorization import Permissions
+    from broker.base.timers import Timer
     from broker.cluster.cluster import Cluster
     from broker.cluster.delivery.subscription_start import SubscriptionStart
-    from broker.node import Node, Timer
+    from broker.node import Node
 
 ACTIVE = 16
 """merges that are asked for at a time; the others wait."""

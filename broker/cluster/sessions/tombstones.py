@@ -15,8 +15,8 @@ from broker.core.session_owner import GONE, Entry, digest, entries_of
 
 if TYPE_CHECKING:
     from broker.cluster.cluster import Cluster
+    from broker.core.local_broker import LocalBroker
     from broker.core.session import Session
-    from broker.node import Node
 
 
 class Tombstones:
@@ -24,7 +24,7 @@ class Tombstones:
 
     __slots__ = ("_cluster", "_known", "_node")
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
+    def __init__(self, node: LocalBroker, cluster: Cluster) -> None:
         self._node = node
         self._cluster = cluster
         self._known: dict[str, Entry] = {}

@@ -22,8 +22,8 @@ from broker.core.session_owner import GONE, entries_of
 
 if TYPE_CHECKING:
     from broker.cluster.cluster import Cluster
+    from broker.core.local_broker import LocalBroker
     from broker.core.session import Session
-    from broker.node import Node
 
 LATELY = 1.0
 """s beyond the time after which a link that hangs is closed, in which the tree is repaired."""
@@ -34,7 +34,7 @@ class Whereabouts:
 
     __slots__ = ("_cluster", "_left", "_node", "waits")
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
+    def __init__(self, node: LocalBroker, cluster: Cluster) -> None:
         self._node = node
         self._cluster = cluster
         # Until when (s) it counts, the oldest first.

@@ -46,8 +46,9 @@ from broker.core.message import Message
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
+    from broker.base.timers import Timer
     from broker.cluster.cluster import Cluster
-    from broker.node import Node, Timer
+    from broker.node import Node
 
 REPORT, RULING, QUERY = 10, 11, 12
 """Kinds of messages to one broker."""

@@ -32,8 +32,9 @@ from routing.group_selection import MARK_SIZE
 from routing.subscription_trie import SubscriptionTrie
 
 if TYPE_CHECKING:
+    from broker.base.timers import Timer
     from broker.cluster.cluster import Cluster
-    from broker.node import Node, Timer
+    from broker.node import Node
 
 ASK, TOLD = 13, 14
 """Kinds of messages to one broker."""

@@ -43,9 +43,10 @@ from broker.wire.errors import MalformedPacket
 from routing.link_state import MAX_BROKERS
 
 if TYPE_CHECKING:
+    from broker.base.timers import Timer
     from broker.cluster.cluster import Cluster
     from broker.core.dispatcher import SharedGroup
-    from broker.node import Node, Timer
+    from broker.node import Node
 
 SOON = 0.002
 """s; what is said within goes in one message."""

@@ -36,9 +36,10 @@ from routing.shortest_paths import MAX_COST, Graph, Tree
 from routing.topic_filter import matches
 
 if TYPE_CHECKING:
+    from broker.base.timers import Timer
     from broker.cluster.cluster import Cluster
     from broker.cluster.link.link import Link
-    from broker.node import Node, Timer
+    from broker.core.local_broker import LocalBroker
 
 RELAY = STATE + b"relay"
 
@@ -130,7 +131,7 @@ class SourceTrees:
         "open",
     )
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
+    def __init__(self, node: LocalBroker, cluster: Cluster) -> None:
         self._node = node
         self._cluster = cluster
         self.enabled = cluster.config.routing == "topic"

@@ -40,9 +40,10 @@ from broker.wire.errors import MalformedPacket
 from routing.link_state import MAX_BROKERS
 
 if TYPE_CHECKING:
+    from broker.base.timers import Timer
     from broker.cluster.cluster import Cluster
     from broker.cluster.link.link import Link
-    from broker.node import Node, Timer
+    from broker.core.local_broker import LocalBroker
 
 WAIT = 5.0
 """s for which a SUBACK waits at most: longer than it takes to find that a broker hangs
@@ -127,7 +128,7 @@ class SubscriptionBarrier:
         "records",
     )
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
+    def __init__(self, node: LocalBroker, cluster: Cluster) -> None:
         self._node = node
         self._cluster = cluster
         # Who has just started knows nobody; who is alone for so long is alone (s, 0.0: it has

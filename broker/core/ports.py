@@ -1,0 +1,267 @@
+"""What one broker asks of the floors above it: the cluster that it is in, and the journal that
+keeps its state (docs/decisions/0032-floors.md).
+
+Neither is needed by a lone broker that keeps nothing. `Scheduler` (whoever calls again later) is in
+`broker.base.timers`, as the lowest floor asks for it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from broker.core.connection import Connection
+    from broker.core.dispatcher import Route, SharedGroup
+    from broker.core.message import Message
+    from broker.core.publish_run import PublishRun
+    from broker.core.session import Session, SharedOutgoing
+    from broker.wire import Connect
+    from broker.wire.constants import ReasonCode
+
+Then = Callable[[float], object]
+"""Called with now (s)."""
+
+
+class Journal(Protocol):
+    """Keeps what is to survive a restart. Who was told that something is kept hears of it no
+    earlier than it is durable."""
+
+    @property
+    def mark(self) -> int:
+        """The number of the frame that is being written."""
+
+    @property
+    def safe(self) -> int:
+        """The number of the newest frame that is durable."""
+
+    @property
+    def pending(self) -> int:
+        """Bytes that are being written and are not durable."""
+
+    def promise(self) -> None:
+        """Hold what the connection whose bytes are being handled is sent from now on, until what is
+        recorded now is durable."""
+
+    def saw(self, key: bytes) -> None:
+        """A message of an origin (`key`: its id and incarnation) that is not logged was here."""
+
+    def met(self, key: bytes) -> None:
+        """The first message of an origin's incarnation was here."""
+
+    def came(self, session: Session, *, present: bool) -> None:
+        """A client is connected; `present`: its session was there before."""
+
+    def keep(self, session: Session) -> None:
+        """Keep a session that outlives its connection."""
+
+    def ended(self, session: Session) -> None:
+        """A session is over."""
+
+    def batch(self, route: Route, batch: PublishRun) -> None:
+        """Number a run of messages before durable sessions get them."""
+
+    def hold(self, conn: Connection, outbox: list[bytes]) -> None:
+        """Hold output back until what it tells of is durable; empties `outbox`."""
+
+    def holds(self, conn: Connection) -> bool:
+        """Whether output for a connection is held back."""
+
+    def withheld(self, conn: Connection) -> list[bytes]:
+        """Return the output that is held back for a connection."""
+
+    def gone(self, conn: Connection) -> None:
+        """A connection is closed: what was held back for it is dropped."""
+
+    def seal(self) -> None:
+        """End the frame: it is written with all that was recorded in this turn."""
+
+    def clock_set(self, step: int) -> None:
+        """The time of day was set, `step` ms ahead (back: < 0)."""
+
+
+class Draining(Protocol):
+    """Sends the clients of a broker that is about to stop to others."""
+
+    def reference(self) -> str:
+        """Return where the next client is to go ("HOST:PORT"), "" when no other broker is there."""
+
+
+class Barrier(Protocol):
+    """What others published before they knew of a subscription is not for it: who subscribes is
+    answered once all know."""
+
+    @property
+    def known(self) -> bool:
+        """Whether all brokers know of all that is wanted here."""
+
+    def admits(self, now: float, then: Then, /) -> bool:
+        """Whether a client may be let in now; if not, `then` is called later."""
+
+    def expect(self, filters: Iterable[str], then: Then, *, again: bool = False) -> bool:
+        """Have all brokers know of filters that are about to be subscribed to; False: they do, or
+        need not. True: `then` is called when they do. `again`: also of those that are known."""
+
+    def settle_for(self, filters: Iterable[str], /) -> None:
+        """The filters are subscribed to now, or never."""
+
+
+class Cluster(Protocol):
+    """What the other brokers of a federation are to one of them."""
+
+    # ---------------------------------------------------------------- messages
+
+    def forward(self, message: Message, /) -> None:
+        """Number a message that was published here, log it at QoS 1 and 2, send it to others."""
+
+    def forward_run(self, chunk: bytes, prefix: int, size: int, version: int, /) -> None:
+        """The same of a run of QoS 0 packets of one topic, `size` bytes each, whose payloads begin
+        at `prefix`; without properties."""
+
+    def forward_batch(self, batch: PublishRun, /) -> None:
+        """The same of a run at QoS 1 or 2."""
+
+    def retained_written(self, message: Message, /) -> None:
+        """A message with RETAIN was published here: other brokers are to have it, too."""
+
+    @property
+    def forwarding(self) -> bool:
+        """Whether a neighbour gets each message that is published."""
+
+    # ---------------------------------------------------------------- subscriptions
+
+    @property
+    def barrier(self) -> Barrier:
+        """Who subscribes waits for the other brokers there."""
+
+    def filter_changed(self, topic_filter: str, /, *, wanted: bool) -> None:
+        """The first subscription to a filter has come, or the last one is gone."""
+
+    def subscription_start(self) -> Any:
+        """Return where a subscription that begins now begins; None: all that comes is for it."""
+
+    # ---------------------------------------------------------------- shared subscriptions
+
+    @property
+    def shares(self) -> bool:
+        """Whether any other broker has members of a group."""
+
+    def group_changed(self, group: SharedGroup, /) -> None:
+        """Members of a group here came, went, connected or disconnected."""
+
+    def session_changed(self, session: Session, /) -> None:
+        """A session that may be a member of groups has connected or disconnected."""
+
+    def remote_members(self, topic: str, groups: list[SharedGroup], /) -> Sequence[object]:
+        """Return the groups for a topic of which other brokers have members; `groups`: those that
+        have members here."""
+
+    def share(self, route: Route, message: Message, /) -> None:
+        """Deliver a message and pass it on: other brokers have members of groups that get it."""
+
+    def share_run(
+        self,
+        route: Route,
+        chunk: bytes,
+        prefix: int,
+        size: int,
+        version: int,
+        properties: bytes,
+        sender: object,
+        /,
+    ) -> None:
+        """The same of a run of QoS 0 packets, `size` bytes each, whose payloads begin at `prefix`;
+        `sender`: the session that published them."""
+
+    def stays(self, group: SharedGroup, message: Message, allowed: set[Session] | None, /) -> bool:
+        """Whether a message that was given to a group here stays here; False: another broker has
+        it now. `allowed`: None for everybody."""
+
+    def pass_on(self, mark: bytes, message: Message, *, denied: bool = False) -> None:
+        """Give a message to a group's members at another broker: here is none, or (`denied`) none
+        that may have it. `mark`: the name of the group and its filter."""
+
+    @property
+    def guards(self) -> bool:
+        """Whether messages were given to members here by other brokers, which wait for an end."""
+
+    def shared_delivered(self, session: Session, outgoing: SharedOutgoing, *, kept: bool) -> None:
+        """A message of another broker was given to a member here. `kept`: it waits or is in flight;
+        else that was its end."""
+
+    def shared_settled(self, outgoing: SharedOutgoing, /) -> None:
+        """A member has acknowledged a message, or nobody is to get it any more."""
+
+    # ---------------------------------------------------------------- sessions
+
+    def accept(self, conn: Connection, connect: Connect, body: bytes, now: float, /) -> None:
+        """A connection on which a broker speaks has begun; `body`: of its CONNECT."""
+
+    @property
+    def yields(self) -> bool:
+        """Whether another broker has our id, and is the one that serves."""
+
+    def claim_session(self, claimant: Claimant, connect: Connect, now: float, /) -> int:
+        """Take over a client's session, wherever it is. Returns when its connection began (hybrid
+        clock); 0: it has to wait, and `Claimant.moved` or another method is called later."""
+
+    def session_came(self, session: Session, resumed: bool, /) -> None:
+        """A client is connected; `resumed`: with a session that was there before."""
+
+    def session_ended(self, session: Session, /) -> None:
+        """A session is over, everywhere."""
+
+    def session_floor(self, client_id: str, owner: str | None, /) -> int:
+        """Return when the last session of a client ended (hybrid clock), 0: not known."""
+
+    def session_away(self, session: Session, /) -> None:
+        """The client of a session that is kept is away."""
+
+    def session_elsewhere(self, client_id: str, /) -> bool:
+        """Whether a client has a session at another broker, or had one until a moment ago."""
+
+    def subscribing(self, session: Session, hurry: Callable[[float], None] | None, /) -> None:
+        """A client waits for the end of a SUBSCRIBE: `hurry` is called with now (s) when its
+        session is about to go to another broker. None: it does not wait any more."""
+
+    # ---------------------------------------------------------------- backpressure, memory
+
+    def room(self, session: Session, size: int, /) -> bool:
+        """Whether a session with a full queue may have one more message of `size` bytes: it was on
+        its way when publishers at other brokers were told to wait."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes that are kept for clients of other brokers, and by what these say, about."""
+
+    @property
+    def log_size(self) -> int:
+        """Bytes of the log of messages for other brokers."""
+
+    def limit_log(self, size: int, /) -> None:
+        """Let the log have `size` bytes more than the least that it may have."""
+
+
+class Claimant(Protocol):
+    """A client that connects and waits for its session from another broker."""
+
+    @property
+    def conn(self) -> Connection:
+        """Its connection."""
+
+    @property
+    def owner(self) -> str | None:
+        """The user that it is, checked; None: nobody has checked its name."""
+
+    @property
+    def connect(self) -> Connect | None:
+        """What it said."""
+
+    def foreign(self) -> None:
+        """Refuse it: the session is another user's."""
+
+    def turn_away(self, reason: ReasonCode, why: str) -> None:
+        """Refuse it."""
+
+    def moved(self, stamp: int, now: float) -> None:
+        """Go on: the session is here, or nobody has it. `stamp`: as of `Cluster.claim_session`."""
