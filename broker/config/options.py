@@ -203,6 +203,7 @@ class RunSettings:
     interfaces: tuple[str, ...] | None = None
     tls: TlsSettings | None = None
     client_address: Address | None = None
+    log_tail: int = limits.TAIL_BYTES
     log_format: str = "text"
     allow_unauthenticated_brokers: bool = False
     given: frozenset[str] = frozenset()
@@ -260,6 +261,7 @@ class RunSettings:
             td=self.td,
             tls=self.tls,
             client_address=self.client_address,
+            log_tail=self.log_tail,
             any_broker=self.allow_unauthenticated_brokers,
             asked=self.asked,
         )

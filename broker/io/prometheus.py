@@ -5,21 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, REASON_HELP
 from broker.persistence.journal import OK
 
 if TYPE_CHECKING:
     from broker.node import Node
-
-_HELP = {
-    "published": "Application messages accepted from clients.",
-    "delivered": "PUBLISH packets queued to clients.",
-    "forwarded": "PUBLISH packets queued to links.",
-    "received_link": "PUBLISH packets accepted from links.",
-    "duplicates": "PUBLISH packets from links that had been here before.",
-    "replayed": "PUBLISH packets sent again to a link after a repair.",
-    "link_bytes_control": "Bytes sent on links for the tree and discovery.",
-    "link_bytes_data": "Bytes sent on links for messages.",
-}
 
 _REFUSALS = {
     "malformed": "malformed",
@@ -69,83 +59,45 @@ def metrics(
     peers = [(_peer(link.peer), link) for link in up]
     lines: list[str] = []
 
-    def gauge(name: str, text: str, samples: Iterable[Sample] | float) -> None:
-        _metric(lines, f"mqttree_{name}", "gauge", text, samples)
+    def gauge(name: str, samples: Iterable[Sample] | float) -> None:
+        _metric(lines, f"mqttree_{name}", "gauge", GAUGE_HELP[name], samples)
 
-    gauge("info", "This broker.", [(about, 1)])
-    gauge(
-        "connections",
-        "Open connections of clients, brokers, and who has not said yet what it is.",
-        len(node.connections),
-    )
-    gauge(
-        "listener_connections",
-        "Open connections of a listener.",
-        [({"listener": n}, c) for n, c in (listeners or {}).items()],
-    )
-    gauge("clients_connected", "Clients that are connected.", node.connected)
+    gauge("info", [(about, 1)])
+    gauge("connections", len(node.connections))
+    gauge("listener_connections", [({"listener": n}, c) for n, c in (listeners or {}).items()])
+    gauge("clients_connected", node.connected)
     if uptime is not None:
-        gauge("uptime_seconds", "Time since this broker started.", uptime)
-    gauge(
-        "longest_turn_seconds",
-        "Longest time for which this broker did nothing else.",
-        node.turns.longest,
-    )
-    gauge(
-        "queued_over_bytes",
-        "Memory of sessions with more waiting than others may have.",
-        cluster.remote_flow_control.over,
-    )
+        gauge("uptime_seconds", uptime)
+    gauge("longest_turn_seconds", node.turns.longest)
+    gauge("queued_over_bytes", cluster.remote_flow_control.over)
     if (durability := node.journal) is not None:
-        gauge(
-            "journal_ok", "1 if what is to be kept is written.", 1 if durability.state == OK else 0
-        )
-        gauge(
-            "journal_pending_bytes",
-            "Bytes of the journal that wait for the disk.",
-            durability.pending,
-        )
-    gauge(
-        "memory_used_bytes",
-        "Bytes kept for clients and other brokers, estimated.",
-        node.memory.used,
-    )
-    gauge("memory_limit_bytes", "Bytes that may be kept; 0: any number.", node.memory.limit)
-    gauge("queued_bytes", "Bytes that wait for clients, estimated.", node.memory.queued)
-    gauge("retained_bytes", "Bytes of retained messages.", node.retained.size)
-    gauge("sessions", "Sessions of clients, connected or not.", len(node.sessions))
-    gauge(
-        "subscriptions",
-        "Subscriptions of all sessions; the members of a shared one count as one.",
-        len(node.dispatcher.trie),
-    )
-    gauge("retained", "Retained messages, without the broker's own below $SYS.", len(node.retained))
-    gauge("links", "Links to other brokers.", len(cluster.links))
-    gauge("links_up", "Links to other brokers that are up.", len(up))
-    gauge("links_forwarding", "Links that messages are forwarded on.", len(node.forwarding))
-    gauge("members", "Other brokers known.", len(cluster.membership.members(node.now)))
-    gauge("root", "1 if this broker is the root of the tree.", 1 if tree.is_root else 0)
-    gauge("epoch", "Epoch of the tree.", tree.epoch)
-    gauge("capability", "Capability of this broker.", tree.capability)
-    gauge("path_cost_seconds", "Cost of the path to the root.", tree.path_cost_ms / 1000)
+        gauge("journal_ok", 1 if durability.state == OK else 0)
+        gauge("journal_pending_bytes", durability.pending)
+    gauge("memory_used_bytes", node.memory.used)
+    gauge("memory_limit_bytes", node.memory.limit)
+    gauge("queued_bytes", node.memory.queued)
+    gauge("retained_bytes", node.retained.size)
+    gauge("sessions", len(node.sessions))
+    gauge("subscriptions", len(node.dispatcher.trie))
+    gauge("retained", len(node.retained))
+    gauge("links", len(cluster.links))
+    gauge("links_up", len(up))
+    gauge("links_forwarding", len(node.forwarding))
+    gauge("members", len(cluster.membership.members(node.now)))
+    gauge("root", 1 if tree.is_root else 0)
+    gauge("epoch", tree.epoch)
+    gauge("capability", tree.capability)
+    gauge("path_cost_seconds", tree.path_cost_ms / 1000)
     rtt = [(peer, link.rtt_ms / 1000) for peer, link in peers if link.rtt_ms is not None]
-    gauge("link_rtt_seconds", "Round-trip time of a link.", rtt)
-    gauge(
-        "link_forwarding",
-        "1 if messages are forwarded on a link.",
-        [(peer, 1 if link.live else 0) for peer, link in peers],
-    )
+    gauge("link_rtt_seconds", rtt)
+    gauge("link_forwarding", [(peer, 1 if link.live else 0) for peer, link in peers])
     counters: dict[str, int] = node.counters.as_dict()
-    for name, text, reasons in (
-        ("closed_total", "Client connections closed by this broker.", _REFUSALS),
-        ("dropped_total", "Messages that were not delivered.", _DROPS),
-    ):
+    for name, reasons in (("closed", _REFUSALS), ("dropped", _DROPS)):
         samples = [({"reason": reason}, counters[counter]) for counter, reason in reasons.items()]
-        _metric(lines, f"mqttree_{name}", "counter", text, samples)
+        _metric(lines, f"mqttree_{name}_total", "counter", REASON_HELP[name], samples)
     counters |= {f"discovery_{name}": value for name, value in cluster.membership.counters.items()}
     for name, value in counters.items():
-        text = _HELP.get(name, f"Count of {name.replace('_', ' ')}.")
-        _metric(lines, f"mqttree_{name}_total", "counter", text, value)
+        _metric(lines, f"mqttree_{name}_total", "counter", COUNTER_HELP.get(name, name), value)
     return "\n".join(lines) + "\n"
 
 

@@ -6,7 +6,13 @@ import re
 from pathlib import Path
 
 from broker.config import listener_options, mqtt_options
-from broker.config.options import ACCESS, OPTIONS, TlsSettings
+from broker.config.node_config import NodeConfig
+from broker.config.options import (
+    ACCESS,
+    OPTIONS,
+    RunSettings,
+    TlsSettings,
+)
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "options.md").read_text()
 
@@ -34,9 +40,31 @@ def test_flags_and_variables() -> None:
         assert shown == ([(f"--{key}", f"MQTTREE_{name.upper()}")] if option.flag else []), key
 
 
+def test_defaults() -> None:
+    settings, found = RunSettings(), rows("`federation:`")
+    shown = {key: row.split("|")[1].strip().strip("`") for key, row in found.items()}
+    for name, option in OPTIONS.items():
+        key, value = name.replace("_", "-"), getattr(settings, option.field or name)
+        if value is True or value is False:
+            assert shown[key] == str(value).lower(), key
+        elif isinstance(value, str):
+            assert shown[key] == value, key
+        elif isinstance(value, int | float):
+            assert float(shown[key]) == value, key
+    offered = NodeConfig()
+    table = re.findall(r"^\| `([a-z_]+)` \| (\w+) \|", section("`mqtt:`"), re.M)
+    for key, default in table:
+        value = getattr(offered, mqtt_options.OPTIONS[key][0])
+        if default in ("yes", "no"):
+            assert value is (default == "yes"), key
+        elif default.isdigit():
+            assert value == int(default), key
+
+
 def test_the_other_sections() -> None:
     assert rows("`access:`").keys() == ACCESS.keys()
-    assert set(re.findall(r"`([a-z_]+)`", section("`mqtt:`"))) == set(mqtt_options.OPTIONS)
+    keys = re.findall(r"^\| `([a-z_]+)` \|", section("`mqtt:`"), re.M)
+    assert sorted(keys) == sorted(mqtt_options.OPTIONS)
     assert set(re.findall(r"`([a-z_]+)`", section("Of a listener"))) == set(
         listener_options.OPTIONS
     )

@@ -563,6 +563,17 @@ def settled(bind: str, **changes: Any) -> FederationSettings:
     )
 
 
+@pytest.mark.parametrize("size", [0, 16 * 1024 * 1024])
+def test_the_log_tail_reaches_the_node(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(f"federation:\n  log-tail: {size}\n")
+    settings = read_settings({"config": str(path)}, {})
+    federation = settings.federation(
+        Address("127.0.0.1", 1883), id=b"12345678", boot=1, capability=1.0, own_host=lambda: ""
+    )
+    assert federation.node_config().log_tail == size
+
+
 @pytest.mark.parametrize(
     ("bind", "advertise", "host", "announced", "interfaces"),
     [

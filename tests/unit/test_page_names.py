@@ -1,0 +1,98 @@
+"""What the pages name exists: flags, variables, metrics, counters, options, JSON fields, paths."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentParser, _SubParsersAction
+from dataclasses import fields
+from itertools import chain
+
+import pytest
+from amqtt.contexts import BrokerConfig, ListenerConfig
+
+from bench.trace import schema
+from broker.cli.main import _parser
+from broker.config import listener_options, mqtt_options
+from broker.config.options import ACCESS, OPTIONS, TlsSettings
+from broker.io import prometheus
+from broker.io.metric_help import COUNTER_HELP, GAUGE_HELP
+from tests.unit.link_harness import lone
+from tests.unit.test_architecture import ROOT, files, read
+
+GUIDES = [
+    name
+    for name in files()
+    if re.fullmatch(r"README\.md|docs/promises\.md|docs/(guides|reference)/[\w-]+\.md", name)
+]
+USERS = [name for name in GUIDES if not re.search(r"benchmarks|traces|link-protocol|driver", name)]
+
+LIVE = {"--brokers", "--port", "--cluster"}
+"""Flags of `mqttree live`, which has a parser of its own."""
+NOT_OURS = {"--build"}
+"""Flags of other programs that the pages call."""
+
+
+def flags(parser: ArgumentParser) -> set[str]:
+    found = set(parser._option_string_actions)
+    for action in parser._actions:
+        if isinstance(action, _SubParsersAction):
+            found |= set(chain.from_iterable(flags(each) for each in action.choices.values()))
+    return found
+
+
+@pytest.mark.parametrize("page", USERS)
+def test_flags(page: str) -> None:
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", read(page)))
+    assert named - flags(_parser()) - LIVE - NOT_OURS == set()
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_environment_variables(page: str) -> None:
+    known = {f"MQTTREE_{name.upper()}" for name, option in OPTIONS.items() if option.flag}
+    assert set(re.findall(r"MQTTREE_[A-Z_]+", read(page))) - known - {"MQTTREE_CONFIG"} == set()
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_metrics(page: str) -> None:
+    known = {f"mqttree_{name}" for name in GAUGE_HELP}
+    known |= {f"mqttree_{name}_total" for name in (*COUNTER_HELP, "closed", "dropped")}
+    named = set(re.findall(r"(?<![\w.])mqttree_[a-z_]+", read(page)))
+    assert named - known - {"mqttree_"} == set()
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_paths_of_the_admin_port(page: str) -> None:
+    node = lone(routing="topic").node
+    assert prometheus.metrics(node)
+    known = {"/healthz", "/readyz", "/metrics", "/api/federation", "/api/drain"}
+    text = read("broker/io/admin_http.py")
+    assert all(f'"{path}"' in text or f"{path}\\n" in text for path in known)
+    named = re.findall(r"`(?:GET |POST )?(/[a-z/]+)`", read(page))
+    assert {path for path in named if path.startswith(("/api", "/health", "/ready"))} <= known
+
+
+def known_words() -> set[str]:
+    """Words with an underscore that mean something: options, counters, fields of JSON."""
+    node = lone(routing="topic").node
+    state = node.cluster.state()
+    words = set(OPTIONS) | set(mqtt_options.OPTIONS) | set(listener_options.OPTIONS) | set(ACCESS)
+    words |= {field.name for kind in (BrokerConfig, ListenerConfig) for field in fields(kind)}
+    words |= set(TlsSettings.__dataclass_fields__) | set(COUNTER_HELP) | set(GAUGE_HELP)
+    words |= set(state) | set(state.get("overlays", {})) | {"max_qos"}
+    for name in ("broker/io/admin_http.py", "broker/cluster/state_view.py"):
+        words |= set(re.findall(r'"([a-z]+_[a-z_]+)":', read(name)))
+    return words | {column.name for column in schema.SCHEMA}
+
+
+@pytest.mark.parametrize("page", USERS)
+def test_words_with_an_underscore(page: str) -> None:
+    """Of the page for Mosquitto's users the first column of tables is Mosquitto's."""
+    text = re.sub(r"(?m)^\| .*? \|(?= .*mqtt| `| none| always)", "|", read(page))
+    named = set(re.findall(r"`(?!mqttree_)([a-z]+(?:_[a-z0-9]+)+)(?::[^`]*)?`", text))
+    python = {"remote_address", "enhanced_auth", "restart_timeout", "mosquitto_passwd"}
+    assert named - known_words() - python == set()
+
+
+def test_there_are_pages() -> None:
+    assert len(USERS) > 10
+    assert (ROOT / "docs" / "README.md").exists()
