@@ -9,9 +9,8 @@ from broker.base import limits
 from broker.core import unsent
 from broker.core.capabilities import UNLIMITED, ReceiveWindow
 from broker.core.connection import Connection
-from broker.core.dispatcher import topic_of
 from broker.core.effects import AuthorizePublish, AuthorizeSubscribe, Event
-from broker.core.message import PACKET_IDS, Message
+from broker.core.message import Message
 from broker.core.publish import publish, refuse, take
 from broker.core.qos_fast_path import ACKNOWLEDGED, acknowledgements, publish_run
 from broker.core.reason_string import explain
@@ -36,6 +35,7 @@ from broker.wire.packets import (
     Unsubscribe,
 )
 from broker.wire.properties import Properties, Property, forwardable_cached
+from broker.wire.publish_header import PACKET_IDS, PUBLISH, PUBREL_HEAD, topic_of
 from broker.wire.strings import shorten
 from broker.wire.varint import encode_varint, read_length
 
@@ -152,7 +152,7 @@ class Client:
                     if end > size:
                         break
                 first = data[position]
-                if first == 0x30 and fast and length > 3:
+                if first == PUBLISH and fast and length > 3:
                     start = body + 2 + (data[body] << 8 | data[body + 1])
                     route = routes.get(data[body + 2 : start])
                     section = 0  # bytes of properties
@@ -398,12 +398,12 @@ class Client:
     def _pubrec(self, packet: Pubrec) -> None:
         if self.session.received(packet.packet_id, packet.reason):
             if packet.reason < 0x80:
-                self.send(b"\x62\x02" + PACKET_IDS[packet.packet_id])
+                self.send(PUBREL_HEAD + PACKET_IDS[packet.packet_id])
         elif packet.reason >= 0x80:
             self._expect(packet, False)  # an identifier that is not in use is in nobody's way
         elif packet.packet_id in self.session.inflight:
             self._expect(packet, self.session.qos_in_flight(packet.packet_id) == 2)
-            self.send(b"\x62\x02" + PACKET_IDS[packet.packet_id])  # PUBREC repeated
+            self.send(PUBREL_HEAD + PACKET_IDS[packet.packet_id])  # PUBREC repeated
         else:
             reason = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if self.version == 5 else 0
             self.send(encode_packet(Pubrel(packet.packet_id, reason), self.version))
@@ -425,7 +425,7 @@ class Client:
         known = packet.packet_id in self.session.incoming
         self.session.incoming.discard(packet.packet_id)
         if known and (recorder := self.session.recorder) is not None:
-            recorder.acknowledged(b"\x62\x02" + PACKET_IDS[packet.packet_id])
+            recorder.acknowledged(PUBREL_HEAD + PACKET_IDS[packet.packet_id])
         reason = 0 if known or self.version != 5 else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
         self.send(encode_packet(Pubcomp(packet.packet_id, reason), self.version))
 

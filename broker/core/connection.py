@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.base import limits
+from broker.wire.publish_header import PUBLISH, QOS_BITS, RETAIN, packet_size
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -306,9 +307,9 @@ class Connection:
         size = self.backlog_bytes
         full = False
         # Retained messages are in the log: the link is replayed, in order.
-        droppable = 0xF6 if link is None else 0xF7
+        droppable = 0xF0 | QOS_BITS if link is None else 0xF0 | QOS_BITS | RETAIN
         for data in outbox:
-            if (full or size + len(data) > limit) and data[0] & droppable == 0x30:
+            if (full or size + len(data) > limit) and data[0] & droppable == PUBLISH:
                 # From the first that is dropped on: on a link a packet may refer to the one before
                 # it.
                 full = True
@@ -408,18 +409,6 @@ class Connection:
         if not self.closed:
             self.transport.abort()
             self.node.connection_gone(self, reason, self.node.now)
-
-
-def packet_size(data: bytes) -> int:
-    """Return the whole size in bytes of the packet that begins `data`, 0 when its length field is
-    not there yet."""
-    value = 0
-    for index in range(1, min(5, len(data))):
-        byte = data[index]
-        value |= (byte & 0x7F) << (7 * (index - 1))
-        if byte < 0x80:
-            return value + index + 1
-    return 0
 
 
 def count_packets(data: bytes) -> int:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from broker.auth.authorization import receivers
 from broker.base import limits
 from broker.core.effects import AuthorizeReceive
-from broker.core.message import PACKET_IDS, Message
+from broker.core.message import Message
 from broker.core.session import Session, SharedOutgoing, Subscription
 from broker.core.wildcard_forms import WildcardForms, filter_memory, form_of
 from broker.wire.constants import ReasonCode
 from broker.wire.errors import MalformedPacket, ProtocolViolation
+from broker.wire.publish_header import PACKET_IDS, PUBLISH, topic_of
 from broker.wire.varint import encode_varint
 from routing.group_selection import Pool, group_key, mark_of
 from routing.subscription_trie import SubscriptionTrie
@@ -598,14 +599,6 @@ def encode_identifier(identifier: int) -> bytes:
     return b"\x0b" + encode_varint(identifier)
 
 
-def topic_of(packet: bytes) -> bytes:
-    """Return the topic bytes of a PUBLISH packet."""
-    at = 2
-    while packet[at - 1] >= 0x80:
-        at += 1
-    return packet[at + 2 : at + 2 + (packet[at] << 8 | packet[at + 1])]
-
-
 def topic_name(topic: bytes) -> str:
     """Return a topic name as text.
 
@@ -629,7 +622,7 @@ def convert_run(chunk: bytes, prefix: int, size: int, version: int) -> bytes:
     topic = topic_of(chunk)
     payload = size - prefix
     head = (
-        b"\x30"
+        bytes((PUBLISH,))
         + encode_varint(2 + len(topic) + payload + (1 if version == 5 else 0))
         + PACKET_IDS[len(topic)]
         + topic

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from broker.wire.packets import Will
 from broker.wire.properties import Property, encode_properties
+from broker.wire.publish_header import DUP, PACKET_IDS, PUBLISH
 from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
     from broker.cluster.link.receiver_assignment import ReceiverAssignment
 
 EXPIRY = 0x02
-PACKET_IDS = [n.to_bytes(2, "big") for n in range(65536)]
-"""The two bytes of every packet identifier; indexing is cheaper than encoding."""
 
 
 class Stamp(NamedTuple):
@@ -117,7 +116,7 @@ class Message:
                 properties = b"\x02" + left.to_bytes(4, "big") + properties
             head, tail = encode_halves(self.topic, self.payload, version, qos, retain, properties)
         if dup:
-            head = bytes((head[0] | 0x08,)) + head[1:]
+            head = bytes((head[0] | DUP,)) + head[1:]
         return head + PACKET_IDS[packet_id] + tail if qos else head + tail
 
     def expired(self, now: float) -> bool:
@@ -140,10 +139,10 @@ def encode_halves(
         tail = payload
     length = 2 + len(topic) + len(tail) + (2 if qos else 0)
     if length < 128:
-        head = bytes((0x30 | qos << 1 | retain, length)) + PACKET_IDS[len(topic)] + topic
+        head = bytes((PUBLISH | qos << 1 | retain, length)) + PACKET_IDS[len(topic)] + topic
     else:
         head = (
-            bytes((0x30 | qos << 1 | retain,))
+            bytes((PUBLISH | qos << 1 | retain,))
             + encode_varint(length)
             + PACKET_IDS[len(topic)]
             + topic

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from broker.base import limits
 from broker.core.capabilities import check_publish
 from broker.core.effects import AuthorizePublish
-from broker.core.message import PACKET_IDS, Message
+from broker.core.message import Message
 from broker.core.reason_string import well_formed
 from broker.wire.constants import ReasonCode
 from broker.wire.errors import ProtocolViolation
 from broker.wire.packets import Puback, Publish, Pubrec
 from broker.wire.properties import NOT_FORWARDED, Property, encode_properties
+from broker.wire.publish_header import PACKET_IDS, PUBACK_HEAD, PUBREC_HEAD
 from broker.wire.varint import read_length
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def publish(client: Client, packet: Publish) -> None:
         )
     # A repetition: answered, not delivered (MQTT-4.3.3-10).
     if packet.qos == 2 and packet_id in session.incoming:
-        client.send(b"\x50\x02" + PACKET_IDS[packet_id])
+        client.send(PUBREC_HEAD + PACKET_IDS[packet_id])
         return
     message = Message(
         topic, packet.payload, packet.qos, packet.retain, encoded, expires_at, session
@@ -128,10 +129,10 @@ def take(client: Client, message: Message, packet_id: int) -> None:
     """Acknowledge a message and publish it: nobody has anything against it."""
     node = client.node
     if message.qos == 1:
-        client.send(b"\x40\x02" + PACKET_IDS[packet_id])
+        client.send(PUBACK_HEAD + PACKET_IDS[packet_id])
     elif message.qos == 2:
         _received(client, packet_id)
-        client.send(b"\x50\x02" + PACKET_IDS[packet_id])
+        client.send(PUBREC_HEAD + PACKET_IDS[packet_id])
     if node.hooks.events:
         node.event("broker_message_broadcast", client=client, message=message, packet_id=packet_id)
     node.publish(message)

@@ -10,7 +10,8 @@ by comparing one prefix.
 from __future__ import annotations
 
 from broker.cluster.link.codec import LINK_ID, encode_link_publish
-from broker.core.message import PACKET_IDS, Message
+from broker.core.message import Message
+from broker.wire.publish_header import PACKET_IDS, PUBLISH
 from broker.wire.varint import encode_varint
 
 HIGH = bytes(n >> 8 for n in range(65536))
@@ -87,7 +88,7 @@ class PublishRun:
         section = encode_varint(len(self.properties)) + self.properties if five else b""
         topic = self.topic
         length = 2 + len(topic) + (2 if qos else 0) + len(section) + self.size - self.payload
-        head = bytes((0x30 | qos << 1,)) + encode_varint(length) + PACKET_IDS[len(topic)] + topic
+        head = bytes((PUBLISH | qos << 1,)) + encode_varint(length) + PACKET_IDS[len(topic)] + topic
         start = len(head)
         head += (LINK_ID if qos else b"") + section
         data, size = self.data, self.size

@@ -11,24 +11,43 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from broker.cluster.link.codec import ORIGIN
-from broker.core.dispatcher import topic_of
-from broker.core.message import PACKET_IDS, Message
+from broker.core.message import Message
 from broker.core.publish_run import HIGH, LARGEST, LOW, MOST, PublishRun
 from broker.core.session import RELEASED, Session, SharedOutgoing
 from broker.wire.properties import forwardable_cached
+from broker.wire.publish_header import (
+    PACKET_IDS,
+    PUBACK,
+    PUBACK_HEAD,
+    PUBCOMP,
+    PUBCOMP_HEAD,
+    PUBLISH,
+    PUBREC,
+    PUBREC_HEAD,
+    PUBREL,
+    PUBREL_HEAD,
+    QOS_1,
+    QOS_2,
+    topic_of,
+)
 
 if TYPE_CHECKING:
     from broker.core.client import Client
     from broker.core.dispatcher import Route
 
-ACKNOWLEDGED = frozenset((0x32, 0x34))
+ACKNOWLEDGED = frozenset((PUBLISH | QOS_1, PUBLISH | QOS_2))
 """First bytes of the PUBLISH packets that `publish_run` takes: QoS 1 and 2, no RETAIN, no DUP."""
 
-ANSWERS = frozenset((0x40, 0x50, 0x62, 0x70))
+ANSWERS = frozenset((PUBACK, PUBREC, PUBREL, PUBCOMP))
 """First bytes of PUBACK, PUBREC, PUBREL and PUBCOMP."""
 
-SETTLING = frozenset(((0x40, 1), (0x50, 2)))
+SETTLING = frozenset(((PUBACK, 1), (PUBREC, 2)))
 """PUBACK at QoS 1 and PUBREC at QoS 2: the client has the message."""
+
+UNNUMBERED = {
+    head[0]: head + b"\0\0" for head in (PUBACK_HEAD, PUBREC_HEAD, PUBREL_HEAD, PUBCOMP_HEAD)
+}
+"""Acknowledgements without a packet identifier, by their first bytes."""
 
 FEWEST = 4
 """packets that are worth treating as one piece."""
@@ -48,7 +67,7 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
     guarded = custody.guards
     while position + 4 <= size and data[position] == first and data[position + 1] == 2:
         packet_id = data[position + 2] << 8 | data[position + 3]
-        if first == 0x62:
+        if first == PUBREL:
             if packet_id not in incoming:
                 break
             incoming.discard(packet_id)
@@ -63,16 +82,16 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
                 qos = sent.qos
                 if guarded and type(sent) is SharedOutgoing and (first, qos) in SETTLING:
                     custody.settled(sent)
-            if first == 0x40:
+            if first == PUBACK:
                 if qos != 1:
                     break
                 del inflight[packet_id]
-            elif first == 0x50:
+            elif first == PUBREC:
                 if qos != 2 or sent is RELEASED:
                     break
                 inflight[packet_id] = RELEASED
                 answers.append(PACKET_IDS[packet_id])
-            elif first == 0x70 and sent is RELEASED:
+            elif first == PUBCOMP and sent is RELEASED:
                 del inflight[packet_id]
             else:
                 break
@@ -83,7 +102,7 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
         session.recorder.acknowledged(data[begin:position])
     if answers:
         counters.answers_run += len(answers)
-        head = b"\x70\x02" if first == 0x62 else b"\x62\x02"
+        head = PUBCOMP_HEAD if first == PUBREL else PUBREL_HEAD
         client.conn.send(head + head.join(answers))
     if session.queue:
         session.pump()
@@ -115,23 +134,23 @@ def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
     inflight = session.inflight
     count = len(numbers)
     answer = b""
-    if first == 0x62:
+    if first == PUBREL:
         if not session.incoming.issuperset(numbers):
             return False
         session.incoming.difference_update(numbers)
-        answer = b"\x70\x02\0\0"
+        answer = UNNUMBERED[PUBCOMP]
     else:
         sent = list(map(inflight.get, numbers))
-        if first == 0x70:
+        if first == PUBCOMP:
             if sent.count(RELEASED) < count:
                 return False
         elif [packet[0] for packet in sent if isinstance(packet, bytes)].count(
-            0x32 if first == 0x40 else 0x34
+            PUBLISH | (QOS_1 if first == PUBACK else QOS_2)
         ) < count:
             return False
-        if first == 0x50:
+        if first == PUBREC:
             inflight.update(dict.fromkeys(numbers, RELEASED))
-            answer = b"\x62\x02\0\0"
+            answer = UNNUMBERED[PUBREL]
         else:
             deque(map(inflight.pop, numbers), maxlen=0)
     counters = client.node.counters
@@ -246,7 +265,7 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
         node.counters.published_acknowledged += len(answers)
         if qos == 2 and (recorder := client.session.recorder) is not None:
             recorder.received(b"".join(answers))
-        head = b"\x40\x02" if qos == 1 else b"\x50\x02"
+        head = PUBACK_HEAD if qos == 1 else PUBREC_HEAD
         outbox = conn.outbox
         if not outbox:
             node.dirty.append(conn)
@@ -308,7 +327,7 @@ def _batch(
             session.recorder.received(b"".join([PACKET_IDS[number] for number in numbers]))
     elif 0 in high and 0 in low and any(not (h or i) for h, i in zip(high, low, strict=True)):
         return None
-    answers = bytearray((b"\x40\x02\0\0" if qos == 1 else b"\x50\x02\0\0") * count)
+    answers = bytearray(UNNUMBERED[PUBACK if qos == 1 else PUBREC] * count)
     answers[2::4] = high
     answers[3::4] = low
     node = client.node

@@ -7,9 +7,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from broker.base import limits
-from broker.core.connection import packet_size
-from broker.core.message import PACKET_IDS, Message, size_of
+from broker.core.message import Message, size_of
 from broker.core.wildcard_forms import WildcardForms
+from broker.wire.publish_header import (
+    PACKET_IDS,
+    PUBACK_HEAD,
+    PUBCOMP_HEAD,
+    PUBREC_HEAD,
+    PUBREL_HEAD,
+    packet_size,
+    topic_end,
+)
 from broker.wire.varint import read_length
 
 if TYPE_CHECKING:
@@ -24,9 +32,6 @@ if TYPE_CHECKING:
     from broker.wire import Will
 
 NEVER = float("inf")
-
-PUBACK, PUBREC, PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
-"""The first two of their four bytes, without a reason code."""
 
 
 class Subscription:
@@ -387,7 +392,7 @@ class Session:
                 self._settled(outgoing)
                 if waited and self.recorder is not None:
                     self.recorder.dequeued(packet_id, 1, message, outgoing.qos)
-                    self.recorder.acknowledged(PUBACK + PACKET_IDS[packet_id])
+                    self.recorder.acknowledged(PUBACK_HEAD + PACKET_IDS[packet_id])
                 return
         inflight[packet_id] = outgoing
         if not self.outbox:
@@ -448,7 +453,7 @@ class Session:
                 looks -= 1
                 size = packet_size(data[position : position + 5])
                 length, body = read_length(data, position + 1)
-                start = body + 2 + (data[body] << 8 | data[body + 1])
+                start = topic_end(data, body)
                 payload = data[start + (self.version == 5) : body + length]
                 self.miss(
                     Message(data[body + 2 : start], payload, 0, False, b"", None, None), False, b""
@@ -599,7 +604,7 @@ class Session:
     def unpacked(self, sent: bytes) -> Outgoing:
         """Return the message of a packet that was sent on this connection."""
         body = read_length(sent, 1)[1]
-        start = body + 2 + (sent[body] << 8 | sent[body + 1])
+        start = topic_end(sent, body)
         payload = properties = start + 2
         if self.version == 5:
             size, properties = read_length(sent, properties)
@@ -618,7 +623,7 @@ class Session:
         if self.qos_in_flight(packet_id) != 1:
             return False
         if self.recorder is not None:
-            self.recorder.acknowledged(PUBACK + PACKET_IDS[packet_id])
+            self.recorder.acknowledged(PUBACK_HEAD + PACKET_IDS[packet_id])
         self._settled(self.inflight.pop(packet_id))
         if self.queue:
             self.pump()
@@ -635,7 +640,9 @@ class Session:
             return False
         if self.recorder is not None:
             ends = reason >= 0x80
-            self.recorder.acknowledged((PUBCOMP if ends else PUBREC) + PACKET_IDS[packet_id])
+            self.recorder.acknowledged(
+                (PUBCOMP_HEAD if ends else PUBREC_HEAD) + PACKET_IDS[packet_id]
+            )
         self._settled(self.inflight[packet_id])
         if reason >= 0x80:
             del self.inflight[packet_id]
@@ -649,7 +656,7 @@ class Session:
         if self.inflight.get(packet_id) is not RELEASED:
             return False
         if self.recorder is not None:
-            self.recorder.acknowledged(PUBCOMP + PACKET_IDS[packet_id])
+            self.recorder.acknowledged(PUBCOMP_HEAD + PACKET_IDS[packet_id])
         del self.inflight[packet_id]
         if self.queue:
             self.pump()
@@ -668,7 +675,7 @@ class Session:
         for packet_id, outgoing in list(inflight.items()):
             assert isinstance(outgoing, Outgoing)  # see `unpack`
             if outgoing is RELEASED:
-                self.send_packet(b"\x62\x02" + PACKET_IDS[packet_id])
+                self.send_packet(PUBREL_HEAD + PACKET_IDS[packet_id])
                 self.node.counters.to_clients.other += 4
             elif room > 0:
                 room -= 1
@@ -697,7 +704,7 @@ class Session:
             self.inflight.pop(packet_id, None)
             self._settled(outgoing)
             if self.recorder is not None:
-                self.recorder.acknowledged(PUBACK + PACKET_IDS[packet_id])
+                self.recorder.acknowledged(PUBACK_HEAD + PACKET_IDS[packet_id])
         else:
             self.inflight[packet_id] = outgoing
             self.send_packet(data)

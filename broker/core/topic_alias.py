@@ -3,7 +3,7 @@ the number alone."""
 
 from __future__ import annotations
 
-from broker.core.message import PACKET_IDS
+from broker.wire.publish_header import PACKET_IDS, topic_end
 from broker.wire.varint import encode_varint, read_length
 
 MIN_TOPIC = 8
@@ -37,7 +37,7 @@ class TopicAliases:
         """Return an MQTT 5 PUBLISH without alias as it is to be sent; not larger than `limit`
         (bytes) unless it was before."""
         body = read_length(packet, 1)[1]
-        behind = body + 2 + (packet[body] << 8 | packet[body + 1])
+        behind = topic_end(packet, body)
         topic = packet[body + 2 : behind]
         if len(topic) < MIN_TOPIC:
             return packet

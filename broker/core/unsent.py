@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from broker.wire.constants import PacketType
+from broker.wire.publish_header import DUP, QOS_BITS, packet_id_at, topic_end
 from broker.wire.varint import read_length
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ def identifiers(packets: Iterable[bytes]) -> set[int]:
         at = 0
         while at < len(data):
             length, body = read_length(data, at + 1)
-            if data[at] >> 4 == PacketType.PUBLISH and data[at] & 0x06 and not data[at] & 0x08:
-                start = body + 2 + (data[body] << 8 | data[body + 1])
-                found.add(data[start] << 8 | data[start + 1])
+            if data[at] >> 4 == PacketType.PUBLISH and data[at] & QOS_BITS and not data[at] & DUP:
+                found.add(packet_id_at(data, topic_end(data, body)))
             at = body + length
     return found

@@ -60,6 +60,7 @@ from broker.wire.constants import WILL
 from broker.wire.errors import WireError
 from broker.wire.packets import Will
 from broker.wire.properties import Property, decode_properties, encode_properties
+from broker.wire.publish_header import PACKET_IDS, PUBREC, PUBREC_HEAD, PUBREL, packet_id_at
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -229,14 +230,14 @@ class Image:
                 yield kept.began.encode()
             if kept.incoming:
                 yield encode_incoming(
-                    number, b"".join(packet_id.to_bytes(2, "big") for packet_id in kept.incoming)
+                    number, b"".join(PACKET_IDS[packet_id] for packet_id in kept.incoming)
                 )
             for packet_id, waiting in [
                 *kept.inflight.items(),
                 *((0, waiting) for waiting in kept.queue),
             ]:
                 if waiting is None:
-                    yield encode_settled(number, b"\x50\x02" + packet_id.to_bytes(2, "big"))
+                    yield encode_settled(number, PUBREC_HEAD + PACKET_IDS[packet_id])
                 elif (message := self.message(waiting[0])) is not None:
                     if message.number not in said:
                         said.add(message.number)
@@ -342,10 +343,10 @@ class Image:
             return
         kind = packets[0]
         for at in range(0, len(packets), 4):
-            packet_id = packets[at + 2] << 8 | packets[at + 3]
-            if kind == 0x62:
+            packet_id = packet_id_at(packets, at + 2)
+            if kind == PUBREL:
                 kept.incoming.discard(packet_id)
-            elif kind == 0x50:
+            elif kind == PUBREC:
                 kept.inflight[packet_id] = None
             else:
                 kept.inflight.pop(packet_id, None)
@@ -354,7 +355,7 @@ class Image:
         number, packet_ids = decode_number(body)
         if (kept := self.sessions.get(number)) is not None:
             kept.incoming.update(
-                packet_ids[at] << 8 | packet_ids[at + 1] for at in range(0, len(packet_ids), 2)
+                packet_id_at(packet_ids, at) for at in range(0, len(packet_ids), 2)
             )
 
     # ---------------------------------------------------------------- the rest

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from broker.cluster.delivery.subscription_start import UNKNOWN, oldest
 from broker.cluster.link.codec import encode_vector
 from broker.cluster.sessions.session_codec import before
-from broker.core.session import PUBREC, RELEASED, Outgoing, Repeat, SharedOutgoing
+from broker.core.session import RELEASED, Outgoing, Repeat, SharedOutgoing
 from broker.persistence.records import (
     CLEAN,
     HAS_WILL,
@@ -30,15 +30,13 @@ from broker.persistence.records import (
     encode_unsubscribed,
 )
 from broker.persistence.recovery import encode_will
+from broker.wire.publish_header import PACKET_IDS, PUBREC, PUBREC_HEAD, PUBREL
 
 if TYPE_CHECKING:
     from broker.core.message import Message
     from broker.core.publish_run import PublishRun
     from broker.core.session import Session, Subscription
     from broker.persistence.journal import Journal
-
-PUBREL_FIRST, PUBREC_FIRST = 0x62, 0x50
-"""First bytes of the packets whose answers (PUBCOMP, PUBREL) wait for the journal."""
 
 
 class SessionRecorder:
@@ -88,11 +86,11 @@ class SessionRecorder:
             self._subscription(subscription)
         self.starts()
         if session.incoming:
-            packet_ids = b"".join(p.to_bytes(2, "big") for p in session.incoming)
+            packet_ids = b"".join(PACKET_IDS[p] for p in session.incoming)
             journal.record(encode_incoming(number, packet_ids))
         for packet_id, sent in session.inflight.items():
             if sent is RELEASED:
-                journal.record(encode_settled(number, PUBREC + packet_id.to_bytes(2, "big")))
+                journal.record(encode_settled(number, PUBREC_HEAD + PACKET_IDS[packet_id]))
             else:
                 self._message(
                     packet_id, session.unpacked(sent) if isinstance(sent, bytes) else sent
@@ -181,7 +179,7 @@ class SessionRecorder:
         """Record acknowledgements of one type. PUBREL and PUBCOMP, which answer PUBREC and PUBREL,
         wait for that."""
         self._journal.record(encode_settled(self.number, packets))
-        if packets[0] in (PUBREC_FIRST, PUBREL_FIRST):
+        if packets[0] in (PUBREC, PUBREL):
             self._journal.promise()
 
     def received(self, packet_ids: bytes) -> None:

@@ -32,13 +32,26 @@ from broker.wire.packets import (
     Unsubscribe,
 )
 from broker.wire.properties import Properties, encode_properties
+from broker.wire.publish_header import (
+    DUP,
+    PUBACK_HEAD,
+    PUBCOMP_HEAD,
+    PUBLISH,
+    PUBREC_HEAD,
+    PUBREL_HEAD,
+)
 from broker.wire.strings import encode_binary, encode_string
 from broker.wire.varint import encode_varint
 
 __all__ = ["encode_packet", "encode_publish", "encode_varint", "publish_bytes", "return_code"]
 
 
-_ACKS = {Puback: b"\x40", Pubrec: b"\x50", Pubrel: b"\x62", Pubcomp: b"\x70"}
+_ACK_HEADS = {
+    Puback: PUBACK_HEAD,
+    Pubrec: PUBREC_HEAD,
+    Pubrel: PUBREL_HEAD,
+    Pubcomp: PUBCOMP_HEAD,
+}
 
 _GRANTS = bytes(min(code, 0x80) for code in range(256))
 """Codes of a SUBACK before MQTT 5, by those of MQTT 5."""
@@ -99,7 +112,7 @@ def publish_bytes(
     where it is never empty) or is empty (before). ``packet_id`` is used at QoS 1 and 2 only. Raises
     ValueError for what does not fit.
     """
-    first = 0x30 | qos << 1 | retain | dup << 3
+    first = PUBLISH | qos << 1 | retain | (DUP if dup else 0)
     identifier = _uint16(packet_id) if qos else b""
     length = 2 + len(topic) + len(identifier) + len(properties) + len(payload)
     return b"".join(
@@ -138,12 +151,12 @@ def _id_and_properties(packet_id: int, properties: Properties | None, version: i
 
 
 def _encode_ack(packet: Ack, version: int) -> bytes:
-    head = _ACKS[type(packet)]
+    head = _ACK_HEADS[type(packet)]
     identifier = _uint16(packet.packet_id)
     if version != V5 or not (packet.reason or packet.properties):
-        return head + b"\x02" + identifier
+        return head + identifier
     body = identifier + _reason(packet)
-    return head + encode_varint(len(body)) + body
+    return head[:1] + encode_varint(len(body)) + body
 
 
 def _reason(packet: Ack | Disconnect | Auth) -> bytes:

@@ -13,12 +13,12 @@ from typing import Any
 from broker.base import limits
 from broker.cluster.link.record_layer import RecordLayer
 from broker.config.node_config import NodeConfig
-from broker.core.connection import packet_size
 from broker.io import proxy_protocol
 from broker.io.admin_http import _REASONS, AdminProtocol
 from broker.io.http_request import parse_request
 from broker.node import Node
 from broker.wire import Connect, Decoder, Packet, WireError, encode_packet
+from broker.wire.publish_header import packet_size
 from broker.wire.reader import PacketReader
 from discovery import announcement
 from discovery.announcement import AnnouncementError

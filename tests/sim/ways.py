@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from broker.core.dispatcher import topic_of
+from broker.wire.publish_header import topic_of
 from tests.sim.clients import Sent
 from tests.sim.world import Host, World
 

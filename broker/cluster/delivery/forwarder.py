@@ -32,10 +32,11 @@ from broker.cluster.link.codec import (
     subtract,
 )
 from broker.cluster.link.control_records import ORIGINS
-from broker.core.dispatcher import convert_run, topic_name, topic_of
+from broker.core.dispatcher import convert_run, topic_name
 from broker.core.message import Message
 from broker.core.session import Session
 from broker.wire.errors import MalformedPacket
+from broker.wire.publish_header import DUP, PUBLISH, QOS_BITS, topic_of
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.gap_recovery import GapRecovery
@@ -62,7 +63,11 @@ RECENT = 1000
 """messages of an origin that a broker which meets it takes over at once, some hundredths of a
 second's work."""
 
-ILLEGAL = frozenset((0x36, 0x37, 0x3E, 0x3F, 0x38, 0x39))
+ILLEGAL = frozenset(
+    PUBLISH | flags
+    for flags in range(16)
+    if flags & QOS_BITS == QOS_BITS or (flags & DUP and not flags & QOS_BITS)
+)
 """First bytes of a PUBLISH that MQTT forbids."""
 
 

@@ -28,11 +28,11 @@ from broker.cluster.link.codec import (
     intersect,
 )
 from broker.cluster.link.receiver_assignment import CHOSEN, ReceiverAssignment, decode_choice
-from broker.core.dispatcher import topic_of
 from broker.core.message import Message, Stamp, size_of
 from broker.wire.constants import PacketType
 from broker.wire.errors import MalformedPacket
 from broker.wire.properties import decode_properties
+from broker.wire.publish_header import QOS_BITS, RETAIN, topic_end, topic_of
 from broker.wire.varint import encode_varint, read_length
 from routing.topic_filter import valid_topic_name
 
@@ -504,9 +504,7 @@ def _section(packet: bytes) -> tuple[int, int]:
     """Return how long the property section of a PUBLISH for links is (bytes), and where it
     begins."""
     body = read_length(packet, 1)[1]
-    return read_length(
-        packet, body + 2 + (packet[body] << 8 | packet[body + 1]) + (2 if packet[0] & 0x06 else 0)
-    )
+    return read_length(packet, topic_end(packet, body) + (2 if packet[0] & QOS_BITS else 0))
 
 
 def choice_of(packet: bytes) -> ReceiverAssignment | None:
@@ -569,11 +567,11 @@ def read_link_packets(
         if body < 0 or end > len(data) or length < 3 or data[position] >> 4 != PacketType.PUBLISH:
             raise MalformedPacket("messages of another broker are truncated")
         first = data[position]
-        start = body + 2 + (data[body] << 8 | data[body + 1])
+        start = topic_end(data, body)
         topic = data[body + 2 : start]
-        size, properties = read_length(data, start + (2 if first & 6 else 0))
+        size, properties = read_length(data, start + (2 if first & QOS_BITS else 0))
         payload = properties + size
-        if properties < 0 or payload > end or first & 6 == 6:
+        if properties < 0 or payload > end or first & QOS_BITS == QOS_BITS:
             raise MalformedPacket("messages of another broker are truncated")
         section = data[properties:payload]
         sequence += 1
@@ -604,7 +602,13 @@ def read_link_packets(
         if not sound:
             raise MalformedPacket("messages of another broker have no topic name")
         message = Message(
-            topic, data[payload:end], first >> 1 & 3, bool(first & 1), section, expires_at, None
+            topic,
+            data[payload:end],
+            first >> 1 & 3,
+            bool(first & RETAIN),
+            section,
+            expires_at,
+            None,
         )
         if stamp is not None:
             message.stamp = stamp

@@ -29,8 +29,9 @@ from broker.base.sequence_set import (
     roughly,
     subtract,
 )
-from broker.core.message import PACKET_IDS, Message, Stamp
+from broker.core.message import Message, Stamp
 from broker.wire.errors import MalformedPacket
+from broker.wire.publish_header import PACKET_IDS, PUBLISH, QOS_BITS, topic_end
 from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def encode_link_publish(
     length = 2 + len(topic) + len(middle) + len(payload)
     return b"".join(
         (
-            bytes((0x30 | qos << 1 | retain,)),
+            bytes((PUBLISH | qos << 1 | retain,)),
             encode_varint(length),
             PACKET_IDS[len(topic)],
             topic,
@@ -186,7 +187,7 @@ def explicit(packet: bytes, key: bytes, sequence: int) -> bytes:
     """Return a PUBLISH (MQTT 5) that continues another one as one that says itself where it comes
     from."""
     length, body = read_length(packet, 1)
-    start = body + 2 + (packet[body] << 8 | packet[body + 1]) + (2 if packet[0] & 0x06 else 0)
+    start = topic_end(packet, body) + (2 if packet[0] & QOS_BITS else 0)
     size, properties = read_length(packet, start)
     section = encode_origin(key, sequence)
     middle = encode_varint(len(section) + size) + section

@@ -36,7 +36,6 @@ from broker.cluster.link.control_records import (
 from broker.cluster.link.handshake import LinkHandshake, Peer
 from broker.cluster.link.receiver_assignment import ReceiverAssignment, decode_choice
 from broker.core.connection import Connection
-from broker.core.dispatcher import topic_of
 from broker.core.message import Message, Stamp, encode_halves
 from broker.core.publish_run import PublishRun
 from broker.wire.constants import PacketType, ReasonCode
@@ -45,6 +44,7 @@ from broker.wire.encode import encode_packet
 from broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
 from broker.wire.packets import Auth, Connack, Connect, Disconnect
 from broker.wire.properties import NOT_FORWARDED, decode_properties, forwardable, forwardable_cached
+from broker.wire.publish_header import PUBLISH, QOS_1, QOS_2, QOS_BITS, topic_of
 from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ MARKED = 1 << 31
 """In the number of a PINGREQ: it stands behind messages, and its PINGRESP says that these have been
 handled."""
 
-RUNS = frozenset((0x32, 0x34))
+RUNS = frozenset((PUBLISH | QOS_1, PUBLISH | QOS_2))
 """First bytes of the PUBLISH packets that may continue their predecessor besides those of QoS 0."""
 
 
@@ -399,10 +399,10 @@ class Link:
         if end - body < 3:
             raise MalformedPacket("PUBLISH is truncated")
         start = body + 2 + (data[body] << 8 | data[body + 1])
-        if first == 0x30 and start < end and data[start] == 0:
+        if first == PUBLISH and start < end and data[start] == 0:
             return self._run(data, position, start + 1, end, size, now)
         topic = data[body + 2 : start]
-        if first & 0x06:
+        if first & QOS_BITS:
             start += 2
         if start >= end:
             raise MalformedPacket("PUBLISH is truncated")
@@ -559,7 +559,7 @@ class Link:
         sequence = self._sequence + 1
         chunk = data[position:end]
         forwarder = self.cluster.forwarder
-        forwarder.check(topic_of(chunk), 0x30, sequence, count)
+        forwarder.check(topic_of(chunk), PUBLISH, sequence, count)
         self._sequence += count
         forwarder.run_received(
             self, chunk, start - position, packet, self._window_key, sequence, now

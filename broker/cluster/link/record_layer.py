@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.base.link_keys import next_key
-from broker.core.connection import Connection, Transport, packet_size
+from broker.core.connection import Connection, Transport
 from broker.wire.errors import WireError
+from broker.wire.publish_header import packet_size
 from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:

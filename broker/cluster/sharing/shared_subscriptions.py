@@ -22,9 +22,9 @@ from broker.cluster.link.receiver_assignment import ID, ReceiverAssignment, Trie
 from broker.cluster.sharing.assignment_ledger import Ref
 from broker.cluster.sharing.custody import ref_of
 from broker.cluster.strategy.directory import GROUP, PACE, Changes
-from broker.core.dispatcher import topic_of
 from broker.core.message import Message
 from broker.core.wildcard_forms import filter_memory
+from broker.wire.publish_header import topic_of
 from routing.group_selection import (
     HERE,
     Own,

@@ -1,0 +1,73 @@
+"""The layout of a PUBLISH and of its acknowledgements, for code that works on packets as they
+stand, without an object for each (MQTT 5, 2.1 and 3.3 to 3.7):
+
+    PUBLISH          first byte, remaining length (1 to 4 bytes), body
+    its body         length of the topic (2 bytes), topic, packet identifier (2 bytes, QoS 1 and 2
+                     only), property section (MQTT 5 only), payload
+    an acknowledgement without reason code: first byte, 2, packet identifier (2 bytes)
+
+Two loops take every message and have `topic_end` written out, as a call costs there:
+`Client.packets` and `qos_fast_path`; so has the one of links, `Link._publish`.
+"""
+
+from __future__ import annotations
+
+from broker.wire.constants import PacketType
+
+PUBLISH = PacketType.PUBLISH << 4
+"""First byte of a PUBLISH at QoS 0, without RETAIN."""
+QOS_1 = 0x02
+QOS_2 = 0x04
+QOS_BITS = 0x06
+"""Flags in the first byte of a PUBLISH; both bits of QoS are never set."""
+RETAIN = 0x01
+DUP = 0x08
+
+PUBACK = PacketType.PUBACK << 4
+PUBREC = PacketType.PUBREC << 4
+PUBREL = PacketType.PUBREL << 4 | 0x02
+PUBCOMP = PacketType.PUBCOMP << 4
+"""First bytes."""
+
+PUBACK_HEAD = bytes((PUBACK, 2))
+PUBREC_HEAD = bytes((PUBREC, 2))
+PUBREL_HEAD = bytes((PUBREL, 2))
+PUBCOMP_HEAD = bytes((PUBCOMP, 2))
+"""What is before the packet identifier of an acknowledgement without reason code."""
+ACK_SIZE = 4
+"""bytes of such an acknowledgement."""
+
+PACKET_IDS = [n.to_bytes(2, "big") for n in range(65536)]
+"""The two bytes of every packet identifier, and of every length of a string; indexing is cheaper
+than encoding."""
+
+
+def topic_end(data: bytes, body: int) -> int:
+    """Return where the topic of a PUBLISH ends whose body begins at `body`: its packet identifier
+    begins there (QoS 1 and 2), or what follows. The topic itself begins at `body` + 2."""
+    return body + 2 + (data[body] << 8 | data[body + 1])
+
+
+def topic_of(packet: bytes) -> bytes:
+    """Return the topic bytes of a PUBLISH packet."""
+    at = 2
+    while packet[at - 1] >= 0x80:
+        at += 1
+    return packet[at + 2 : at + 2 + (packet[at] << 8 | packet[at + 1])]
+
+
+def packet_id_at(data: bytes, at: int) -> int:
+    """Return the packet identifier whose two bytes begin at `at`."""
+    return data[at] << 8 | data[at + 1]
+
+
+def packet_size(data: bytes) -> int:
+    """Return the whole size (bytes) of the packet that begins `data`, 0 when its length field is
+    not there yet."""
+    value = 0
+    for index in range(1, min(5, len(data))):
+        byte = data[index]
+        value |= (byte & 0x7F) << (7 * (index - 1))
+        if byte < 0x80:
+            return value + index + 1
+    return 0
