@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.base import limits
 from broker.base.counters import Counters
-from broker.cluster.delivery.replay_log import NEVER, LogEntry, ReplayLog
+from broker.cluster.delivery.replay_log import NEVER, LogEntry, Looked, ReplayLog
 from broker.cluster.link.codec import (
     LAST,
     MARK,
@@ -462,7 +462,7 @@ def test_what_is_asked_of_ourselves_is_found_from_the_oldest_on(
         kept._entries.popleft()
     numbers = merge([(low, low + more) for low, more in asked])
     expected = kept.those({KEYS[0]: numbers}, 0.0)
-    found = list(kept.own(KEYS[0], numbers, 0.0))
+    found = list(kept.own(KEYS[0], numbers, 0.0, Looked()))
     assert [(e.sequence, e.count, e.data(0.0)) for e in found] == [
         (e.sequence, e.count, e.data(0.0)) for e in expected
     ]
@@ -474,5 +474,5 @@ def test_what_is_asked_of_ourselves_is_found_from_the_oldest_on(
         for n in range(e.sequence, e.sequence + e.count)
     ]
     assert first == min(here, default=NEVER)
-    assert list(kept.own(KEYS[0], numbers, 11.0)) == []
+    assert list(kept.own(KEYS[0], numbers, 11.0, Looked())) == []
     assert kept.first_of(KEYS[0], 11.0) == NEVER

@@ -9,7 +9,12 @@ import pytest
 from broker.base import limits
 from broker.cluster.delivery.answers import ANSWER, ASK, LOOKS, PIECE
 from broker.cluster.delivery.gap_recovery import CHANGED
-from broker.cluster.delivery.replay_log import LogEntry, read_link_messages
+from broker.cluster.delivery.replay_log import (
+    LogEntry,
+    Looked,
+    ReplayLog,
+    read_link_messages,
+)
 from broker.cluster.link.codec import OriginWindow, encode_stamp, origin_key
 from broker.cluster.link.control_records import DIRECTORY, ROUTED, decode_records
 from broker.cluster.strategy.directory import INTEREST
@@ -108,9 +113,9 @@ def test_nobody_has_the_log_searched_without_end(monkeypatch: pytest.MonkeyPatch
     log, searched = world.node.forwarder.log, [0]
     own = type(log).own
 
-    def counting(self: Any, key: bytes, numbers: Any, horizon: float) -> Any:
+    def counting(self: Any, *args: Any) -> Any:
         searched[0] += 1
-        return own(self, key, numbers, horizon)
+        return own(self, *args)
 
     monkeypatch.setattr(type(log), "own", counting)
     body = bytes(12) + bytes(4) + (1_000).to_bytes(4, "big") + b"\0" + (1).to_bytes(6, "big") * 2
@@ -124,8 +129,16 @@ def test_nobody_has_the_log_searched_without_end(monkeypatch: pytest.MonkeyPatch
     assert searched[0] == before + 1
 
 
-def test_a_question_for_very_much_is_answered_in_pieces() -> None:
+def test_a_question_for_very_much_is_answered_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer looks at no more of the log than it takes, and says how far it looked."""
+    looks: list[Looked] = []
+    own = ReplayLog.own
+
+    def noting(self: ReplayLog, *args: Any) -> Any:
+        looks.append(args[-1])
+        return own(self, *args)
+
+    monkeypatch.setattr(ReplayLog, "own", noting)
     count = 60_000
     world = lone(routing="interest", link_timeout=1000.0)
     neighbour = Neighbour(world, 101)
@@ -163,11 +176,11 @@ def test_a_question_for_very_much_is_answered_in_pieces() -> None:
             int(message.payload) for _, _, message in read_link_messages(answer[34:], world.now)
         ]
         answers += 1
-        assert relay.log.looked_at <= begin + LOOKS
+        assert 0 < looks[-1].entries <= begin + LOOKS
         assert bool(answer[20] & 2) == (begin <= count)
         world.advance(0.1)
     assert got == list(range(1000, count + 1, 1000))
-    assert answers == 1 + count // LOOKS
+    assert answers == len(looks) == 1 + count // LOOKS
 
 
 def changes(neighbour: Neighbour) -> list[bytes]:

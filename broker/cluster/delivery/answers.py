@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.base import limits
 from broker.base.rate_limit import Budget
 from broker.base.sequence_set import decode_pairs
-from broker.cluster.delivery.replay_log import LogEntry, with_expiry
+from broker.cluster.delivery.replay_log import LogEntry, Looked, with_expiry
 from broker.cluster.delivery.subscription_start import answer_of, numbers_at, times_of
 from broker.cluster.link.codec import LAST, Ranges, intersect, merge, origin_key, subtract
 from broker.cluster.link.receiver_assignment import ID
@@ -147,8 +147,8 @@ class Answers:
         past = self._starts.past if asked.key == origins.key and log.begin else None
         times = [at + origins.uncounted(asked.key) for at in asked.times]
         numbers, looked = numbers_at(log.latest(), asked.key, times, top, past)
-        log.looked_at = 0
-        gone, found = self._logged(asked, now)
+        in_log = Looked()
+        gone, found = self._logged(asked, in_log, now)
         parts: list[bytes] = []
         size, more = 0, False
         wants = self._wants(asked, now, named_too=log.chosen > log.begin or bool(log.spared))
@@ -160,10 +160,10 @@ class Answers:
                 parts.append(entry.data(now))
                 size += len(parts[-1])
                 self._node.counters.replayed += entry.count
-        self._budget.left -= (looked + log.looked_at) / 2000
+        self._budget.left -= (looked + in_log.entries) / 2000
         self._send(asked, numbers, parts, top, now, more=more, gone=gone)
 
-    def _logged(self, asked: Asked, now: float) -> tuple[int, Iterable[LogEntry]]:
+    def _logged(self, asked: Asked, looked: Looked, now: float) -> tuple[int, Iterable[LogEntry]]:
         """Return up to which number what is asked for has left the log, and what is there. Of this
         life of ours no more of the log is looked at than an answer takes: who lacks all of it asks
         a hundred times."""
@@ -174,8 +174,8 @@ class Answers:
         if asked.key == self._origins.key and not log.spared:
             first = min(log.first_of(asked.key, horizon), LAST)
             left = intersect(asked.lacks, [(1, first - 1)]) if first > 1 else []
-            return left[-1][1] if left else 0, log.own(asked.key, asked.lacks, horizon)
-        found = log.those({asked.key: asked.lacks}, horizon)
+            return left[-1][1] if left else 0, log.own(asked.key, asked.lacks, horizon, looked)
+        found = log.those({asked.key: asked.lacks}, horizon, looked)
         left = subtract(
             asked.lacks,
             merge([(entry.sequence, entry.sequence + entry.count - 1) for entry in found]),

@@ -46,6 +46,15 @@ Numbers = dict[bytes, Ranges]
 """Some messages: origin -> ascending inclusive pairs of sequence numbers."""
 
 
+class Looked:
+    """How many entries of the log were gone through."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self) -> None:
+        self.entries = 0
+
+
 class LogEntry:
     """One message for links, or a run of them (`Entry.run`): `count` messages from `sequence` on.
 
@@ -185,7 +194,6 @@ class ReplayLog:
         "floor",
         "full",
         "limit",
-        "looked_at",
         "lost",
         "pressed",
         "room",
@@ -224,8 +232,6 @@ class ReplayLog:
         """Called with each entry that goes, and its position."""
         self.spared: deque[LogEntry] = deque()
         """Entries that are gone and that `those` finds all the same (`spared`)."""
-        self.looked_at = 0
-        """entries that the last call of `those` went through"""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -416,14 +422,16 @@ class ReplayLog:
         NEVER: there is none."""
         return next((entry.sequence for entry in self._since(horizon) if entry.key == key), NEVER)
 
-    def own(self, key: bytes, numbers: Ranges, horizon: float) -> Iterator[LogEntry]:
+    def own(
+        self, key: bytes, numbers: Ranges, horizon: float, looked: Looked
+    ) -> Iterator[LogEntry]:
         """These messages of an origin that were logged as they were numbered (of this broker), as
         far as they came after `horizon` (s), the oldest first. Looks no further than it is asked
-        to. No change while iterating."""
+        to; what it went through is added to `looked`. No change while iterating."""
         entries = self._since(horizon)
         low, at = numbers[0][0], 0
         while piece := list(islice(entries, PIECE)):
-            self.looked_at += len(piece)
+            looked.entries += len(piece)
             for entry in [e for e in piece if e.key == key and e.sequence + e.count > low]:
                 last = entry.sequence + entry.count - 1
                 while numbers[at][1] < entry.sequence:
@@ -436,16 +444,18 @@ class ReplayLog:
                     for first, end in intersect([(entry.sequence, last)], numbers[at:]):
                         yield entry.part(first, end)
 
-    def those(self, numbers: Numbers, horizon: float) -> list[LogEntry]:
+    def those(
+        self, numbers: Numbers, horizon: float, looked: Looked | None = None
+    ) -> list[LogEntry]:
         """Return these messages, in the order of each origin, as far as they came after `horizon`
-        (s). Costs no more than the way back to the oldest of them."""
+        (s). Costs no more than the way back to the oldest of them, which is added to `looked`."""
         found: list[LogEntry] = []
         left = sum(high - low + 1 for ranges in numbers.values() for low, high in ranges)
-        self.looked_at = 0
+        count = 0
         for entry in chain(reversed(self._entries), reversed(self.spared)):
             if left <= 0 or entry.at < horizon:
                 break
-            self.looked_at += 1
+            count += 1
             ranges = numbers.get(entry.key)
             if ranges is None:
                 continue
@@ -460,6 +470,8 @@ class ReplayLog:
                 parts = intersect([(first, last)], ranges)
                 left -= sum(high - low + 1 for low, high in parts)
                 found += [entry.part(low, high) for low, high in reversed(parts)]
+        if looked is not None:
+            looked.entries += count
         found.reverse()
         return in_order(found, numbers)
 
