@@ -51,6 +51,7 @@ from broker.core.predecessor import Predecessors
 from broker.core.retained_feed import RetainedFeeds
 from broker.core.retained_store import RetainedStore
 from broker.core.session import NEVER, Session
+from broker.persistence.absent_members import AbsentMembers
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Disconnect, Will
@@ -142,6 +143,8 @@ class Node:
         self.predecessors = Predecessors(self)
         self.rate = RateLimit(config.connection_rate, now) if config.connection_rate else None
         self.cluster = Cluster(self, now, wall, rng)
+        self.absent_members = AbsentMembers(self, self.cluster)
+        self.cluster.attach(self.absent_members)
         self.forwarder = self.cluster.forwarder
         self.takeover = self.cluster.takeover
         self.memory = MemoryLimit(self)
@@ -285,11 +288,11 @@ class Node:
             case Begin() if self.journal is not None:
                 self.journal.begun(effect.generation, result)
             case TailWrite():
-                self.cluster.absent_members.tail.written(effect, result)
+                self.absent_members.tail.written(effect, result)
             case TailRead():
-                self.cluster.absent_members.tail.was_read(effect, result)
+                self.absent_members.tail.was_read(effect, result)
             case TailSync():
-                self.cluster.absent_members.tail.synced(effect, result)
+                self.absent_members.tail.synced(effect, result)
             case _:
                 pass
 

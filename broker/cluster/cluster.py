@@ -61,7 +61,6 @@ from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
 from broker.config.node_config import NodeConfig
 from broker.core.connection import Connection
 from broker.core.effects import Datagram, Dial
-from broker.persistence.absent_members import AbsentMembers
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.errors import MalformedPacket, WireError
@@ -77,6 +76,7 @@ from stp.priority_vector import Identity
 from stp.tree import ForwardingChanged, RootChanged, TopologyChange, Tree
 
 if TYPE_CHECKING:
+    from broker.cluster.delivery.ports import AbsentMembers
     from broker.node import Node
 
 STOPPED = 1.0
@@ -201,7 +201,6 @@ class Cluster:
             above=self,
             alarm=self,
         )
-        self.absent_members = AbsentMembers(node, self)
 
         # One subscription of several brokers, one session for a client id, retained messages.
         self.sharing = SharedSubscriptions(node, self)
@@ -233,10 +232,14 @@ class Cluster:
         self._change: TopologyChange | None = None  # the newest one that $TC has not told
         self._changes = RateLimit(limits.TOPOLOGY_CHANGES, now)
         self._change_at = now
-        self.events.subscribe(self._event_order())
         self.directory.post(STATE + b"name", config.name.encode())
         if where := config.clients_at():
             self.directory.post(CLIENTS_AT, where.encode())
+
+    def attach(self, absent_members: AbsentMembers) -> None:
+        """Take what has been built above: to be called before anything happens."""
+        self.absent_members = absent_members
+        self.events.subscribe(self._event_order())
 
     def _event_order(self) -> EventOrder:
         """Return who hears of each event, in this order."""
@@ -757,7 +760,7 @@ class Cluster:
     def behind(self) -> bool:
         """Whether old messages may come: a broker is away, or has been asked for what is missing
         here."""
-        return bool(self.absent_members.absent) or self.gap_recovery.unsettled()
+        return bool(len(self.absent_members)) or self.gap_recovery.unsettled()
 
     # ---------------------------------------------------------------- end
 

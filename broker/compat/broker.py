@@ -377,7 +377,7 @@ class Broker(BrokerApi):
             self.node.counters.journal_cut += 1
             log_line("warning", line)
         node = self.node
-        node.cluster.absent_members.begin(tail)
+        node.absent_members.begin(tail)
         node.journal = Journal(node, sync=disk.sync)
         node.journal.begin(loaded.image, loaded.generation, loaded.files, loaded.size, now)
         return loaded

@@ -285,6 +285,9 @@ class AbsentMembers:
         absent = self.absent.get(broker_id)
         return absent is not None and (key in absent.dropped or key in self.tail.left(broker_id))
 
+    def __len__(self) -> int:
+        return len(self.absent)
+
     def oldest_piece(self, broker_id: bytes, key: bytes, lacks: Ranges) -> TailPiece | None:
         """Return the oldest messages of an origin in the tail that a broker lacks."""
         frame = self.tail.first(broker_id, key, lacks)

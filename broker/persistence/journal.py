@@ -326,7 +326,7 @@ class Journal:
         if self.state != BROKEN and self._until and mark >= self._until:
             self._until = 0
             discard = Discard(self._generation)
-            self.node.cluster.absent_members.tail.settle(lambda: self.node.effects.append(discard))
+            self.node.absent_members.tail.settle(lambda: self.node.effects.append(discard))
         if self._pending < self._most // 2:
             self.node.release_publishers(self)
 

@@ -465,7 +465,7 @@ class Recovery:
         node, forwarder, origins = self.node, self.node.forwarder, self.node.cluster.origins
         origins.down = max(0, self.wall - self.image.alive) / 1000
         horizon = self.image.alive - limits.LOG_AGE * 1000
-        away = node.cluster.absent_members.earliest()
+        away = node.absent_members.earliest()
         if away is not None:  # what had left the log may not have been written to its tail yet
             horizon = min(horizon, self.wall - (self.now - away) * 1000 - limits.LOG_AGE * 1000)
         known: set[tuple[bytes, int]] = set()  # a checkpoint says them again

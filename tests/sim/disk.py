@@ -46,7 +46,7 @@ class Disk:
 
         node.take_effects = taken  # type: ignore[method-assign]
         node.journal = Journal(node, sync=self.sync)
-        node.cluster.absent_members.begin(self.files.tail(node.config.id))
+        node.absent_members.begin(self.files.tail(node.config.id))
         files = self.files.generations
         node.journal.begin(
             self.files.image(), max(files, default=0) + 1, len(files), 0, self.world.now

@@ -142,7 +142,7 @@ class Durable(World):
         self.node.cluster.barrier._begins_until = 0.0
         self.journal = self.node.journal = Journal(self.node, sync=sync)
         files = self.files
-        self.node.cluster.absent_members.begin(files.tail())
+        self.node.absent_members.begin(files.tail())
         generation = max(files.generations, default=0) + 1
         size = sum(map(len, files.generations.values()))
         self.journal.begin(files.image(), generation, len(files.generations), size, at)

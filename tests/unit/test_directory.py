@@ -155,6 +155,6 @@ def test_what_was_on_its_way_is_noted_of_a_link_that_lags(lags: bool) -> None:
         assert link.unsent
     world.node.connection_lost(neighbour.conn, "reset", world.now)
     world.settle()
-    absent = world.node.cluster.absent_members.absent[bid(101)]
+    absent = world.node.absent_members.absent[bid(101)]
     assert absent.cut_from == (position if lags else NEVER)
     assert absent.back is None

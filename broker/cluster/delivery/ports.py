@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from broker.base.counters import Counters
     from broker.base.turns import Turns
     from broker.cluster.delivery.replay_log import LogEntry
+    from broker.cluster.events import LinkDown, MemberGone, RouteChanged
     from broker.cluster.link.codec import Ranges, Vector
     from broker.cluster.link.link import Link
     from broker.cluster.link.receiver_assignment import ReceiverAssignment
@@ -136,6 +137,28 @@ class AbsentBrokers(Protocol):
     ) -> Iterable[tuple[bytes, bytes, Ranges]]:
         """Return what is to be offered to brokers that have been back, and silent, for `pause` s:
         broker, origin, numbers. `asked`: origins that are asked for theirs."""
+
+
+class AbsentMembers(AbsentBrokers, Protocol):
+    """The same for the cluster, which tells what happens."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory of all notes, about."""
+
+    def link_down(self, event: LinkDown) -> None:
+        """Note what was on its way over a link that is gone."""
+
+    def member_gone(self, event: MemberGone) -> None:
+        """Note what a broker wanted that the tree has lost."""
+
+    def route_changed(self, event: RouteChanged) -> None:
+        """Note that a broker is back."""
+
+    def tick(self, now: float) -> None:
+        """Once a second: who is back and asks for nothing more, or stays away."""
 
 
 class Draining(Protocol):
