@@ -249,19 +249,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     port in use."""
     parser = Parser(
         prog=PROGRAM,
-        description="Runs a federation on this machine and shows its tree.",
+        description="Run several brokers on this machine and draw their tree.",
     )
-    parser.add_argument("--brokers", type=int, default=3, metavar="N", help="how many brokers (3)")
+    parser.add_argument("--brokers", type=int, default=3, metavar="N", help="number of brokers (3)")
     parser.add_argument(
         "--port",
         type=int,
         default=1883,
         metavar="PORT",
-        help="port of the first; the others follow (1883)",
+        help="port of the first broker; the others follow (1883)",
     )
-    parser.add_argument(
-        "--cluster", default="demo", metavar="NAME", help="the name of the cluster (demo)"
-    )
+    parser.add_argument("--cluster", default="demo", metavar="NAME", help="cluster name (demo)")
     try:
         arguments = parser.parse_args(argv)
     except SystemExit as leave:  # argparse has said why

@@ -201,11 +201,11 @@ class _Version(argparse.Action):
 
 
 def _parser() -> Parser:
-    """Describe the command line. Values stay texts: `settings` checks them, the file's and the
-    environment's alike."""
+    """Describe the command line. Values stay texts: `options.read_settings` checks them, like those
+    of the file and the environment."""
     parser = Parser(
         prog="mqttree",
-        description="An MQTT broker whose instances find each other, grow a tree and act as one.",
+        description="An MQTT broker whose instances find each other and act as one broker.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
@@ -223,31 +223,33 @@ def _parser() -> Parser:
         "-c",
         "--config",
         metavar="FILE",
-        help="configuration: amqtt's YAML and a `federation:` section",
+        help="configuration file: amqtt's YAML with a `federation:` section",
     )
     run.add_argument(
-        "--listen", metavar="HOST:PORT", help="where the default listener binds (0.0.0.0:1883)"
+        "--listen", metavar="HOST:PORT", help="address of the default listener (0.0.0.0:1883)"
     )
     run.add_argument(
-        "--name", metavar="NAME", help="what people call this broker (the machine and the port)"
+        "--name", metavar="NAME", help="name of this broker in logs and status (machine and port)"
     )
     run.add_argument(
         "--data-dir",
         metavar="DIR",
-        help="keep the broker's id, boot number and journal there (nowhere)",
+        help="folder of the broker's key, boot number and journal (none)",
     )
     run.add_argument(
         "--durability",
         metavar="none|async|sync",
-        help="what survives the broker (async with a data directory)",
+        help="what survives: nothing, kill -9, a power cut (async with a data directory)",
     )
     run.add_argument(
-        "--cluster", metavar="NAME", help="only brokers of one cluster federate (mqttree)"
+        "--cluster",
+        metavar="NAME",
+        help="cluster name; only brokers of one cluster federate (mqttree)",
     )
     run.add_argument(
         "--secret-file",
         metavar="FILE",
-        help="the cluster's secret: brokers without it stay outside",
+        help="file with the cluster's secret; brokers without it cannot join",
     )
     run.add_argument(
         "--discovery",
@@ -258,41 +260,43 @@ def _parser() -> Parser:
         "--seed",
         metavar="HOST:PORT",
         action="append",
-        help="a broker to begin with; may be repeated",
+        help="address of a broker to ask first; may be repeated",
     )
     run.add_argument(
-        "--advertise", metavar="HOST:PORT", help="the address that other brokers are told"
+        "--advertise",
+        metavar="HOST:PORT",
+        help="address that this broker announces to other brokers",
     )
     run.add_argument(
-        "--routing", metavar="flood|interest|topic", help="how messages find their way (topic)"
+        "--routing", metavar="flood|interest|topic", help="which links a message takes (topic)"
     )
     run.add_argument(
         "--admin",
         metavar="HOST:PORT",
-        help=f"health, metrics, state over HTTP ({DEFAULT_ADMIN} if it is free)",
+        help=f"address of the admin port: health, metrics, state ({DEFAULT_ADMIN} if free)",
     )
     run.add_argument(
         "--wait-for",
         metavar="BROKERS",
-        help="/readyz says no until so many were there, this one included (1)",
+        help="brokers, this one included, to be seen before /readyz says yes (1)",
     )
     run.add_argument(
-        "--log-level", metavar="debug|info|warning|error", help="what is logged (info)"
+        "--log-level", metavar="debug|info|warning|error", help="lowest level that is logged (info)"
     )
     run.add_argument(
-        "--log-format", metavar="text|json", help="lines for people or JSON objects (text)"
+        "--log-format", metavar="text|json", help="lines of text or JSON objects (text)"
     )
     # It ends with its standard input.
     run.add_argument("--die-with-parent", action="store_true", help=argparse.SUPPRESS)
     status = commands.add_parser(
-        "status", help="show the tree as a broker sees it", allow_abbrev=False
+        "status", help="show the federation as a broker sees it", allow_abbrev=False
     )
     status.add_argument(
         "--admin", metavar="HOST:PORT", help=f"the broker's admin address ({DEFAULT_ADMIN})"
     )
-    status.add_argument("--json", action="store_true", help="print /api/federation as it is")
+    status.add_argument("--json", action="store_true", help="print /api/federation as JSON")
     drain = commands.add_parser(
-        "drain", help="send a broker's clients elsewhere, then stop it", allow_abbrev=False
+        "drain", help="send a broker's clients to other brokers, then stop it", allow_abbrev=False
     )
     drain.add_argument(
         "--admin", metavar="HOST:PORT", help=f"the broker's admin address ({DEFAULT_ADMIN})"
@@ -300,15 +304,19 @@ def _parser() -> Parser:
     drain.add_argument(
         "--rate",
         metavar="CLIENTS_PER_S",
-        help="clients told to go a second (100, or more if there are many)",
+        help="clients told to go in a second (100, or more if there are many)",
     )
     drain.add_argument(
-        "--to", metavar="HOST:PORT", help="where they are to go (to the other brokers, in turn)"
+        "--to",
+        metavar="HOST:PORT",
+        help="address where clients are to go (the other brokers, in turn)",
     )
     drain.add_argument(
-        "--within", metavar="S", help="seconds until it stops, whatever is left (30)"
+        "--within", metavar="S", help="seconds until the broker stops, whatever is left (30)"
     )
-    drain.add_argument("--no-wait", action="store_true", help="do not wait until it is gone")
+    drain.add_argument(
+        "--no-wait", action="store_true", help="return at once instead of waiting for its end"
+    )
     users = commands.add_parser(
         "passwd", help="set a password in the users file", allow_abbrev=False
     )
@@ -323,18 +331,16 @@ def _parser() -> Parser:
 
 
 def _add_passwd(parser: Parser) -> None:
-    parser.add_argument(
-        "file", metavar="FILE", help="the users file; it is made when it is not there"
-    )
+    parser.add_argument("file", metavar="FILE", help="the users file; created if it does not exist")
     parser.add_argument("user", metavar="USER", help="the user's name")
     parser.add_argument("--delete", action="store_true", help="delete the user instead")
     parser.add_argument(
         "--no-scram",
         action="store_true",
-        help="no keys for SCRAM-SHA-256: log-in with a plain password only",
+        help="write no SCRAM-SHA-256 verifier: the user logs in by password only",
     )
     parser.add_argument(
-        "--iterations", metavar="N", help="rounds of the keys for SCRAM-SHA-256 (15000)"
+        "--iterations", metavar="N", help="rounds of the SCRAM-SHA-256 verifier (15000)"
     )
 
 

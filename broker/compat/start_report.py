@@ -77,7 +77,7 @@ class StartReport:
         ):
             log.warning(
                 "rules speak of users, but nobody checks passwords: "
-                "who gives a name counts as anonymous (access.users)"
+                "a client that gives a user name counts as anonymous (access.users)"
             )
         if peering.anybody(federation) and peering.guard(
             access, self._config.listeners, plugins=False, certificates=()
