@@ -1,1 +1,1 @@
-"""The broker: pure `Node` and the drivers around it (design section 2)."""
+"""The broker: pure `Node` and the drivers around it."""

@@ -1,5 +1,5 @@
 """Which of many topic filters stand for all of them: those that no other one covers (aggregation;
-issue 4, point 1).
+docs/decisions/0013).
 
 A filter that another one covers need not be announced. Each such filter hangs below one that covers
 it, so that it is looked at again when that one goes, and only then. Exchanging a filter for the

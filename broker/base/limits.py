@@ -1,4 +1,4 @@
-"""Every limit of the broker, with its reason (design section 4, promise 7).
+"""Every limit of the broker, with its reason.
 
 What happens at each limit is said beside it and counted under the name given in brackets.
 """

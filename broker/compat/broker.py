@@ -1,5 +1,4 @@
-"""amqtt's `Broker` around our node: the same configuration, listeners, plugins, states and context
-(design section 2).
+"""amqtt's `Broker` around our node: the same configuration, listeners, plugins, states and context.
 
 The node decides; this opens sockets, runs what has to wait, and hands the answers back. With no
 plugin that wants to be asked or told, nothing here is called per message.

@@ -1,5 +1,5 @@
-"""Who a broker is across its restarts: an id with its key and a boot number, kept beside its data
-(design section 3)."""
+"""Who a broker is across its restarts: an id with its key and a boot number, kept
+beside its data."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a broker is told by flags, environment, file and default - in this order of precedence
-(design section 6)."""
+"""What a broker is told by flags, environment, file and default - in this order of precedence."""
 
 from __future__ import annotations
 

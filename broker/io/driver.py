@@ -1,4 +1,4 @@
-"""asyncio protocols around a `Node`: bytes, flush, deadline; no decisions (design section 2)."""
+"""asyncio protocols around a `Node`: bytes, flush, deadline; no decisions."""
 
 from __future__ import annotations
 

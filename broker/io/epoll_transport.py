@@ -1,5 +1,4 @@
-"""Plain TCP and Unix connections of one node, read and written without a transport in between
-(design section 5).
+"""Plain TCP and Unix connections of one node, read and written without a transport in between.
 
 One epoll object holds all of them and is itself watched by the event loop. Each time that the loop
 finds it readable, every connection with bytes is read once, then every connection with an outbox is

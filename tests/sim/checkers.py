@@ -489,8 +489,7 @@ class Messages:
                 self.world.violation("unwanted", f"{client.name} got {got.topic}")
 
     def _losses(self) -> None:
-        """An acknowledged message reaches everybody who was there before it and stayed (design
-        section 4, promise 2)."""
+        """An acknowledged message reaches everybody who was there before it and stayed."""
         owed = [sent for sent in self.ledger.sent if self._owed(sent)]
         for client in self.clients:
             due = self._due(client)

@@ -1,4 +1,4 @@
-"""Messages over links: what is kept for whom, and when (design section 4, promises 1, 2 and 4)."""
+"""Messages over links: what is kept for whom, and when."""
 
 from __future__ import annotations
 

@@ -356,7 +356,7 @@ def test_what_is_named_is_delivered_once() -> None:
 
 def test_what_a_broker_gives_that_is_not_known_yet_waits_for_its_grant() -> None:
     """It may have given it to another one, as it could not reach us, before we have ever heard of
-    it (seed 7720296)."""
+    it."""
     world, (one, _) = cluster()
     client = member(world)
     one.send(*[named(b"|%d" % n, ME, n, qos=2) for n in (1, 2)])

@@ -1,5 +1,4 @@
-"""Links with neighbours that err or lie: a node, and a broker that says what it is told (design
-section 4, promises 5 to 7)."""
+"""Links with neighbours that err or lie: a node, and a broker that says what it is told."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def retained(key: bytes, sequence: int) -> bytes:
 
 
 def test_who_trusts_us_hears_first_of_what_comes_another_way(world: World) -> None:
-    """Retained messages take all links, in a circle, too, and overtake others there (seed 7004043);
+    """Retained messages take all links, in a circle, too, and overtake others there;
     once, until an answer of the origin has passed, behind which everything has to come over the
     tree's way."""
     origin, circle, behind = (Neighbour(world, number) for number in (101, 102, 103))
