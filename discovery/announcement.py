@@ -13,7 +13,8 @@ import hmac
 import struct
 from dataclasses import dataclass
 
-from discovery.address import MAX_HOST, Address, is_wildcard, normal_host, packed
+from broker.base.address import MAX_HOST, Address, is_wildcard, normal_host, packed
+from broker.base.broker_id import ID_BYTES
 
 MAGIC = b"MQTr"
 VERSION = 1
@@ -21,7 +22,6 @@ MAX_DATAGRAM = 512
 """Bytes: never fragmented on any network that carries IPv4 (RFC 791: 576 with headers)."""
 MAX_CLUSTER = 64
 MAX_NAME = 64
-ID_BYTES = 8
 MAC_BYTES = 32
 SOURCE_BYTES = 16
 """IPv6, or IPv4 written as IPv6 does it (RFC 4291 2.5.5.2)."""

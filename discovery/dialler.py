@@ -6,7 +6,7 @@ import heapq
 import random
 from dataclasses import dataclass
 
-from discovery.address import Address
+from broker.base.address import Address
 
 NEVER = float("inf")
 MAX_DIALS = 8

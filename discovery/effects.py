@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from discovery.address import Address
-from discovery.announcement import ID_BYTES, MAX_CLUSTER, MAX_NAME, check_text
+from broker.base.address import Address
+from broker.base.broker_id import Identity
+from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
 from discovery.seeds import MAX_SEEDS
 
 
@@ -82,20 +83,6 @@ Effect = Announce | Dial | Log | NewMember | Left | StateChanged | Surplus | Sam
 
 
 @dataclass(slots=True, frozen=True)
-class Identity:
-    """Who a broker is: id (8 bytes, stable), boot number (u32, grows), advertised address, and a
-    name for people.
-
-    A wildcard host advertises whatever address its datagrams come from.
-    """
-
-    id: bytes
-    boot: int
-    address: Address
-    name: str = ""
-
-
-@dataclass(slots=True, frozen=True)
 class MembershipConfig:
     """Settings of discovery; times in seconds. Raises ValueError with one clear line for one that
     cannot be."""
@@ -137,10 +124,6 @@ class MembershipConfig:
 
 def check_identity(own: Identity) -> None:
     """Raise ValueError with one clear line when a broker could not announce itself as `own`."""
-    if len(own.id) != ID_BYTES:
-        raise ValueError(f"broker id has {len(own.id)} bytes instead of {ID_BYTES}")
-    if not 0 <= own.boot < 1 << 32:
-        raise ValueError(f"boot number {own.boot} is not a 32-bit number")
     if not 0 < own.address.port < 1 << 16:
         raise ValueError(f"advertised port {own.address.port} is not a number from 1 to 65535")
     check_text("broker name", own.name, MAX_NAME)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from discovery.address import Address
+from broker.base.address import Address
 
 MAX_ADDRESSES = 4
 """Addresses told of one member; as many as membership keeps."""

@@ -8,9 +8,10 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from discovery.address import Address, is_loopback, is_wildcard, normal_host
+from broker.base.address import Address, is_loopback, is_wildcard, normal_host
+from broker.base.broker_id import Identity
 from discovery.dialler import NEVER, Dialler, Target
-from discovery.effects import Identity, MembershipConfig
+from discovery.effects import MembershipConfig
 from discovery.seeds import MAX_SEEDS
 
 MAX_MEMBERS = 1024

@@ -12,8 +12,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
-from discovery.address import Address
-from discovery.announcement import ID_BYTES, Announcement
+from broker.base.address import Address
+from broker.base.broker_id import ID_BYTES, Identity
+from discovery.announcement import Announcement
 from discovery.announcement_filter import AnnouncementFilter
 from discovery.beacon import Beacon
 from discovery.dialler import NEVER, Target
@@ -21,7 +22,6 @@ from discovery.effects import (
     Announce,
     Dial,
     Effect,
-    Identity,
     Left,
     Log,
     MembershipConfig,

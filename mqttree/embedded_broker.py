@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
+from broker.base.address import Address
 from broker.base.version import version
 from broker.config.options import read_keywords
-from discovery.address import Address
 
 if TYPE_CHECKING:
     from broker.compat.assembly import Assembly

@@ -22,7 +22,9 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-from stp.priority_vector import ID_BYTES, MAX_COST_US, RootVector
+from broker.base.address import Address
+from broker.base.broker_id import ID_BYTES
+from stp.priority_vector import MAX_COST_US, RootVector
 
 __all__ = [
     "MAX_CHANGES",
@@ -110,7 +112,7 @@ class Bpdu:
 
 @lru_cache(maxsize=4096)
 def _root(root_id: bytes, boot: int, tenths: int, host: bytes, port: int) -> RootVector:
-    return RootVector(root_id, boot, tenths, (host.decode("utf-8"), port))
+    return RootVector(root_id, boot, tenths, Address(host.decode("utf-8"), port))
 
 
 def encode(bpdu: Bpdu) -> bytes:

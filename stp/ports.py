@@ -6,8 +6,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from broker.base.address import SortKey, sort_key
+from broker.base.broker_id import Identity
 from stp.bpdu import MAX_CHANGES, Bpdu, ChangeNumber, Role, SeqRequest
-from stp.priority_vector import AddressKey, Identity, RootVector, address_key, same_root
+from stp.priority_vector import RootVector, same_root
 
 __all__ = ["MIN_LINK_COST_US", "UNKNOWN_RTT_MS", "Port", "PortRank"]
 
@@ -26,7 +28,7 @@ _MAX_RTT_MS = 600_000.0
 _STALL_S = 1.0
 _CHANGE_REPEATS = 2
 
-PortRank = tuple[int, int, AddressKey, bytes]
+PortRank = tuple[int, int, SortKey, bytes]
 
 
 @dataclass(slots=True)
@@ -76,12 +78,12 @@ class Port:
     """Topology changes that are still taken from this neighbour, ..."""
     changes_at: float = 0.0
     """... and since when (s)."""
-    peer_key: AddressKey = field(init=False)
+    peer_key: SortKey = field(init=False)
     _recent: list[float] = field(default_factory=list)
     _samples: int = 0
 
     def __post_init__(self) -> None:
-        self.peer_key = address_key(self.peer.address[0], self.peer.address[1])
+        self.peer_key = sort_key(self.peer.address)
         self.heard_at = self.changes_at = self.bpdus_at = self.opened_at
 
     @property

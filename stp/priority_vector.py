@@ -8,62 +8,27 @@ which keeps parent pointers free of loops at every moment.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import NamedTuple
+
+from broker.base.address import Address, SortKey, sort_key
+from broker.base.broker_id import Identity
 
 __all__ = [
-    "ID_BYTES",
     "MAX_COST_US",
-    "Address",
-    "AddressKey",
     "FeasibilityTable",
-    "Identity",
     "RootVector",
-    "address_key",
     "better_root",
     "same_root",
     "seq_newer",
     "to_tenths",
 ]
 
-ID_BYTES = 8
-"""Length of a broker id in bytes."""
-
 MAX_COST_US = 3_600_000_000
 """The dearest path that is believed: one hour, in microseconds."""
 
 _SEQ_MASK = 0xFFFFFFFF
 _SEQ_HALF = 0x80000000
-
-AddressKey = tuple[int, int, str, int]
-
-
-class Address(NamedTuple):
-    """Where a broker listens: host name or literal address, and TCP port."""
-
-    host: str
-    port: int
-
-
-@lru_cache(maxsize=4096)
-def address_key(host: str, port: int) -> AddressKey:
-    """Sort key of an address: IPv4 as a number, then IPv6 as a number, then names as text; the port
-    last.
-
-    "Lowest IP address" of MQTT-ST means the number: 10.0.0.9 is lower than 10.0.0.10, which as text
-    it is not.
-    """
-    try:
-        ip = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return (3, 0, host.lower(), port)
-    if isinstance(ip, ipaddress.IPv6Address):
-        mapped = ip.ipv4_mapped
-        return (1, int(mapped), "", port) if mapped is not None else (2, int(ip), "", port)
-    return (1, int(ip), "", port)
 
 
 def seq_newer(a: int, b: int) -> bool:
@@ -81,33 +46,17 @@ def to_tenths(capability: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """A broker: id (8 bytes, stable over restarts), boot number (u32, grows with each restart),
-    listening address."""
-
-    id: bytes
-    boot: int
-    address: tuple[str, int]
-
-    def __post_init__(self) -> None:
-        if len(self.id) != ID_BYTES:
-            raise ValueError(f"a broker id has {ID_BYTES} bytes, not {len(self.id)}")
-        if not 0 <= self.boot <= _SEQ_MASK:
-            raise ValueError(f"boot number out of range: {self.boot}")
-
-
-@dataclass(frozen=True, slots=True)
 class RootVector:
     """A root as brokers compare it. `key` orders: the smaller key is the better root."""
 
     id: bytes
     boot: int
     tenths: int
-    address: tuple[str, int]
-    key: tuple[int, AddressKey, bytes, int] = field(init=False, repr=False, compare=False)
+    address: Address
+    key: tuple[int, SortKey, bytes, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        key = (-self.tenths, address_key(self.address[0], self.address[1]), self.id, -self.boot)
+        key = (-self.tenths, sort_key(self.address), self.id, -self.boot)
         object.__setattr__(self, "key", key)
 
     @property

@@ -20,6 +20,8 @@ from __future__ import annotations
 import math
 import random
 
+from broker.base.address import sort_key
+from broker.base.broker_id import Identity
 from stp.bpdu import Bpdu, ChangeNumber, Role, SeqRequest
 from stp.changes import (
     Change,
@@ -34,9 +36,7 @@ from stp.config import TreeConfig
 from stp.ports import Port
 from stp.priority_vector import (
     MAX_COST_US,
-    Identity,
     RootVector,
-    address_key,
     better_root,
     same_root,
     seq_newer,
@@ -105,7 +105,7 @@ class Tree:
         self.hops = 0
         self.epoch = 0
         self._tenths = to_tenths(capability)
-        self._own_key = address_key(own.address[0], own.address[1])
+        self._own_key = sort_key(own.address)
         self._claims = Claims(own.id, self.ports, config)
         self._rng = rng
         self._out = Transmission(config)

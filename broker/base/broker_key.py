@@ -11,12 +11,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from broker.base.broker_id import ID_BYTES
 from broker.wire.errors import MalformedPacket
 
 SEED_BYTES = 32
 PUBLIC_BYTES = 32
 SIGNATURE_BYTES = 64
-ID_BYTES = 8
 
 
 @dataclass(slots=True, frozen=True)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+from broker.base.address import Address, parse_address
 from broker.cli.status import StatusError, ask, fetch, waits_for
 from broker.cluster.drain import read_drain
-from discovery.address import Address, parse_address
 
 LOOK = 0.2
 """s between two looks at it."""

@@ -21,10 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
 
+from broker.base.address import Address
 from broker.cli.main import Parser, complain
 from broker.cli.status import StatusError, fetch
 from broker.cli.tree_view import Seen, draw
-from discovery.address import Address
 
 HOST = "127.0.0.1"
 FIRST_ADMIN_PORT = 8883

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from broker.base.version import version
 
 if TYPE_CHECKING:
-    from discovery.address import Address
+    from broker.base.address import Address
 
 COMMANDS = "mqttree.commands"
 """Group of entry points whose functions take the rest of the command line and return an exit

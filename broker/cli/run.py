@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.base import limits, log_format
+from broker.base.address import Address
 from broker.base.machine import raise_file_limit
 from broker.base.version import version
 from broker.cli.main import DEFAULT_ADMIN
@@ -21,7 +22,6 @@ from broker.cluster.drain import Drain, check_elsewhere, read_drain
 from broker.config.options import RunSettings, read_access, read_settings, split_bind
 from broker.config.yaml_file import ConfigError, ConfigFile
 from broker.io import admin_http as admin_server
-from discovery.address import Address
 
 if TYPE_CHECKING:
     from broker.compat.assembly import Assembly

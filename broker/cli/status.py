@@ -6,8 +6,8 @@ import http.client
 import json
 from typing import Any
 
+from broker.base.address import Address, is_wildcard
 from broker.cluster.drain import counted
-from discovery.address import Address, is_wildcard
 
 MAX_ANSWER = 16 * 1024 * 1024
 """bytes; a thousand links with long names fit ten times."""

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from broker.base import limits
+from broker.base.address import Address
+from broker.base.broker_id import Identity
 from broker.base.rate_limit import RateLimit
 from broker.cluster.delivery.answers import Answers
 from broker.cluster.delivery.forwarder import Forwarder
@@ -66,13 +68,11 @@ from broker.wire.encode import encode_packet
 from broker.wire.errors import MalformedPacket, WireError
 from broker.wire.packets import Connect, Disconnect
 from discovery import effects as discovery
-from discovery.address import Address
 from discovery.gossip import decode_members, encode_members
 from discovery.member_table import MAX_MEMBERS
 from discovery.membership import Membership
 from stp import bpdu as bpdus
 from stp.bpdu import Role
-from stp.priority_vector import Identity
 from stp.tree import ForwardingChanged, RootChanged, TopologyChange, Tree
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Cluster:
         self.rng = rng
         self.entropy: Callable[[int], bytes] = rng.randbytes
         """Makes so many bytes for keys and nonces; a driver puts in what nobody can guess."""
-        self.own = Identity(config.id, config.boot, (config.host, config.port))
+        self.own = Identity(config.id, config.boot, Address(config.host, config.port))
         self.tree = Tree(self.own, config.capability, config.tree(), now, rng)
         self.membership = Membership(config.membership(), config.announced(), now, wall, rng)
         self._due = now
@@ -652,7 +652,9 @@ class Cluster:
         dialled = Address(*link.address) if link.dialled else None
         self.membership.link_up(peer.id, peer.boot, address, event.now, dialled)
         self.tree.port_up(
-            Identity(peer.id, peer.boot, (peer.host, peer.port)), peer.capability, event.now
+            Identity(peer.id, peer.boot, Address(peer.host, peer.port)),
+            peer.capability,
+            event.now,
         )
 
     def _begin_log(self, event: LinkUp) -> None:

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.base import limits
+from broker.base.address import is_loopback, is_wildcard, parse_address
 from broker.cluster.link.control_records import ASK_SEEN
 from broker.cluster.strategy.directory import STATE
 from broker.core.client import Client
 from broker.wire.constants import ReasonCode
-from discovery.address import is_loopback, is_wildcard, parse_address
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.replay import LogWalk

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.base.address import Address
 from broker.core.client import Client
 from broker.core.effects import Dial
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Disconnect
-from discovery.address import Address
 from discovery.dialler import NEVER
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from broker.base.address import Address
 from broker.base.machine import default_memory_limit, files_for_clients
 from broker.compat.broker import Broker
 from broker.compat.config import explain, link_bind, read_config
@@ -26,7 +27,6 @@ from broker.config.yaml_file import ConfigError, ConfigFile
 from broker.io import admin_http
 from broker.io.auth_service import AuthService
 from broker.io.journal_writer import JournalWriter
-from discovery.address import Address
 from stp import capability
 
 log = logging.getLogger("mqttree")

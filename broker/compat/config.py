@@ -14,6 +14,7 @@ from amqtt.errors import BrokerError, PluginError, PluginLoadError
 from dacite import DaciteError, WrongTypeError
 from dacite import from_dict as dataclass_from
 
+from broker.base.address import Address, is_loopback
 from broker.config.listener_options import (
     OPTIONS,
     ListenerOptions,
@@ -25,7 +26,6 @@ from broker.config.listener_options import (
 from broker.config.mqtt_options import read_section
 from broker.config.options import TlsSettings, split_bind
 from broker.config.yaml_file import ConfigError, ConfigFile, KeyPath, kind_of
-from discovery.address import Address, is_loopback
 
 __all__ = [
     "BrokerConfig",

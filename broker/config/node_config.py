@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.base import limits
+from broker.base.address import Address, is_wildcard
+from broker.base.broker_id import Identity
 from broker.base.broker_key import BrokerKey
-from discovery.address import Address, is_wildcard
-from discovery.effects import Identity, MembershipConfig
+from discovery.effects import MembershipConfig
 from stp.tree import TreeConfig
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from broker.base import limits
+from broker.base.address import Address, is_loopback, is_wildcard, parse_address
 from broker.base.broker_key import BrokerKey
 from broker.base.link_keys import cluster_key
 from broker.config.node_config import NodeConfig
 from broker.config.yaml_file import ConfigError, ConfigFile, kind_of
-from discovery.address import Address, is_loopback, is_wildcard, parse_address
 from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
 from discovery.drivers.multicast import GROUP, PORT, interfaces_for
 from discovery.seeds import parse_seeds, split_seeds

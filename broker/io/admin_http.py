@@ -18,11 +18,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl
 
+from broker.base.address import is_loopback
 from broker.io.http_request import HttpRequest, has_bare_line_feed, parse_request
 from broker.io.prometheus import metrics
 from broker.io.readiness import Readiness
 from broker.wire.strings import shorten
-from discovery.address import is_loopback
 
 if TYPE_CHECKING:
     from broker.node import Node

@@ -7,6 +7,7 @@ import asyncio
 import ssl
 import time
 
+from broker.base.address import Address
 from broker.base.log_format import log_line
 from broker.config.options import FederationSettings
 from broker.core.effects import Dial
@@ -14,7 +15,6 @@ from broker.io.driver import Driver, StreamProtocol
 from broker.io.epoll_transport import AVAILABLE, EpollStream
 from broker.io.listeners import dial
 from broker.io.tls import describe_error, dial_context
-from discovery.address import Address
 from discovery.announcement import bind
 from discovery.drivers.dns import Resolver
 from discovery.drivers.multicast import Multicast

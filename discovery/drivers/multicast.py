@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 import psutil
 
-from discovery.address import is_wildcard
+from broker.base.address import is_wildcard
 
 GROUP = "239.255.77.71"
 """Administratively scoped, local (RFC 2365 6.1): never routed out of a site."""

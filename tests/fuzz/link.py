@@ -4,6 +4,7 @@ node that must understand everything that it is told on."""
 from __future__ import annotations
 
 from broker.base import limits
+from broker.base.address import Address
 from broker.cluster.link.codec import encode_stamp, origin_key
 from broker.cluster.link.control_records import (
     ASK_SEEN,
@@ -22,7 +23,6 @@ from broker.cluster.link.control_records import (
 from broker.core.message import Stamp
 from broker.wire import Connack, encode_packet
 from broker.wire.varint import encode_varint
-from discovery.address import Address
 from discovery.gossip import encode_members
 from stp import bpdu as bpdus
 from stp.bpdu import Bpdu, ChangeNumber, Role, SeqRequest

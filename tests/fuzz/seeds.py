@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from broker.base.address import Address
 from broker.io.proxy_protocol import SIGNATURE
 from broker.wire.encode import encode_packet
-from discovery.address import Address
 from discovery.announcement import Announcement
 from tests.unit.test_link import bridge
 from tests.unit.wire_vectors import BAD, GOLDEN, LENIENT

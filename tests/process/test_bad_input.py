@@ -18,6 +18,7 @@ import pytest
 
 from bench.netlab.ports import free_ports
 from broker.base import limits
+from broker.base.address import Address
 from broker.base.broker_key import make_key
 from broker.base.link_keys import NONCE_BYTES, transcript
 from broker.cluster.link.codec import LAST
@@ -36,7 +37,6 @@ from broker.wire import Auth, Connack, Connect, Disconnect, Publish, encode_pack
 from broker.wire.properties import Property
 from broker.wire.reader import PacketReader
 from broker.wire.varint import encode_varint, read_length
-from discovery.address import Address
 from discovery.announcement import MAGIC, Announcement
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, clients

@@ -24,8 +24,8 @@ from amqtt.plugins.base import BaseAuthPlugin
 from amqtt.session import Session
 
 from bench.netlab.ports import free_ports, ports_in_a_row
+from broker.base.address import Address
 from broker.cli.status import StatusError, fetch
-from discovery.address import Address
 
 PATIENCE = 60.0
 """s; until what has not come fails the test. Far more than ever needed: the machine may be slow,

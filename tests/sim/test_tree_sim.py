@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from broker.base.broker_id import Identity
 from stp.bpdu import Bpdu, Role, decode, encode
 from stp.changes import RoleChanged
-from stp.priority_vector import Identity, RootVector, same_root
+from stp.priority_vector import RootVector, same_root
 from stp.tree import Tree, TreeConfig
 
 SEEDS = int(os.environ.get("SEEDS", "200"))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discovery.address import (
+from broker.base.address import (
     Address,
     is_loopback,
     is_wildcard,

@@ -10,15 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.base.address import Address, sort_key
+from broker.base.broker_id import Identity
 from stp.bpdu import MAX_CHANGES, Bpdu, BpduError, ChangeNumber, Role, SeqRequest, decode, encode
-from stp.priority_vector import (
-    MAX_COST_US,
-    RootVector,
-    address_key,
-    better_root,
-    seq_newer,
-    to_tenths,
-)
+from stp.priority_vector import MAX_COST_US, RootVector, better_root, seq_newer, to_tenths
 
 ROOT = RootVector(b"ABCDEFGH", 3, 125, ("10.0.0.1", 1883))
 PLAIN = Bpdu(ROOT, 7, 1500, 20, Role.DESIGNATED, Role.ROOT, 2, 40, 9)
@@ -154,7 +149,7 @@ def test_addresses_compare_as_numbers() -> None:
         ("Alpha.example", 1883),
         ("beta.example", 1883),
     ]
-    assert sorted(ordered, key=lambda a: address_key(*a)) == ordered
+    assert sorted(ordered, key=sort_key) == ordered
 
 
 def test_root_priority() -> None:
@@ -190,3 +185,16 @@ def test_sequence_numbers_wrap(a: int, b: int, newer: bool) -> None:
 def test_impossible_capabilities(value: float) -> None:
     with pytest.raises(ValueError, match="capability"):
         to_tenths(value)
+
+
+def test_a_zone_of_ipv6_means_nothing_to_other_machines() -> None:
+    assert sort_key(("fe80::1%eth0", 1883)) == sort_key(("fe80::1%eth1", 1883))
+    assert sort_key(("fe80::1%eth0", 1883)) < sort_key(("fe80::2", 1883))
+
+
+@pytest.mark.parametrize(
+    ("broker_id", "boot"), [(b"seven..", 1), (b"nine.....", 1), (b"eight...", -1)]
+)
+def test_no_identity(broker_id: bytes, boot: int) -> None:
+    with pytest.raises(ValueError, match=r"broker id has|boot number"):
+        Identity(broker_id, boot, Address("10.0.0.1", 1883))

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import psutil
 import pytest
 
-from discovery.address import Address
+from broker.base.address import Address
 from discovery.drivers import dns as dns_module
 from discovery.drivers import multicast as multicast_module
 from discovery.drivers.dns import Resolver

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from broker.base import limits
+from broker.base.address import Address
+from broker.base.broker_id import Identity
 from broker.cli.status import render, waits_for
 from broker.cluster.drain import (
     CLIENTS_AT,
@@ -25,11 +27,10 @@ from broker.config.node_config import NodeConfig
 from broker.wire import Connack, Disconnect, Publish, Will
 from broker.wire.constants import ReasonCode
 from broker.wire.properties import Property
-from discovery.address import Address
 from stp import bpdu as bpdus
 from stp.bpdu import Role
 from stp.config import TreeConfig
-from stp.priority_vector import Identity, RootVector
+from stp.priority_vector import RootVector
 from stp.tree import Tree
 from tests.unit.link_harness import Neighbour, bid, lone, ping
 from tests.unit.node_harness import FakeClient, World, connect_packet

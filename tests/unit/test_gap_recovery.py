@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.base import limits
+from broker.base.broker_id import Identity
 from broker.base.counters import Counters
 from broker.cluster.delivery.gap_recovery import HOLD, SPLIT, GapRecovery
 from broker.cluster.delivery.history import HistoryRequests
@@ -32,7 +33,6 @@ from broker.cluster.link.codec import (
 from broker.cluster.strategy.interest import Interest
 from broker.core.message import Message
 from broker.wire.errors import MalformedPacket
-from stp.priority_vector import Identity
 from tests.sim.schedule import Schedule
 
 NEAR: Any = SimpleNamespace(name="near")

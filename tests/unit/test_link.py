@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from broker.base import limits
+from broker.base.address import Address
 from broker.cluster.link.codec import LAST, OriginWindow, encode_origin, encode_vector, origin_key
 from broker.cluster.link.control_records import (
     ASK_SEEN,
@@ -26,7 +27,6 @@ from broker.core.effects import Dial
 from broker.wire import Connect, Pingreq, Subscribe, SubscriptionRequest, encode_packet
 from broker.wire.properties import Property
 from broker.wire.varint import encode_varint
-from discovery.address import Address
 from discovery.gossip import encode_members
 from discovery.membership import MAX_HEARSAY
 from stp.bpdu import ChangeNumber, Role

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discovery.address import Address
+from broker.base.address import Address
+from broker.base.broker_id import Identity
 from discovery.announcement import Announcement, bind, decode
 from discovery.announcement_filter import MAX_COMPLAINTS, MAX_SEEN
 from discovery.dialler import DOUBTFUL_BURST, DOUBTFUL_RATE, MAX_DIALS, MAX_RETRIES
@@ -18,7 +19,6 @@ from discovery.effects import (
     Announce,
     Dial,
     Effect,
-    Identity,
     Left,
     Log,
     MembershipConfig,

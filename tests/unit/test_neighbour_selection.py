@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discovery.address import Address
-from discovery.effects import Dial, Identity, MembershipConfig, Surplus
+from broker.base.address import Address
+from broker.base.broker_id import Identity
+from discovery.effects import Dial, MembershipConfig, Surplus
 from discovery.membership import Membership
 from discovery.neighbour_selection import REVIEW, STRAY_AFTER, SURPLUS_AFTER, neighbours
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.base.address import Address
 from broker.base.link_keys import cluster_key
 from broker.compat.config import describe_listeners, exposed, link_bind, read_config
 from broker.config.options import FederationSettings, RunSettings, read_settings, split_bind
 from broker.config.yaml_file import ConfigError, ConfigFile
-from discovery.address import Address
 
 
 def told(

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.base.broker_id import Identity
 from stp import capability as capability_module
 from stp.bpdu import MAX_CHANGES, Bpdu, ChangeNumber, Role, SeqRequest, decode, encode
 from stp.changes import ChangeLog, ForwardingChanged, RootChanged, TopologyChange
 from stp.ports import Port
-from stp.priority_vector import FeasibilityTable, Identity, RootVector
+from stp.priority_vector import FeasibilityTable, RootVector
 from stp.tree import Tree, TreeConfig
 
 ROOT, DESIGNATED, BLOCKED, NONE = Role.ROOT, Role.DESIGNATED, Role.BLOCKED, Role.NONE

@@ -7,8 +7,8 @@ which the journal has brought back messages.
 
 from __future__ import annotations
 
+from broker.base.broker_id import Identity
 from broker.cluster.link.codec import LAST, OriginWindow, Vector, origin_key
-from stp.priority_vector import Identity
 
 
 class Origins:

@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.base import limits
+from broker.base.address import Address, is_wildcard
 from broker.cluster.link.handshake import LINK_PROTOCOL
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
 from broker.wire.packets import Disconnect
-from discovery.address import Address, is_wildcard
 
 if TYPE_CHECKING:
     from broker.cluster.cluster import Cluster

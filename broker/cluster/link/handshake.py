@@ -23,6 +23,7 @@ import hmac
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.base.address import is_wildcard, normal_host, parse_address
 from broker.base.broker_key import PUBLIC_BYTES, id_of, signed
 from broker.base.link_keys import NONCE_BYTES, OFFER_BYTES, LinkKeys, Offer, transcript
 from broker.cluster.link.record_layer import RecordLayer
@@ -32,7 +33,6 @@ from broker.wire.errors import MalformedPacket, ProtocolViolation
 from broker.wire.packets import Auth, Connack, Connect
 from broker.wire.properties import Properties, Property
 from broker.wire.varint import read_length
-from discovery.address import is_wildcard, normal_host, parse_address
 from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
 
 if TYPE_CHECKING:

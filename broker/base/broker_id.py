@@ -1,0 +1,34 @@
+"""Who a broker is: its id, which incarnation of it, and where it listens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.base.address import Address
+
+ID_BYTES = 8
+"""Length of a broker id in bytes."""
+MAX_BOOT = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A broker: id (8 bytes, stable over restarts), boot number (u32, grows with each restart),
+    advertised address, and a name for people.
+
+    A wildcard host in an announcement means the address that its datagrams come from.
+
+    Raises:
+        ValueError: an id of another length, or a boot number that is none.
+    """
+
+    id: bytes
+    boot: int
+    address: Address
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.id) != ID_BYTES:
+            raise ValueError(f"broker id has {len(self.id)} bytes instead of {ID_BYTES}")
+        if not 0 <= self.boot <= MAX_BOOT:
+            raise ValueError(f"boot number {self.boot} is not a 32-bit number")
