@@ -57,8 +57,8 @@ from broker.cluster.sharing.custody import Custody
 from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 from broker.cluster.state_view import federation_state
 from broker.cluster.strategy.directory import STATE, Directory
-from broker.cluster.strategy.interest import Interest
-from broker.cluster.strategy.source_trees import SourceTrees
+from broker.cluster.strategy.routing_strategy import RoutingStrategy
+from broker.cluster.strategy.selection import strategy_for
 from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
 from broker.config.node_config import NodeConfig
 from broker.core.connection import Connection
@@ -115,18 +115,17 @@ class Cluster:
 
         # Which way messages go.
         self.directory = Directory(self)
-        self.source_trees = SourceTrees(node, self)
+        self.strategy: RoutingStrategy = strategy_for(config, node, self.directory, self)
         self.barrier = SubscriptionBarrier(node, self)
-        self.interest = Interest(node, self)
 
         # Each message once, whole and in order.
-        self.origins = Origins(self.own, now, sparse=self.interest.selective)
-        self.replay_log = ReplayLog(node.counters, config.log_limit(), config.log_room())
+        self.origins: Origins = Origins(self.own, now, sparse=self.strategy.leaves_out)
+        self.replay_log: ReplayLog = ReplayLog(node.counters, config.log_limit(), config.log_room())
         self.acks = LinkAcks(
             node,
             origins=self.origins,
             log=self.replay_log,
-            interest=self.interest,
+            strategy=self.strategy,
             report=self,
             timeout=config.link_timeout,
         )
@@ -136,7 +135,7 @@ class Cluster:
             node, self.origins, self.directory, self.barrier, self.behind, enabled=self.enabled
         )
         self.orphans = Orphans(self.directory, self.origins)
-        self.walks = LogWalks(node, self.replay_log, self.interest, self.orphans, self)
+        self.walks = LogWalks(node, self.replay_log, self.strategy, self.orphans, self)
         self.history = HistoryRequests(node, self.links, self)
         self.gap_recovery = GapRecovery(
             node,
@@ -144,8 +143,7 @@ class Cluster:
             origins=self.origins,
             log=self.replay_log,
             directory=self.directory,
-            interest=self.interest,
-            source_trees=self.source_trees,
+            strategy=self.strategy,
             flow_control=self.remote_flow_control,
             starts=self.subscription_starts,
             orphans=self.orphans,
@@ -160,8 +158,7 @@ class Cluster:
             origins=self.origins,
             log=self.replay_log,
             links=self.links,
-            interest=self.interest,
-            source_trees=self.source_trees,
+            strategy=self.strategy,
             gap_recovery=self.gap_recovery,
             flow_control=self.remote_flow_control,
             above=self,
@@ -170,7 +167,7 @@ class Cluster:
             node,
             forwarder=self.forwarder,
             directory=self.directory,
-            source_trees=self.source_trees,
+            strategy=self.strategy,
             acks=self.acks,
             starts=self.subscription_starts,
             orphans=self.orphans,
@@ -186,7 +183,7 @@ class Cluster:
             log=self.replay_log,
             links=self.links,
             directory=self.directory,
-            interest=self.interest,
+            strategy=self.strategy,
             starts=self.subscription_starts,
             acks=self.acks,
             above=self,
@@ -245,15 +242,16 @@ class Cluster:
         """Return who hears of each event, in this order."""
         return {
             LinkUp: (
+                # Whether it leaves numbers out decides what is done with all messages.
+                self.gap_recovery.link_up,
                 # Who is there, and how the tree grows, is known to all that follow.
                 self._neighbour_up,
                 # Something may be missed from now on.
                 self._begin_log,
-                # SUBACK waits for this neighbour, too, before it is told what is wanted,
+                # SUBACK waits for this neighbour, too, before it is told what is wanted, and
+                # messages may take the link.
                 self.barrier.links_changed,
-                self.interest.link_up,
-                # and messages may take the link.
-                self.source_trees.link_opened,
+                self.strategy.link_up,
             ),
             LinkForwards: (
                 # Who is behind the link counts,
@@ -266,11 +264,11 @@ class Cluster:
                 self.resync.link_behind,
                 self.forwarder.link_left,
                 # Messages go around it.
-                self.source_trees.link_closed,
+                self.strategy.link_overflowed,
             ),
             LinkDrained: (
                 # Messages may take it again, before what it missed is asked for.
-                self.source_trees.link_opened,
+                self.strategy.link_drained,
                 self.resync.link_drained,
             ),
             LinkDown: (
@@ -286,7 +284,7 @@ class Cluster:
                 # and who waited for its answer goes on without, while all else is as it was.
                 self.history.link_down,
                 # Messages and what is told to brokers take other ways.
-                self.source_trees.link_closed,
+                self.strategy.link_lost,
                 self.directory.link_down,
                 # The tree and the members are told last: what they decide finds all that done.
                 self._neighbour_down,
@@ -302,14 +300,12 @@ class Cluster:
             RouteChanged: (
                 # Who is there decides what all others do.
                 self._route_changed,
-                # Which ways messages take, and who has to know of subscriptions: before anything
-                # is sent that asks for either.
-                self.source_trees.route_changed,
+                # Who wants what and which ways messages take, and who has to know of subscriptions:
+                # before anything is sent that asks for either.
+                self.strategy.route_changed,
                 self.barrier.route_changed,
                 # Publishers go on before messages are given to others.
                 self.remote_flow_control.route_changed,
-                # Who wants what: before shared subscriptions find receivers again.
-                self.interest.route_changed,
                 # Members that are gone, then what was given to them, then what they gave.
                 self.sharing.route_changed,
                 self.assignments.route_changed,
@@ -339,7 +335,7 @@ class Cluster:
             + self.unlogged.size
             + self.catchup.keeps
         )
-        said = self.directory.database.memory + self.interest.memory + self.sharing.memory
+        said = self.directory.database.memory + self.strategy.memory + self.sharing.memory
         return shared + noted + moving + said + self.gap_recovery.release.held_bytes
 
     # ---------------------------------------------------------------- inputs
@@ -442,7 +438,7 @@ class Cluster:
         self.retained_sync.tick(now)
         self.directory.tick(now)
         self.sharing.tick(now)
-        self.source_trees.tick(now)
+        self.strategy.tick(now)
         self._tell_change(now)
         self._settle(now)
 
@@ -486,7 +482,7 @@ class Cluster:
             due = min(due, self._change_at)
         if (at := self.directory.next_deadline()) is not None and at < due:
             due = at
-        if (at := self.source_trees.next_deadline()) is not None and at < due:
+        if (at := self.strategy.next_deadline()) is not None and at < due:
             due = at
         if self._gossip_at > now and any(
             link.gossiped != self.membership.gossip_version for link in self.links.values()
@@ -512,7 +508,7 @@ class Cluster:
                     link.add_record(BPDU, bpdus.encode(bpdu))
             self.membership.tree_agreed(self.tree.agreed, now)
             busy |= self.directory.settle(now)
-            busy |= self.source_trees.settle(now)
+            busy |= self.strategy.settle(now)
             self.resync.proceed(now)
             if not busy:
                 break
@@ -721,7 +717,7 @@ class Cluster:
 
     def rtt_sample(self, link: Link, rtt_ms: float, now: float) -> None:
         """Take a measured round trip."""
-        self.source_trees.measured(link)
+        self.strategy.link_measured(link)
         if link.peer is not None and self.tree.rtt_sample(link.peer.id, rtt_ms, now):
             self._settle(now)
 

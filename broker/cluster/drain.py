@@ -263,7 +263,7 @@ class Drain:
         if len(rest) <= SLICE:
             self._enter("tree", now)
             self._cluster.tree.retire(now)
-            self._cluster.source_trees.retire()
+            self._cluster.strategy.retire()
             self._cluster.hurry(now)
 
     def _leave_tree(self, now: float) -> None:
@@ -277,7 +277,7 @@ class Drain:
 
     def _unconfirmed(self) -> list[Link]:
         """Return the links that our messages take whose other end may lack something."""
-        ours = self._cluster.interest.everywhere(self._cluster.forwarder.key)
+        ours = self._cluster.strategy.everywhere(self._cluster.forwarder.key)
         links = self._cluster.links.values()
         return [
             link

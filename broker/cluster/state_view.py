@@ -14,7 +14,7 @@ def federation_state(cluster: Cluster) -> dict[str, Any]:
     """What /api/federation says (design section 6)."""
     tree = cluster.tree
     config = cluster.config
-    overlays = cluster.source_trees
+    strategy = cluster.strategy
     node = cluster.node
     going = {
         listing.id
@@ -34,8 +34,8 @@ def federation_state(cluster: Cluster) -> dict[str, Any]:
                 "up": link.state == "up",
                 "role": port.role.name.lower() if port is not None else "blocked",
                 "forwarding": link.live,
-                "overlay": overlays.open.get(peer_id) is link,
-                "carries": link.live or overlays.open.get(peer_id) is link,
+                "overlay": strategy.uses(link),
+                "carries": link.live or strategy.uses(link),
                 "draining": peer_id in going,
                 "rtt_ms": round(link.rtt_ms, 3) if link.rtt_ms is not None else None,
             }
@@ -53,13 +53,13 @@ def federation_state(cluster: Cluster) -> dict[str, Any]:
         "path_cost_ms": round(tree.path_cost_ms, 3),
         "parent": tree.parent.hex() if tree.parent is not None else None,
         "epoch": tree.epoch,
-        "routing": config.routing,
+        "routing": strategy.name,
         "draining": node.drain is not None,
         "longest_turn_ms": round(node.turns.longest * 1000, 1),
         "id_conflict": str(cluster.id_conflict.other) if cluster.id_conflict.yields else None,
         "links": links,
         "counters": node.counters.as_dict()
         | {f"discovery_{name}": value for name, value in cluster.membership.counters.items()},
-        **({"overlays": overlays.report()} if overlays.enabled else {}),
+        **strategy.report(),
         **({} if node.drain is None else {"drain": node.drain.as_dict()}),
     }

@@ -137,7 +137,7 @@ class Route:
         self.forward = forward  # goes over links: every topic that does not begin with '$'
         # Members of `shared` that may receive the topic; None: all.
         self.permitted: set[Session] | None = None
-        self.generation = -1  # of `Interest`, for which `links` is right
+        self.generation = -1  # of `InterestTable`, for which `links` is right
         # Those that the topic's messages take, with routing by interest.
         self.links: list[Link] = NO_LINKS
         # The same of messages of other origins, with routing by topic.
@@ -204,9 +204,9 @@ class Dispatcher:
                 session.forms.add(form)
         session.subscriptions[subscription.filter] = subscription
         if group is None:
-            interest = self.node.cluster.interest
-            if self.trie.insert(inner, session.client_id, subscription) and interest.telling:
-                interest.changed(inner, wanted=True)
+            strategy = self.node.cluster.strategy
+            if self.trie.insert(inner, session.client_id, subscription) and strategy.telling:
+                strategy.filter_changed(inner, wanted=True)
         else:
             shared = self.shared.get(inner, group)
             if shared is None:
@@ -232,11 +232,11 @@ class Dispatcher:
         if session.forms is not None and (form := form_of(topic_filter)) is not None:
             session.forms.remove(form)
         if group is None:
-            interest = self.node.cluster.interest
+            strategy = self.node.cluster.strategy
             if session.ended and self.trie.get(inner, session.client_id) is not subscription:
                 return True
-            if self.trie.remove(inner, session.client_id) and interest.telling:
-                interest.changed(inner, wanted=False)
+            if self.trie.remove(inner, session.client_id) and strategy.telling:
+                strategy.filter_changed(inner, wanted=False)
         else:
             shared = self.shared.get(inner, group)
             if (

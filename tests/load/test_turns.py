@@ -395,7 +395,7 @@ def test_a_broker_with_very_many_filters(routing: str) -> None:
     last = all_but_the_last(
         world, one, [(INTEREST + moves(number), b"") for number in range(FILTERS)]
     )
-    interest = world.node.cluster.interest
+    interest = world.node.cluster.strategy.table
     what = f"a listing of {FILTERS} filters comes ({routing})"
     longest(world, what, lambda: one.send(last), lambda: not interest._tellings)
     longest(

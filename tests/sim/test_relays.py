@@ -113,7 +113,7 @@ def left_over(group: list[Host]) -> list[str]:
     }
     for host in group:
         cluster = host.running.cluster
-        overlays, interest = cluster.source_trees, cluster.interest
+        overlays, interest = cluster.strategy.trees, cluster.strategy.table
         if overlays._away or overlays._unheard or overlays._graph._leaves or interest._kept:
             found.append(
                 f"{host.name}: {overlays._away}, {overlays._unheard}, "

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.delivery.gap_recovery import BREAK, CHANGED
 from broker.cluster.strategy import subscription_barrier
 from broker.cluster.strategy.directory import Directory
+from broker.cluster.strategy.path_change import BREAK, CHANGED
 from broker.cluster.strategy.source_trees import SourceTrees
 from tests.sim.schedule import run_seed
 from tests.sim.signalling import measure
@@ -43,7 +43,7 @@ def far(brokers: int, near: float = 2.0, **other: float) -> dict[tuple[int, int]
 def ways(host: Host, origin: Host) -> dict[str, str]:
     """Where an origin's messages go from a host: broker -> neighbour."""
     names = {h.id: h.name for h in host.world.hosts}
-    found = host.running.cluster.source_trees.ways(origin.id).next
+    found = host.running.cluster.strategy.trees.ways(origin.id).next
     return {
         names[broker]: names[link.peer.id]
         for broker, link in found.items()
@@ -198,9 +198,7 @@ def test_one_that_routes_otherwise_comes_and_goes(
 
     def watched_enter(self: SourceTrees, reachable: dict[bytes, None]) -> None:
         live = [
-            b
-            for b in reachable
-            if (link := self._cluster.directory.link_to(b)) is not None and link.live
+            b for b in reachable if (link := self._directory.link_to(b)) is not None and link.live
         ]
         told.clear()
         enter(self, reachable)
@@ -229,7 +227,8 @@ def test_one_that_routes_otherwise_comes_and_goes(
     assert result.violations == [], "\n".join(result.transcript)
     assert entered
     assert left
-    assert not any(host.running.cluster.source_trees.active for host in scene.hosts)
+    reports = [host.running.cluster.strategy.report() for host in scene.hosts]
+    assert [report["overlays"]["active"] for report in reports if report] == [False] * 3
 
 
 @pytest.mark.parametrize("seed", (6, 70))

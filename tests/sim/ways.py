@@ -60,7 +60,7 @@ class Ways:
             (h.index, k.peer)
             for h in hosts
             for key in keys
-            for k in h.running.cluster.interest.everywhere(key)
+            for k in h.running.cluster.strategy.everywhere(key)
         )
         return [(index, [self._index(peer.id)]) for index, peer in links if peer is not None]
 
@@ -92,8 +92,8 @@ class Ways:
         """Walk the tree of an origin away from `source`; whether somebody from here on wants the
         topic."""
         node = host.running
-        wanted = not node.cluster.interest.selective or bool(node.dispatcher.trie.match(topic))
-        for link in node.cluster.interest.everywhere(key):
+        wanted = not node.cluster.strategy.leaves_out or bool(node.dispatcher.trie.match(topic))
+        for link in node.cluster.strategy.everywhere(key):
             assert link.peer is not None
             other = self.world.hosts[self._index(link.peer.id)]
             if other is source:

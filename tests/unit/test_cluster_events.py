@@ -18,15 +18,15 @@ from tests.unit.node_harness import World
 
 ORDER: dict[type[Event], list[str]] = {
     LinkUp: [
+        "GapRecovery.link_up",
         "Cluster._neighbour_up",
         "Cluster._begin_log",
         "SubscriptionBarrier.links_changed",
-        "Interest.link_up",
-        "SourceTrees.link_opened",
+        "Topic.link_up",
     ],
     LinkForwards: ["Directory.link_forwards", "Resync.link_forwards"],
-    LinkBehind: ["Resync.link_behind", "Forwarder.link_left", "SourceTrees.link_closed"],
-    LinkDrained: ["SourceTrees.link_opened", "Resync.link_drained"],
+    LinkBehind: ["Resync.link_behind", "Forwarder.link_left", "Topic.link_overflowed"],
+    LinkDrained: ["Topic.link_drained", "Resync.link_drained"],
     LinkDown: [
         "AbsentMembers.link_down",
         "LinkAcks.link_down",
@@ -34,7 +34,7 @@ ORDER: dict[type[Event], list[str]] = {
         "Forwarder.link_left",
         "GapRecovery.link_down",
         "HistoryRequests.link_down",
-        "SourceTrees.link_closed",
+        "Topic.link_lost",
         "Directory.link_down",
         "Cluster._neighbour_down",
         "SubscriptionBarrier.links_changed",
@@ -43,10 +43,9 @@ ORDER: dict[type[Event], list[str]] = {
     MemberGone: ["AbsentMembers.member_gone"],
     RouteChanged: [
         "Cluster._route_changed",
-        "SourceTrees.route_changed",
+        "Topic.route_changed",
         "SubscriptionBarrier.route_changed",
         "RemoteFlowControl.route_changed",
-        "Interest.route_changed",
         "SharedSubscriptions.route_changed",
         "Assignments.route_changed",
         "Custody.route_changed",
@@ -61,7 +60,7 @@ ORDER: dict[type[Event], list[str]] = {
 
 def test_subscribers_hear_of_events_in_this_order() -> None:
     """Behaviour depends on it: whoever changes the order has to know why it was so."""
-    order = World().node.cluster.events.order
+    order = World(routing="topic").node.cluster.events.order
     found = {
         kind: [call.__qualname__ for call in subscribers] for kind, subscribers in order.items()
     }

@@ -6,7 +6,6 @@ import pytest
 
 from broker.base import limits
 from broker.cluster.delivery.answers import ANSWER, ASK, PIECE
-from broker.cluster.delivery.gap_recovery import BREAK, CHANGED
 from broker.cluster.delivery.remote_flow_control import HOLD
 from broker.cluster.delivery.replay_log import NEVER
 from broker.cluster.link.control_records import DIRECTORY, ROUTED
@@ -15,6 +14,7 @@ from broker.cluster.sessions.handover import MOVED, PART, REQUEST, REST, TAKE, h
 from broker.cluster.sessions.session_parts import WHERE
 from broker.cluster.strategy import directory as module
 from broker.cluster.strategy.directory import CLIENT, GROUP, INTEREST
+from broker.cluster.strategy.path_change import BREAK, CHANGED
 from broker.wire import Property
 from routing import link_state
 from routing.link_state import LISTING

@@ -31,6 +31,7 @@ from broker.cluster.link.codec import (
     subtract,
 )
 from broker.cluster.strategy.interest import Interest
+from broker.cluster.strategy.spanning_tree import OverSpanningTree
 from broker.core.message import Message
 from broker.wire.errors import MalformedPacket
 from tests.sim.schedule import Schedule
@@ -145,6 +146,13 @@ def test_another_way_is_not_trusted() -> None:
     assert found.lacks() == [(2, 2), (6, LAST)]
 
 
+class Strategy(OverSpanningTree):
+    """Nobody asks it for filters."""
+
+    name = "interest"
+    leaves_out = True
+
+
 class Asking:
     """A broker that asks one origin, whose answers the test gives."""
 
@@ -182,7 +190,7 @@ class Asking:
             dispatcher=fanout,
         )
         config: Any = SimpleNamespace(boot=1, routing="interest", link_timeout=2.0)
-        source_trees: Any = SimpleNamespace(active=False)
+        strategy: Any = Strategy(node, self.directory, unused)
         flow_control: Any = SimpleNamespace(released=lambda slow: None)
         above: Any = SimpleNamespace(delivered_ranges=self.delivered_ranges)
         alarm: Any = SimpleNamespace(hurry=lambda now: None)
@@ -192,8 +200,7 @@ class Asking:
             origins=self.origins,
             log=unused,
             directory=self.directory,
-            interest=unused,
-            source_trees=source_trees,
+            strategy=strategy,
             flow_control=flow_control,
             starts=SubscriptionStarts(
                 node, self.origins, self.directory, unused, lambda: False, enabled=True
@@ -572,7 +579,7 @@ def kinds(seed: int) -> set[str]:
 def test_what_crosses_in_vain_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that floods although it says that it does not."""
     assert not kinds(SEED)
-    monkeypatch.setattr(Interest, "links", lambda self, topic: self._node.forwarding)
+    monkeypatch.setattr(Interest, "next_hops", lambda self, topic: self._node.forwarding)
     assert kinds(SEED) == {"ways"}
 
 

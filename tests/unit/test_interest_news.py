@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.cluster.events import RouteChanged
-from broker.cluster.strategy import interest as module
+from broker.cluster.strategy import interest_table as module
 from broker.cluster.strategy.directory import INTEREST, PACE
 from broker.cluster.strategy.source_trees import SourceTrees
 from routing.topic_filter import matches
@@ -51,7 +51,7 @@ class Told:
         self.many = cycle(many)
         monkeypatch.setattr(SourceTrees, "keeps", lambda overlays, broker_id: self.away)
         self.world = lone(routing="topic", link_timeout=1000.0)
-        self.interest = self.world.node.cluster.interest
+        self.interest = self.world.node.cluster.strategy.table
         self.filters: set[str] = set()
         self.kept: set[str] = set()  # messages still go there
         self.away = False

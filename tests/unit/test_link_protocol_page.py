@@ -9,11 +9,11 @@ from types import ModuleType
 
 import pytest
 
-from broker.cluster.delivery import answers, gap_recovery, late, remote_flow_control
+from broker.cluster.delivery import answers, late, remote_flow_control
 from broker.cluster.link import control_records
 from broker.cluster.sessions import handover
 from broker.cluster.sharing import assignments, catchup
-from broker.cluster.strategy import directory
+from broker.cluster.strategy import directory, path_change
 from routing import link_state
 from tests.unit.link_harness import lone
 
@@ -60,7 +60,7 @@ def test_every_record_has_its_fields_and_its_faults() -> None:
 ROUTED = {
     "sessions/handover": named(handover, "REQUEST", "ANSWER", "PART"),
     "delivery/answers": named(answers, "ASK", "ANSWER", "PIECE"),
-    "delivery/gap_recovery": named(gap_recovery, "BREAK", "CHANGED"),
+    "strategy/path_change": named(path_change, "BREAK", "CHANGED"),
     "delivery/late": named(late, "OFFER", "LACK", "PIECE"),
     "sharing/assignments": named(assignments, "REPORT", "RULING", "QUERY"),
     "sharing/catchup": named(catchup, "ASK", "TOLD"),

@@ -320,7 +320,7 @@ def test_who_leaves_most_is_closed_at_last() -> None:
 
 def test_filters_of_other_brokers_and_those_told_to_them_count() -> None:
     world = World(routing="interest")
-    interest = world.node.cluster.interest
+    interest = world.node.cluster.strategy.table
     for other in (b"broker-1", b"broker-2"):
         interest._posted(other, b"a/+/b", b"")
         interest._posted(other, b"a/+/b", b"")
@@ -344,7 +344,7 @@ def test_filters_too_long_to_be_told_become_everything(monkeypatch: pytest.Monke
     monkeypatch.setattr(link_state, "OWN_BYTES", 10_000)
     world = World(routing="interest")
     cluster = world.node.cluster
-    cluster.interest.begin()
+    cluster.strategy.table.begin()
     client = world.connect("c")
     assert set(client.subscribe(*(f"{number}/" + "x" * 3000 for number in range(5)))) == {0}
     assert INTEREST + b"#" in cluster.directory.database.own.entries

@@ -31,7 +31,7 @@ def linked(**config: Any) -> tuple[SourceTrees, Any, Any]:
     """A node that routes by topic, with one neighbour that does."""
     world = lone(routing="topic", **config)
     neighbour = Neighbour(world, 1, routing="topic")
-    return world.node.cluster.source_trees, world, neighbour.link()
+    return world.node.cluster.strategy.trees, world, neighbour.link()
 
 
 def told(world: Any, peer: bytes) -> int | None:
@@ -91,8 +91,8 @@ def test_a_link_that_closes_is_withdrawn() -> None:
 def test_links_to_those_that_route_otherwise_are_not_told() -> None:
     world = lone(routing="topic")
     Neighbour(world, 1, routing="interest")
-    assert world.node.cluster.source_trees.open == {}
-    assert not world.node.cluster.source_trees.active
+    assert world.node.cluster.strategy.trees.open == {}
+    assert not world.node.cluster.strategy.trees.active
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_root_balance() -> None:
     overlays, world, link = linked(overlay="balance")
     through = NextHops(Tree(A), {})
     through.children = [link]
-    overlays._ways = {A: through, overlays._cluster.own.id: through}
+    overlays._ways = {A: through, overlays._own: through}
     world.node.connected = 1000
     overlays.tick(world.now + REVIEW)
     assert overlays._told_relay == THROUGH + GAMMA + DELTA * 1000
@@ -135,13 +135,12 @@ def test_entries_that_are_none(key: bytes, value: bytes | None) -> None:
 def test_a_message_that_came_another_way_is_told_once() -> None:
     """Those behind us hear of it before they get it, and again only after an answer or a message of
     the parent."""
-    overlays, world, _ = linked()
+    overlays, _, _ = linked()
     sent: list[tuple[Any, bytes, bytes]] = []
     listings = SimpleNamespace(
         send_over=lambda over, broker, kind, origin: sent.append((over, broker, origin)),
-        directory=None,
     )
-    overlays._cluster = SimpleNamespace(directory=listings, own=world.node.cluster.own)  # type: ignore[assignment]
+    overlays._directory = listings  # type: ignore[assignment]
     parent, onward, stranger = object(), object(), object()
     ways = NextHops(Tree(A), {})
     ways.parent, ways.next = parent, {B: onward, bid(3): stranger}  # type: ignore[assignment]

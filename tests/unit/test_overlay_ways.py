@@ -54,8 +54,8 @@ def active() -> tuple[World, Neighbour]:
     neighbour.child()
     known(world, neighbour)
     world.advance(1)
-    assert world.node.cluster.source_trees.active
-    assert world.node.cluster.source_trees.link_to(OWN, bid(101)) is neighbour.link()
+    assert world.node.cluster.strategy.trees.active
+    assert world.node.cluster.strategy.trees.link_to(OWN, bid(101)) is neighbour.link()
     neighbour.take()
     return world, neighbour
 
@@ -82,7 +82,7 @@ def test_more_brokers_or_links_than_ways_can_be_found_for(
     neighbour.child()
     known(world, neighbour)
     world.advance(1)
-    assert not world.node.cluster.source_trees.active
+    assert not world.node.cluster.strategy.trees.active
     client = world.connect("c")
     neighbour.take()
     client.publish("t", b"x", 1, 1)

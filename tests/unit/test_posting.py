@@ -7,9 +7,9 @@ import pytest
 
 from broker.base import limits
 from broker.cluster.link.control_records import DIRECTORY
-from broker.cluster.strategy import interest as module
+from broker.cluster.strategy import interest_table as module
 from broker.cluster.strategy.directory import INTEREST, PACE
-from broker.cluster.strategy.interest import LINGER
+from broker.cluster.strategy.interest_table import LINGER
 from broker.cluster.strategy.subscription_barrier import WAIT
 from broker.wire import Suback, Subscribe, SubscriptionRequest
 from routing.link_state import CHANGES

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.cluster.delivery.gap_recovery import ANSWER, ASK, BREAK, CHANGED, PIECE, ROUTING
+from broker.cluster.delivery.gap_recovery import ANSWER, ASK, PIECE, ROUTING
 from broker.cluster.link.codec import LAST, OriginWindow, encode_vector, origin_key
 from broker.cluster.link.control_records import (
     AGES,
@@ -22,6 +22,7 @@ from broker.cluster.link.control_records import (
     UPTO,
 )
 from broker.cluster.sharing.assignment_ledger import encode_refs
+from broker.cluster.strategy.path_change import BREAK, CHANGED
 from broker.wire import Subscribe, SubscriptionRequest
 from routing.link_state import LISTING
 from routing.listing import NEIGHBOUR, UP, encode_changes

@@ -144,7 +144,7 @@ def test_a_question_for_very_much_is_answered_in_pieces(monkeypatch: pytest.Monk
     neighbour = Neighbour(world, 101)
     neighbour.child()
     known(world, neighbour, b"t")
-    listing = world.node.cluster.interest
+    listing = world.node.cluster.strategy.table
     relay = world.node.forwarder
     for number in range(1, count + 1):
         relay.own.top = number

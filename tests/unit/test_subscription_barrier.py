@@ -12,7 +12,7 @@ from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import HEARD, TOLD
 from broker.cluster.strategy import subscription_barrier
 from broker.cluster.strategy.directory import AT_ONCE, INTEREST, PACE
-from broker.cluster.strategy.interest import LINGER
+from broker.cluster.strategy.interest_table import LINGER
 from broker.cluster.strategy.subscription_barrier import ADMITS, LOST, PAUSE_MOST, WAIT
 from broker.wire import Connack, Pingreq, Pingresp, Property, Suback, Subscribe, SubscriptionRequest
 from routing.listing import Listing
@@ -73,7 +73,7 @@ def test_an_answer_that_never_comes_delays_nobody_else(world: World) -> None:
     """Not even when no client waited for that one, which nobody gave up then."""
     neighbour = Neighbour(world, 101)
     neighbour.child()
-    world.node.cluster.interest.changed("restored", wanted=True)
+    world.node.cluster.strategy.table.changed("restored", wanted=True)
     world.advance(PACE)
     assert len(neighbour.records(TOLD)) == 1
     client = world.connect("c")

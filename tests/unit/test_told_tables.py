@@ -10,7 +10,7 @@ from broker.cluster.events import LinkForwards
 from broker.cluster.link.codec import OriginWindow, origin_key
 from broker.cluster.link.control_records import DIRECTORY
 from broker.cluster.strategy.directory import GROUP, INTEREST
-from broker.cluster.strategy.interest import PIECE
+from broker.cluster.strategy.interest_table import PIECE
 from routing import link_state
 from routing.group_selection import encode_standing, group_key
 from routing.link_state import ASK, AT_ONCE, CHANGES, LISTING, LinkStateDatabase
@@ -190,7 +190,7 @@ def deep(number: int) -> bytes:
 def test_who_tells_of_too_many_filters_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TOLD_FILTERS_MEMORY", 4_000_000)
     world, liar = linked()
-    interest = world.node.cluster.interest
+    interest = world.node.cluster.strategy.table
     told(liar, 1, [*there(1), *((deep(n), b"") for n in range(2_000))])
     most = 4_000_000 + 100_000
     assert world.counters.interest_widened == 1
@@ -232,7 +232,7 @@ def test_filters_of_all_brokers_together(monkeypatch: pytest.MonkeyPatch) -> Non
                 *((deep(1_000 * broker + n), b"") for n in range(20)),
             ],
         )
-    assert world.node.cluster.interest.memory <= 4_000_000 + 100_000
+    assert world.node.cluster.strategy.table.memory <= 4_000_000 + 100_000
     assert world.counters.interest_widened > 10
     world.connect("c").publish("quite/another", b"x", 1)
     assert liar.messages() == [b"x"]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from broker.cluster.link.link import Link
     from broker.cluster.ports import Reporting
     from broker.cluster.strategy.directory import Directory
-    from broker.cluster.strategy.interest import Interest
+    from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.core.local_broker import LocalBroker
 
 ASK, ANSWER, PIECE = 5, BEHIND | LIVE | KNOWN | 6, BEHIND | 8
@@ -74,7 +74,6 @@ class Answers:
         "_acks",
         "_budget",
         "_directory",
-        "_interest",
         "_links",
         "_log",
         "_node",
@@ -82,6 +81,7 @@ class Answers:
         "_reading",
         "_report",
         "_starts",
+        "_strategy",
     )
 
     def __init__(
@@ -92,7 +92,7 @@ class Answers:
         log: ReplayLog,
         links: Mapping[bytes, Link],
         directory: Directory,
-        interest: Interest,
+        strategy: RoutingStrategy,
         starts: SubscriptionStarts,
         acks: LinkAcks,
         above: Above,
@@ -103,7 +103,7 @@ class Answers:
         self._log = log
         self._links = links
         self._directory = directory
-        self._interest = interest
+        self._strategy = strategy
         self._starts = starts
         self._acks = acks
         self._above = above
@@ -209,7 +209,7 @@ class Answers:
     def _wants(self, asked: Asked, now: float, *, named_too: bool) -> Callable[[LogEntry], bool]:
         """Return what tells whether the sender wants an entry. `named_too`: some may be for members
         of shared subscriptions."""
-        wanted = self._interest.wanted_by(asked.sender)
+        wanted = self._strategy.wanted_by(asked.sender)
 
         def wants(entry: LogEntry) -> bool:
             if entry.expires_at is not None and now >= entry.expires_at:

@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from broker.cluster.events import LinkBehind, LinkDown
     from broker.cluster.link.link import Link
     from broker.cluster.link.receiver_assignment import ReceiverAssignment
-    from broker.cluster.strategy.interest import Interest
-    from broker.cluster.strategy.source_trees import SourceTrees
+    from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.core.publish_run import PublishRun
     from broker.node import Node
 
@@ -81,8 +80,7 @@ class Forwarder:
         origins: Origins,
         log: ReplayLog,
         links: Mapping[bytes, Link],
-        interest: Interest,
-        source_trees: SourceTrees,
+        strategy: RoutingStrategy,
         gap_recovery: GapRecovery,
         flow_control: RemoteFlowControl,
         above: Above,
@@ -99,8 +97,12 @@ class Forwarder:
         self.own_runs = 0
         self._highest = origins.highest
         self._links_by_id = links
-        self._interest = interest
-        self._source_trees = source_trees
+        self._next_hops = strategy.next_hops
+        self._onward = strategy.onward
+        self._everywhere = strategy.everywhere
+        self._assigned = strategy.assigned
+        self._admit = strategy.admit
+        self._live_changed = strategy.live_changed
         self._gap_recovery = gap_recovery
         self.remote_flow_control = flow_control
         self._above = above
@@ -115,7 +117,7 @@ class Forwarder:
         node = self.node
         told = b"" if choice is None else choice.encode()
         if message.qos or message.retain:
-            links = self._links(message, choice, self.key)
+            links = self._links(message, choice)
             self.own.top = sequence = self.own.top + 1
             data = (
                 encode_for_links(message, self.key, sequence, node.now, told)
@@ -136,7 +138,7 @@ class Forwarder:
                 and isinstance(message.sender, Session)
             ):
                 self.remote_flow_control.check(message.topic, message.sender.conn)
-        elif node.forwarding and (links := self._links(message, choice, self.key)):
+        elif node.forwarding and (links := self._links(message, choice)):
             self.own_runs += 1
             data = encode_for_links(message, self.key, self.own_runs, node.now, told)
         else:
@@ -144,22 +146,18 @@ class Forwarder:
         if links:
             self._send(data, 1, links, None)
 
-    def _links(self, message: Message, choice: ReceiverAssignment | None, key: bytes) -> list[Link]:
-        """Which links a message of an origin takes: a retained one is wanted by every broker."""
-        interest = self._interest
+    def _links(self, message: Message, choice: ReceiverAssignment | None) -> list[Link]:
+        """Return the links that a message takes which was published here: a retained one is wanted
+        by every broker."""
         if message.retain:
-            return interest.everywhere(key)
-        links = (
-            interest.links(message.topic)
-            if key == self.key
-            else interest.onward(message.topic, key)
-        )
-        return links if choice is None else self._above.sharing.links(choice, links, key)
+            return self._everywhere(self.key)
+        links = self._next_hops(message.topic)
+        return links if choice is None else self._assigned(choice, links, self.key)
 
     def forward_run(self, chunk: bytes, prefix: int, size: int, version: int) -> None:
         """Pass on a run of QoS 0 packets that was published here: only its first packet says where
         it comes from."""
-        if not self.node.forwarding or not (links := self._interest.links(topic_of(chunk))):
+        if not self.node.forwarding or not (links := self._next_hops(topic_of(chunk))):
             return
         sequence = self.own_runs + 1
         self.own_runs += len(chunk) // size
@@ -183,7 +181,7 @@ class Forwarder:
         self.log.append(entry)
         if self.node.journal is not None:
             self.node.journal.logged(entry)
-        self._send(data, count, self._interest.links(batch.topic), None)
+        self._send(data, count, self._next_hops(batch.topic), None)
         if self.remote_flow_control.held:
             self.remote_flow_control.check(batch.topic, self.node.current)
 
@@ -362,14 +360,12 @@ class Forwarder:
             else:
                 here = stream.take(link, sequence, 1) > 0
                 held = not here and sequence > stream.done
-        source_trees = self._source_trees
-        if self.node.forwarding or source_trees.active:
-            if message.qos or message.retain:
-                if source_trees.active:
-                    source_trees.came(key, link)
-                elif (stream := self.vector[key].stream) is not None and stream.source is not link:
-                    self._gap_recovery.came(stream, link)
-            self._send(data, 1, self._links(message, choice, key), link)
+        if message.qos or message.retain:
+            self._admit(key, window.stream, link)
+        links = self._everywhere(key) if message.retain else self._onward(message.topic, key, link)
+        if choice is not None and not message.retain:
+            links = self._assigned(choice, links, key)
+        self._send(data, 1, links, link)
         if message.topic[:1] == b"$":
             return
         if held and entry is not None and stream is not None:
@@ -417,11 +413,8 @@ class Forwarder:
             entry = LogEntry.run(key, sequence, count, data, batch.size, now)
             self.log.append(entry)
             window = self.vector[key]
-            if self._source_trees.active:
-                self._source_trees.came(key, link)
-            elif window.stream is not None and window.stream.source is not link:
-                self._gap_recovery.came(window.stream, link)
-            self._send(data, count, self._interest.onward(batch.topic, key), link)
+            self._admit(key, window.stream, link)
+            self._send(data, count, self._onward(batch.topic, key, link), link)
             # So many were published before we met their origin, or are held for now.
             stream = window.stream
             old = (
@@ -469,8 +462,7 @@ class Forwarder:
         node = self.node
         node.counters.received_link += count
         topic = topic_of(chunk)
-        further = self._source_trees.active or len(node.forwarding) > (1 if link.live else 0)
-        links = self._interest.onward(topic, key) if further else []
+        links = self._onward(topic, key, link)
         if any(other is not link for other in links):
             # Explicit again: what preceded it here need not be what preceded it on the next link.
             first = encode_link_publish(
@@ -509,7 +501,7 @@ class Forwarder:
 
     def _refresh(self) -> None:
         self.node.forwarding = [link for link in self._links_by_id.values() if link.live]
-        self._interest.generation += 1
+        self._live_changed()
 
     # ---------------------------------------------------------------- time
 

@@ -40,7 +40,7 @@ from broker.cluster.delivery.ordered_feed import (
 from broker.cluster.delivery.orphans import EARLIER
 from broker.cluster.delivery.paced_release import PacedRelease
 from broker.cluster.delivery.replay_log import read_link_packets
-from broker.cluster.events import ClusterEvents, LinkDown, OriginLost, RouteChanged
+from broker.cluster.events import ClusterEvents, LinkDown, LinkUp, OriginLost, RouteChanged
 from broker.cluster.link.codec import (
     LAST,
     OriginWindow,
@@ -52,7 +52,15 @@ from broker.cluster.link.codec import (
 )
 from broker.cluster.link.control_records import UPTO, Handler
 from broker.cluster.link.receiver_assignment import ReceiverAssignment
-from broker.cluster.strategy.directory import BEHIND, LIVE, ROUTING
+from broker.cluster.strategy.directory import ROUTING
+from broker.cluster.strategy.flood import leaves_out
+from broker.cluster.strategy.path_change import (
+    BREAK,
+    CHANGED,
+    tell_break_over,
+    tell_changed_over,
+)
+from broker.cluster.strategy.ports import Feed
 from broker.core.message import Message, size_of
 from broker.wire.errors import MalformedPacket
 
@@ -67,15 +75,10 @@ if TYPE_CHECKING:
     from broker.cluster.link.link import Link
     from broker.cluster.ports import Alarm, Reporting
     from broker.cluster.strategy.directory import Directory
-    from broker.cluster.strategy.interest import Interest
-    from broker.cluster.strategy.source_trees import SourceTrees
+    from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.config.node_config import NodeConfig
     from broker.core.session import Session
     from broker.node import Node
-
-BREAK, CHANGED = BEHIND | LIVE | 7, BEHIND | LIVE | 9
-"""Kinds of messages to one broker, beside those of `answers`. CHANGED is BREAK for one origin (8
-bytes): its messages come another way from here on."""
 
 ASK_PAUSE = 0.005
 """s; several breaks that one change leads to are one."""
@@ -114,8 +117,7 @@ class GapRecovery:
         origins: Origins,
         log: ReplayLog,
         directory: Directory,
-        interest: Interest,
-        source_trees: SourceTrees,
+        strategy: RoutingStrategy,
         flow_control: RemoteFlowControl,
         starts: SubscriptionStarts,
         orphans: Orphans,
@@ -130,8 +132,7 @@ class GapRecovery:
         self._vector = origins.vector
         self._log = log
         self._directory = directory
-        self._interest = interest
-        self._source_trees = source_trees
+        self._strategy = strategy
         self._starts = starts
         self._orphans = orphans
         self._history = history
@@ -145,7 +146,7 @@ class GapRecovery:
         self._away: dict[bytes, float] = {}  # s; when the tree lost brokers, within HOLD
         # With the boot number: an entry that changes tells that a broker is another one than
         # before, at the end of the same way.
-        directory.post(ROUTING, config.boot.to_bytes(4, "big") + config.routing.encode())
+        directory.post(ROUTING, config.boot.to_bytes(4, "big") + strategy.name.encode())
         directory.watch(ROUTING[:1], self._posted)
         directory.receive(ANSWER, self._answer_received)
         directory.receive(PIECE, self._answer_received, pieces=12)
@@ -166,11 +167,17 @@ class GapRecovery:
             return
         if self.active:
             self._started(broker_id)
-            if self._source_trees.active:
-                self._arm_all(broker_id)
-            else:
+            if self._strategy.restarted(broker_id):
                 self.changed(broker_id)
-        elif value[4:] != b"flood":
+            else:
+                self._arm_all(broker_id)
+        elif leaves_out(value[4:].decode(errors="replace")):
+            self.activate()
+
+    def link_up(self, event: LinkUp) -> None:
+        """A neighbour says in its CONNECT already whether it leaves numbers out."""
+        link = event.link
+        if link.peer is not None and leaves_out(link.peer.routing):
             self.activate()
 
     def _started(self, broker_id: bytes) -> None:
@@ -228,7 +235,7 @@ class GapRecovery:
                 self.met(origin, window)
             for link in self.node.forwarding:
                 if link.peer is not None:
-                    self._directory.send_over(link, link.peer.id, BREAK, b"")
+                    tell_break_over(self._directory, link, link.peer.id)
 
     def met(self, key: bytes, window: OriginWindow) -> None:
         """Begin the stream of an origin that has just been met, or of one that floods did for up to
@@ -266,27 +273,14 @@ class GapRecovery:
             self._ways[broker_id] = link
         if not self.active:
             return
-        if self._source_trees.active:  # the tree is not their way, but that of questions
+        if self._strategy.path_changed(broker_id, old):
+            self.changed(broker_id)
+        else:
             self._arm_all(broker_id)
-            return
-        if old is not None and old.live:
-            # The old way may go on for others, and bring the broker what is newer than what the new
-            # one is going to bring.
-            self._directory.send_over(old, broker_id, BREAK, b"")
-        if via is not None:
-            self.tell_break(broker_id)
-        self.changed(broker_id)
 
     def behind(self, link: Link) -> list[bytes]:
         """Return the brokers that a link leads to, over the tree."""
         return [broker_id for broker_id, way in self._ways.items() if way is link]
-
-    def tell_break(self, broker_id: bytes) -> None:
-        """Tell a broker that all messages come another way to it from here on, those of the
-        tree."""
-        link = self._directory.link_to(broker_id)
-        if link is not None and link.live:
-            self._directory.send(broker_id, BREAK, b"")
 
     def changed(self, broker_id: bytes) -> None:
         """A broker is reached another way, or not at all, or is another one."""
@@ -302,14 +296,8 @@ class GapRecovery:
     def entering(self, link: Link) -> None:
         """A link is about to enter the live stream: what goes over it from now on is not what went
         there before."""
-        if self.active and link.peer is not None and not self._source_trees.active:
-            behind = {
-                listing.id for listing in self._directory.reachable() if listing.via == link.peer.id
-            }
-            for broker_id in sorted(
-                behind | {link.peer.id}
-            ):  # the neighbour may not know yet that somebody routes by interest
-                self._directory.send_over(link, broker_id, BREAK, b"")
+        if self.active:
+            self._strategy.link_joining(link)
         link.upto.clear()
 
     def link_down(self, event: LinkDown) -> None:
@@ -322,7 +310,7 @@ class GapRecovery:
         self.activate()
         link = self._directory.arriving
         for stream in self._all():
-            if link in (stream.source, stream.behind) or self._source_trees.active:
+            if self._strategy.breaks(stream, link):
                 self.lose(stream)
             elif not stream.fed:
                 stream.outdate()
@@ -333,7 +321,7 @@ class GapRecovery:
         for stream in self._of(body):
             self.lose(stream)
 
-    def came(self, stream: OrderedFeed, link: Link) -> None:
+    def came(self, stream: Feed, link: Link) -> None:
         """Note that something is about to be passed on that did not come over the stream's source.
         If it is not the tree's way either (retained messages take all links, also those that a
         repair has left in a circle) it may be ahead of others, and those behind us, who trust that
@@ -353,7 +341,7 @@ class GapRecovery:
                     and onward.live
                     and listing.id != stream.broker_id
                 ):
-                    directory.send_over(onward, listing.id, CHANGED, stream.broker_id)
+                    tell_changed_over(directory, onward, listing.id, stream.broker_id)
 
     def answered(self, broker_id: bytes) -> None:
         """Note that an answer of a broker is passed on: behind it everything has to come over the
@@ -494,7 +482,8 @@ class GapRecovery:
             return HOLD if split else min(HOLD, quiet)
         # The directory takes the tree alone: with overlays an origin's messages can be here before
         # any word of it.
-        return HOLD if listing is not None or self._source_trees.active else STRANGER
+        known = listing is not None or self._strategy.precedes_directory()
+        return HOLD if known else STRANGER
 
     def _set_free(self, stream: OrderedFeed, now: float) -> None:
         """Hold nothing any more: what waits is delivered, and what is missing is taken whenever it
@@ -724,8 +713,11 @@ class GapRecovery:
     def send_upto(self, link: Link) -> None:
         """Tell a neighbour, behind what it was sent, how far that is all. Not while messages wait:
         some may be dropped."""
-        on_ways = link.live or self._source_trees.active
-        if not (self.active and on_ways) or link.conn.backlog or link.conn.paused:
+        if (
+            not (self.active and self._strategy.carries(link))
+            or link.conn.backlog
+            or link.conn.paused
+        ):
             return
         news = []
         for key, window in self._vector.items():
@@ -736,7 +728,7 @@ class GapRecovery:
                 continue
             else:
                 done = stream.done
-            if link.upto.get(key) != done and link in self._interest.everywhere(key):
+            if link.upto.get(key) != done and link in self._strategy.everywhere(key):
                 link.upto[key] = done
                 news.append(a2b_base64(key) + done.to_bytes(6, "big"))
         if news:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from broker.cluster.events import LinkDown
     from broker.cluster.link.link import Link
     from broker.cluster.ports import Reporting
-    from broker.cluster.strategy.interest import Interest
+    from broker.cluster.strategy.routing_strategy import RoutingStrategy
 
 MARK = 1 << 30
 """Numbers of our marks have this bit, those of other users of `Link.send_mark` have not."""
@@ -48,7 +48,6 @@ class LinkAcks:
         "_again",
         "_away",
         "_holding",
-        "_interest",
         "_keeping",
         "_log",
         "_node",
@@ -56,6 +55,7 @@ class LinkAcks:
         "_origins",
         "_parted",
         "_report",
+        "_strategy",
         "_timeout",
     )
 
@@ -65,14 +65,14 @@ class LinkAcks:
         *,
         origins: Origins,
         log: ReplayLog,
-        interest: Interest,
+        strategy: RoutingStrategy,
         report: Reporting,
         timeout: float,
     ) -> None:
         """`timeout`: s; a link that takes nothing for twice as long is closed."""
         self._node = node
         self._origins = origins
-        self._interest = interest
+        self._strategy = strategy
         self._report = report
         self._timeout = timeout
         self._log = log
@@ -257,7 +257,7 @@ class LinkAcks:
                 window.missing(n) for n in range(entry.sequence, entry.sequence + entry.count)
             ):
                 continue
-            if entry.retain or self._interest.wanted_behind(link)(entry.topic):
+            if entry.retain or self._strategy.wanted_behind(link)(entry.topic):
                 link.log_lost += entry.count
                 self._node.counters.log_lost += entry.count
 

@@ -70,9 +70,6 @@ class TailPiece(NamedTuple):
 class SharedGroups(Protocol):
     """Shared subscriptions, as far as messages of links are for their members."""
 
-    def links(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:
-        """Add the links that lead to the chosen members to those that a message takes anyhow."""
-
     def chosen_behind(self, link: Link, entry: LogEntry) -> bool:
         """Whether a message is for a member behind a link."""
 

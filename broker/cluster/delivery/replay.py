@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from broker.cluster.link.codec import Vector
     from broker.cluster.link.link import Link
-    from broker.cluster.strategy.interest import Interest
+    from broker.cluster.strategy.routing_strategy import RoutingStrategy
 
 SCAN = 20_000
 """entries that are scanned at a time,"""
@@ -59,14 +59,14 @@ Take = Callable[["list[LogEntry]", float], None]
 class LogWalks:
     """The log, and who wants what of it behind which link."""
 
-    __slots__ = ("above", "interest", "log", "node", "orphans")
+    __slots__ = ("above", "log", "node", "orphans", "strategy")
 
     def __init__(
-        self, node: Host, log: ReplayLog, interest: Interest, orphans: Orphans, above: Above
+        self, node: Host, log: ReplayLog, strategy: RoutingStrategy, orphans: Orphans, above: Above
     ) -> None:
         self.node = node
         self.log = log
-        self.interest = interest
+        self.strategy = strategy
         self.orphans = orphans
         self.above = above
 
@@ -89,8 +89,8 @@ class LogWalks:
         self, candidates: list[LogEntry], link: Link, seen: Vector, now: float
     ) -> list[LogEntry]:
         """Return what is lacked of some entries, and wanted, behind a link."""
-        wanted, chosen = self.interest.wanted_behind(link), self.above.sharing.chosen_behind
-        orphans = self.interest.wanted_behind(link, tree=True)
+        strategy, chosen = self.strategy, self.above.sharing.chosen_behind
+        wanted, orphans = strategy.wanted_behind(link), strategy.wanted_behind(link, gone=True)
         gone = {key for key in {entry.key for entry in candidates} if self.orphans.gone(key)}
         entries = [
             part for entry in candidates for part in lacked_parts(entry, seen[entry.key], now)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from broker.cluster.link.link import Link
     from broker.cluster.ports import Alarm
     from broker.cluster.strategy.directory import Directory
-    from broker.cluster.strategy.source_trees import SourceTrees
+    from broker.cluster.strategy.routing_strategy import RoutingStrategy
 
 MAX_WANTS = 16
 """WANTs of one neighbour that wait to be answered; of more the oldest are dropped, and it goes on
@@ -61,7 +61,7 @@ class Resync:
         *,
         forwarder: Forwarder,
         directory: Directory,
-        source_trees: SourceTrees,
+        strategy: RoutingStrategy,
         acks: LinkAcks,
         starts: SubscriptionStarts,
         orphans: Orphans,
@@ -74,7 +74,7 @@ class Resync:
         self.node = node
         self.forwarder = forwarder
         self._directory = directory
-        self._source_trees = source_trees
+        self._strategy = strategy
         self._acks = acks
         self._starts = starts
         self._orphans = orphans
@@ -112,7 +112,7 @@ class Resync:
             self._leave(link)
             self.forwarder.leave(link)
             link.seen = None
-            if link.peer is None or self._source_trees.open.get(link.peer.id) is not link:
+            if not self._strategy.uses(link):
                 self._acks.free(link)
 
     def send_seen(self, link: Link) -> None:
@@ -190,7 +190,7 @@ class Resync:
             return
         self._directory.ready(link)
         self._directory.settle(now)
-        self._source_trees.settle(now)  # who is there now may route otherwise
+        self._strategy.settle(now)  # who is there now may route otherwise
         # What is being fetched for others is missing for this one, too.
         link.fetching += 1 + len(self._history)
         self._history.when_answered(lambda at: self._fetched(link, at))
@@ -207,7 +207,7 @@ class Resync:
     def _when_complete(self, link: Link, then: Callable[[float], None], now: float) -> None:
         """Go on when it is known who is behind a link and what they want, which decides what is
         replayed; or after a while."""
-        if not link.selective or self._directory.complete(link):
+        if self._strategy.knows_behind(link):
             then(now)
         else:
             self._waiting.append((link, now + FETCH_TIME, then))
@@ -338,15 +338,14 @@ class Resync:
     def exchange(self) -> None:
         """An origin is gone: exchange what is here of it with neighbours in the live stream, which
         may have got other parts."""
-        if self._source_trees.active:
-            for link in self.node.forwarding:
-                self.send_seen(link)
-                link.add_record(ASK_SEEN, b"")
+        for link in self._strategy.exchanging():
+            self.send_seen(link)
+            link.add_record(ASK_SEEN, b"")
 
     def _send_orphans(self, link: Link, seen: Vector, now: float) -> None:
         """Send a neighbour in the live stream what it lacks of origins that are gone."""
         lacking = self._orphans.lacked(seen)
-        if lacking and self._source_trees.active:
+        if lacking and link in self._strategy.exchanging():
             self.walk(link, lacking, lambda at: None).begin(now)
 
     # ---------------------------------------------------------------- links

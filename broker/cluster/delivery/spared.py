@@ -18,7 +18,7 @@ from broker.base import limits
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
-    from broker.cluster.strategy.interest import Interest
+    from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.core.local_broker import LocalBroker
     from broker.core.session import Session
 
@@ -27,11 +27,11 @@ class SparedEntries:
     """Sessions on their way, by who moves them, and what is kept for them behind the log
     (`ReplayLog.spared`)."""
 
-    __slots__ = ("_interest", "_log", "_moved", "_movers", "_node", "size")
+    __slots__ = ("_log", "_moved", "_movers", "_node", "_strategy", "size")
 
-    def __init__(self, node: LocalBroker, interest: Interest, log: ReplayLog) -> None:
+    def __init__(self, node: LocalBroker, strategy: RoutingStrategy, log: ReplayLog) -> None:
         self._node = node
-        self._interest = interest
+        self._strategy = strategy
         self._log = log
         self._movers: dict[object, Session | None] = {}
         self._moved: Counter[Session | None] = Counter()  # how many move each of them
@@ -71,7 +71,7 @@ class SparedEntries:
     def _everything(self) -> bool:
         """Whether all has to be kept: with flooding, who gives a session away says nothing of what
         came since."""
-        return None in self._moved and not self._interest.selective
+        return None in self._moved and not self._strategy.leaves_out
 
     def _wanted(self, entry: LogEntry) -> bool:
         topic, dispatcher = entry.topic, self._node.dispatcher

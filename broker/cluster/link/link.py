@@ -127,7 +127,7 @@ class Link:
         self.layer: RecordLayer | None = None
         self.forwarding = False  # the tree's word: both ends agree
         self.live = False  # forwarding, and the neighbour has what went before
-        # Both ends route by interest: what is not wanted behind a link is not sent on it.
+        # The strategy's word: what is not wanted behind a link is not sent on it.
         self.selective = False
         # How far the neighbour knows that it has all that is wanted behind it.
         self.upto: dict[bytes, int] = {}
@@ -166,9 +166,6 @@ class Link:
     def come_up(self, now: float) -> None:
         """Note that both ends have agreed."""
         self.state = "up"
-        if self.peer is not None and self.peer.routing != "flood":
-            self.selective = self.cluster.interest.selective
-            self.cluster.gap_recovery.activate()
         self.conn.max_packet_size = limits.MAX_PACKET_SIZE
         self.cluster.link_up(self, now)
 

@@ -329,7 +329,7 @@ class Handover:
         since = self._asked[client_id][1]
         vector = self._node.forwarder.vector
         waited = now - since
-        if not merge and not self._cluster.interest.selective:
+        if not merge and not self._cluster.strategy.leaves_out:
             waits = self._on_its_way(need, waited, late)
         else:
             known = {

@@ -140,7 +140,7 @@ class Takeover:
         self._cluster = cluster
         self._own = cluster.own.id
         self._directory = cluster.directory.database
-        self.spared = SparedEntries(node, cluster.interest, cluster.replay_log)
+        self.spared = SparedEntries(node, cluster.strategy, cluster.replay_log)
         self._giving = Handover(node, cluster, self.spared)
         self._pulls: dict[str, PendingTakeover] = {}
         self._lost = 0  # stamp of the session that ends because there is a newer one
@@ -556,7 +556,7 @@ class Takeover:
         if self._pulls.get(pull.client_id) is not pull or pull.state != COVERING:
             return
         self._node.now = now
-        waits = not self._cluster.interest.selective and now < pull.since + COVER_TIME
+        waits = not self._cluster.strategy.leaves_out and now < pull.since + COVER_TIME
         if waits and only(taken.seen, offered(self._node.forwarder.vector)):
             self._node.schedule(now + COVER, lambda at: self._cover(pull, taken, at))
             return
@@ -566,7 +566,7 @@ class Takeover:
     def _restore(self, pull: PendingTakeover, state: SessionState) -> Iterator[int]:
         """Make the session, and in the turn in which it is whole offer it what has been here and
         not at its holder."""
-        node, selective = self._node, self._cluster.interest.selective
+        node, leaves_out = self._node, self._cluster.strategy.leaves_out
         client_id, connect = pull.client_id, pull.handshake.connect
         assert connect is not None
         old = node.sessions.get(client_id)
@@ -591,7 +591,7 @@ class Takeover:
         session.permissions = node.permissions(
             connect.username, client_id, pull.handshake.conn.listener
         )
-        if selective:
+        if leaves_out:
             self.spared.keep(pull, session)
         stepped = False
         absorbed = None if left is None else Absorbed(left.seen)
@@ -613,7 +613,7 @@ class Takeover:
         self._cluster.delivered_ranges.add(session, behind(only(pull.seen, here), state.before))
         self._cluster.delivered_ranges.add(session, lacking(state.given, here))
         ordinary = any(split_shared(s[0])[0] is None for s in state.subscriptions)
-        if selective and ordinary:
+        if leaves_out and ordinary:
             # Some of it goes to the holder alone until all know that its filters are wanted here.
             pull.state, pull.since = SETTLING, now
             if not self._cluster.barrier.expect((), lambda at: self._known(pull, at)):
@@ -688,7 +688,7 @@ class Takeover:
         self._cluster.delivered_ranges.add(
             session, lacking(numbered(found), offered(self._node.forwarder.vector))
         )
-        horizon = pull.began - LATE if self._cluster.interest.selective else now - limits.LOG_AGE
+        horizon = pull.began - LATE if self._cluster.strategy.leaves_out else now - limits.LOG_AGE
         found |= {
             (key, sequence): message for key, sequence, message in self.since(pull.seen, horizon)
         }

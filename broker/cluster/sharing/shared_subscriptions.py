@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.cluster.events import RouteChanged
-from broker.cluster.link.codec import split_key
 from broker.cluster.link.receiver_assignment import ID, ReceiverAssignment, Tries
 from broker.cluster.sharing.assignment_ledger import Ref
 from broker.cluster.sharing.custody import ref_of
@@ -638,47 +637,13 @@ class SharedSubscriptions:
 
     # ---------------------------------------------------------------- ways
 
-    def links(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:
-        """Return the links that a message of an origin takes: those of its topic, and those to the
-        brokers chosen."""
-        if not self._cluster.interest.selective:
-            return links
-        source_trees = self._cluster.source_trees
-        if source_trees.active:
-            ways = source_trees.onward(split_key(key)[0])
-            chosen = (ways.get(who[:ID]) for who, _ in choice.entries)
-            return list(
-                dict.fromkeys(
-                    (
-                        *(() if choice.passed else links),
-                        *(link for link in chosen if link is not None),
-                    )
-                )
-            )
-        found = (
-            [link for link in self._node.forwarding if not link.selective]
-            if choice.passed
-            else list(links)
-        )
-        for who, _ in choice.entries:
-            link = self._cluster.directory.link_to(who[:ID])
-            if link is not None and link.live and link not in found:
-                found.append(link)
-        return found
-
     def chosen_behind(self, link: Link, entry: LogEntry) -> bool:
-        """Whether a message in the log names a broker behind a link."""
+        """Whether a message in the log names a broker that is replayed to over a link."""
         choice = entry.choice
-        if (
-            choice is not None
-            and self._cluster.source_trees.active
-            and not self._cluster.orphans.gone(entry.key)
-        ):
-            return link.peer is not None and any(
-                who[:ID] == link.peer.id for who, _ in choice.entries
-            )
-        link_to = self._cluster.directory.link_to
-        return choice is not None and any(link_to(who[:ID]) is link for who, _ in choice.entries)
+        if choice is None:
+            return False
+        leads_to, gone = self._cluster.strategy.leads_to, self._cluster.orphans.gone(entry.key)
+        return any(leads_to(link, who[:ID], gone=gone) for who, _ in choice.entries)
 
 
 def _visited(message: Message) -> tuple[bytes, ...]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from broker.base import limits
 from broker.cluster.events import LinkDown, LinkForwards, MemberGone, RouteChanged
 from broker.cluster.link.control_records import DIRECTORY, ROUTED, Handler
+from broker.cluster.strategy.ports import RoutedHops
 from broker.wire.errors import MalformedPacket, WireError
 from routing.link_state import LISTING, OWN_LIMIT, Came, LinkStateDatabase, Moved, Posted, Went
 from routing.listing import DirectoryError, Listing
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 INTEREST, GROUP, CLIENT, STATE, LINK = b"f", b"g", b"c", b"s", b"l"
 """First bytes of keys: topic filters, shared subscriptions, sessions, the broker itself, what its
 links cost."""
+
+EVERYTHING = b"#"
+"""The filter of a broker that gets every message."""
 
 ROUTING = STATE + b"routing"
 """Key of how a broker routes. Value: its boot number (4 bytes) and the word of `--routing`."""
@@ -118,7 +122,11 @@ class Directory:
         "database",
         "gone",
         "records",
+        "strategy",
     )
+
+    strategy: RoutedHops
+    """It puts itself in."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -311,7 +319,7 @@ class Directory:
                     self._way(broker_id, None)
                     self.gone = None
         self._settling = False
-        self._cluster.source_trees.tell_late(now)
+        self.strategy.news_told(now)
         for peer, message in database.take_messages(self._room):
             link = self._links.get(peer)
             if link is not None and link.state == "up":
@@ -415,10 +423,8 @@ class Directory:
         except DirectoryError as error:
             raise MalformedPacket(f"directory: {error}") from None
         self._changed = True
-        if self._cluster.gap_recovery.active:
-            # A message behind this takes the new ways already: what is told of them goes ahead of
-            # it.
-            self.settle(now)
+        # A message behind this takes the new ways already: what is told of them goes ahead of it.
+        self.settle(now)
 
     def _routed_received(self, link: Link, body: bytes, now: float) -> None:
         if len(body) < 18:
@@ -442,25 +448,21 @@ class Directory:
 
     def _route(self, message: bytes) -> bool:
         kind = message[17]
-        source_trees = self._cluster.source_trees
-        on_overlay = kind & LIVE and source_trees.active
-        link = source_trees.link_for(message) if on_overlay else self.link_to(message[:8])
+        hops = self.strategy
+        link = hops.live_hop(message) if kind & LIVE else self.link_to(message[:8])
         if link is None or link.state != "up":
             self._cluster.count("routed_dropped")
             return False
-        if kind & LIVE and not (link.live or on_overlay):
+        if kind & LIVE and not hops.carries(link):
             return False
         if kind & BEHIND and not self._has_room(link, message):
             self._cluster.count("routed_dropped")
             return False
         if kind & KNOWN:
-            # Of who cannot be reached over the tree, what is known is not used yet.
-            if self.database.state(message[:8]) < message[18:30] or (
-                on_overlay and self.database.via(message[:8]) is None
-            ):
+            if self.database.state(message[:8]) < message[18:30]:
                 return False
-            if not on_overlay:
-                self._cluster.gap_recovery.answered(message[8:16])
+            if not hops.passes_answer(message[:8], message[8:16]):
+                return False
         if kind & BEHIND:
             link.send_behind(ROUTED, message)
         else:

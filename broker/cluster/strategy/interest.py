@@ -1,548 +1,159 @@
-"""`--routing interest`: a message crosses only links behind which somebody wants it (Overlays 4.1;
-docs/decisions/0013).
+"""`--routing interest`: a message crosses only links of the spanning tree behind which it is wanted
+(Overlays 4.1; docs/decisions/0013).
 
-Every broker posts the filters that its clients want, each on the first and the last subscription
-and only if no other one covers it, in the directory of the federation: that is the PRT, a filter's
-brokers; the neighbour that leads to each is the SRT, turned round. A topic's links are those that
-lead to a broker with a matching filter, looked up once for each change of either.
+The filters that the others have posted are the PRT; the neighbour that leads to each broker is the
+SRT, turned round. A topic's links are those that lead to a broker with a matching filter, looked up
+once for each change of either.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from broker.base import limits
 from broker.cluster.events import LinkUp, RouteChanged
-from broker.cluster.link.codec import split_key
-from broker.cluster.strategy.directory import INTEREST, PACE, Changes
-from broker.core.wildcard_forms import filter_memory
-from routing.filter_aggregation import FilterAggregation
-from routing.subscription_trie import SubscriptionTrie
-from routing.topic_filter import well_formed
+from broker.cluster.link.link import Link
+from broker.cluster.link.receiver_assignment import ID, ReceiverAssignment
+from broker.cluster.strategy.directory import Directory
+from broker.cluster.strategy.flood import leaves_out
+from broker.cluster.strategy.interest_table import InterestTable, remembering
+from broker.cluster.strategy.ports import Delivery, LinkedBroker, LostBrokers
+from broker.cluster.strategy.spanning_tree import OverSpanningTree
+from broker.core.dispatcher import Route
 
-if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
-    from broker.cluster.link.link import Link
-    from broker.node import Node
-
-LINGER = 0.5
-"""s for which a filter is posted when nobody wants it any more: a client that comes back at once
-finds the ways open."""
-
-PIECE = 500
-"""steps of work (some 5 us each) on what is posted, every PACE: a filter may cover a hundred
-thousand, and all brokers have to hear of each; nobody's messages wait for that."""
-
-LOAD, LOAD_PACE = 500, 0.02
-"""filters that are looked through at a time when the first other broker comes, and s between: some
-ms of work. As many that nobody wants any more go at a time, every PACE."""
-
-AT_ONCE = 1000
-"""filters that a broker tells of in one moment and that are looked at then; the others follow in
-pieces, and it gets everything until then."""
-
-MOST_NEWS = 100_000
-"""what brokers have told of filters and waits for that; of more the oldest is looked at at once."""
-
-EVERYTHING = b"#"
-"""What a broker posts that floods: it is part of every way."""
+NOWHERE: list[Link] = []
+"""Stays empty."""
 
 
-News = tuple[bytes, bool, bool]
-"""A filter, whether it is wanted, and if not, whether messages still go there
-(`SourceTrees.keeps`);
-b"": none of those kept is."""
+class Forgotten:
+    """A broker that the spanning tree has lost gets nothing, so that nothing is kept of it."""
+
+    __slots__ = ()
+
+    def keeps(self, broker_id: bytes) -> bool:
+        """No message goes there."""
+        return False
+
+    def learnt(self, broker_id: bytes, topic_filter: str) -> None:
+        """Filters and messages take the same links."""
+
+    def told(self) -> None:
+        """Filters and messages take the same links."""
 
 
-class Telling:
-    """What one broker has told of its filters and is still to be looked at, in order. `wide`: it
-    gets everything until then; `everything`: and behind it, too, as it wants that."""
+class Interest(OverSpanningTree):
+    """Links that lead to brokers with a matching filter."""
 
-    __slots__ = ("count", "everything", "news", "wide")
+    __slots__ = ("table",)
 
-    def __init__(self) -> None:
-        self.news: deque[News | Iterator[News]] = deque()
-        self.count = 0  # of all of them
-        self.wide = self.everything = False
+    name = "interest"
+    leaves_out = True
 
-    def add(self, news: News) -> None:
-        """It tells of a filter."""
-        self.news.append(news)
-        self.count += 1
-
-    def add_many(self, changes: Changes, keeps: bool) -> None:
-        """It tells of very many in one moment; `keeps`: of those that go."""
-        self.news.append(
-            (key[1:], value is not None, keeps and value is None) for key, value in changes
-        )
-        self.count += len(changes)
-
-    def take(self) -> News:
-        """Return the oldest news. There has to be some."""
-        while True:
-            first = self.news[0]
-            if isinstance(first, tuple):
-                self.count -= 1
-                self.news.popleft()
-                return first
-            for news in first:
-                self.count -= 1
-                return news
-            self.news.popleft()
-
-    def ahead(self, filters: Iterable[str]) -> None:
-        """None of these that were kept is told any more: that is looked at next."""
-        found: list[News] = [(kept.encode(), False, False) for kept in filters]
-        self.news.extendleft(found)
-        self.count += len(found)
-
-
-class Interest:
-    """Who wants what, and which links lead there."""
-
-    __slots__ = (
-        "_closing",
-        "_cluster",
-        "_count",
-        "_counted",
-        "_cover",
-        "_crowded",
-        "_dropped",
-        "_filters",
-        "_full",
-        "_kept",
-        "_loading",
-        "_node",
-        "_planned",
-        "_taken",
-        "_tellings",
-        "_told",
-        "_working",
-        "generation",
-        "memory",
-        "selective",
-        "telling",
-    )
-
-    def __init__(self, node: Node, cluster: Cluster) -> None:
-        self._node = node
-        self._cluster = cluster
-        # Of the other brokers; value: id.
-        self._filters: SubscriptionTrie[bytes] = SubscriptionTrie()
-        self.memory = 0  # bytes that these take, and what is told of filters here
-        # Of those that the tree has lost, and to which messages still go.
-        self._kept: dict[bytes, set[str]] = {}
-        self._taken: dict[bytes, int] = {}  # bytes that those of each take
-        self._told = 0  # and all of them, those that several have once
-        self._tellings: dict[bytes, Telling] = {}  # of brokers that have told of many at once
-        # Who tells of filters in this moment, and of how many.
-        self._counted, self._count = (b"", 0.0), 0
-        # Of brokers that get everything: filters that go, some at a time.
-        self._dropped: dict[bytes, deque[bytes]] = {}
-        # Filters that nobody here wants any more -> until when (s) they are wanted still.
-        self._closing: dict[str, float] = {}
-        self._planned = False  # `_close` is going to look at them
-        # Of what is wanted here, those that stand for all of it: they are posted.
-        self._cover = FilterAggregation()
-        self._working = False
-        # Filters of before the first other broker came, still to be told.
-        self._loading: deque[str] = deque()
-        self._crowded = False  # more is wanted than others can be told
-        self._full = False  # longer filters were wanted than others can be told
-        self.selective = cluster.config.routing != "flood"
-        self.telling = False
-        """Whether others are told what is wanted here: since the first one has come. Alone,
-        subscribing costs nothing more."""
-        self.generation = 0
-        """Grows when links found for a topic may not be right any more."""
-        cluster.directory.watch(INTEREST, self._posted, self._many_posted)
-        if not self.selective:
-            cluster.directory.post(INTEREST + EVERYTHING)
-
-    # ---------------------------------------------------------------- what is wanted here
-
-    def link_up(self, event: LinkUp) -> None:
-        """Tell the first neighbour what is wanted here."""
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin to tell what is wanted here, as another broker has come; everything, while many
-        filters are looked through."""
-        if self.selective and not self.telling:
-            self.telling = True
-            self._loading.extend(self._node.dispatcher.trie.filters())
-            if len(self._loading) > LOAD:
-                self._cover.add("")
-                self._post()
-            self._load(self._node.now)
-
-    def _load(self, now: float) -> None:
-        wanted = self._node.dispatcher.trie
-        for _ in range(min(LOAD, len(self._loading))):
-            topic_filter = self._loading.popleft()
-            if topic_filter in wanted and not topic_filter.startswith("$"):
-                self._want(topic_filter)
-        if self._loading:
-            self._node.schedule(now + LOAD_PACE, self._load)
-        elif not self._crowded:
-            self._cover.remove("")
-        self._post()
-
-    def changed(self, topic_filter: str, wanted: bool) -> None:
-        """Note the first subscription to a filter here, or that the last one has gone."""
-        if self.telling and not topic_filter.startswith("$"):  # no such topic crosses a link
-            if wanted:
-                self._closing.pop(topic_filter, None)
-                self._want(topic_filter)
-                self._post()
-            else:
-                if not self._planned:
-                    self._planned = True
-                    self._node.schedule(self._node.now + LINGER, self._close)
-                self._closing.pop(topic_filter, None)  # the dict is in the order of time
-                self._closing[topic_filter] = self._node.now + LINGER
-
-    def _want(self, topic_filter: str) -> None:
-        if topic_filter not in self._cover:
-            self.memory += filter_memory(topic_filter)
-        self._cover.add(topic_filter)
-
-    def _close(self, now: float) -> None:
-        self._planned = False
-        for topic_filter, until in list(islice(self._closing.items(), LOAD)):
-            if until > now:
-                break
-            del self._closing[topic_filter]
-            if topic_filter in self._cover:
-                self.memory -= filter_memory(topic_filter)
-            self._cover.remove(topic_filter)
-        if self._closing:
-            self._planned = True
-            self._node.schedule(max(next(iter(self._closing.values())), now + PACE), self._close)
-        self._post()
-        self._cluster.hurry(now)
-
-    def _post(self) -> None:
-        """Tell which filters stand for all that is wanted here; while many are exchanged for one,
-        or back, a piece at a time."""
-        if not self._crowded and len(self._cover) > limits.MAX_INTERESTS:
-            self._crowded = True
-            self._cover.add("")
-            self._cluster.count("interest_widened")
-        elif self._crowded and len(self._cover) - 1 <= limits.MAX_INTERESTS // 2:
-            self._crowded = False
-            self._cover.remove("")
-        announced, withdrawn = self._cover.work(0 if self._working else PIECE)
-        directory = self._cluster.directory
-        for topic_filter in announced:
-            try:
-                directory.post(INTEREST + topic_filter.encode())
-            except ValueError:  # no room for such long filters: from now on we get everything
-                directory.post(INTEREST + EVERYTHING)
-                self._full = True
-                self._cluster.count("interest_widened")
-            self._cluster.barrier.posted()
-        if announced:
-            self._cluster.source_trees.told()
-        for topic_filter in withdrawn:
-            if not (self._full and topic_filter.encode() == EVERYTHING):
-                directory.withdraw(INTEREST + topic_filter.encode())
-        if self._cover.busy and not self._working:
-            self._working = True
-            self._node.schedule(self._node.now + PACE, self._go_on)
-
-    def _go_on(self, now: float) -> None:
-        self._working = False
-        self._post()
-        self._cluster.hurry(now)
-
-    # ---------------------------------------------------------------- what others want
-
-    def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
-        if not self.selective:
-            return
-        telling = self._tellings.get(broker_id)
-        if telling is not None and telling.wide and value is not None and telling.count < MOST_NEWS:
-            telling.add((key, True, False))
-            return
-        keeps = value is None and self._cluster.source_trees.keeps(broker_id)
-        if telling is None:
-            moment = (broker_id, self._node.now)
-            self._count = self._count + 1 if moment == self._counted else 1
-            self._counted = moment
-            if self._count <= AT_ONCE:
-                self._learn(broker_id, key, value is not None, keeps)
-                return
-            telling = self._begin_telling(broker_id)
-        if value is not None:
-            self._tell_everything(broker_id, telling)
-        telling.add((key, value is not None, keeps))
-        self._look_at_once(broker_id, telling)
-
-    def _many_posted(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
-        """Take what a broker tells of very many filters in one moment: it is looked at in pieces,
-        all of it."""
-        if not self.selective:
-            return
-        telling = self._tellings.get(broker_id) or self._begin_telling(broker_id)
-        if not gone:
-            self._tell_everything(broker_id, telling)
-        self._look_at_once(broker_id, telling)  # if it tells ever more
-        telling.add_many(changes, self._cluster.source_trees.keeps(broker_id))
-
-    def _look_at_once(self, broker_id: bytes, telling: Telling) -> None:
-        while telling.count > MOST_NEWS:
-            self._look(broker_id, telling, telling.take())
-
-    def _tell_everything(self, broker_id: bytes, telling: Telling) -> None:
-        """Send a broker everything until it has been looked at what it wants."""
-        if not telling.wide:
-            telling.wide = True
-            telling.everything = self._filters.get(EVERYTHING.decode(), broker_id) is not None
-            self._take(EVERYTHING.decode(), broker_id)
-            self.generation += 1
-
-    def _begin_telling(self, broker_id: bytes) -> Telling:
-        telling = self._tellings[broker_id] = Telling()
-        self._node.schedule(self._node.now + PACE, lambda now: self._go_through(broker_id, now))
-        return telling
-
-    def _go_through(self, broker_id: bytes, now: float) -> None:
-        """Look at some of what a broker has told of its filters."""
-        telling = self._tellings[broker_id]
-        for _ in range(min(PIECE, telling.count)):
-            self._look(broker_id, telling, telling.take())
-        if telling.count:
-            self._node.schedule(now + PACE, lambda at: self._go_through(broker_id, at))
-            return
-        del self._tellings[broker_id]
-        if telling.wide and not telling.everything and broker_id not in self._dropped:
-            self._forget(EVERYTHING.decode(), broker_id)
-            self.generation += 1
-
-    def _look(self, broker_id: bytes, telling: Telling, news: News) -> None:
-        key, wanted, keeps = news
-        if not key:
-            telling.ahead(self._kept.pop(broker_id, ()))
-        elif key == EVERYTHING and telling.wide:
-            telling.everything = wanted or keeps
-            if keeps:
-                self._kept.setdefault(broker_id, set()).add(EVERYTHING.decode())
-            elif wanted:
-                self._kept.get(broker_id, set()).discard(EVERYTHING.decode())
-        else:
-            self._learn(broker_id, key, wanted, keeps, late=True)
-
-    def _learn(
-        self, broker_id: bytes, key: bytes, wanted: bool, keeps: bool, *, late: bool = False
+    def __init__(
+        self,
+        node: LinkedBroker,
+        directory: Directory,
+        delivery: Delivery,
+        lost: LostBrokers | None = None,
     ) -> None:
-        """Take note of a filter that a broker wants, or not any more. `late`: it has got everything
-        since it told of that."""
-        try:
-            topic_filter = key.decode()
-        except UnicodeDecodeError:
-            topic_filter = ""
-        if not topic_filter or "\0" in topic_filter or not well_formed(topic_filter):
-            self._cluster.count("interest_refused")
-            return
-        if broker_id in self._dropped:  # it gets everything
-            if not wanted and topic_filter != EVERYTHING.decode():
-                self._forget(topic_filter, broker_id)
-            return
-        if not wanted and keeps:
-            self._kept.setdefault(broker_id, set()).add(topic_filter)
-            return
-        kept = self._kept.get(broker_id, ())
-        if kept and topic_filter in kept:
-            kept.discard(topic_filter)
-            if wanted:
-                return  # it is told again, and nothing else has been assumed meanwhile
-        if not wanted:
-            self._forget(topic_filter, broker_id)
-        else:
-            self._take(topic_filter, broker_id, late=late)
-            if (
-                self._taken[broker_id] > limits.TOLD_FILTERS_MEMORY
-                or self._told > limits.ALL_FILTERS_MEMORY
-            ):
-                self._widen(broker_id)
-        self.generation += 1
+        """`lost`: what becomes of brokers that the spanning tree has lost; None: they get
+        nothing."""
+        super().__init__(node, directory, delivery)
+        self.table = InterestTable(node, directory, delivery, lost or Forgotten())
+        """Who wants what."""
 
-    def _take(self, topic_filter: str, broker_id: bytes, *, late: bool = False) -> None:
-        if self._filters.get(topic_filter, broker_id) is None:
-            size = filter_memory(topic_filter)
-            self._taken[broker_id] = self._taken.get(broker_id, 0) + size
-            if self._filters.insert(topic_filter, broker_id, broker_id):
-                self.memory += size
-                self._told += size
-        if not late:
-            self._cluster.source_trees.learnt(broker_id, topic_filter)
+    @property
+    def telling(self) -> bool:
+        """Whether the other brokers are told which filters are wanted here."""
+        return self.table.telling
 
-    def _forget(self, topic_filter: str, broker_id: bytes) -> None:
-        if self._filters.get(topic_filter, broker_id) is not None:
-            size = filter_memory(topic_filter)
-            self._taken[broker_id] -= size
-            if not self._taken[broker_id]:
-                del self._taken[broker_id]
-            if self._filters.remove(topic_filter, broker_id):
-                self.memory -= size
-                self._told -= size
+    @property
+    def memory(self) -> int:
+        """Bytes that filters take, here and of others."""
+        return self.table.memory
 
-    def _widen(self, broker_id: bytes) -> None:
-        """Send a broker everything that tells of too much; nothing is lost by that. Its filters go,
-        some at a time."""
-        listing = self._cluster.directory.database.listings.get(broker_id)
-        self._dropped[broker_id] = deque(
-            () if listing is None else (key for key in listing.entries if key[:1] == INTEREST)
-        )
-        self._take(EVERYTHING.decode(), broker_id)
-        self._cluster.count("interest_widened")
-        name = broker_id.hex()
-        text = (
-            f"broker {name} tells of filters of {self._taken[broker_id] >> 20} MiB; "
-            "it gets everything"
-        )
-        self._cluster.log("warning", text, cause="too many filters", peer=name)
-        self._node.schedule(self._node.now + PACE, lambda now: self._drop(broker_id, now))
+    # ---------------------------------------------------------------- next hops
 
-    def _drop(self, broker_id: bytes, now: float) -> None:
-        keys = self._dropped.get(broker_id, deque())
-        for _ in range(min(PIECE, len(keys))):
-            topic_filter = keys.popleft()[1:].decode(errors="replace")
-            if topic_filter != EVERYTHING.decode():
-                self._forget(topic_filter, broker_id)
-        if keys:
-            self._node.schedule(now + PACE, lambda at: self._drop(broker_id, at))
-
-    def route_changed(self, event: RouteChanged) -> None:
-        """Find links again; who can be reached again tells its filters again."""
-        broker_id, via = event.broker_id, event.via
-        self.generation += 1
-        if via is not None:
-            self.forget(broker_id)
-        elif self._dropped.pop(broker_id, None) is not None:
-            # When it is back it tells of its filters again.
-            if self._cluster.source_trees.keeps(broker_id):
-                self._kept.setdefault(broker_id, set()).add(EVERYTHING.decode())
-            else:
-                self._forget(EVERYTHING.decode(), broker_id)
-
-    def forget(self, broker_id: bytes) -> None:
-        """Forget the filters of a broker that it has not told anew since the tree lost it."""
-        telling = self._tellings.get(broker_id)
-        if telling is None and len(self._kept.get(broker_id, ())) > AT_ONCE:
-            telling = self._begin_telling(broker_id)
-        if telling is not None:
-            telling.add((b"", False, False))
-            return
-        for topic_filter in self._kept.pop(broker_id, ()):
-            self._forget(topic_filter, broker_id)
-        self.generation += 1
-
-    def links(self, topic: bytes) -> list[Link]:
-        """Return the links in the live stream that a message of this topic (valid) has to take."""
-        node = self._node
-        if not self.selective:
-            return node.forwarding
-        route = node.dispatcher.routes.get(topic) or node.dispatcher.route(topic)
-        if route.generation != self.generation:
-            if self._cluster.source_trees.active:
-                route.links = self._behind(topic, self._cluster.own.id)
-                route.onward = {}
-            else:
-                via = self._cluster.directory.database.via
-                neighbours = {via(broker_id) for broker_id in self.brokers_wanting(topic)}
-                route.links = [
-                    k
-                    for k in node.forwarding
-                    if not k.selective or (k.peer is not None and k.peer.id in neighbours)
-                ]
-            route.generation = self.generation
+    def next_hops(self, topic: bytes) -> list[Link]:
+        """Return the links that lead to brokers that want a topic (valid)."""
+        dispatcher = self._node.dispatcher
+        route = dispatcher.routes.get(topic) or dispatcher.route(topic)
+        if route.generation != self.table.generation:
+            self._find(topic, route)
+            route.generation = self.table.generation
         return route.links
 
-    def onward(self, topic: bytes, key: bytes) -> list[Link]:
-        """Return the links that a message of another broker (`key`: its origin) takes from here; it
-        came over one of them, or over none."""
-        if not self._cluster.source_trees.active:
-            return self.links(topic)
-        route = self._node.dispatcher.routes.get(topic)
-        if route is None or route.generation != self.generation:
-            self.links(topic)
-            route = self._node.dispatcher.routes.get(topic)
-            if route is None:  # its topic is too long to be kept
-                return self._behind(topic, split_key(key)[0])
-        found = route.onward.get(key)
-        if found is None:
-            if len(route.onward) >= limits.ROUTE_CACHE_ORIGINS:
-                route.onward.clear()
-            found = route.onward[key] = self._behind(topic, split_key(key)[0])
-        return found
+    def _find(self, topic: bytes, route: Route) -> None:
+        """Look up the links of a topic."""
+        via = self._directory.database.via
+        neighbours = {via(broker_id) for broker_id in self.table.brokers_wanting(topic)}
+        route.links = [
+            link
+            for link in self._node.forwarding
+            if not link.selective or (link.peer is not None and link.peer.id in neighbours)
+        ]
 
-    def _behind(self, topic: bytes, origin: bytes) -> list[Link]:
-        ways = self._cluster.source_trees.onward(origin)
-        if not ways:
-            return []
-        return list(
-            {
-                ways[broker_id]: None
-                for broker_id in self.brokers_wanting(topic)
-                if broker_id in ways
-            }
+    def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
+        """Return the links that lead to brokers that want a topic; none if there is no link but the
+        `source`."""
+        if len(self._node.forwarding) <= source.live:
+            return NOWHERE
+        return self.next_hops(topic)
+
+    def assigned(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:
+        """Return the links of a topic, and those that lead to the brokers that a message is
+        assigned to."""
+        found = (
+            [link for link in self._node.forwarding if not link.selective]
+            if choice.passed
+            else list(links)
         )
-
-    def everywhere(self, key: bytes) -> list[Link]:
-        """Return the links that a message for all brokers takes from here."""
-        source_trees = self._cluster.source_trees
-        if not source_trees.active:
-            return self._node.forwarding
-        ways = source_trees.ways(split_key(key)[0])
-        return self._node.forwarding if ways.lost else ways.children
-
-    def brokers_wanting(self, topic: bytes) -> dict[bytes, None]:
-        """Return the ids of the other brokers with a filter that matches, in an order that does not
-        change by chance."""
-        filters = self._filters
-        before = filters.steps
-        found = dict.fromkeys(filters.match(topic.decode()))
-        self._node.turns.work += filters.steps - before
+        for who, _ in choice.entries:
+            link = self._directory.link_to(who[:ID])
+            if link is not None and link.live and link not in found:
+                found.append(link)
         return found
 
-    def wanted_behind(self, link: Link, *, tree: bool = False) -> Callable[[bytes], bool]:
-        """Return what tells whether somebody behind a link, live or not yet, wants a topic. `tree`:
-        of an origin that is gone, whose messages take the tree."""
-        via = self._cluster.directory.database.via
-        peer = link.peer
-        if not link.selective or peer is None:
+    # ---------------------------------------------------------------- what is wanted
+
+    def filter_changed(self, topic_filter: str, *, wanted: bool) -> None:
+        """Note the first subscription to a filter here, or that the last one has gone."""
+        self.table.changed(topic_filter, wanted)
+
+    def on_posted(self, call: Callable[[], None]) -> None:
+        """Have `call` called for each filter that the others are told."""
+        self.table.on_posted.append(call)
+
+    def knows_behind(self, link: Link) -> bool:
+        """Whether all brokers behind a link have said what they want, if that decides."""
+        return not link.selective or self._directory.complete(link)
+
+    def wanted_behind(self, link: Link, *, gone: bool = False) -> Callable[[bytes], bool]:
+        """Return what tells whether a broker behind a link wants a topic."""
+        via, peer = self._directory.database.via, link.peer
+        if not link.selective or peer is None or not self._directory.knows(link):
             return lambda topic: True
-        if self._cluster.source_trees.active and not tree:
-            # What others behind it want takes other ways, and they ask the origin for it.
-            return self.wanted_by(peer.id)
-        if not self._cluster.directory.knows(link):
-            return lambda topic: True
-        return _remembering(
-            lambda topic: any(
-                via(broker_id) == peer.id for broker_id in self.brokers_wanting(topic)
-            )
+        wanting = self.table.brokers_wanting
+        return remembering(
+            lambda topic: any(via(broker_id) == peer.id for broker_id in wanting(topic))
         )
 
     def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:
-        """Return what tells whether one broker wants a topic; who floods does not know, and says
-        yes."""
-        if not self.selective:
-            return lambda topic: True
-        return _remembering(lambda topic: broker_id in self.brokers_wanting(topic))
+        """Return what tells whether one broker wants a topic."""
+        return self.table.wanted_by(broker_id)
 
+    # ---------------------------------------------------------------- links
 
-def _remembering(ask: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
-    known: dict[bytes, bool] = {}
+    def route_changed(self, event: RouteChanged) -> None:
+        """Find links again."""
+        self.table.route_changed(event)
 
-    def answer(topic: bytes) -> bool:
-        found = known.get(topic)
-        if found is None:
-            found = known[topic] = ask(topic)
-        return found
+    def link_up(self, event: LinkUp) -> None:
+        """Note a neighbour: what is not wanted behind it is not sent to it, unless it floods. With
+        the first one this broker begins to tell what is wanted here."""
+        link = event.link
+        link.selective = link.peer is not None and leaves_out(link.peer.routing)
+        self.table.begin()
 
-    return answer
+    def live_changed(self) -> None:
+        """Links that were looked up may be others now."""
+        self.table.paths_changed()

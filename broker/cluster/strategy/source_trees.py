@@ -1,5 +1,5 @@
-"""`--routing topic`: each message goes the shortest ways from where it is published to the brokers
-that want it (Overlays 4.2, 5.2; docs/decisions/0020).
+"""The shortest paths of each origin's messages to the brokers that want them (Overlays 4.2, 5.2;
+docs/decisions/0020).
 
 Every broker posts in the directory what its links cost and what a way through it costs; from that
 each finds the tree of every origin (`shortest_paths`). A topic's overlay is the part of it that
@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from broker.base import limits
-from broker.cluster.delivery.gap_recovery import BREAK, CHANGED
+from broker.base.timers import Timer
 from broker.cluster.events import (
     LinkBehind,
     LinkDown,
@@ -31,15 +31,12 @@ from broker.cluster.events import (
     RouteChanged,
 )
 from broker.cluster.link.codec import split_key
-from broker.cluster.strategy.directory import LINK, ROUTING, STATE
+from broker.cluster.link.link import Link
+from broker.cluster.strategy.directory import LINK, ROUTING, STATE, Directory
+from broker.cluster.strategy.path_change import BREAK, CHANGED, tell_break, tell_changed_over
+from broker.cluster.strategy.ports import Delivery, FiltersOfOthers, LinkedBroker
 from routing.shortest_paths import MAX_COST, Graph, Tree
 from routing.topic_filter import matches
-
-if TYPE_CHECKING:
-    from broker.base.timers import Timer
-    from broker.cluster.cluster import Cluster
-    from broker.cluster.link.link import Link
-    from broker.core.local_broker import LocalBroker
 
 RELAY = STATE + b"relay"
 
@@ -91,6 +88,18 @@ REPORTED, REPORTED_SETS = 4096, 64
 """Topics that a report looks at, and sets of brokers that it tells of."""
 
 
+class OverlaySettings(Protocol):
+    """What a broker is told of paths through it."""
+
+    @property
+    def overlay(self) -> str:
+        """`capability` or `balance`: what makes a path through this broker cost more."""
+
+    @property
+    def capability(self) -> float:
+        """Of this machine."""
+
+
 class NextHops:
     """Where the messages of one origin go from here."""
 
@@ -114,33 +123,48 @@ class SourceTrees:
         "_at",
         "_away",
         "_broken",
-        "_cluster",
+        "_delivery",
+        "_directory",
         "_graph",
         "_learnt",
         "_news",
         "_next_review",
         "_node",
         "_others",
+        "_own",
         "_retired",
+        "_settings",
         "_stale",
         "_told_relay",
         "_unheard",
         "_ways",
         "active",
-        "enabled",
         "open",
+        "others",
     )
 
-    def __init__(self, node: LocalBroker, cluster: Cluster) -> None:
+    others: FiltersOfOthers
+    """What the other brokers want; put in before anything is found."""
+
+    def __init__(
+        self,
+        node: LinkedBroker,
+        directory: Directory,
+        delivery: Delivery,
+        settings: OverlaySettings,
+    ) -> None:
+        """`delivery`: what is above."""
         self._node = node
-        self._cluster = cluster
-        self.enabled = cluster.config.routing == "topic"
+        self._directory = directory
+        self._delivery = delivery
+        self._settings = settings
+        self._own = own = directory.database.own.id
         self.active = False
         """Whether messages take these ways: all brokers that can be reached route by topic, and are
         not too many."""
         self.open: dict[bytes, Link] = {}
         """Links that messages may take, by the neighbour's id."""
-        self._graph = Graph(cluster.own.id)
+        self._graph = Graph(own)
         self._ways: dict[bytes, NextHops] = {}  # by the origin's id
         self._others: set[bytes] = set()  # reachable brokers that route by topic
         # Those that the tree has lost; neighbours they told of last.
@@ -155,15 +179,14 @@ class SourceTrees:
         self._next_review = 0.0
         self._told_relay = 0
         self._retired = False
-        if self.enabled:
-            cluster.directory.watch(STATE, self._state_posted)
-            cluster.directory.watch(LINK, self._link_posted)
+        directory.watch(STATE, self._state_posted)
+        directory.watch(LINK, self._link_posted)
 
     # ---------------------------------------------------------------- the graph
 
     def _link_posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
         if len(key) != 8 or (value is not None and len(value) != 4):
-            self._cluster.count("overlay_refused")
+            self._delivery.count("overlay_refused")
             return
         away = self._away.get(broker_id)
         if value is None and self.keeps(broker_id):
@@ -176,7 +199,7 @@ class SourceTrees:
                 broker_id, key, None if value is None else int.from_bytes(value, "big")
             )
         except ValueError:
-            self._cluster.count("overlay_refused")
+            self._delivery.count("overlay_refused")
             return
         self._touch()
 
@@ -200,8 +223,6 @@ class SourceTrees:
     def route_changed(self, event: RouteChanged) -> None:
         """Keep what a broker that the tree has lost had posted, for a while."""
         broker_id, via = event.broker_id, event.via
-        if not self.enabled:
-            return
         if via is None and self.keeps(broker_id):
             self._keep(broker_id)
         elif via is not None and (away := self._away.pop(broker_id, None)) is not None:
@@ -215,14 +236,14 @@ class SourceTrees:
         """Return the brokers that the tree has lost and that messages still go to and come from."""
         if not self._away:
             return []
-        ways = self.ways(self._cluster.own.id).next
+        ways = self.ways(self._own).next
         return [broker_id for broker_id in self._away if broker_id in ways]
 
     def keeps(self, broker_id: bytes) -> bool:
         """Whether what a broker has posted still counts although the tree does not lead to it:
         while the tree is repaired, messages go on where links are. If it is gone, its neighbours
         say so."""
-        directory = self._cluster.directory
+        directory = self._directory
         known = broker_id in directory.database.listings
         return (
             self.active
@@ -260,13 +281,13 @@ class SourceTrees:
         self._hears(broker_id)
         self._graph.forget(broker_id)
         self._others.discard(broker_id)
-        self._cluster.interest.forget(broker_id)
+        self.others.forget(broker_id)
         self._touch()
 
     def _touch(self) -> None:
         if not self._stale:
             self._stale = True
-            self._cluster.hurry(max(self._node.now, self._at))
+            self._delivery.hurry(max(self._node.now, self._at))
 
     # ---------------------------------------------------------------- our links
 
@@ -274,15 +295,9 @@ class SourceTrees:
         """A link is up, or has drained: messages may take it once both ends have told so."""
         link = event.link
         peer = link.peer
-        if (
-            self.enabled
-            and peer is not None
-            and peer.routing == "topic"
-            and link.state == "up"
-            and not link.behind
-        ):
+        if peer is not None and peer.routing == "topic" and link.state == "up" and not link.behind:
             self.open[peer.id] = link
-            self._cluster.acks.keep(link, self._cluster.forwarder.log.end)
+            self._delivery.acks.keep(link, self._delivery.replay_log.end)
             self._post(peer.id, self._cost(link))
             self._tell_relay()
 
@@ -296,9 +311,9 @@ class SourceTrees:
         if peer is not None and self.open.get(peer.id) is link:
             del self.open[peer.id]
             if not link.forwarding:
-                self._cluster.acks.free(link)
-            self._graph.post(self._cluster.own.id, peer.id, None)
-            self._cluster.directory.withdraw(LINK + peer.id)
+                self._delivery.acks.free(link)
+            self._graph.post(self._own, peer.id, None)
+            self._directory.withdraw(LINK + peer.id)
             self._broken.add(link)
             self._at = 0.0
             self._touch()
@@ -309,8 +324,8 @@ class SourceTrees:
         )
 
     def _post(self, peer: bytes, cost: int) -> None:
-        self._graph.post(self._cluster.own.id, peer, cost)
-        self._cluster.directory.post(LINK + peer, cost.to_bytes(4, "big"))
+        self._graph.post(self._own, peer, cost)
+        self._directory.post(LINK + peer, cost.to_bytes(4, "big"))
         self._touch()
 
     def measured(self, link: Link) -> None:
@@ -321,13 +336,11 @@ class SourceTrees:
             self._post(peer.id, self._cost(link))
 
     def _said(self, peer: bytes) -> int:
-        return int.from_bytes(
-            self._cluster.directory.database.own.entries.get(LINK + peer, b""), "big"
-        )
+        return int.from_bytes(self._directory.database.own.entries.get(LINK + peer, b""), "big")
 
     def tick(self, now: float) -> None:
         """Tell what costs another amount than was told."""
-        if not self.enabled or now < self._next_review:
+        if now < self._next_review:
             return
         self._next_review = now + REVIEW
         for peer, link in self.open.items():
@@ -341,45 +354,43 @@ class SourceTrees:
         cost = MAX_COST if self._retired else THROUGH + self._load()
         if differs(cost, self._told_relay):
             self._told_relay = cost
-            self._graph.relay(self._cluster.own.id, cost)
-            self._cluster.directory.post(RELAY, cost.to_bytes(4, "big"))
+            self._graph.relay(self._own, cost)
+            self._directory.post(RELAY, cost.to_bytes(4, "big"))
             self._touch()
 
     def _load(self) -> int:
         """What makes others rather go through somebody else: few resources, or what is to be done
         already."""
-        config = self._cluster.config
-        if config.overlay == "balance":
+        if self._settings.overlay == "balance":
             return GAMMA * self.relayed + DELTA * self._node.connected
-        return round(THROUGH / (1.0 + max(0.0, config.capability)))
+        return round(THROUGH / (1.0 + max(0.0, self._settings.capability)))
 
     @property
     def relayed(self) -> int:
         """Of how many other origins messages pass through this broker (R)."""
-        own = self._cluster.own.id
+        own = self._own
         return sum(bool(ways.children) for origin, ways in self._ways.items() if origin != own)
 
     def retire(self) -> None:
         """Have others go around this broker: it is going to stop."""
-        if self.enabled:
-            self._retired = True
-            self._tell_relay()
+        self._retired = True
+        self._tell_relay()
 
     def report(self) -> dict[str, Any]:
         """Return what /api/federation says of them: `sets` of brokers, each of which is an overlay
         that its topics share."""
-        interest = self._cluster.interest
+        others = self.others
         topics = [
             topic
             for topic, route in islice(self._node.dispatcher.routes.items(), REPORTED)
             if route.forward
         ]
         sets = Counter(
-            frozenset(wanting) for topic in topics if (wanting := interest.brokers_wanting(topic))
+            frozenset(wanting) for topic in topics if (wanting := others.brokers_wanting(topic))
         )
         return {
             "active": self.active,
-            "policy": self._cluster.config.overlay,
+            "policy": self._settings.overlay,
             "relayed_origins": self.relayed,
             "topics": sum(sets.values()),
             "sets": [
@@ -397,11 +408,8 @@ class SourceTrees:
         if ways is None:
             tree = self._graph.tree(origin)
             ways = NextHops(tree, self.open)
-            ways.lost = self._cluster.own.id not in tree.hops
-            if (
-                origin == self._cluster.own.id
-                or origin in self._cluster.directory.database.listings
-            ):
+            ways.lost = self._own not in tree.hops
+            if origin == self._own or origin in self._directory.database.listings:
                 self._ways[origin] = ways
         return ways
 
@@ -412,7 +420,7 @@ class SourceTrees:
         ways = self.ways(origin)
         if not ways.lost:
             return ways.next
-        directory = self._cluster.directory
+        directory = self._directory
         found = {
             listing.id: directory.link_to(listing.id) for listing in directory.database.reachable()
         }
@@ -434,7 +442,7 @@ class SourceTrees:
         if not self._stale or now < self._at:
             return False
         self._stale = False
-        database = self._cluster.directory.database
+        database = self._directory.database
         reachable = dict.fromkeys((*(listing.id for listing in database.reachable()), *self._away))
         crowd = len(reachable) / CALM
         self._at = now + (LEAST_PAUSE if crowd <= 1 else PAUSE * crowd * crowd / 4)
@@ -442,9 +450,9 @@ class SourceTrees:
             0 < len(reachable) <= limits.MAX_OVERLAY_BROKERS
             and self._graph.links() <= limits.MAX_OVERLAY_LINKS
         )
-        before, after = self.active, self.enabled and few and reachable.keys() <= self._others
+        before, after = self.active, few and reachable.keys() <= self._others
         if before or after:
-            self._cluster.interest.generation += 1
+            self.others.paths_changed()
         if before and not after:
             self._leave(reachable)
         elif after:
@@ -477,7 +485,7 @@ class SourceTrees:
         if not self._learnt:
             return
         learnt, self._learnt = self._learnt, {}
-        own = self._cluster.own.id
+        own = self._own
         wanted = []
         for broker, filters in learnt.items():
             origins = {
@@ -491,7 +499,7 @@ class SourceTrees:
             return
         found: list[tuple[bytes, bytes]] = []
         looked = 0
-        for entry in self._cluster.forwarder.log.latest():
+        for entry in self._delivery.replay_log.latest():
             if entry.at < now - LATE or looked >= LOOKS:
                 break
             looked += 1
@@ -512,19 +520,19 @@ class SourceTrees:
     def _tell(self, link: Link, broker: bytes, origin: bytes) -> None:
         """Tell a broker, over this link, that an origin's messages come another way to it from here
         on."""
-        self._cluster.directory.send_over(link, broker, CHANGED, origin)
+        tell_changed_over(self._directory, link, broker, origin)
 
     # ---------------------------------------------------------------- found anew
 
     def _renew(self, entered: bool) -> None:
         """Find all ways anew. `entered`: up to now messages took the tree."""
-        own = self._cluster.own.id
-        directory = self._cluster.directory
-        gap_recovery = self._cluster.gap_recovery
+        own = self._own
+        directory = self._directory
+        gap_recovery = self._delivery.gap_recovery
         if entered:
             self._ways.clear()
             origins = dict.fromkeys(
-                (own, *(split_key(key)[0] for key in self._cluster.forwarder.vector))
+                (own, *(split_key(key)[0] for key in self._delivery.origins.vector))
             )
         else:
             origins = dict.fromkeys(self._ways)
@@ -558,13 +566,13 @@ class SourceTrees:
             if turned:
                 gap_recovery.changed(origin)
             if new.lost and old is not None and not old.lost:
-                self._cluster.events.dispatch(OriginLost(origin))
+                self._delivery.events.dispatch(OriginLost(origin))
 
     def _enter(self, reachable: Iterable[bytes]) -> None:
         """Leave the tree: what goes on over it may leave out from now on what was for others there.
         They are told ahead of it, on the tree's ways."""
         for broker in reachable:
-            self._cluster.gap_recovery.tell_break(broker)
+            tell_break(self._directory, broker)
         self.active = True
 
     def _leave(self, reachable: Iterable[bytes]) -> None:
@@ -579,10 +587,9 @@ class SourceTrees:
         for broker in list(self._away):
             self._node.cancel(self._away[broker][0])
             self._forget(broker)
-        gap_recovery = self._cluster.gap_recovery
         for broker in reachable:
-            gap_recovery.tell_break(broker)
-            gap_recovery.changed(broker)
+            tell_break(self._directory, broker)
+            self._delivery.gap_recovery.changed(broker)
 
     def came(self, key: bytes, link: Link) -> None:
         """Note that a message at QoS 1 or 2 is going to be passed on. If it is not the parent's it

@@ -167,6 +167,7 @@ class SubscriptionBarrier:
         self._since = 0.0  # s; since when the one that is being made has waited
         self._timer: Timer | None = None
         self.records: dict[int, Handler] = {TOLD: self._told_received, HEARD: self._heard_received}
+        cluster.strategy.on_posted(self.posted)
 
     # ---------------------------------------------------------------- who waits
 
@@ -178,18 +179,18 @@ class SubscriptionBarrier:
         """Post filters that a client is about to subscribe to; True when `then` is called once all
         brokers know them, False when they do. In either case `settle_for` follows. `again`: each
         broker is to say what it has published by now, even if it knows them."""
-        interest = self._cluster.interest
+        strategy = self._cluster.strategy
         now = self._node.now
         self.known = False
         if self._begins_until and not self._begun(now):
             self._early_birds.append((list(filters), then, again))
             self._arm(now)
             return True
-        if not (interest.telling or again) or not self._cluster.links:
+        if not (strategy.telling or again) or not self._cluster.links:
             return False
-        if interest.telling:
+        if strategy.telling:
             for topic_filter in filters:
-                interest.changed(topic_filter, wanted=True)
+                strategy.filter_changed(topic_filter, wanted=True)
         self.known = self._all_know(self._news) and not self._cluster.gap_recovery.unsettled()
         if self._all_know(self._posted):
             if not again and not self._cluster.gap_recovery.unsettled():
@@ -237,11 +238,11 @@ class SubscriptionBarrier:
 
     def settle_for(self, filters: Iterable[str]) -> None:
         """Take back the filters that were not subscribed to after all."""
-        interest = self._cluster.interest
-        if interest.telling:
+        strategy = self._cluster.strategy
+        if strategy.telling:
             for topic_filter in filters:
                 if topic_filter not in self._node.dispatcher.trie:
-                    interest.changed(topic_filter, wanted=False)
+                    strategy.filter_changed(topic_filter, wanted=False)
 
     def _arm(self, now: float) -> None:
         """Plan the next look at those who wait."""
@@ -350,7 +351,7 @@ class SubscriptionBarrier:
         for listing in listings.values():
             if listing.via is not None:
                 found[listing.id] = listing.boot
-        for broker_id in self._cluster.source_trees.astray():
+        for broker_id in self._cluster.strategy.astray():
             if broker_id in listings:
                 found.setdefault(broker_id, listings[broker_id].boot)
         return found

@@ -1,0 +1,92 @@
+"""`--routing flood`: every message goes to every broker, over the spanning tree
+(docs/decisions/0004)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.cluster.events import LinkUp, RouteChanged
+from broker.cluster.link.link import Link
+from broker.cluster.link.receiver_assignment import ReceiverAssignment
+from broker.cluster.strategy.directory import EVERYTHING, INTEREST, Changes, Directory
+from broker.cluster.strategy.ports import Delivery, LinkedBroker
+from broker.cluster.strategy.spanning_tree import OverSpanningTree
+
+FLOOD = "flood"
+
+
+def leaves_out(routing: str) -> bool:
+    """Whether a broker with this word of `--routing` leaves out what is not wanted."""
+    return routing != FLOOD
+
+
+class Flood(OverSpanningTree):
+    """Nothing is asked of a message but where it came from."""
+
+    __slots__ = ()
+
+    name = FLOOD
+    leaves_out = False
+    telling = False
+    memory = 0
+
+    def __init__(self, node: LinkedBroker, directory: Directory, delivery: Delivery) -> None:
+        super().__init__(node, directory, delivery)
+        directory.watch(INTEREST, self._posted, self._many_posted)
+        # A broker that floods is part of every path of the others.
+        directory.post(INTEREST + EVERYTHING)
+
+    def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+        """What others want decides nothing here."""
+
+    def _many_posted(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
+        """Nor do very many filters."""
+
+    # ---------------------------------------------------------------- next hops
+
+    def next_hops(self, topic: bytes) -> list[Link]:
+        """Return all links in the live stream."""
+        return self._node.forwarding
+
+    def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
+        """Return all links in the live stream."""
+        return self._node.forwarding
+
+    def assigned(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:
+        """Return all links: they lead to every broker."""
+        return links
+
+    # ---------------------------------------------------------------- what is wanted
+
+    def filter_changed(self, topic_filter: str, *, wanted: bool) -> None:
+        """Everything is wanted here."""
+
+    def on_posted(self, call: Callable[[], None]) -> None:
+        """No filter is ever posted."""
+
+    def knows_behind(self, link: Link) -> bool:
+        """Everything is wanted behind it."""
+        return True
+
+    def wanted_behind(self, link: Link, *, gone: bool = False) -> Callable[[bytes], bool]:
+        """Return what says yes."""
+        return _wanted
+
+    def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:
+        """Return what says yes."""
+        return _wanted
+
+    # ---------------------------------------------------------------- links
+
+    def route_changed(self, event: RouteChanged) -> None:
+        """All links are taken, wherever they lead."""
+
+    def link_up(self, event: LinkUp) -> None:
+        """It gets everything."""
+
+    def live_changed(self) -> None:
+        """Nothing is remembered of links."""
+
+
+def _wanted(topic: bytes) -> bool:
+    return True

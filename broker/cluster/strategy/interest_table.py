@@ -1,0 +1,460 @@
+"""Which broker wants what (Overlays 4.1; docs/decisions/0013).
+
+Every broker posts the filters that its clients want, each on the first and the last subscription
+and only if no other one covers it, in the directory of the federation. What the others have posted
+is the table of filters here: by the filters that match a topic, its brokers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+from broker.base import limits
+from broker.cluster.events import RouteChanged
+from broker.cluster.strategy.directory import EVERYTHING, INTEREST, PACE, Changes, Directory
+from broker.cluster.strategy.ports import Host, LinkedBroker, LostBrokers
+from broker.core.wildcard_forms import filter_memory
+from routing.filter_aggregation import FilterAggregation
+from routing.subscription_trie import SubscriptionTrie
+from routing.topic_filter import well_formed
+
+LINGER = 0.5
+"""s for which a filter is posted when nobody wants it any more: a client that comes back at once
+finds the ways open."""
+
+PIECE = 500
+"""steps of work (some 5 us each) on what is posted, every PACE: a filter may cover a hundred
+thousand, and all brokers have to hear of each; nobody's messages wait for that."""
+
+LOAD, LOAD_PACE = 500, 0.02
+"""filters that are looked through at a time when the first other broker comes, and s between: some
+ms of work. As many that nobody wants any more go at a time, every PACE."""
+
+AT_ONCE = 1000
+"""filters that a broker tells of in one moment and that are looked at then; the others follow in
+pieces, and it gets everything until then."""
+
+MOST_NEWS = 100_000
+"""what brokers have told of filters and waits for that; of more the oldest is looked at at once."""
+
+News = tuple[bytes, bool, bool]
+"""A filter, whether it is wanted, and if not, whether messages still go there
+(`SourceTrees.keeps`);
+b"": none of those kept is."""
+
+
+class Telling:
+    """What one broker has told of its filters and is still to be looked at, in order. `wide`: it
+    gets everything until then; `everything`: and behind it, too, as it wants that."""
+
+    __slots__ = ("count", "everything", "news", "wide")
+
+    def __init__(self) -> None:
+        self.news: deque[News | Iterator[News]] = deque()
+        self.count = 0  # of all of them
+        self.wide = self.everything = False
+
+    def add(self, news: News) -> None:
+        """It tells of a filter."""
+        self.news.append(news)
+        self.count += 1
+
+    def add_many(self, changes: Changes, keeps: bool) -> None:
+        """It tells of very many in one moment; `keeps`: of those that go."""
+        self.news.append(
+            (key[1:], value is not None, keeps and value is None) for key, value in changes
+        )
+        self.count += len(changes)
+
+    def take(self) -> News:
+        """Return the oldest news. There has to be some."""
+        while True:
+            first = self.news[0]
+            if isinstance(first, tuple):
+                self.count -= 1
+                self.news.popleft()
+                return first
+            for news in first:
+                self.count -= 1
+                return news
+            self.news.popleft()
+
+    def ahead(self, filters: Iterable[str]) -> None:
+        """None of these that were kept is told any more: that is looked at next."""
+        found: list[News] = [(kept.encode(), False, False) for kept in filters]
+        self.news.extendleft(found)
+        self.count += len(found)
+
+
+class InterestTable:
+    """Who wants what: what is wanted here, as the others are told, and what they want."""
+
+    __slots__ = (
+        "_closing",
+        "_count",
+        "_counted",
+        "_cover",
+        "_crowded",
+        "_directory",
+        "_dropped",
+        "_filters",
+        "_full",
+        "_host",
+        "_kept",
+        "_loading",
+        "_lost",
+        "_node",
+        "_planned",
+        "_taken",
+        "_tellings",
+        "_told",
+        "_working",
+        "generation",
+        "memory",
+        "on_posted",
+        "telling",
+    )
+
+    def __init__(
+        self, node: LinkedBroker, directory: Directory, host: Host, lost: LostBrokers
+    ) -> None:
+        """`lost`: what is done with the filters of a broker that the tree has lost."""
+        self._node = node
+        self._directory = directory
+        self._host = host
+        self._lost = lost
+        self.on_posted: list[Callable[[], None]] = []
+        """Called when a filter has been posted."""
+        # Of the other brokers; value: id.
+        self._filters: SubscriptionTrie[bytes] = SubscriptionTrie()
+        self.memory = 0  # bytes that these take, and what is told of filters here
+        # Of those that the tree has lost, and to which messages still go.
+        self._kept: dict[bytes, set[str]] = {}
+        self._taken: dict[bytes, int] = {}  # bytes that those of each take
+        self._told = 0  # and all of them, those that several have once
+        self._tellings: dict[bytes, Telling] = {}  # of brokers that have told of many at once
+        # Who tells of filters in this moment, and of how many.
+        self._counted, self._count = (b"", 0.0), 0
+        # Of brokers that get everything: filters that go, some at a time.
+        self._dropped: dict[bytes, deque[bytes]] = {}
+        # Filters that nobody here wants any more -> until when (s) they are wanted still.
+        self._closing: dict[str, float] = {}
+        self._planned = False  # `_close` is going to look at them
+        # Of what is wanted here, those that stand for all of it: they are posted.
+        self._cover = FilterAggregation()
+        self._working = False
+        # Filters of before the first other broker came, still to be told.
+        self._loading: deque[str] = deque()
+        self._crowded = False  # more is wanted than others can be told
+        self._full = False  # longer filters were wanted than others can be told
+        self.telling = False
+        """Whether others are told what is wanted here: since the first one has come. Alone,
+        subscribing costs nothing more."""
+        self.generation = 0
+        """Grows when links found for a topic may not be right any more."""
+        directory.watch(INTEREST, self._posted, self._many_posted)
+
+    def paths_changed(self) -> None:
+        """Note that messages may take other links than before."""
+        self.generation += 1
+
+    # ---------------------------------------------------------------- what is wanted here
+
+    def begin(self) -> None:
+        """Begin to tell what is wanted here, as another broker has come; everything, while many
+        filters are looked through."""
+        if not self.telling:
+            self.telling = True
+            self._loading.extend(self._node.dispatcher.trie.filters())
+            if len(self._loading) > LOAD:
+                self._cover.add("")
+                self._post()
+            self._load(self._node.now)
+
+    def _load(self, now: float) -> None:
+        wanted = self._node.dispatcher.trie
+        for _ in range(min(LOAD, len(self._loading))):
+            topic_filter = self._loading.popleft()
+            if topic_filter in wanted and not topic_filter.startswith("$"):
+                self._want(topic_filter)
+        if self._loading:
+            self._node.schedule(now + LOAD_PACE, self._load)
+        elif not self._crowded:
+            self._cover.remove("")
+        self._post()
+
+    def changed(self, topic_filter: str, wanted: bool) -> None:
+        """Note the first subscription to a filter here, or that the last one has gone."""
+        if self.telling and not topic_filter.startswith("$"):  # no such topic crosses a link
+            if wanted:
+                self._closing.pop(topic_filter, None)
+                self._want(topic_filter)
+                self._post()
+            else:
+                if not self._planned:
+                    self._planned = True
+                    self._node.schedule(self._node.now + LINGER, self._close)
+                self._closing.pop(topic_filter, None)  # the dict is in the order of time
+                self._closing[topic_filter] = self._node.now + LINGER
+
+    def _want(self, topic_filter: str) -> None:
+        if topic_filter not in self._cover:
+            self.memory += filter_memory(topic_filter)
+        self._cover.add(topic_filter)
+
+    def _close(self, now: float) -> None:
+        self._planned = False
+        for topic_filter, until in list(islice(self._closing.items(), LOAD)):
+            if until > now:
+                break
+            del self._closing[topic_filter]
+            if topic_filter in self._cover:
+                self.memory -= filter_memory(topic_filter)
+            self._cover.remove(topic_filter)
+        if self._closing:
+            self._planned = True
+            self._node.schedule(max(next(iter(self._closing.values())), now + PACE), self._close)
+        self._post()
+        self._host.hurry(now)
+
+    def _post(self) -> None:
+        """Tell which filters stand for all that is wanted here; while many are exchanged for one,
+        or back, a piece at a time."""
+        if not self._crowded and len(self._cover) > limits.MAX_INTERESTS:
+            self._crowded = True
+            self._cover.add("")
+            self._host.count("interest_widened")
+        elif self._crowded and len(self._cover) - 1 <= limits.MAX_INTERESTS // 2:
+            self._crowded = False
+            self._cover.remove("")
+        announced, withdrawn = self._cover.work(0 if self._working else PIECE)
+        directory = self._directory
+        for topic_filter in announced:
+            try:
+                directory.post(INTEREST + topic_filter.encode())
+            except ValueError:  # no room for such long filters: from now on we get everything
+                directory.post(INTEREST + EVERYTHING)
+                self._full = True
+                self._host.count("interest_widened")
+            for call in self.on_posted:
+                call()
+        if announced:
+            self._lost.told()
+        for topic_filter in withdrawn:
+            if not (self._full and topic_filter.encode() == EVERYTHING):
+                directory.withdraw(INTEREST + topic_filter.encode())
+        if self._cover.busy and not self._working:
+            self._working = True
+            self._node.schedule(self._node.now + PACE, self._go_on)
+
+    def _go_on(self, now: float) -> None:
+        self._working = False
+        self._post()
+        self._host.hurry(now)
+
+    # ---------------------------------------------------------------- what others want
+
+    def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+        telling = self._tellings.get(broker_id)
+        if telling is not None and telling.wide and value is not None and telling.count < MOST_NEWS:
+            telling.add((key, True, False))
+            return
+        keeps = value is None and self._lost.keeps(broker_id)
+        if telling is None:
+            moment = (broker_id, self._node.now)
+            self._count = self._count + 1 if moment == self._counted else 1
+            self._counted = moment
+            if self._count <= AT_ONCE:
+                self._learn(broker_id, key, value is not None, keeps)
+                return
+            telling = self._begin_telling(broker_id)
+        if value is not None:
+            self._tell_everything(broker_id, telling)
+        telling.add((key, value is not None, keeps))
+        self._look_at_once(broker_id, telling)
+
+    def _many_posted(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
+        """Take what a broker tells of very many filters in one moment: it is looked at in pieces,
+        all of it."""
+        telling = self._tellings.get(broker_id) or self._begin_telling(broker_id)
+        if not gone:
+            self._tell_everything(broker_id, telling)
+        self._look_at_once(broker_id, telling)  # if it tells ever more
+        telling.add_many(changes, self._lost.keeps(broker_id))
+
+    def _look_at_once(self, broker_id: bytes, telling: Telling) -> None:
+        while telling.count > MOST_NEWS:
+            self._look(broker_id, telling, telling.take())
+
+    def _tell_everything(self, broker_id: bytes, telling: Telling) -> None:
+        """Send a broker everything until it has been looked at what it wants."""
+        if not telling.wide:
+            telling.wide = True
+            telling.everything = self._filters.get(EVERYTHING.decode(), broker_id) is not None
+            self._take(EVERYTHING.decode(), broker_id)
+            self.generation += 1
+
+    def _begin_telling(self, broker_id: bytes) -> Telling:
+        telling = self._tellings[broker_id] = Telling()
+        self._node.schedule(self._node.now + PACE, lambda now: self._go_through(broker_id, now))
+        return telling
+
+    def _go_through(self, broker_id: bytes, now: float) -> None:
+        """Look at some of what a broker has told of its filters."""
+        telling = self._tellings[broker_id]
+        for _ in range(min(PIECE, telling.count)):
+            self._look(broker_id, telling, telling.take())
+        if telling.count:
+            self._node.schedule(now + PACE, lambda at: self._go_through(broker_id, at))
+            return
+        del self._tellings[broker_id]
+        if telling.wide and not telling.everything and broker_id not in self._dropped:
+            self._forget(EVERYTHING.decode(), broker_id)
+            self.generation += 1
+
+    def _look(self, broker_id: bytes, telling: Telling, news: News) -> None:
+        key, wanted, keeps = news
+        if not key:
+            telling.ahead(self._kept.pop(broker_id, ()))
+        elif key == EVERYTHING and telling.wide:
+            telling.everything = wanted or keeps
+            if keeps:
+                self._kept.setdefault(broker_id, set()).add(EVERYTHING.decode())
+            elif wanted:
+                self._kept.get(broker_id, set()).discard(EVERYTHING.decode())
+        else:
+            self._learn(broker_id, key, wanted, keeps, late=True)
+
+    def _learn(
+        self, broker_id: bytes, key: bytes, wanted: bool, keeps: bool, *, late: bool = False
+    ) -> None:
+        """Take note of a filter that a broker wants, or not any more. `late`: it has got everything
+        since it told of that."""
+        try:
+            topic_filter = key.decode()
+        except UnicodeDecodeError:
+            topic_filter = ""
+        if not topic_filter or "\0" in topic_filter or not well_formed(topic_filter):
+            self._host.count("interest_refused")
+            return
+        if broker_id in self._dropped:  # it gets everything
+            if not wanted and topic_filter != EVERYTHING.decode():
+                self._forget(topic_filter, broker_id)
+            return
+        if not wanted and keeps:
+            self._kept.setdefault(broker_id, set()).add(topic_filter)
+            return
+        kept = self._kept.get(broker_id, ())
+        if kept and topic_filter in kept:
+            kept.discard(topic_filter)
+            if wanted:
+                return  # it is told again, and nothing else has been assumed meanwhile
+        if not wanted:
+            self._forget(topic_filter, broker_id)
+        else:
+            self._take(topic_filter, broker_id, late=late)
+            if (
+                self._taken[broker_id] > limits.TOLD_FILTERS_MEMORY
+                or self._told > limits.ALL_FILTERS_MEMORY
+            ):
+                self._widen(broker_id)
+        self.generation += 1
+
+    def _take(self, topic_filter: str, broker_id: bytes, *, late: bool = False) -> None:
+        if self._filters.get(topic_filter, broker_id) is None:
+            size = filter_memory(topic_filter)
+            self._taken[broker_id] = self._taken.get(broker_id, 0) + size
+            if self._filters.insert(topic_filter, broker_id, broker_id):
+                self.memory += size
+                self._told += size
+        if not late:
+            self._lost.learnt(broker_id, topic_filter)
+
+    def _forget(self, topic_filter: str, broker_id: bytes) -> None:
+        if self._filters.get(topic_filter, broker_id) is not None:
+            size = filter_memory(topic_filter)
+            self._taken[broker_id] -= size
+            if not self._taken[broker_id]:
+                del self._taken[broker_id]
+            if self._filters.remove(topic_filter, broker_id):
+                self.memory -= size
+                self._told -= size
+
+    def _widen(self, broker_id: bytes) -> None:
+        """Send a broker everything that tells of too much; nothing is lost by that. Its filters go,
+        some at a time."""
+        listing = self._directory.database.listings.get(broker_id)
+        self._dropped[broker_id] = deque(
+            () if listing is None else (key for key in listing.entries if key[:1] == INTEREST)
+        )
+        self._take(EVERYTHING.decode(), broker_id)
+        self._host.count("interest_widened")
+        name = broker_id.hex()
+        text = (
+            f"broker {name} tells of filters of {self._taken[broker_id] >> 20} MiB; "
+            "it gets everything"
+        )
+        self._host.log("warning", text, cause="too many filters", peer=name)
+        self._node.schedule(self._node.now + PACE, lambda now: self._drop(broker_id, now))
+
+    def _drop(self, broker_id: bytes, now: float) -> None:
+        keys = self._dropped.get(broker_id, deque())
+        for _ in range(min(PIECE, len(keys))):
+            topic_filter = keys.popleft()[1:].decode(errors="replace")
+            if topic_filter != EVERYTHING.decode():
+                self._forget(topic_filter, broker_id)
+        if keys:
+            self._node.schedule(now + PACE, lambda at: self._drop(broker_id, at))
+
+    def route_changed(self, event: RouteChanged) -> None:
+        """Find links again; who can be reached again tells its filters again."""
+        broker_id, via = event.broker_id, event.via
+        self.generation += 1
+        if via is not None:
+            self.forget(broker_id)
+        elif self._dropped.pop(broker_id, None) is not None:
+            # When it is back it tells of its filters again.
+            if self._lost.keeps(broker_id):
+                self._kept.setdefault(broker_id, set()).add(EVERYTHING.decode())
+            else:
+                self._forget(EVERYTHING.decode(), broker_id)
+
+    def forget(self, broker_id: bytes) -> None:
+        """Forget the filters of a broker that it has not told anew since the tree lost it."""
+        telling = self._tellings.get(broker_id)
+        if telling is None and len(self._kept.get(broker_id, ())) > AT_ONCE:
+            telling = self._begin_telling(broker_id)
+        if telling is not None:
+            telling.add((b"", False, False))
+            return
+        for topic_filter in self._kept.pop(broker_id, ()):
+            self._forget(topic_filter, broker_id)
+        self.generation += 1
+
+    def brokers_wanting(self, topic: bytes) -> dict[bytes, None]:
+        """Return the ids of the other brokers with a filter that matches, in an order that does not
+        change by chance."""
+        filters = self._filters
+        before = filters.steps
+        found = dict.fromkeys(filters.match(topic.decode()))
+        self._node.turns.work += filters.steps - before
+        return found
+
+    def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:
+        """Return what tells whether one broker wants a topic."""
+        return remembering(lambda topic: broker_id in self.brokers_wanting(topic))
+
+
+def remembering(ask: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
+    """Return `ask` that is asked of each topic once."""
+    known: dict[bytes, bool] = {}
+
+    def answer(topic: bytes) -> bool:
+        found = known.get(topic)
+        if found is None:
+            found = known[topic] = ask(topic)
+        return found
+
+    return answer

@@ -1,0 +1,24 @@
+"""Which strategy a broker has: the only place that asks for the value of `--routing`."""
+
+from __future__ import annotations
+
+from broker.cluster.strategy.directory import Directory
+from broker.cluster.strategy.flood import Flood
+from broker.cluster.strategy.interest import Interest
+from broker.cluster.strategy.ports import Delivery, LinkedBroker
+from broker.cluster.strategy.routing_strategy import RoutingStrategy
+from broker.cluster.strategy.topic import Topic
+from broker.config.node_config import NodeConfig
+
+
+def strategy_for(
+    config: NodeConfig, node: LinkedBroker, directory: Directory, delivery: Delivery
+) -> RoutingStrategy:
+    """Return the strategy that a broker is configured with. `delivery`: what is above it."""
+    match config.routing:
+        case "flood":
+            return Flood(node, directory, delivery)
+        case "topic":
+            return Topic(node, directory, delivery, config)
+        case _:
+            return Interest(node, directory, delivery)

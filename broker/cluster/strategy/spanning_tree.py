@@ -1,0 +1,137 @@
+"""What the strategies have in common whose messages take the links that the spanning tree has
+open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.cluster.events import LinkBehind, LinkDown, LinkDrained
+from broker.cluster.link.link import Link
+from broker.cluster.strategy.directory import Directory
+from broker.cluster.strategy.path_change import tell_break, tell_break_over
+from broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker
+
+
+class OverSpanningTree:
+    """Links and brokers that come and go, where messages take the spanning tree."""
+
+    __slots__ = ("_delivery", "_directory", "_node")
+
+    def __init__(self, node: LinkedBroker, directory: Directory, delivery: Delivery) -> None:
+        """`delivery`: what is above."""
+        self._node = node
+        self._directory = directory
+        self._delivery = delivery
+        directory.strategy = self
+
+    # ---------------------------------------------------------------- next hops
+
+    def everywhere(self, key: bytes) -> list[Link]:
+        """Return the links that a message for all brokers takes from here."""
+        return self._node.forwarding
+
+    def admit(self, key: bytes, feed: Feed | None, link: Link) -> None:
+        """Have those behind us told of a message that did not come from its feed's source: it may
+        be ahead of others."""
+        if feed is not None and feed.source is not link and self._node.forwarding:
+            self._delivery.gap_recovery.came(feed, link)
+
+    def live_hop(self, message: bytes) -> Link | None:
+        """Return the link that leads to the receiver."""
+        return self._directory.link_to(message[:8])
+
+    def passes_answer(self, receiver: bytes, sender: bytes) -> bool:
+        """Note that everything of the sender comes over the spanning tree again behind this."""
+        self._delivery.gap_recovery.answered(sender)
+        return True
+
+    def carries(self, link: Link) -> bool:
+        """Whether it is in the live stream."""
+        return link.live
+
+    def uses(self, link: Link) -> bool:
+        """No message takes a blocked link."""
+        return False
+
+    # ---------------------------------------------------------------- what is wanted
+
+    def leads_to(self, link: Link, broker_id: bytes, *, gone: bool = False) -> bool:
+        """Whether the spanning tree leads to a broker over a link."""
+        return self._directory.link_to(broker_id) is link
+
+    # ---------------------------------------------------------------- links
+
+    def link_joining(self, link: Link) -> None:
+        """Tell all behind a link that messages come another way to them."""
+        if link.peer is None:
+            return
+        reachable = self._directory.database.reachable()
+        behind = {listing.id for listing in reachable if listing.via == link.peer.id}
+        # The neighbour may not know yet that numbers are left out.
+        for broker_id in sorted(behind | {link.peer.id}):
+            tell_break_over(self._directory, link, broker_id)
+
+    def link_measured(self, link: Link) -> None:
+        """The spanning tree looks at round trips itself."""
+
+    def link_overflowed(self, event: LinkBehind) -> None:
+        """The live stream has lost it."""
+
+    def link_drained(self, event: LinkDrained) -> None:
+        """It comes back by way of a replay."""
+
+    def link_lost(self, event: LinkDown) -> None:
+        """The spanning tree is told."""
+
+    # ---------------------------------------------------------------- paths
+
+    def path_changed(self, broker_id: bytes, old: Link | None) -> bool:
+        """Tell a broker over the new path, and over the old one: that may go on for others, and
+        bring it what is newer than what the new one is going to bring."""
+        if old is not None and old.live:
+            tell_break_over(self._directory, old, broker_id)
+        tell_break(self._directory, broker_id)
+        return True
+
+    def restarted(self, broker_id: bytes) -> bool:
+        """Whatever is at the end of the path, it is another broker."""
+        return True
+
+    def breaks(self, feed: Feed, link: Link | None) -> bool:
+        """Whether the feed comes over this link."""
+        return link in (feed.source, feed.behind)
+
+    def precedes_directory(self) -> bool:
+        """The directory and messages take the same links."""
+        return False
+
+    def exchanging(self) -> list[Link]:
+        """Neighbours have had the same."""
+        return []
+
+    def astray(self) -> list[bytes]:
+        """What the spanning tree has lost is lost."""
+        return []
+
+    # ---------------------------------------------------------------- time
+
+    def tick(self, now: float) -> None:
+        """Nothing is due."""
+
+    def settle(self, now: float) -> bool:
+        """The spanning tree does it."""
+        return False
+
+    def next_deadline(self) -> float | None:
+        """Return none."""
+        return None
+
+    def news_told(self, now: float) -> None:
+        """Nothing follows."""
+
+    def retire(self) -> None:
+        """The spanning tree goes around this broker."""
+
+    def report(self) -> dict[str, Any]:
+        """There is nothing to say."""
+        return {}

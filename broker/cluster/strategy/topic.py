@@ -1,0 +1,229 @@
+"""`--routing topic`: a message takes the shortest paths from where it is published to the brokers
+that want it (Overlays 4.2, 5.2; docs/decisions/0020).
+
+The paths of each origin are a source-rooted tree (`source_trees`). While some broker of the
+federation routes otherwise, or there are very many, messages take the spanning tree as with
+`interest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from broker.base import limits
+from broker.cluster.events import LinkBehind, LinkDown, LinkDrained, LinkUp, RouteChanged
+from broker.cluster.link.codec import split_key
+from broker.cluster.link.link import Link
+from broker.cluster.link.receiver_assignment import ID, ReceiverAssignment
+from broker.cluster.strategy.directory import Directory
+from broker.cluster.strategy.interest import Interest
+from broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker
+from broker.cluster.strategy.source_trees import OverlaySettings, SourceTrees
+from broker.core.dispatcher import Route
+
+
+class Topic(Interest):
+    """Source-rooted trees, and the spanning tree where these do not do."""
+
+    __slots__ = ("trees",)
+
+    name = "topic"
+
+    def __init__(
+        self,
+        node: LinkedBroker,
+        directory: Directory,
+        delivery: Delivery,
+        settings: OverlaySettings,
+    ) -> None:
+        """`settings`: what a path through this broker costs."""
+        self.trees = SourceTrees(node, directory, delivery, settings)
+        """The paths of all origins."""
+        super().__init__(node, directory, delivery, self.trees)
+        self.trees.others = self.table
+
+    # ---------------------------------------------------------------- next hops
+
+    def _find(self, topic: bytes, route: Route) -> None:
+        if self.trees.active:
+            route.links = self._behind(topic, self._directory.database.own.id)
+            route.onward = {}
+        else:
+            super()._find(topic, route)
+
+    def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
+        """Return the links on the origin's tree that lead to brokers that want a topic."""
+        if not self.trees.active:
+            return super().onward(topic, key, source)
+        routes = self._node.dispatcher.routes
+        route = routes.get(topic)
+        if route is None or route.generation != self.table.generation:
+            self.next_hops(topic)
+            route = routes.get(topic)
+            if route is None:  # its topic is too long to be kept
+                return self._behind(topic, split_key(key)[0])
+        found = route.onward.get(key)
+        if found is None:
+            if len(route.onward) >= limits.ROUTE_CACHE_ORIGINS:
+                route.onward.clear()
+            found = route.onward[key] = self._behind(topic, split_key(key)[0])
+        return found
+
+    def _behind(self, topic: bytes, origin: bytes) -> list[Link]:
+        ways = self.trees.onward(origin)
+        if not ways:
+            return []
+        wanting = self.table.brokers_wanting(topic)
+        return list({ways[broker_id]: None for broker_id in wanting if broker_id in ways})
+
+    def everywhere(self, key: bytes) -> list[Link]:
+        """Return the links of the origin's tree."""
+        if not self.trees.active:
+            return super().everywhere(key)
+        ways = self.trees.ways(split_key(key)[0])
+        return self._node.forwarding if ways.lost else ways.children
+
+    def assigned(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:
+        """Return the links of a topic, and those that lead to the brokers that a message is
+        assigned to."""
+        if not self.trees.active:
+            return super().assigned(choice, links, key)
+        ways = self.trees.onward(split_key(key)[0])
+        chosen = (ways.get(who[:ID]) for who, _ in choice.entries)
+        return list(
+            dict.fromkeys(
+                (*(() if choice.passed else links), *(link for link in chosen if link is not None))
+            )
+        )
+
+    def admit(self, key: bytes, feed: Feed | None, link: Link) -> None:
+        """Have those behind us told of a message that did not come from the parent in its origin's
+        tree."""
+        if self.trees.active:
+            self.trees.came(key, link)
+        else:
+            super().admit(key, feed, link)
+
+    def live_hop(self, message: bytes) -> Link | None:
+        """Return the link on the tree of the sender."""
+        return self.trees.link_for(message) if self.trees.active else super().live_hop(message)
+
+    def passes_answer(self, receiver: bytes, sender: bytes) -> bool:
+        """Whether the spanning tree leads to the receiver, too: of one that it has lost, what is
+        known is not used yet."""
+        if self.trees.active:
+            return self._directory.database.via(receiver) is not None
+        return super().passes_answer(receiver, sender)
+
+    def carries(self, link: Link) -> bool:
+        """Whether messages may take a link now."""
+        return link.live or self.trees.active
+
+    def uses(self, link: Link) -> bool:
+        """Whether both ends have told that messages may take a link."""
+        return link.peer is not None and self.trees.open.get(link.peer.id) is link
+
+    # ---------------------------------------------------------------- what is wanted
+
+    def wanted_behind(self, link: Link, *, gone: bool = False) -> Callable[[bytes], bool]:
+        """Return what tells whether the neighbour wants a topic. What others behind it want takes
+        other paths, and they ask the origin for it; of one that is `gone` it takes the spanning
+        tree."""
+        if self.trees.active and not gone and link.selective and link.peer is not None:
+            return self.wanted_by(link.peer.id)
+        return super().wanted_behind(link, gone=gone)
+
+    def leads_to(self, link: Link, broker_id: bytes, *, gone: bool = False) -> bool:
+        """Whether the neighbour is that broker; of an origin that is `gone`, as with the spanning
+        tree."""
+        if self.trees.active and not gone:
+            return link.peer is not None and link.peer.id == broker_id
+        return super().leads_to(link, broker_id, gone=gone)
+
+    # ---------------------------------------------------------------- links
+
+    def route_changed(self, event: RouteChanged) -> None:
+        """Keep the paths of a broker that the spanning tree has lost for a while."""
+        self.trees.route_changed(event)
+        super().route_changed(event)
+
+    def link_up(self, event: LinkUp) -> None:
+        """Note a neighbour, and offer the link to all trees."""
+        super().link_up(event)
+        self.trees.link_opened(event)
+
+    def link_joining(self, link: Link) -> None:
+        """The live stream is that of the spanning tree: it concerns no message."""
+        if not self.trees.active:
+            super().link_joining(link)
+
+    def link_measured(self, link: Link) -> None:
+        """Take the first round trip for what a link costs."""
+        self.trees.measured(link)
+
+    def link_overflowed(self, event: LinkBehind) -> None:
+        """No tree takes it any more."""
+        self.trees.link_closed(event)
+
+    def link_drained(self, event: LinkDrained) -> None:
+        """Trees may take it again."""
+        self.trees.link_opened(event)
+
+    def link_lost(self, event: LinkDown) -> None:
+        """No tree takes it any more."""
+        self.trees.link_closed(event)
+
+    # ---------------------------------------------------------------- paths
+
+    def path_changed(self, broker_id: bytes, old: Link | None) -> bool:
+        """The spanning tree is not the path of messages, but that of questions."""
+        return not self.trees.active and super().path_changed(broker_id, old)
+
+    def restarted(self, broker_id: bytes) -> bool:
+        """Whether another broker may be at the end of the path, as far as that is the spanning
+        tree's."""
+        return not self.trees.active
+
+    def breaks(self, feed: Feed, link: Link | None) -> bool:
+        """Whether the feed comes over this link; a broker that takes the spanning tree now may
+        pass on anything."""
+        return self.trees.active or super().breaks(feed, link)
+
+    def precedes_directory(self) -> bool:
+        """Messages take shorter paths than what the directory says of their origin."""
+        return self.trees.active
+
+    def exchanging(self) -> list[Link]:
+        """Return the links of the spanning tree: messages did not take it."""
+        return self._node.forwarding if self.trees.active else []
+
+    def astray(self) -> list[bytes]:
+        """Return the brokers that the spanning tree has lost and that links still lead to."""
+        return self.trees.astray()
+
+    # ---------------------------------------------------------------- time
+
+    def tick(self, now: float) -> None:
+        """Look at what links cost."""
+        self.trees.tick(now)
+
+    def settle(self, now: float) -> bool:
+        """Find the trees again if anything has changed; False when nothing was done."""
+        return self.trees.settle(now)
+
+    def next_deadline(self) -> float | None:
+        """When `settle` is due (s); None: it is not."""
+        return self.trees.next_deadline()
+
+    def news_told(self, now: float) -> None:
+        """Have brokers ask for what passed here before it was known what they want."""
+        self.trees.tell_late(now)
+
+    def retire(self) -> None:
+        """Have others go around this broker."""
+        self.trees.retire()
+
+    def report(self) -> dict[str, Any]:
+        """Return what /api/federation says of source-rooted trees."""
+        return {"overlays": self.trees.report()}
