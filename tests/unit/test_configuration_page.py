@@ -33,16 +33,16 @@ def test_every_key_of_the_federation_and_no_other() -> None:
 
 
 def test_flags_and_variables() -> None:
-    found = rows("`federation:`") | rows("At the top")
+    found = rows("Flags and variables")
     for name, option in OPTIONS.items():
         key = name.replace("_", "-")
-        shown = re.findall(r"`(--[a-z-]+)`, `(MQTTREE_[A-Z_]+)`", found[key])
+        shown = re.findall(r"`(--[a-z-]+)` \| `(MQTTREE_[A-Z_]+)`", found.get(key, ""))
         assert shown == ([(f"--{key}", f"MQTTREE_{name.upper()}")] if option.flag else []), key
 
 
 def test_defaults() -> None:
     settings, found = RunSettings(), rows("`federation:`")
-    shown = {key: row.split("|")[1].strip().strip("`") for key, row in found.items()}
+    shown = {key: row.split("|")[0].strip().strip("`") for key, row in found.items()}
     for name, option in OPTIONS.items():
         key, value = name.replace("_", "-"), getattr(settings, option.field or name)
         if value is True or value is False:

@@ -86,6 +86,26 @@ def test_lines_fit_a_screen(page: str) -> None:
     assert [line for line in text_of(page).splitlines() if len(line) > 120] == []
 
 
+NARROW = [
+    page
+    for page in ALL_PAGES
+    if re.fullmatch(
+        r"README.md|CONTRIBUTING.md|docs/(guides/)?[\w-]+.md|docs/reference/(h|m|o).*", page
+    )
+    and not re.search(r"conformance|measurements|licences|benchmarks", page)
+]
+
+
+@pytest.mark.parametrize("page", NARROW)
+def test_prose_fits_100_columns(page: str) -> None:
+    prose = [line for line in text_of(page).splitlines() if not line.startswith("|")]
+    assert [line for line in prose if len(line) > 100 and "](" not in line] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len(text_of("README.md").splitlines()) < 120
+
+
 def test_the_contract_has_every_effect() -> None:
     table = text_of("docs/reference/driver-contract.md").partition(
         "| effect | what to do | answer |"
