@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.base.address import Address
@@ -30,7 +30,6 @@ from broker.cluster.delivery.replay_log import ReplayLog
 from broker.cluster.delivery.resync import Resync
 from broker.cluster.delivery.subscription_start import SubscriptionStarts
 from broker.cluster.delivery.unlogged import UnloggedNumbers
-from broker.cluster.drain import CLIENTS_AT
 from broker.cluster.events import (
     ClusterEvents,
     EventOrder,
@@ -55,8 +54,7 @@ from broker.cluster.sharing.assignments import Assignments
 from broker.cluster.sharing.catchup import Catchup
 from broker.cluster.sharing.custody import Custody
 from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
-from broker.cluster.state_view import federation_state
-from broker.cluster.strategy.directory import STATE, Directory
+from broker.cluster.strategy.directory import CLIENTS_AT, STATE, Directory
 from broker.cluster.strategy.routing_strategy import RoutingStrategy
 from broker.cluster.strategy.selection import strategy_for
 from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
@@ -163,7 +161,7 @@ class Cluster:
             flow_control=self.remote_flow_control,
             above=self,
         )
-        self.resync = Resync(
+        self.resync: Resync = Resync(
             node,
             forwarder=self.forwarder,
             directory=self.directory,
@@ -210,7 +208,7 @@ class Cluster:
         self.retained_sync: RetainedSync = RetainedSync(node, self, now, wall)
 
         self.admission = Admission(self)
-        self.id_conflict = IdConflict(self)
+        self.id_conflict = IdConflict(node, self.links, self, self.link_lost)
         self.records: dict[int, Handler] = {
             BPDU: self._bpdu_received,
             MEMBERS: self._members_received,
@@ -784,7 +782,3 @@ class Cluster:
             self.node.log_limit.line(level, cause, peer, text, most)
         else:
             self.node.log(level, text)
-
-    def state(self) -> dict[str, Any]:
-        """What /api/federation says (design section 6)."""
-        return federation_state(self)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from broker.base import limits
 from broker.base.address import is_loopback, is_wildcard, parse_address
 from broker.cluster.link.control_records import ASK_SEEN
-from broker.cluster.strategy.directory import STATE
+from broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
 from broker.core.client import Client
 from broker.wire.constants import ReasonCode
 
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     from broker.config.node_config import NodeConfig
     from broker.core.session import Session
     from broker.node import Node
-
-CLIENTS_AT = STATE + b"clients"
-"""Key of the entry that says where a broker's clients connect."""
-DRAINING = STATE + b"draining"
-"""Key of the entry of a broker that drains."""
 
 STEP = 0.05
 """s between two looks."""
@@ -149,6 +144,7 @@ class Drain:
         self._looking: dict[Link, LogWalk] = {}  # for what is missing there
         self._lacking: dict[Link, int] = {}  # how often it was said that something is missing there
         node.drain = self
+        self._cluster.resync.watcher = self
         told = f"{counted(here, 'client')} to be told to go, {self.rate:g} a second"
         node.log("info", f"draining: {told}; the end is in {within:g} s at most")
         self._cluster.directory.post(DRAINING, b"1")
@@ -174,7 +170,7 @@ class Drain:
         if self._to:
             return [self._to]
         found = []
-        for listing in self._cluster.directory.database.reachable():
+        for listing in self._cluster.directory.reachable():
             text = listing.entries.get(CLIENTS_AT)
             if text and DRAINING not in listing.entries:
                 try:
@@ -250,7 +246,7 @@ class Drain:
         if (
             waiting
             and now < self._since + limits.DRAIN_SESSIONS
-            and self._cluster.directory.database.reachable()
+            and self._cluster.directory.reachable()
         ):
             return
         # A journal keeps the others.

@@ -11,6 +11,7 @@ nothing, and makes us call there to find out.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from broker.base.address import Address
@@ -22,7 +23,9 @@ from broker.wire.packets import Disconnect
 from discovery.dialler import NEVER
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
+    from broker.cluster.link.link import Link
+    from broker.cluster.ports import Reporting
+    from broker.core.local_broker import LocalBroker
 
 CALL_PAUSE = 1.0
 """s between two calls to where the other one is, or is said to be: nobody draws more dials from
@@ -35,10 +38,29 @@ fail."""
 class IdConflict:
     """Knows the other broker with our id, if there is one."""
 
-    __slots__ = ("_call_at", "_proven_at", "cluster", "other", "yields")
+    __slots__ = (
+        "_call_at",
+        "_links",
+        "_lose",
+        "_node",
+        "_proven_at",
+        "_report",
+        "other",
+        "yields",
+    )
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+    def __init__(
+        self,
+        node: LocalBroker,
+        links: Mapping[bytes, Link],
+        report: Reporting,
+        lose: Callable[[Link, str, float], None],
+    ) -> None:
+        """`lose`: ends a link, for a reason, now (s)."""
+        self._node = node
+        self._links = links
+        self._report = report
+        self._lose = lose
         self.yields = False
         """We are the one that serves nobody."""
         self.other: Address | None = None
@@ -49,37 +71,36 @@ class IdConflict:
         """Call a broker that is said to have our id."""
         if now >= self._call_at:
             self._call_at = now + CALL_PAUSE
-            self.cluster.node.effects.append(Dial(address.host, address.port))
+            self._node.effects.append(Dial(address.host, address.port))
 
     def proven(self, start: tuple[int, int], address: Address, now: float) -> None:
         """Note that a broker has proven our id in a handshake. `start`: its boot number and
         instance."""
         self._proven_at = now
         self.other = address
-        if not self.yields and start < (self.cluster.own.boot, self.cluster.config.instance):
+        if not self.yields and start < (self._node.config.boot, self._node.config.instance):
             self._yield(address, now)
 
     def _yield(self, address: Address, now: float) -> None:
-        cluster, node = self.cluster, self.cluster.node
         self.yields = True
         self._call_at = now + CALL_PAUSE
-        cluster.count("id_conflicts")
-        cluster.log(
+        self._report.count("id_conflicts")
+        self._report.log(
             "error",
-            f"the broker at {address} has the id of this one, {cluster.own.id.hex()}, "
+            f"the broker at {address} has the id of this one, {self._node.config.id.hex()}, "
             "and started before it, or at the same time (a copied data directory?): "
             "this one accepts no clients until that one is gone",
         )
-        for session in list(node.sessions.values()):
+        for session in list(self._node.sessions.values()):
             if session.conn is not None and isinstance(session.conn.owner, Client):
                 session.conn.owner.shut(ReasonCode.SERVER_BUSY)
-        for link in list(cluster.links.values()):
+        for link in list(self._links.values()):
             link.conn.close(
                 encode_packet(Disconnect(ReasonCode.NORMAL_DISCONNECTION), 5)
                 if link.state == "up"
                 else b""
             )
-            cluster.link_lost(link, "another broker has our id", now)
+            self._lose(link, "another broker has our id", now)
 
     def next_deadline(self) -> float:
         """When `tick` is due (s)."""
@@ -94,7 +115,7 @@ class IdConflict:
             self._proven_at = now
         if self._proven_at + GONE <= now:
             self.yields = False
-            self.cluster.log(
+            self._report.log(
                 "warning",
                 f"no broker at {self.other} has this one's id any more: clients are accepted again",
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.cluster.drain import DRAINING
+from broker.cluster.strategy.directory import DRAINING
 
 if TYPE_CHECKING:
     from broker.cluster.cluster import Cluster
@@ -16,11 +16,7 @@ def federation_state(cluster: Cluster) -> dict[str, Any]:
     config = cluster.config
     strategy = cluster.strategy
     node = cluster.node
-    going = {
-        listing.id
-        for listing in cluster.directory.database.reachable()
-        if DRAINING in listing.entries
-    }
+    going = {listing.id for listing in cluster.directory.reachable() if DRAINING in listing.entries}
     links = []
     for peer_id, link in sorted(cluster.links.items()):
         port = tree.ports.get(peer_id)

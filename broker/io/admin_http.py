@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl
 
 from broker.base.address import is_loopback
+from broker.cluster.state_view import federation_state
 from broker.io.http_request import HttpRequest, has_bare_line_feed, parse_request
 from broker.io.prometheus import metrics
 from broker.io.readiness import Readiness
@@ -164,7 +165,7 @@ class Admin:
             }
             for broker_id, boot, addresses, alive in cluster.membership.members(now)
         ]
-        return cluster.state() | {
+        return federation_state(cluster) | {
             "version": self.version,
             "uptime_s": round(now - self._started, 3),
             "ready": not self.readiness.reasons(),

@@ -30,6 +30,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as ws_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from broker.cluster.state_view import federation_state
 from broker.compat import broker as broker_server
 from broker.compat import plugins as broker_plugins
 from broker.compat.broker import Broker
@@ -1077,7 +1078,10 @@ async def federated(given: FederationSettings) -> AsyncIterator[Broker]:
 
 def linked(*brokers: Broker) -> bool:
     """Whether each has a link that forwards."""
-    return all(any(link["forwarding"] for link in b.node.cluster.state()["links"]) for b in brokers)
+    return all(
+        any(link["forwarding"] for link in federation_state(b.node.cluster)["links"])
+        for b in brokers
+    )
 
 
 async def carries(here: Broker, there: Broker) -> None:

@@ -13,8 +13,6 @@ from broker.base.address import Address
 from broker.base.broker_id import Identity
 from broker.cli.status import render, waits_for
 from broker.cluster.drain import (
-    CLIENTS_AT,
-    DRAINING,
     REPLAY,
     Drain,
     DrainOptions,
@@ -23,6 +21,8 @@ from broker.cluster.drain import (
 )
 from broker.cluster.link.codec import encode_vector
 from broker.cluster.link.control_records import ASK_SEEN, BPDU, SEEN
+from broker.cluster.state_view import federation_state
+from broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
 from broker.config.node_config import NodeConfig
 from broker.wire import Connack, Disconnect, Publish, Will
 from broker.wire.constants import ReasonCode
@@ -327,10 +327,10 @@ def test_once_more_ends_it() -> None:
 def test_state() -> None:
     world = alone()
     world.connect("a")
-    assert world.node.cluster.state()["draining"] is False
-    assert "drain" not in world.node.cluster.state()
+    assert federation_state(world.node.cluster)["draining"] is False
+    assert "drain" not in federation_state(world.node.cluster)
     Draining(world, rate=0.01)
-    state = world.node.cluster.state()
+    state = federation_state(world.node.cluster)
     assert state["draining"] is True
     assert state["drain"]["state"] == "clients" and state["drain"]["clients_left"] <= 1
     assert "draining clients: waits for" in render(state)

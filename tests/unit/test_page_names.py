@@ -12,6 +12,7 @@ from amqtt.contexts import BrokerConfig, ListenerConfig
 
 from bench.trace import schema
 from broker.cli.main import _parser
+from broker.cluster.state_view import federation_state
 from broker.config import listener_options, mqtt_options
 from broker.config.options import ACCESS, OPTIONS, TlsSettings
 from broker.io import prometheus
@@ -74,7 +75,7 @@ def test_paths_of_the_admin_port(page: str) -> None:
 def known_words() -> set[str]:
     """Words with an underscore that mean something: options, counters, fields of JSON."""
     node = lone(routing="topic").node
-    state = node.cluster.state()
+    state = federation_state(node.cluster)
     words = set(OPTIONS) | set(mqtt_options.OPTIONS) | set(listener_options.OPTIONS) | set(ACCESS)
     words |= {field.name for kind in (BrokerConfig, ListenerConfig) for field in fields(kind)}
     words |= set(TlsSettings.__dataclass_fields__) | set(COUNTER_HELP) | set(GAUGE_HELP)

@@ -40,10 +40,6 @@ class Host(Protocol):
     def forwarding(self) -> list[Link]:
         """Links in the live stream."""
 
-    @property
-    def drain(self) -> Draining | None:
-        """Set while this broker is about to be stopped."""
-
     def schedule(self, when: float, call: Callable[[float], None]) -> object:
         """Call `call(now)` once, at `when` (s) or a little later."""
 
@@ -158,8 +154,8 @@ class AbsentMembers(AbsentBrokers, Protocol):
         """Once a second: who is back and asks for nothing more, or stays away."""
 
 
-class Draining(Protocol):
-    """A broker that is to be stopped."""
+class SeenWatcher(Protocol):
+    """Who waits until neighbours have had everything (`Drain`)."""
 
     def seen(self, link: Link, seen: Vector, now: float) -> None:
         """Take a neighbour's word for what has been there."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.history import HistoryRequests
     from broker.cluster.delivery.link_acks import LinkAcks
     from broker.cluster.delivery.orphans import Orphans
-    from broker.cluster.delivery.ports import Above, Host
+    from broker.cluster.delivery.ports import Above, Host, SeenWatcher
     from broker.cluster.delivery.replay import LogWalk, LogWalks
     from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.delivery.subscription_start import SubscriptionStarts
@@ -83,6 +83,8 @@ class Resync:
         self._walks = walks
         self._above = above
         self._alarm = alarm
+        self.watcher: SeenWatcher | None = None
+        """Told first what has been at a neighbour."""
         self.records: dict[int, Handler] = {
             SEEN: self.seen_received,
             ASK_SEEN: self.ask_received,
@@ -148,8 +150,8 @@ class Resync:
         seen = decode_vector(body, now)
         self.forwarder.learn(seen, link, now)
         link.asked = False
-        if self.node.drain is not None:
-            self.node.drain.seen(link, seen, now)
+        if self.watcher is not None:
+            self.watcher.seen(link, seen, now)
         if link.peer is not None:
             self._above.absent_members.seen(link.peer.id, seen)
         if link.live:

@@ -36,6 +36,12 @@ links cost."""
 EVERYTHING = b"#"
 """The filter of a broker that gets every message."""
 
+CLIENTS_AT = STATE + b"clients"
+"""Key of the entry that says where a broker's clients connect."""
+
+DRAINING = STATE + b"draining"
+"""Key of the entry of a broker that drains."""
+
 ROUTING = STATE + b"routing"
 """Key of how a broker routes. Value: its boot number (4 bytes) and the word of `--routing`."""
 
