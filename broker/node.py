@@ -261,7 +261,7 @@ class Node:
         """Tell the time of day anew (s since the epoch): clocks are set while a broker runs."""
         self.now = now
         self.cluster.membership.set_wall(wall, now)
-        step = self.cluster.retained_sync.clock.set_wall(wall, now)
+        step = self.cluster.clock.set_wall(wall, now)
         if self.journal is not None:
             self.journal.clock_set(step)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from broker.base import limits
 from broker.base.address import Address
 from broker.base.broker_id import Identity
+from broker.base.hybrid_clock import HybridClock
 from broker.base.rate_limit import RateLimit
 from broker.cluster.delivery.answers import Answers
 from broker.cluster.delivery.forwarder import Forwarder
@@ -28,6 +29,7 @@ from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
 from broker.cluster.delivery.replay import LogWalks
 from broker.cluster.delivery.replay_log import ReplayLog
 from broker.cluster.delivery.resync import Resync
+from broker.cluster.delivery.spared import SparedEntries
 from broker.cluster.delivery.subscription_start import SubscriptionStarts
 from broker.cluster.delivery.unlogged import UnloggedNumbers
 from broker.cluster.events import (
@@ -48,11 +50,9 @@ from broker.cluster.link.control_records import BPDU, MEMBERS, Handler
 from broker.cluster.link.link import Link
 from broker.cluster.retained_sync import RetainedSync
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
+from broker.cluster.sessions.session_history import SessionHistory
 from broker.cluster.sessions.takeover import Takeover
 from broker.cluster.sessions.whereabouts import Whereabouts
-from broker.cluster.sharing.assignments import Assignments
-from broker.cluster.sharing.catchup import Catchup
-from broker.cluster.sharing.custody import Custody
 from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 from broker.cluster.strategy.directory import CLIENTS_AT, STATE, Directory
 from broker.cluster.strategy.routing_strategy import RoutingStrategy
@@ -198,14 +198,56 @@ class Cluster:
         )
 
         # One subscription of several brokers, one session for a client id, retained messages.
-        self.sharing = SharedSubscriptions(node, self)
-        self.assignments = Assignments(node, self)
-        self.custody = Custody(node, self)
-        self.catchup = Catchup(node, self)
-        self.takeover = Takeover(node, self)
-        self.delivered_ranges = DeliveredRanges(node, self)
-        self.whereabouts = Whereabouts(node, self)
-        self.retained_sync: RetainedSync = RetainedSync(node, self, now, wall)
+        self.sharing = SharedSubscriptions(
+            node,
+            self.own,
+            directory=self.directory,
+            strategy=self.strategy,
+            orphans=self.orphans,
+            forwarder=self.forwarder,
+            leaving=self,
+            alarm=self,
+            reporting=self,
+        )
+        self.assignments = self.sharing.assignments
+        self.custody = self.sharing.custody
+        self.catchup = self.sharing.catchup
+        self.delivered_ranges = DeliveredRanges(node, self.origins, self.sharing, self)
+        self.whereabouts = Whereabouts(node, self.directory)
+        self.session_history = SessionHistory(
+            node, self.origins, self.replay_log, self.unlogged, self.delivered_ranges
+        )
+        self.clock: HybridClock = HybridClock(now, wall)
+        self.takeover = Takeover(
+            node,
+            self.own.id,
+            clock=self.clock,
+            links=self.links,
+            directory=self.directory,
+            strategy=self.strategy,
+            barrier=self.barrier,
+            origins=self.origins,
+            log=self.replay_log,
+            orphans=self.orphans,
+            gap_recovery=self.gap_recovery,
+            subscription_starts=self.subscription_starts,
+            spared=SparedEntries(node, self.strategy, self.replay_log),
+            delivered_ranges=self.delivered_ranges,
+            whereabouts=self.whereabouts,
+            history=self.session_history,
+            reporting=self,
+            neighbours=self,
+        )
+        self.retained_sync: RetainedSync = RetainedSync(
+            node,
+            self.own.id,
+            clock=self.clock,
+            forwarder=self.forwarder,
+            gap_recovery=self.gap_recovery,
+            delivered_ranges=self.delivered_ranges,
+            history=self.session_history,
+            now=now,
+        )
 
         self.admission = Admission(self)
         self.id_conflict = IdConflict(node, self.links, self, self.link_lost)
@@ -305,7 +347,7 @@ class Cluster:
                 # Publishers go on before messages are given to others.
                 self.remote_flow_control.route_changed,
                 # Members that are gone, then what was given to them, then what they gave.
-                self.sharing.route_changed,
+                self.sharing.groups.route_changed,
                 self.assignments.route_changed,
                 self.custody.route_changed,
                 # Sessions that a broker has are asked for once messages find their way there.
@@ -323,18 +365,15 @@ class Cluster:
     @property
     def memory(self) -> int:
         """Bytes that are kept for clients of other brokers, and by what these say, about."""
-        refs = len(self.assignments.ledger) + self.custody.count
-        shared = self.assignments.ledger.size + self.custody.size + refs * limits.REF_MEMORY
         noted = self.absent_members.memory + self.subscription_starts.memory
         moving = (
             self.takeover.exported
             + self.takeover.arriving
             + self.takeover.spared.size
             + self.unlogged.size
-            + self.catchup.keeps
         )
-        said = self.directory.database.memory + self.strategy.memory + self.sharing.memory
-        return shared + noted + moving + said + self.gap_recovery.release.held_bytes
+        said = self.directory.database.memory + self.strategy.memory
+        return self.sharing.memory + noted + moving + said + self.gap_recovery.release.held_bytes
 
     # ---------------------------------------------------------------- inputs
 
@@ -435,7 +474,7 @@ class Cluster:
             self._sweep(now)
         self.retained_sync.tick(now)
         self.directory.tick(now)
-        self.sharing.tick(now)
+        self.sharing.groups.tick(now)
         self.strategy.tick(now)
         self._tell_change(now)
         self._settle(now)
@@ -757,6 +796,10 @@ class Cluster:
         """Whether old messages may come: a broker is away, or has been asked for what is missing
         here."""
         return bool(len(self.absent_members)) or self.gap_recovery.unsettled()
+
+    def leaves(self, client_id: str) -> bool:
+        """Whether another broker is taking the session of a client."""
+        return self.takeover.leaves(client_id)
 
     # ---------------------------------------------------------------- end
 

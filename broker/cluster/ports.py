@@ -25,3 +25,25 @@ class Alarm(Protocol):
 
     def hurry(self, at: float) -> None:
         """Have what was decided carried out at `at` (s), or as soon as it can be."""
+
+
+class Neighbours(Protocol):
+    """Who passes on what this broker posts."""
+
+    def tell(self, now: float) -> None:
+        """Tell the neighbours what was posted, ahead of what is sent to clients after this; later
+        if much was told just before `now` (s)."""
+
+
+class OldMessages(Protocol):
+    """Who knows whether messages may still come that are older than any replay log."""
+
+    def behind(self) -> bool:
+        """Whether a broker is away, or has been asked for what is missing here."""
+
+
+class LeavingSessions(Protocol):
+    """Who knows which sessions are about to go to another broker."""
+
+    def leaves(self, client_id: str) -> bool:
+        """Whether another broker is taking the session of a client."""

@@ -27,8 +27,11 @@ from broker.wire.errors import MalformedPacket
 from broker.wire.strings import shorten
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.forwarder import Forwarder
+    from broker.cluster.delivery.gap_recovery import GapRecovery
     from broker.cluster.link.link import Link
+    from broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from broker.cluster.sessions.session_history import SessionHistory
     from broker.node import Node
 
 ENTRY = PLACE + 31
@@ -89,12 +92,27 @@ class Comparison:
 class RetainedSync:
     """Stamps, takes and compares retained messages."""
 
-    def __init__(self, node: Node, cluster: Cluster, now: float, wall: float) -> None:
-        """`wall`: the time of day at `now` (s since the epoch)."""
+    def __init__(
+        self,
+        node: Node,
+        own_id: bytes,
+        *,
+        clock: HybridClock,
+        forwarder: Forwarder,
+        gap_recovery: GapRecovery,
+        delivered_ranges: DeliveredRanges,
+        history: SessionHistory,
+        now: float,
+    ) -> None:
+        """`own_id`: of this broker; `clock`: what writes are stamped with; `now`: s."""
         self.node = node
-        self.cluster = cluster
         self.store = node.retained
-        self.clock = HybridClock(now, wall)
+        self.clock = clock
+        self._own = own_id
+        self._forwarder = forwarder
+        self._gap_recovery = gap_recovery
+        self._delivered_ranges = delivered_ranges
+        self._history = history
         self.records: dict[int, Handler] = {
             DIGEST: self.digest_received,
             PARTS: self.parts_received,
@@ -121,7 +139,7 @@ class RetainedSync:
                 node.retain(message)
             return
         message.stamp = self.stamp_for(message)
-        self._take(message, self.cluster.forwarder.key, 0, node.now, tell)
+        self._take(message, self._forwarder.key, 0, node.now, tell)
 
     def put(self, message: Message) -> None:
         """Keep or delete a retained message without publishing it: subscribers here get nothing,
@@ -209,7 +227,7 @@ class RetainedSync:
         """
         if message.topic[:1] == b"$":
             return
-        forwarder = self.cluster.forwarder
+        forwarder = self._forwarder
         window = forwarder.vector.get(key)
         if window is None:
             split_key(key)
@@ -244,7 +262,7 @@ class RetainedSync:
                 forwarder.log.append(entry)
                 stream = forwarder.vector[key].stream
                 if stream is not None and stream.holds(sequence):
-                    self.cluster.gap_recovery.hold(stream, entry)
+                    self._gap_recovery.hold(stream, entry)
                     fresh = False
                 else:
                     fresh = True
@@ -254,13 +272,13 @@ class RetainedSync:
         self._pass_on(link, data, now)
         if fresh and change is not Change.TAKEN and not gone:
             if self.node.sessions:
-                self.cluster.takeover.merging.brought(key, sequence, message)
-            self.cluster.delivered_ranges.restored(key, sequence, message)
+                self._history.brought(key, sequence, message)
+            self._delivered_ranges.restored(key, sequence, message)
 
     def _pass_on(self, source: Link | None, data: bytes, now: float) -> None:
         """Send something that was missing here to those behind us, who may lack it, too. With a
         neighbour that is behind, or that brings us the same just now, we compare later."""
-        for link in self.node.forwarding:
+        for link in self._forwarder.live_links:
             if link is source:
                 continue
             known = self._comparisons.get(link)
@@ -301,7 +319,7 @@ class RetainedSync:
             self._sweep(now)
         if self._check_at <= now:
             self._check_at = now + limits.RETAINED_CHECK
-            for link in self.node.forwarding:
+            for link in self._forwarder.live_links:
                 comparison = self._comparison(link, now)
                 if (
                     not (comparison.jobs or comparison.places or link.conn.backlog)
@@ -339,7 +357,7 @@ class RetainedSync:
         if comparison is None or int.from_bytes(body, "big") == self.store.digests.whole:
             return  # not live here yet: it gets ours when we are
         assert link.peer is not None
-        if self.cluster.own.id < link.peer.id:
+        if self._own < link.peer.id:
             if comparison.jobs or comparison.places:
                 comparison.again = True
             else:

@@ -8,14 +8,12 @@ checked; None: anonymous, a user like the others.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from broker.core.session import Session
     from broker.node import Node
-    from routing.listing import Listing
 
 KEPT, RESUMED, GONE = 1, 2, 4
 """Flags of an entry: the session outlives its connection; it goes on with an older one; it has
@@ -46,14 +44,6 @@ class Entry(NamedTuple):
 def decode_entry(value: bytes | None) -> Entry | None:
     """Return what another broker posted; None for nothing, and for what cannot be read."""
     return None if value is None or len(value) != _ENTRY.size else Entry(*_ENTRY.unpack(value))
-
-
-def entries_of(listings: Iterable[Listing], key: bytes) -> Iterator[tuple[bytes, Entry]]:
-    """Return what brokers post of the sessions of a client (`key`), also of those that have ended,
-    each with its broker's id."""
-    for listing in listings:
-        if (entry := decode_entry(listing.entries.get(key))) is not None:
-            yield listing.id, entry
 
 
 def digest(owner: str | None) -> bytes:

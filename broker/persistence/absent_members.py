@@ -157,7 +157,7 @@ class AbsentMembers:
         """Go on with the tail of an earlier incarnation of this broker, and with who was away
         then."""
         node = self._node
-        wall = self._cluster.retained_sync.clock.physical(node.now)
+        wall = self._cluster.clock.physical(node.now)
         for away in self.tail.begin(loaded)[: limits.ABSENT_BROKERS]:
             since = node.now - max(0, wall - away.since) / 1000
             self.absent[away.broker] = AbsentMember(away.filters, 0, since)
@@ -168,7 +168,7 @@ class AbsentMembers:
 
     def away(self) -> Iterable[Away]:
         """Tell who is away, for the next start."""
-        wall = self._cluster.retained_sync.clock.physical(self._node.now)
+        wall = self._cluster.clock.physical(self._node.now)
         for broker_id, absent in self.absent.items():
             since = wall - round((self._node.now - absent.since) * 1000)
             yield Away(broker_id, max(0, since), absent.filters)

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from broker.base import limits
 from broker.cluster.delivery.subscription_start import oldest
 from broker.cluster.link.codec import OriginWindow, Ranges, Vector, encode_vector, origin_key
-from broker.cluster.sessions.session_codec import offered
+from broker.cluster.sessions.message_vectors import offered
 from broker.core.client import CONNACK, Client
 from broker.core.connection import Connection
 from broker.core.effects import Append, Begin, Discard
@@ -297,7 +297,7 @@ class Journal:
         return self._wall() / 1000 - self.node.now
 
     def _wall(self) -> int:
-        return self.node.cluster.retained_sync.clock.physical(self.node.now)
+        return self.node.cluster.clock.physical(self.node.now)
 
     def clock_set(self, step: int) -> None:
         """Take note that the time of day is another one by `step` ms, which have not passed: what

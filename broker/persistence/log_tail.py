@@ -227,7 +227,7 @@ class LogTail:
         return {key for _, key in self._index}
 
     def _wall(self) -> int:
-        return self._node.cluster.retained_sync.clock.physical(self._node.now)
+        return self._node.cluster.clock.physical(self._node.now)
 
     def changed(self) -> None:
         """Note that other brokers are away than before."""

@@ -434,7 +434,7 @@ class Recovery:
         self.node = node
         self.image = image
         self.now = now
-        self.wall = node.cluster.retained_sync.clock.physical(now)
+        self.wall = node.cluster.clock.physical(now)
         self.died = min(self.wall, image.alive + int(limits.JOURNAL_BEAT * 1000))
         """when the broker did at the latest (ms): connections that it had ended then"""
         self.made: dict[int, Message] = {}
@@ -639,11 +639,11 @@ class Recovery:
             session.permissions = node.permissions(username, client_id, session.listener)
         session.version = head.version
         session.clean = head.flags & CLEAN != 0
-        restore(state, session, node.dispatcher)
+        restore(state, session, node.dispatcher, node.cluster.subscription_starts)
         session.stamp = head.stamp
         session.will = will
         session.will_memory = will_memory(will)
-        node.cluster.retained_sync.clock.merge(head.stamp, self.now)
+        node.cluster.clock.merge(head.stamp, self.now)
         self._arm(session, head.gone or self.died)
         node.counters.sessions_loaded += 1
         return session

@@ -58,7 +58,7 @@ def covered(mark: bytes, key: bytes, ranges: Ranges, since: int) -> bytes:
 def everything(node: Node) -> Iterator[bytes]:
     """Return records of all that is known, and b"" for some steps without one."""
     cluster, now = node.cluster, node.now
-    wall = cluster.retained_sync.clock.physical(now)
+    wall = cluster.clock.physical(now)
     for mark, key, ranges, since in list(cluster.catchup.covered()):
         yield covered(
             mark, key, ranges, 0 if since is None else max(1, wall - round((now - since) * 1000))
@@ -98,7 +98,7 @@ def restore(node: Node, bodies: list[bytes]) -> int:
     over: set[Ref] = set()
     groups: dict[tuple[bytes, bytes], tuple[bytes, bytes, Ranges, float | None]] = {}
     cluster, now = node.cluster, node.now
-    wall = cluster.retained_sync.clock.physical(now)
+    wall = cluster.clock.physical(now)
     bad = 0
     for body in bodies:
         if body[:1] == bytes((COVERED,)):

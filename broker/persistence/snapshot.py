@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from broker.cluster.link.codec import encode_vector, split_key
-from broker.cluster.sessions.session_codec import offered
+from broker.cluster.sessions.message_vectors import offered
 from broker.core.session import RELEASED
 from broker.persistence import shared_records
 from broker.persistence.records import encode_seen

@@ -18,10 +18,10 @@ from broker.cluster.delivery.answers import ASK
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import OriginWindow, encode_for_links, encode_vector, origin_key
 from broker.cluster.link.control_records import DIRECTORY, ROUTED, SEEN
-from broker.cluster.sessions.handover import MERGE, PART, REQUEST, REST, TAKE, say
 from broker.cluster.sessions.pending_takeover import CLOSING, RESTING
 from broker.cluster.sessions.session_codec import WAITING, Item, SessionState, encode_state
 from broker.cluster.sessions.session_parts import PART_SIZE, split
+from broker.cluster.sessions.takeover_messages import MERGE, PART, REQUEST, REST, TAKE, say
 from broker.cluster.sharing.assignment_ledger import encode_refs
 from broker.cluster.sharing.assignments import DECLINE, REPORT
 from broker.cluster.strategy.directory import CLIENT, GROUP, INTEREST
@@ -136,11 +136,11 @@ def test_groups_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     one.child()
     other.child()
     sharing, count = world.node.cluster.sharing, 9_900
-    sharing._posted(bid(101), group_key("g", "t"), encode_standing(1))
+    sharing.groups._posted(bid(101), group_key("g", "t"), encode_standing(1))
     publisher = world.connect("p")
     for number in range(count):
         publisher.publish("t", b"|%d" % number, qos=1, packet_id=number + 1)
-    sharing._posted(bid(102), group_key("g", "t"), encode_standing(1))
+    sharing.groups._posted(bid(102), group_key("g", "t"), encode_standing(1))
     said = encode_refs(
         (DECLINE, (world.node.forwarder.key, number, mark_of(group_key("g", "t"))))
         for number in range(1, count + 1)
@@ -439,7 +439,7 @@ def test_a_broker_with_very_many_groups(published: bool) -> None:
     sharing, until = world.node.cluster.sharing, world.now + 10.0
     what = f"a listing of {FILTERS} groups comes" + ", and they are caught up" * published
     longest(world, what, lambda: one.send(last), lambda: world.now > until)
-    assert len(sharing._pools) == FILTERS
+    assert len(sharing.groups.pools) == FILTERS
     until = world.now + limits.LOG_AGE + 5.0
     longest(
         world,
@@ -447,7 +447,7 @@ def test_a_broker_with_very_many_groups(published: bool) -> None:
         lambda: lost(world, one),
         lambda: world.now > until,
     )
-    assert not sharing._pools
+    assert not sharing.groups.pools
 
 
 def test_one_client_with_very_many_shared_subscriptions() -> None:

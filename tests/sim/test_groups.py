@@ -14,6 +14,7 @@ from broker.auth.authorization import Access
 from broker.base import limits
 from broker.cluster.link.receiver_assignment import ReceiverAssignment
 from broker.cluster.sharing.catchup import Catchup
+from broker.cluster.sharing.group_table import GroupTable
 from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 from broker.core.dispatcher import Route
 from broker.core.message import Message
@@ -305,8 +306,8 @@ def nobody(patch: Patch) -> None:
 def never_here(patch: Patch) -> None:
     """Members at home come last."""
     patch.setattr(
-        SharedSubscriptions,
-        "_best",
+        GroupTable,
+        "best",
         lambda self, group, allowed: Own.NONE if group is None else Own.AWAY,
     )
 

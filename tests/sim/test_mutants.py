@@ -21,6 +21,7 @@ from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
 from broker.cluster.delivery.replay_log import NEVER, ReplayLog
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from broker.cluster.sessions.merge import SessionMerge
+from broker.cluster.sessions.session_history import SessionHistory
 from broker.cluster.sessions.takeover import Takeover
 from broker.cluster.sessions.whereabouts import Whereabouts
 from broker.cluster.sharing.assignments import Assignments
@@ -91,15 +92,17 @@ def releases_backwards(patch: Patch) -> None:
 
 def delivers_again(patch: Patch) -> None:
     """What a session gets from a log when it has moved, it gets twice."""
-    offer = Takeover.offer
+    offer = SessionHistory.offer
 
-    def wrong(self: Takeover, session: Session, key: bytes, number: int, message: Any) -> None:
+    def wrong(
+        self: SessionHistory, session: Session, key: bytes, number: int, message: Any
+    ) -> None:
         offer(self, session, key, number, message)
         if message.qos == 2:
-            self.merging._offered.get(session, {}).get(key, set()).discard(number)
+            self._offered.get(session, {}).get(key, set()).discard(number)
             offer(self, session, key, number, message)
 
-    patch.setattr(Takeover, "offer", wrong)
+    patch.setattr(SessionHistory, "offer", wrong)
 
 
 def forgets_what_was_left_behind(patch: Patch) -> None:
@@ -110,9 +113,9 @@ def forgets_what_was_left_behind(patch: Patch) -> None:
 def merges_everything(patch: Patch) -> None:
     """What waits in an older session is added, whether the newer one has had it or not."""
     patch.setattr(SessionMerge, "_both", lambda *_: (set(), Counter()))
-    patch.setattr(SessionMerge, "_had_elsewhere", lambda *_: False)
+    patch.setattr(SessionHistory, "had_elsewhere", lambda *_: False)
     patch.setattr(
-        SessionMerge,
+        SessionHistory,
         "_offered",
         property(lambda self: defaultdict(dict), lambda *_: None),
         raising=False,

@@ -338,7 +338,7 @@ def test_who_has_most_in_common_exchanges_what_differs(short_log: None) -> None:
     for host in story.world.hosts:
         host.start()
         nodes.append(host.running)
-    wall = nodes[0].cluster.retained_sync.clock.physical(nodes[0].now)
+    wall = nodes[0].cluster.clock.physical(nodes[0].now)
     for side, node in enumerate(nodes):
         for number in range(5000):
             topic = f"r/{number % 100}/{number}".encode()

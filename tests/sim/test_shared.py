@@ -13,7 +13,7 @@ import random
 import pytest
 
 from broker.cluster.drain import DrainOptions
-from broker.cluster.sharing import shared_subscriptions
+from broker.cluster.sharing import group_table
 from broker.cluster.sharing.assignments import Assignments
 from broker.cluster.sharing.catchup import Catchup
 from broker.cluster.sharing.custody import Custody
@@ -187,7 +187,7 @@ def test_groups_that_are_looked_at_one_by_one(
     """As those of a broker that tells of very many are: brokers die, are cut off and come back
     meanwhile."""
     for name, value in (("AT_ONCE", 0), ("PIECE", 1), ("PACE", pace)):
-        monkeypatch.setattr(shared_subscriptions, name, value)
+        monkeypatch.setattr(group_table, name, value)
     assert not Play(seed).run()
 
 

@@ -46,7 +46,7 @@ ORDER: dict[type[Event], list[str]] = {
         "Topic.route_changed",
         "SubscriptionBarrier.route_changed",
         "RemoteFlowControl.route_changed",
-        "SharedSubscriptions.route_changed",
+        "GroupTable.route_changed",
         "Assignments.route_changed",
         "Custody.route_changed",
         "Takeover.route_changed",

@@ -57,17 +57,12 @@ class Place:
             dispatcher=fanout,
             schedule=lambda at, call: self.later.append((at, call)),
         )
-        sharing = SimpleNamespace(
+        sharing: Any = SimpleNamespace(
             received=lambda message, choice, *, ordinary: self.shared.append(ordinary)
         )
-        self.repeats = DeliveredRanges(
-            self.node,
-            SimpleNamespace(
-                sharing=sharing,
-                behind=lambda: self.behind,
-                origins=SimpleNamespace(highest={}),
-            ),
-        )  # type: ignore[arg-type]
+        origins: Any = SimpleNamespace(highest={})
+        old: Any = SimpleNamespace(behind=lambda: self.behind)
+        self.repeats = DeliveredRanges(self.node, origins, sharing, old)
 
     def publish(self, route: Route, message: Message, groups: tuple[()]) -> None:
         self.got += [(delivery.session, message.payload) for delivery in route.deliveries]  # type: ignore[misc]

@@ -9,9 +9,9 @@ from broker.cluster.delivery.answers import ANSWER, ASK, PIECE
 from broker.cluster.delivery.remote_flow_control import HOLD
 from broker.cluster.delivery.replay_log import NEVER
 from broker.cluster.link.control_records import DIRECTORY, ROUTED
-from broker.cluster.sessions.handover import ANSWER as GIVEN
-from broker.cluster.sessions.handover import MOVED, PART, REQUEST, REST, TAKE, heard, say
 from broker.cluster.sessions.session_parts import WHERE
+from broker.cluster.sessions.takeover_messages import ANSWER as GIVEN
+from broker.cluster.sessions.takeover_messages import MOVED, PART, REQUEST, REST, TAKE, heard, say
 from broker.cluster.strategy import directory as module
 from broker.cluster.strategy.directory import CLIENT, GROUP, INTEREST
 from broker.cluster.strategy.path_change import BREAK, CHANGED
@@ -109,7 +109,7 @@ def test_who_asks_for_the_rest_of_what_is_not_encoded_any_more_begins_anew() -> 
     stamp = world.session("k").stamp + 1
     neighbour.take()
     neighbour.send(routed(REQUEST, say(TAKE, stamp, "k", bytes(12)), bid(101)))
-    world.node.cluster.takeover._giving.forget("k")
+    world.node.cluster.takeover._handover.forget("k")
     world.connect("p").publish("a", b"between", 1)
     neighbour.take()
     neighbour.send(routed(REQUEST, say(REST, stamp, "k", bytes(12)), bid(101)))

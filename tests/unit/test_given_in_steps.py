@@ -15,9 +15,9 @@ from broker.cluster.delivery.replay_log import read_link_messages
 from broker.cluster.link.codec import encode_vector
 from broker.cluster.link.control_records import ROUTED
 from broker.cluster.sessions import session_codec
-from broker.cluster.sessions.handover import DONE, PART, REQUEST, REST, TAKE, heard, say
 from broker.cluster.sessions.session_codec import SessionState, decode_state
 from broker.cluster.sessions.session_parts import WHERE
+from broker.cluster.sessions.takeover_messages import DONE, PART, REQUEST, REST, TAKE, heard, say
 from broker.core.session_owner import digest
 from broker.wire import Property
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, ping
@@ -48,7 +48,7 @@ class Holding:
 
     @property
     def encoding(self) -> bool:
-        export = self.world.node.cluster.takeover._giving._exports.get("k")
+        export = self.world.node.cluster.takeover._handover._exports.get("k")
         return export is not None and export.data is None
 
     def ask(self, request: int, rest: bytes = b"") -> None:

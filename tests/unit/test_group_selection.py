@@ -234,7 +234,7 @@ def post(
     gone."""
     sharing = world.node.cluster.sharing
     value = None if connected is None else encode_standing(connected)
-    sharing._posted(bid(number), group_key(group, topic_filter), value)
+    sharing.groups._posted(bid(number), group_key(group, topic_filter), value)
 
 
 def member(
@@ -497,7 +497,7 @@ def test_members_are_posted() -> None:
 def test_what_others_post_wrongly_is_counted() -> None:
     world, _ = cluster()
     sharing = world.node.cluster.sharing
-    sharing._posted(bid(101), b"g\0a/#/b", b"\1")
+    sharing.groups._posted(bid(101), b"g\0a/#/b", b"\1")
     assert world.counters.groups_refused == 1
     assert not sharing.elsewhere
 

@@ -11,7 +11,7 @@ import pytest
 
 from broker.cluster.delivery import answers, late, remote_flow_control
 from broker.cluster.link import control_records
-from broker.cluster.sessions import handover
+from broker.cluster.sessions import takeover_messages
 from broker.cluster.sharing import assignments, catchup
 from broker.cluster.strategy import directory, path_change
 from routing import link_state
@@ -58,7 +58,7 @@ def test_every_record_has_its_fields_and_its_faults() -> None:
 
 
 ROUTED = {
-    "sessions/handover": named(handover, "REQUEST", "ANSWER", "PART"),
+    "sessions/takeover_messages": named(takeover_messages, "REQUEST", "ANSWER", "PART"),
     "delivery/answers": named(answers, "ASK", "ANSWER", "PIECE"),
     "strategy/path_change": named(path_change, "BREAK", "CHANGED"),
     "delivery/late": named(late, "OFFER", "LACK", "PIECE"),
@@ -86,11 +86,15 @@ def test_every_routed_message_and_no_other() -> None:
             "kind",
             named(link_state, "STAMPS", "ASK", "LISTING", "CHANGES", "DIGEST", "ASK_ALL", "ALL"),
         ),
-        ("### Fields of sessions", "request", named(handover, "TAKE", "REST", "DONE", "MERGE")),
+        (
+            "### Fields of sessions",
+            "request",
+            named(takeover_messages, "TAKE", "REST", "DONE", "MERGE"),
+        ),
         (
             "### Fields of sessions",
             "answer",
-            named(handover, "NOTHING", "MOVED", "NEWER", "ENDED", "COMING", "FOREIGN"),
+            named(takeover_messages, "NOTHING", "MOVED", "NEWER", "ENDED", "COMING", "FOREIGN"),
         ),
         (
             "### Fields of shared subscriptions and backpressure",

@@ -6,9 +6,8 @@ from __future__ import annotations
 import pytest
 
 from broker.cluster.link.codec import OriginWindow, origin_key
-from broker.cluster.sessions.handover import old_state
-from broker.cluster.sessions.merge import Absorbed
 from broker.cluster.sessions.session_codec import WAITING, Item, SessionState
+from broker.cluster.sessions.session_history import Absorbed
 from broker.core.message import Message
 from broker.core.session import Session, Subscription
 from tests.unit.node_harness import World
@@ -36,7 +35,7 @@ def test_what_a_session_had_where_it_came_from(before: int) -> None:
         seen={KEY: OriginWindow(10, 0.0)}, before={KEY: OriginWindow(before, 0.0)} if before else {}
     )
     merging = world.node.takeover.merging
-    merging.inherit(session, came)
+    world.node.cluster.session_history.inherit(session, came)
     old = SessionState(
         born=1, items=[Item(WAITING, 0, 2, False, b"", message(number)) for number in range(1, 15)]
     )
@@ -50,9 +49,13 @@ def test_a_retained_message_that_a_comparison_brought_has_its_number() -> None:
     """It is in no log, and another session of the client may have got it, too."""
     world = World()
     session = session_of(world)
-    merging = world.node.takeover.merging
+    history = world.node.cluster.session_history
     for number in (1, 2):
-        merging.brought(KEY, number, message(number))
+        history.brought(KEY, number, message(number))
     for number in (2, 3, 1):
         session.deliver(message(number), 2, False, b"")
-    assert old_state(world.node, session, world.now).origins == [(KEY, 2), None, (KEY, 1)]
+    assert history.old_state(session, world.now).origins == [
+        (KEY, 2),
+        None,
+        (KEY, 1),
+    ]

@@ -9,11 +9,12 @@ import pytest
 
 from broker.base import limits
 from broker.cluster.link.control_records import ROUTED
-from broker.cluster.sessions import merge, session_codec
-from broker.cluster.sessions.handover import DONE, MERGE, PART, REQUEST, heard, say
+from broker.cluster.sessions import merge, session_codec, session_history
+from broker.cluster.sessions.handover import Handover
 from broker.cluster.sessions.merge import State
 from broker.cluster.sessions.session_codec import WAITING, Item, SessionState, encode_state
 from broker.cluster.sessions.session_parts import split
+from broker.cluster.sessions.takeover_messages import DONE, MERGE, PART, REQUEST, heard, say
 from broker.cluster.strategy.directory import CLIENT
 from broker.core.message import Message
 from broker.core.session_owner import ANONYMOUS, KEPT, Entry
@@ -83,7 +84,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     found = Scene()
     monkeypatch.setattr(session_codec, "PIECE", 1)
     monkeypatch.setattr(session_codec, "READ_WORK", limits.TURN_WORK)
-    monkeypatch.setattr(merge, "ABSORBED", 1)
+    monkeypatch.setattr(session_history, "ABSORBED", 1)
     found.give()
     assert found.merge.state is State.READING
     return found
@@ -148,7 +149,7 @@ def test_nobody_wants_it_any_more(scene: Scene, happens: Callable[[Scene], None]
 def test_another_broker_takes_the_newer_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is added now would not go with it."""
     leaves = True
-    monkeypatch.setattr(type(scene.world.node.takeover), "leaves", lambda moving, client_id: leaves)
+    monkeypatch.setattr(Handover, "leaves", lambda handover, client_id: leaves)
     scene.end()
     assert scene.merge.state is State.ASKING
     assert not scene.world.counters.sessions_merged

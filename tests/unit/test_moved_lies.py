@@ -11,7 +11,6 @@ import pytest
 from broker.cluster.delivery.gap_recovery import STRANGER
 from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import DIRECTORY, HEARD, ROUTED, TOLD
-from broker.cluster.sessions.handover import ANSWER, COMING, ENDED, PART, REST, TAKE, say
 from broker.cluster.sessions.session_codec import (
     WAITING,
     Item,
@@ -20,6 +19,7 @@ from broker.cluster.sessions.session_codec import (
     encode_state,
 )
 from broker.cluster.sessions.session_parts import WHERE
+from broker.cluster.sessions.takeover_messages import ANSWER, COMING, ENDED, PART, REST, TAKE, say
 from broker.cluster.strategy.directory import CLIENT, PACE
 from broker.core.message import Message
 from broker.core.session_owner import ANONYMOUS, GONE, KEPT, Entry, decode_entry

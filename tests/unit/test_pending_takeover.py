@@ -11,10 +11,10 @@ from broker.base import limits
 from broker.base.turns import PAUSE
 from broker.cluster.link.control_records import DIRECTORY, ROUTED
 from broker.cluster.sessions import session_codec
-from broker.cluster.sessions.handover import ANSWER, ENDED, PART, TAKE, say
 from broker.cluster.sessions.pending_takeover import CLOSING, RESTORING
 from broker.cluster.sessions.session_codec import WAITING, Item, SessionState, encode_state
 from broker.cluster.sessions.session_parts import WHERE
+from broker.cluster.sessions.takeover_messages import ANSWER, ENDED, PART, TAKE, say
 from broker.cluster.strategy.directory import AT_ONCE, CLIENT, PACE
 from broker.core.message import Message
 from broker.core.session_owner import ANONYMOUS, KEPT, Entry

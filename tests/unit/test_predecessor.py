@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from broker.base import limits
-from broker.cluster.sessions.handover import MERGE, REQUEST, TAKE, say
+from broker.cluster.sessions.takeover_messages import MERGE, REQUEST, TAKE, say
 from broker.core.effects import Authenticate, AuthorizePublish, AuthorizeReceive, Hooks
 from broker.core.session_owner import ANONYMOUS, Entry
 from broker.wire import Connack, Disconnect, Packet, Property, Publish, Will, encode_packet

@@ -21,7 +21,15 @@ from broker.cluster.link.codec import (
     encode_for_links,
     origin_key,
 )
-from broker.cluster.sessions.handover import behind, need_of, ranges_of, uncovered, whole
+from broker.cluster.sessions.message_vectors import (
+    behind,
+    need_of,
+    offered,
+    only,
+    ranges_of,
+    uncovered,
+    whole,
+)
 from broker.cluster.sessions.session_codec import (
     IN_FLIGHT,
     IS_RELEASED,
@@ -32,8 +40,6 @@ from broker.cluster.sessions.session_codec import (
     SessionState,
     decode_state,
     encode_state,
-    offered,
-    only,
     restore,
     state_of,
 )
@@ -165,7 +171,7 @@ def test_bent_states_are_refused_or_read(state: SessionState, data: st.DataObjec
             continue
         world = World()
         session = world.connect("c", clean=False).owner.session
-        restore(found, session, world.node.dispatcher)
+        restore(found, session, world.node.dispatcher, world.node.cluster.subscription_starts)
         encode_state(state_of(session, {}, world.node.dispatcher), NOW)
 
 
@@ -272,7 +278,7 @@ def test_a_session_becomes_the_same_session() -> None:
     assert {i.place for i in state.items} == {IN_FLIGHT, IS_RELEASED, WAITING}
     moved = there.connect("c", clean=False, properties={0x11: 60}).owner.session
     there.node.connection_lost(there.peers[0].conn, "gone", there.now)
-    restore(state, moved, there.node.dispatcher)
+    restore(state, moved, there.node.dispatcher, there.node.cluster.subscription_starts)
     assert plain(state_of(moved, {}, there.node.dispatcher)) == plain(state)
     assert [type(o) for o in moved.queue].count(SharedOutgoing) == 1
     assert RELEASED in moved.inflight.values()

@@ -1,5 +1,5 @@
 """Very many groups, of other brokers or one client, are looked at in pieces
-(shared_subscriptions.py), whatever comes between."""
+(group_table.py), whatever comes between."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.base import limits
 from broker.base.turns import PAUSE
 from broker.cluster.events import RouteChanged
 from broker.cluster.link.control_records import ROUTED
-from broker.cluster.sharing import shared_subscriptions as module
+from broker.cluster.sharing import group_table as module
 from broker.cluster.sharing.catchup import ASK, ASKED, PATIENCE, RETRY, TIME_SIZE, Asking
 from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
 from broker.cluster.strategy.directory import GROUP, PACE, Changes
@@ -73,9 +73,9 @@ class Others:
     def tell(self, broker: int, changes: Changes, *, gone: bool = False) -> None:
         if not next(self.many):
             for key, value in changes:
-                self.sharing._posted(bid(broker), key, value)
+                self.sharing.groups._posted(bid(broker), key, value)
         elif changes:
-            self.sharing._many_posted(
+            self.sharing.groups._many_posted(
                 bid(broker), [(GROUP + key, value) for key, value in changes], gone
             )
 
@@ -83,13 +83,13 @@ class Others:
         self.went(broker, {})
         self.told[broker] = dict(groups)
         self.tell(broker, [(key, encode_standing(weight)) for key, weight in groups.items()])
-        self.sharing.route_changed(RouteChanged(bid(broker), bid(broker)))
+        self.sharing.groups.route_changed(RouteChanged(bid(broker), bid(broker)))
 
     def went(self, broker: int, _: dict[bytes, int]) -> None:
         listings = self.world.node.cluster.directory
         listings.gone = bid(broker)
         self.tell(broker, [(key, None) for key in self.told.pop(broker, {})], gone=True)
-        self.sharing.route_changed(RouteChanged(bid(broker), None))
+        self.sharing.groups.route_changed(RouteChanged(bid(broker), None))
         listings.gone = None
 
     def wait(self, _: int, seconds: float) -> None:
@@ -102,23 +102,24 @@ class Others:
     def check(self) -> None:
         """What holds at every moment."""
         sharing, memory = self.sharing, 0
-        for mark, pool in sharing._pools.items():
+        for mark, pool in sharing.groups.pools.items():
             memory += (
                 limits.GROUP_MEMORY
                 + filter_memory(pool.filter)
                 + limits.MEMBERS_MEMORY * len(pool.brokers)
             )
             for broker_id, standing in pool.brokers.items():
-                assert standing.teller is sharing._tellers[broker_id]
+                assert standing.teller is sharing.groups._tellers[broker_id]
                 assert (mark in standing.teller.marks) is not (mark in standing.teller.stale)
-        assert sharing.memory == memory
-        for broker_id, teller in sharing._tellers.items():
+        assert sharing.groups.memory == memory
+        for broker_id, teller in sharing.groups._tellers.items():
             assert all(
-                broker_id in sharing._pools[mark].brokers for mark in teller.marks | teller.stale
+                broker_id in sharing.groups.pools[mark].brokers
+                for mark in teller.marks | teller.stale
             )
             assert teller.busy or teller.marks
         for broker in BROKERS:
-            seen = sharing._tellers.get(bid(broker))
+            seen = sharing.groups._tellers.get(bid(broker))
             if broker not in self.told:
                 assert seen is None or (seen.cut and not seen.tells)
                 continue
@@ -133,7 +134,7 @@ class Others:
                 if key in news:
                     assert news[key] == encode_standing(weight)
                 else:
-                    assert sharing._pools[mark_of(key)].brokers[
+                    assert sharing.groups.pools[mark_of(key)].brokers[
                         bid(broker)
                     ].weight == decode_standing(encode_standing(weight))
                     assert mark_of(key) in seen.marks
@@ -162,12 +163,12 @@ def test_what_others_tell_in_pieces(steps: list[tuple[str, int, object]], many: 
             others.check()
         others.wait(0, 1.0)
         others.check()
-        assert not any(teller.busy for teller in others.sharing._tellers.values())
+        assert not any(teller.busy for teller in others.sharing.groups._tellers.values())
         for broker in BROKERS:
             others.went(broker, {})
         others.wait(0, limits.LOG_AGE + 2.0)
-        assert not others.sharing._tellers
-        assert not others.sharing.memory
+        assert not others.sharing.groups._tellers
+        assert not others.sharing.groups.memory
 
 
 def asked(neighbour: Neighbour) -> list[bytes]:
@@ -200,7 +201,7 @@ def test_a_broker_is_asked_for_the_age_of_many_groups_in_pieces() -> None:
     assert sorted(asked(neighbour)) == sorted(first)
     silent(world, PATIENCE)
     sharing = world.node.cluster.sharing
-    assert not any(pool.brokers[bid(101)].pending for pool in sharing._pools.values())
+    assert not any(pool.brokers[bid(101)].pending for pool in sharing.groups.pools.values())
     neighbour.take()
     silent(world, 2 * RETRY)
     assert not asked(neighbour)
@@ -294,7 +295,7 @@ def test_members_that_come_and_go_while_their_groups_are_noted(
         for _ in range(200):
             turn(world)
         sharing = world.node.cluster.sharing
-        assert not sharing._noting
+        assert not sharing.groups._noting
         session = world.node.sessions.get("k")
         entries = world.node.cluster.directory.database.own.entries
         for topic_filter in FILTERS:

@@ -246,11 +246,11 @@ def test_groups_that_others_tell_of_have_an_end(monkeypatch: pytest.MonkeyPatch)
         (GROUP + group_key(f"g{n}", "a/+"), encode_standing(1)) for n in range(2_000)
     ]
     told(liar, 1, [*there(1), *groups])
-    assert 0 < len(sharing._pools) < 1_000
-    assert sharing.memory <= 1_000_000 + 5_000
-    assert world.counters.groups_refused == 2_000 - len(sharing._pools)
+    assert 0 < len(sharing.groups.pools) < 1_000
+    assert sharing.groups.memory <= 1_000_000 + 5_000
+    assert world.counters.groups_refused == 2_000 - len(sharing.groups.pools)
     changed(liar, 1, 5, [(key, None) for key, _ in groups])
-    assert not sharing.memory
+    assert not sharing.groups.memory
     assert not sharing.elsewhere
 
 

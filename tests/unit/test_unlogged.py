@@ -7,7 +7,6 @@ import pytest
 from broker.base import limits
 from broker.cluster.delivery.unlogged import LOOK, UnloggedNumbers
 from broker.cluster.events import RouteChanged
-from broker.cluster.sessions.handover import old_state
 from tests.unit.link_harness import bid, lone
 from tests.unit.node_harness import FakeClient, World
 
@@ -27,7 +26,9 @@ def place(
 
 
 def numbers(world: World) -> list[int | None]:
-    origins = old_state(world.node, world.node.sessions["away"], world.now).origins
+    origins = world.node.cluster.session_history.old_state(
+        world.node.sessions["away"], world.now
+    ).origins
     return [None if origin is None else origin[1] for origin in origins]
 
 

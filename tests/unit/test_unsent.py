@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.sessions.handover import old_state
 from broker.cluster.sessions.session_codec import IN_FLIGHT, WAITING
 from broker.core.session import PACKET_IDS
 from broker.core.unsent import identifiers
@@ -40,7 +39,10 @@ def gone(how: str, version: int = 5) -> tuple[World, list[int]]:
     world.settle()
     assert bool(reader.transport.written) == (how == "written")
     return world, [
-        item.place for item in old_state(world.node, world.session("reader"), world.now).items
+        item.place
+        for item in world.node.cluster.session_history.old_state(
+            world.session("reader"), world.now
+        ).items
     ]
 
 

@@ -492,6 +492,11 @@ class Forwarder:
         """Send nothing more on a link that is gone, or for which too much waits."""
         self.leave(event.link)
 
+    @property
+    def live_links(self) -> list[Link]:
+        """The links in the live stream."""
+        return self.node.forwarding
+
     def leave(self, link: Link) -> None:
         """Take a link out of the live stream."""
         if link.live:

@@ -17,8 +17,10 @@ from broker.cluster.link.codec import OriginWindow, Ranges, Vector, merge, rough
 from broker.core.dispatcher import Delivery, Route
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.origins import Origins
     from broker.cluster.link.receiver_assignment import ReceiverAssignment
+    from broker.cluster.ports import OldMessages
+    from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
     from broker.core.local_broker import LocalBroker
     from broker.core.message import Message
     from broker.core.session import Session
@@ -27,15 +29,22 @@ if TYPE_CHECKING:
 class DeliveredRanges:
     """Which sessions have had which numbers of which origin."""
 
-    __slots__ = ("_cluster", "_fetched", "_node", "_sessions", "highest")
+    __slots__ = ("_fetched", "_node", "_old", "_sessions", "_sharing", "highest")
 
-    def __init__(self, node: LocalBroker, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        node: LocalBroker,
+        origins: Origins,
+        sharing: SharedSubscriptions,
+        old: OldMessages,
+    ) -> None:
         self._node = node
-        self._cluster = cluster
+        self._sharing = sharing
+        self._old = old
         self._sessions: dict[bytes, dict[Session, Ranges]] = {}
         self._fetched: dict[bytes, dict[Session, Ranges]] = {}
         # Origin -> the highest number that some session has had.
-        self.highest = cluster.origins.highest
+        self.highest = origins.highest
 
     def add(self, session: Session, had: Mapping[bytes, Ranges]) -> None:
         """Note what a session has had of each origin: ascending inclusive pairs."""
@@ -73,7 +82,7 @@ class DeliveredRanges:
     def _forget(self, session: Session, had: Mapping[bytes, Ranges], until: float = 0.0) -> None:
         now = self._node.now
         until = until or now + limits.ABSENT_TIME
-        if now < until and self._cluster.behind():  # there may be a log's tail
+        if now < until and self._old.behind():  # there may be a log's tail
             self._node.schedule(now + limits.LOG_AGE, lambda _: self._forget(session, had, until))
             return
         for key in had:
@@ -140,7 +149,7 @@ class DeliveredRanges:
         """Deliver a message from a link to those here that have not had it. `choice`: who of shared
         subscriptions gets it."""
         if choice is not None:
-            self._cluster.sharing.received(message, choice, ordinary=False)
+            self._sharing.received(message, choice, ordinary=False)
             if choice.passed:
                 return
         dispatcher = self._node.dispatcher

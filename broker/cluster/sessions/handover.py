@@ -1,24 +1,9 @@
-"""Sessions that other brokers take: the holder's side of a move (`takeover` has the whole of it),
-and what both sides say.
-
-    request  u8 TAKE, REST, DONE or MERGE, u64 stamp of the taker's connection, client id, u32 from
-             where on, digest of its user (8), with REST and MERGE the vector of what has to have
-             come to the session before it is encoded
-    answer   u8 NOTHING, MOVED, NEWER, ENDED, COMING or FOREIGN, stamp, client id, with MOVED the id
-             of the broker that has it (its own: begin again)
-    part     u8 TAKE, REST or MERGE, stamp, client id, and what `session_parts` says.
-             Of all parts together
-             TAKE, MERGE: the session (`session_codec`);
-             REST: u32 size, vector of what has come to it, PUBLISH packets
-
-A client id is u16 size and UTF-8. All requests may be repeated; an export stays what it was, until
-it is taken or given up.
-"""
+"""Sessions that other brokers take: the holder's side of a takeover (`takeover` has the whole of
+it, `takeover_messages` what both sides say)."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING
 
 from broker.base import limits
@@ -32,43 +17,56 @@ from broker.cluster.link.codec import (
     encode_vector,
     intersect,
     merge,
-    roughly,
     split_key,
     subtract,
 )
-from broker.cluster.sessions.session_codec import (
-    IN_FLIGHT,
-    WAITING,
-    Item,
-    SessionState,
-    encoding,
+from broker.cluster.sessions.message_vectors import (
     offered,
     only,
+    ranges_of,
+    uncovered,
+    vector_of,
+)
+from broker.cluster.sessions.session_codec import (
+    SessionState,
+    encoding,
     state_of,
     subscriptions_of,
 )
+from broker.cluster.sessions.session_entries import entries_of, key_of, posted_stamp
 from broker.cluster.sessions.session_parts import PART_SIZE, Sending, split
-from broker.cluster.strategy.directory import BEHIND, CLIENT
+from broker.cluster.sessions.takeover_messages import (
+    ANSWER,
+    COMING,
+    DONE,
+    ENDED,
+    FOREIGN,
+    MERGE,
+    MOVED,
+    NEWER,
+    NOTHING,
+    PART,
+    REST,
+    TAKE,
+    heard,
+    say,
+)
+from broker.cluster.sessions.tombstones import end_quietly
 from broker.core.session import Session
-from broker.core.session_owner import KEPT, Entry, decode_entry, digest, entries_of
-from broker.wire.errors import MalformedPacket
+from broker.core.session_owner import KEPT, Entry, digest
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.gap_recovery import GapRecovery
+    from broker.cluster.delivery.origins import Origins
+    from broker.cluster.delivery.orphans import Orphans
     from broker.cluster.delivery.replay_log import ReplayLog
     from broker.cluster.delivery.spared import SparedEntries
-    from broker.cluster.delivery.unlogged import UnloggedNumbers
-    from broker.cluster.sessions.merge import Brought
-    from broker.node import Node
-
-REQUEST, ANSWER, PART = 2, 3, 4 | BEHIND
-"""Kinds of messages to one broker; parts come behind the messages that clients published before."""
-
-TAKE, REST, DONE, MERGE = 1, 2, 3, 4
-"""Requests; there are parts of all but DONE. MERGE: the taker has a newer session of this client
-(`merge`)."""
-NOTHING, MOVED, NEWER, ENDED, COMING, FOREIGN = 1, 2, 3, 4, 5, 6
-"""Answers. FOREIGN: the session is another user's."""
+    from broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from broker.cluster.sessions.session_history import SessionHistory
+    from broker.cluster.sessions.whereabouts import Whereabouts
+    from broker.cluster.strategy.directory import Directory
+    from broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from broker.core.local_broker import LocalBroker
 
 GIVEN_TIME = 5.0
 """s; as long we tell who asks to whom a session went, until everybody knows."""
@@ -93,37 +91,8 @@ MERGE_AWAY = 10.0
 EXPORT_TIME = 30.0
 """s that an encoded session is kept for a taker that asks for no more of it."""
 
-_HEAD = struct.Struct(">BQH")
-
 Given = tuple[bytes, Entry]
 """Who has taken a session, and what it is going to post of it."""
-
-
-def say(what: int, stamp: int, client_id: str, rest: bytes = b"") -> bytes:
-    """Encode a request, an answer or a part."""
-    name = client_id.encode()
-    return _HEAD.pack(what, stamp, len(name)) + name + rest
-
-
-def heard(body: bytes) -> tuple[int, int, str, bytes]:
-    """Decode the same: (what, stamp, client id, rest).
-
-    Raises:
-        MalformedPacket: truncated, or the client id is not UTF-8.
-    """
-    if len(body) < _HEAD.size:
-        raise MalformedPacket("message about a session is truncated")
-    what, stamp, size = _HEAD.unpack_from(body)
-    end = _HEAD.size + size
-    try:
-        name = body[_HEAD.size : end].decode()
-    except UnicodeDecodeError:
-        raise MalformedPacket(
-            "message about a session with a client id that is not UTF-8"
-        ) from None
-    if end > len(body):
-        raise MalformedPacket("message about a session is truncated")
-    return what, stamp, name, body[end:]
 
 
 class Export:
@@ -165,19 +134,52 @@ class Handover:
 
     __slots__ = (
         "_asked",
-        "_cluster",
+        "_delivered_ranges",
+        "_directory",
         "_exports",
+        "_gap_recovery",
         "_given",
+        "_history",
+        "_log",
         "_never",
         "_node",
         "_number",
+        "_origins",
+        "_orphans",
+        "_own",
         "_spared",
+        "_strategy",
+        "_whereabouts",
         "size",
     )
 
-    def __init__(self, node: Node, cluster: Cluster, spared: SparedEntries) -> None:
+    def __init__(
+        self,
+        node: LocalBroker,
+        own_id: bytes,
+        directory: Directory,
+        strategy: RoutingStrategy,
+        origins: Origins,
+        log: ReplayLog,
+        orphans: Orphans,
+        gap_recovery: GapRecovery,
+        spared: SparedEntries,
+        delivered_ranges: DeliveredRanges,
+        whereabouts: Whereabouts,
+        history: SessionHistory,
+    ) -> None:
+        """`own_id`: of this broker; the others are its parts that have what a session needs."""
         self._node = node
-        self._cluster = cluster
+        self._own = own_id
+        self._directory = directory
+        self._strategy = strategy
+        self._origins = origins
+        self._log = log
+        self._orphans = orphans
+        self._gap_recovery = gap_recovery
+        self._delivered_ranges = delivered_ranges
+        self._whereabouts = whereabouts
+        self._history = history
         self._exports: dict[str, Export] = {}
         self.size = 0  # in all of them
         self._number = 0
@@ -240,7 +242,11 @@ class Handover:
         if self._given.get(client_id) is given:
             del self._given[client_id]
             if client_id not in self._node.sessions:
-                self._cluster.directory.withdraw(CLIENT + client_id.encode())
+                self._directory.withdraw(key_of(client_id))
+
+    def leaves(self, client_id: str) -> bool:
+        """Whether another broker is taking a session of ours."""
+        return self.newest(client_id) > 0 or self._node.predecessors.leaves(client_id)
 
     # ---------------------------------------------------------------- requests
 
@@ -297,7 +303,7 @@ class Handover:
             self._withdraw_later(
                 client_id,
                 given,
-                LINGER if posted(self._cluster, sender, client_id) >= stamp else GIVEN_TIME,
+                LINGER if posted_stamp(self._directory, sender, client_id) >= stamp else GIVEN_TIME,
             )
             self._answer(sender, ENDED, stamp, client_id)
         elif (
@@ -327,9 +333,9 @@ class Handover:
         if self._asked.get(client_id, (0, now))[0] != stamp:
             self._asked[client_id] = (stamp, now)
         since = self._asked[client_id][1]
-        vector = self._node.forwarder.vector
+        vector = self._origins.vector
         waited = now - since
-        if not merge and not self._cluster.strategy.leaves_out:
+        if not merge and not self._strategy.leaves_out:
             waits = self._on_its_way(need, waited, late)
         else:
             known = {
@@ -337,7 +343,7 @@ class Handover:
                 for key, window in need.items()
                 if key in vector and self._comes(key, waited, merge)
             }
-            waits = (waited < COMPLETE_TIME and self._cluster.gap_recovery.unsettled()) or bool(
+            waits = (waited < COMPLETE_TIME and self._gap_recovery.unsettled()) or bool(
                 only(known, offered(vector))
             )
         if waits and not late:
@@ -352,7 +358,7 @@ class Handover:
         carry, though its origin may be gone. What newer messages have overtaken comes soon, in a
         replay, or not at all: one that had expired is not replayed. What did not come no later move
         waits for."""
-        vector = self._node.forwarder.vector
+        vector = self._origins.vector
         lacks = uncovered(need, dict.fromkeys(need, OriginWindow(0, 0.0)), self._offered())
         overtaken = {
             key: subtract(ranges, [(vector[key].top + 1, LAST)])
@@ -371,7 +377,7 @@ class Handover:
         return False
 
     def _gave_up(self, lacks: dict[bytes, Ranges]) -> None:
-        vector = self._node.forwarder.vector
+        vector = self._origins.vector
         self._never = {
             key: intersect(old, vector[key].lacks)
             for key, old in self._never.items()
@@ -383,7 +389,7 @@ class Handover:
 
     def _offered(self) -> Vector:
         """Return what has come to the sessions here, or does not come any more."""
-        seen = offered(self._node.forwarder.vector)
+        seen = offered(self._origins.vector)
         for key, never in self._never.items():
             if never and key in seen:
                 seen |= vector_of({key: merge([*ranges_of({key: seen[key]}).get(key, ()), *never])})
@@ -392,25 +398,24 @@ class Handover:
     def _there(self, key: bytes) -> bool:
         """Whether an origin can be reached."""
         broker_id, boot = split_key(key)
-        listing = self._cluster.directory.database.listings.get(broker_id)
-        return listing is not None and listing.via is not None and listing.boot == boot
+        return self._directory.reaches(broker_id) and self._directory.boot(broker_id) == boot
 
     def _comes(self, key: bytes, waited: float, merge: bool) -> bool:
         """Whether what is missing of an origin comes, if it can be had at all, and is to be waited
         for."""
         if self._there(key):
             return waited < (MERGE_TIME if merge else COMPLETE_TIME)
-        stream = self._node.forwarder.vector[key].stream
+        stream = self._origins.vector[key].stream
         if not merge:
             return False
         if stream is None:  # links bring it, if they have it
             return waited < MERGE_AWAY
-        return waited < (MERGE_TIME if self._cluster.orphans.reachable(stream) else MERGE_AWAY)
+        return waited < (MERGE_TIME if self._orphans.reachable(stream) else MERGE_AWAY)
 
     def _answer(
         self, broker_id: bytes, answer: int, stamp: int, client_id: str, rest: bytes = b""
     ) -> None:
-        self._cluster.directory.send(broker_id, ANSWER, say(answer, stamp, client_id, rest))
+        self._directory.send(broker_id, ANSWER, say(answer, stamp, client_id, rest))
 
     def _absent(
         self, sender: bytes, request: int, stamp: int, client_id: str, owner: bytes
@@ -444,12 +449,14 @@ class Handover:
     ) -> bytes | None:
         """Return who can be reached and has the newest session of a client that began between two
         stamps; None for nobody but who asks."""
-        key = CLIENT + client_id.encode()
-        others = [x for x in self._cluster.directory.database.reachable() if x.id != sender]
+        directory = self._directory
         kept = [
-            (e.stamp, broker_id)
-            for broker_id, e in entries_of(others, key)
-            if e.flags & KEPT and e.owner == owner
+            (entry.stamp, broker_id)
+            for broker_id, entry in entries_of(directory, client_id)
+            if entry.flags & KEPT
+            and entry.owner == owner
+            and broker_id != sender
+            and directory.reaches(broker_id)
         ]
         newest = max([one for one in kept if above < one[0] < below], default=None)
         return None if newest is None else newest[1]
@@ -480,7 +487,7 @@ class Handover:
         )
         # What it got is not known here any more, nor what came since: it has to begin again.
         if request == REST and not same:
-            self._answer(sender, MOVED, stamp, client_id, self._cluster.own.id)
+            self._answer(sender, MOVED, stamp, client_id, self._own)
             return
         if export is None or not same:
             export = self._encode(sender, stamp, session, now, merged=request == MERGE)
@@ -510,7 +517,7 @@ class Handover:
     ) -> None:
         """Send parts of what is encoded, from `at` on, as many as are due."""
         for part in split(data, export.number, at, export.sending.due(request, at, now)):
-            if not self._cluster.directory.send(
+            if not self._directory.send(
                 export.taker, PART, say(request, export.stamp, client_id, part)
             ):
                 export.sending.refused(at)
@@ -524,13 +531,13 @@ class Handover:
         if self.size > limits.MAX_EXPORT_BYTES:
             self._forget_old(now)
         node = self._node
-        self._cluster.whereabouts.leaves(session, now)
+        self._whereabouts.leaves(session, now)
         if merged:
-            node.takeover.merging.note(session)
-            state = old_state(node, session, now, alone=True)
+            self._history.note(session)
+            state = self._history.old_state(session, now, alone=True)
         else:
-            seen = offered(node.forwarder.vector)
-            self._cluster.delivered_ranges.complete(seen, session)
+            seen = offered(self._origins.vector)
+            self._delivered_ranges.complete(seen, session)
             state = state_of(session, seen, node.dispatcher, alone=True)
         if not merged and self._left_behind(client_id, session.stamp):
             state.given = self._given_here(session, state)
@@ -563,36 +570,32 @@ class Handover:
 
     def _left_behind(self, client_id: str, stamp: int) -> bool:
         """Whether some broker that is away has an older session of a client."""
-        key = CLIENT + client_id.encode()
-        listings = self._cluster.directory.database.listings.values()
-        return any(entry.stamp < stamp for _, entry in entries_of(listings, key))
+        return any(entry.stamp < stamp for _, entry in entries_of(self._directory, client_id))
 
     def _given_here(self, session: Session, state: SessionState) -> dict[bytes, Ranges]:
         """Return which messages a session has that its start does not tell of: what waits, and what
         it got from logs."""
-        merging, vector = self._node.takeover.merging, self._node.forwarder.vector
-        merging.note(session)
-        has, unlogged = ranges_of(offered(vector)), self._cluster.unlogged
-        for origin in origins_of(
-            state.items, has, self._node.forwarder.log, unlogged, self._node.now
-        ):
+        history = self._history
+        history.note(session)
+        has = ranges_of(offered(self._origins.vector))
+        for origin in history.origins_of(state.items, has, self._node.now):
             if origin is not None:
-                merging.offers(session, *origin)
-        return merging.given(session)
+                history.offers(session, *origin)
+        return history.given(session)
 
     def _tighten(self, session: Session, before: Vector) -> None:
         """Say more exactly what was not for a session: what did not come here, as nobody wanted it
         before it subscribed. The next broker cannot find that in its log when it merges an older
         session with this one."""
         begun = [start for start in starts_of(session) if start is not None]
-        if any(start.adopted for start in begun) or self._cluster.gap_recovery.unsettled():
+        if any(start.adopted for start in begun) or self._gap_recovery.unsettled():
             return
         starts = [start.at for start in begun]
         if not starts:
             return
         lowest: dict[bytes, int] = {}
-        forwarder = self._node.forwarder
-        for entry in forwarder.log.latest():
+        vector, log = self._origins.vector, self._log
+        for entry in log.latest():
             if entry.at < min(starts):
                 break
             lowest[entry.key] = min(entry.sequence, lowest.get(entry.key, entry.sequence))
@@ -600,7 +603,7 @@ class Handover:
             if self._node.counters.log_trimmed:
                 return  # it does not go back so far: large messages empty it in milliseconds
         for key, window in before.items():
-            if (here := forwarder.vector.get(key)) is not None:
+            if (here := vector.get(key)) is not None:
                 window.top = max(window.top, min(lowest.get(key, here.top + 1) - 1, LAST))
 
     def _expire(self, client_id: str, export: Export, now: float) -> None:
@@ -615,10 +618,10 @@ class Handover:
     def _rest(self, session: Session, export: Export, now: float) -> bytes:
         """Encode what came since the session was encoded and is not in it, and how far that is
         all."""
-        forwarder = self._node.forwarder
         seen = encode_vector(self._offered())
         parts = [len(seen).to_bytes(4, "big"), seen]
-        for entry in forwarder.log.those(only(forwarder.vector, export.seen), export.began - LATE):
+        came = only(self._origins.vector, export.seen)
+        for entry in self._log.those(came, export.began - LATE):
             if any(session.wanting(entry.topic.decode())):
                 for sequence in range(entry.sequence, entry.sequence + entry.count):
                     parts.append(entry.part(sequence, sequence).data(now))
@@ -636,195 +639,3 @@ class Handover:
         for client_id, export in list(self._exports.items()):
             if export.at + limits.MOVE_TIME < now:
                 self.forget(client_id)
-
-
-def posted(cluster: Cluster, broker_id: bytes, client_id: str) -> int:
-    """Return the stamp of the session that a broker tells everybody of, 0 when it does not."""
-    listing = cluster.directory.database.listings.get(broker_id)
-    entry = (
-        None if listing is None else decode_entry(listing.entries.get(CLIENT + client_id.encode()))
-    )
-    return 0 if entry is None else entry.stamp
-
-
-def old_state(node: Node, session: Session, now: float, *, alone: bool = False) -> SessionState:
-    """Return a session here as one that is to be added to a newer one; `alone`: without its
-    subscriptions."""
-    has = delivered(node, session)
-    state = state_of(session, vector_of(has), node.dispatcher, alone=alone)
-    for item in state.items:
-        # Its client cannot have it.
-        if item.place == IN_FLIGHT and item.packet_id in session.unsent:
-            item.place, item.packet_id = WAITING, 0
-    state.given = node.takeover.merging.given(session)
-    state.origins = origins_of(state.items, has, node.forwarder.log, node.cluster.unlogged, now)
-    name_brought(state, node.takeover.merging.brought_to(session))
-    return state
-
-
-def name_brought(state: SessionState, brought: list[Brought]) -> None:
-    """Tell of retained messages in a session which ones they are that comparisons brought: these
-    are in no log."""
-    left = {(content, topic): (key, number) for _, key, number, topic, content in brought if number}
-    for index, item in enumerate(state.items if left else ()):
-        topic = item.message.topic
-        if state.origins[index] is None:
-            state.origins[index] = left.pop((hash((topic, item.message.payload)), topic), None)
-
-
-def need_of(starts: Iterable[dict[bytes, int]]) -> Vector:
-    """Return what was published before subscriptions that began behind these numbers: an older
-    session has to have it."""
-    need: Vector = {}
-    for tops in starts:
-        for key, top in tops.items():
-            if top < LAST and top > need.setdefault(key, OriginWindow(0, 0.0)).top:
-                need[key].top = top
-    return need
-
-
-def uncovered(need: Vector, *seen: Vector) -> dict[bytes, Ranges]:
-    """Return what of `need` is in none of these, which say what a session was offered; nothing of
-    origins that the first of them does not know."""
-    found = {}
-    ranges = [ranges_of(vector) for vector in seen]
-    for key, needed in ranges_of(need).items():
-        has = merge([pair for known in ranges for pair in known.get(key, ())])
-        if key in seen[0] and (lacks := subtract(needed, has)):
-            found[key] = lacks
-    return found
-
-
-def numbered(found: Iterable[tuple[bytes, int]]) -> dict[bytes, Ranges]:
-    """Return the numbers of messages, by origin. Raises MalformedPacket: no origin."""
-    numbers: dict[bytes, Ranges] = {}
-    for key, sequence in found:
-        split_key(key)
-        numbers.setdefault(key, []).append((sequence, sequence))
-    return {key: merge(pairs) for key, pairs in numbers.items()}
-
-
-def unlogged(
-    vector: Vector, seen: Vector, before: Vector, found: Iterable[tuple[bytes, int, object]]
-) -> Vector:
-    """Return what has been here (`vector`) and not been offered to a session (`seen`), came after
-    its subscriptions (`before`), and was not `found` in our log: large messages empty that in
-    milliseconds, and the session's broker gets it behind these."""
-    has = numbered((key, number) for key, number, _ in found)
-    left: dict[bytes, Ranges] = {}
-    for key, ranges in behind(only(vector, seen, held=False), before).items():
-        begin = vector[key].begin
-        if rest := subtract(ranges, merge([*has.get(key, ()), *([(1, begin)] if begin else ())])):
-            left[key] = rest
-    return vector_of(left)
-
-
-def whole(*seen: Vector) -> dict[bytes, int]:
-    """Return up to which number of each origin all is in these together."""
-    found: dict[bytes, Ranges] = {}
-    for vector in seen:
-        for key, ranges in ranges_of(vector).items():
-            found[key] = merge([*found.get(key, ()), *ranges])
-    return {key: ranges[0][1] for key, ranges in found.items() if ranges and ranges[0][0] == 1}
-
-
-def behind(numbers: dict[bytes, Ranges], before: Vector) -> dict[bytes, Ranges]:
-    """Return what of these was published after some subscriptions (`before`): of what is older they
-    say it themselves, as long as no older session is added that lacks it."""
-    found = {}
-    for key, ranges in numbers.items():
-        window = before.get(key)
-        if rest := ranges if window is None else intersect(ranges, [(window.top + 1, LAST)]):
-            found[key] = rest
-    return found
-
-
-def ranges_of(vector: Vector) -> dict[bytes, Ranges]:
-    """Return the numbers that a vector has."""
-    return {
-        key: subtract([(1, window.top)], window.gaps)
-        for key, window in vector.items()
-        if window.top
-    }
-
-
-def vector_of(has: dict[bytes, Ranges]) -> Vector:
-    """Return a vector that has these numbers, or some less."""
-    vector: Vector = {}
-    for key, ranges in has.items():
-        window = vector[key] = OriginWindow(ranges[-1][1], 0.0)
-        window.gaps = roughly(subtract([(1, window.top)], ranges))
-    return vector
-
-
-def seen_by_both(newer: SessionState, older: SessionState) -> Vector:
-    """Return what a session has been offered when an older one has been added to it: in the time
-    before the newer one subscribed, what the older one had, and what is older than both."""
-    has, old = ranges_of(newer.seen), ranges_of(older.seen)
-    for key, window in newer.before.items():
-        begun = older.before.get(key)
-        low = min(window.top, 0 if begun is None else begun.top)
-        has[key] = [
-            *([(1, low)] if low else []),
-            *subtract(has.get(key, []), [(1, window.top)] if window.top else []),
-        ]
-    both = {key: merge([*has.get(key, ()), *old.get(key, ())]) for key in {*has, *old}}
-    return vector_of({key: ranges for key, ranges in both.items() if ranges})
-
-
-def delivered(node: Node, session: Session) -> dict[bytes, Ranges]:
-    """Return which messages were offered to a session, by number: what is behind the start of its
-    subscriptions, what it had at other brokers, and what it got from older sessions and from
-    logs."""
-    starts = starts_of(session)
-    vector = offered(node.forwarder.vector)
-    elsewhere = node.cluster.delivered_ranges.of(session)
-    given = node.takeover.merging.given(session)
-    found: dict[bytes, Ranges] = {}
-    for key in {*vector, *elsewhere, *given}:
-        has = [*elsewhere.get(key, ()), *given.get(key, ())]
-        window = vector.get(key)
-        if window is not None and starts:
-            low = min(0 if start is None else start.tops.get(key, 0) for start in starts)
-            has += subtract([(low + 1, window.top)] if window.top > low else [], window.gaps)
-            has += [
-                pair for start in starts if start is not None for pair in start.early.get(key, ())
-            ]
-        if has := merge(has):
-            found[key] = has
-    return found
-
-
-def origins_of(
-    items: list[Item],
-    ranges: dict[bytes, Ranges],
-    log: ReplayLog,
-    unlogged: UnloggedNumbers,
-    now: float,
-) -> list[tuple[bytes, int] | None]:
-    """Find in the log, or in what is noted of what has left it, where messages that were delivered
-    (`ranges`) come from, the newest first: those of one topic and payload are as good as one
-    another. Retained copies, which a subscription brought, are none of them as long as there are
-    others."""
-    found: list[tuple[bytes, int] | None] = [None] * len(items)
-    places: dict[tuple[bytes, bytes], list[int]] = {}
-    for index, item in sorted(enumerate(items), key=lambda found: not found[1].retain):
-        places.setdefault((item.message.topic, item.message.payload), []).append(index)
-    topics = {topic for topic, _ in places}
-    for entry in reversed(log.those(ranges, now - limits.LOG_AGE)) if items else ():
-        if entry.topic in topics:
-            for number, message in reversed(list(enumerate(entry.messages(), entry.sequence))):
-                if waiting := places.get((message.topic, message.payload)):
-                    found[waiting.pop()] = (entry.key, number)
-    unlogged.find(places, ranges, found)
-    return found
-
-
-def end_quietly(node: Node, session: Session, queued: int) -> None:
-    """Forget a session that is somewhere else, with the first `queued` of its waiting messages; no
-    will is due."""
-    session.will = None
-    session.inflight.clear()
-    for _ in range(min(queued, len(session.queue))):
-        session.queue.popleft()
-    node.end_session(session)

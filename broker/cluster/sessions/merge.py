@@ -39,21 +39,15 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.base.sequence_set import find
 from broker.cluster.delivery.subscription_start import starts_of
 from broker.cluster.link.codec import Ranges, Vector, encode_vector, intersect, subtract
 from broker.cluster.link.codec import merge as joined
-from broker.cluster.sessions.handover import (
-    DONE,
-    ENDED,
-    MERGE,
-    NEWER,
-    NOTHING,
-    REQUEST,
+from broker.cluster.sessions.message_vectors import (
+    lacking,
     need_of,
-    posted,
+    offered,
+    only,
     ranges_of,
-    say,
 )
 from broker.cluster.sessions.session_codec import (
     IN_FLIGHT,
@@ -61,19 +55,31 @@ from broker.cluster.sessions.session_codec import (
     WAITING,
     Item,
     SessionState,
-    Told,
     decoding,
-    offered,
-    only,
     restore,
 )
+from broker.cluster.sessions.session_entries import entries_of, key_of, posted_stamp
+from broker.cluster.sessions.session_history import (
+    Absorbed,
+    SessionHistory,
+    delivered_numbers,
+    had,
+    ordinary_starts,
+)
 from broker.cluster.sessions.session_parts import Added, SessionParts
-from broker.cluster.strategy.directory import CLIENT
+from broker.cluster.sessions.takeover_messages import (
+    DONE,
+    ENDED,
+    MERGE,
+    NEWER,
+    NOTHING,
+    REQUEST,
+    say,
+)
 from broker.core.dispatcher import Delivery
-from broker.core.message import Message, size_of
+from broker.core.message import size_of
 from broker.core.session import Outgoing, Repeat, Session
-from broker.core.session_owner import GONE, KEPT, Entry, digest, entries_of
-from broker.core.wildcard_forms import WildcardForms
+from broker.core.session_owner import GONE, KEPT, Entry, digest
 from broker.wire.errors import WireError
 from broker.wire.strings import shorten
 from routing.topic_filter import SHARE_PREFIX
@@ -81,8 +87,15 @@ from routing.topic_filter import SHARE_PREFIX
 if TYPE_CHECKING:
     from broker.auth.authorization import Permissions
     from broker.base.timers import Timer
-    from broker.cluster.cluster import Cluster
-    from broker.cluster.delivery.subscription_start import SubscriptionStart
+    from broker.cluster.delivery.gap_recovery import GapRecovery
+    from broker.cluster.delivery.origins import Origins
+    from broker.cluster.delivery.replay_log import ReplayLog
+    from broker.cluster.delivery.subscription_start import SubscriptionStart, SubscriptionStarts
+    from broker.cluster.ports import Reporting
+    from broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from broker.cluster.sessions.handover import Handover
+    from broker.cluster.sessions.tombstones import Tombstones
+    from broker.cluster.strategy.directory import Directory
     from broker.node import Node
 
 ACTIVE = 16
@@ -105,20 +118,11 @@ HELD_TIME = 30.0
 """s for which an old session that is here waits for newer ones at most; no longer does its broker
 keep what it has encoded."""
 
-
-ABSORBED = 1_000
-"""subscriptions of an old session that are noted at a time."""
-
 Content = tuple[bytes, bytes]
 """Topic and payload."""
 
 Known = tuple[bytes, int]
 """Origin and number of a message."""
-
-
-Brought = tuple[float, bytes, int, bytes, int]
-"""When a retained message that a comparison brought was delivered (s), its origin, number, topic,
-and a hash of its content."""
 
 
 class State(Enum):
@@ -158,61 +162,56 @@ class Merge:
         self.work: Iterator[int] | None = None  # while it is read
 
 
-class Absorbed:
-    """What an old session had that has been added to a newer one."""
-
-    __slots__ = ("_filters", "_forms", "_seen")
-
-    def __init__(self, seen: Vector) -> None:
-        self._seen = seen
-        self._filters: set[str] = set()
-        self._forms = WildcardForms()
-
-    def adding(self, subscriptions: list[Told]) -> Iterator[int]:
-        """Add what it wanted, some of it at a time; yields the steps of work that it took."""
-        for at in range(0, len(subscriptions), ABSORBED):
-            if at:
-                yield ABSORBED
-            for topic_filter in {
-                told[0] for told in subscriptions[at : at + ABSORBED]
-            } - self._filters:
-                self._filters.add(topic_filter)
-                self._forms.add_filter(topic_filter)
-
-    def had(self, key: bytes, number: int, topic: bytes) -> bool:
-        """Whether it had a message."""
-        window = self._seen.get(key)
-        if window is None or window.missing(number):
-            return False
-        return not self._filters.isdisjoint(self._forms.matching(topic.decode()))
-
-
 class SessionMerge:
     """The old sessions that sessions here are to take, and those here that wait to be taken."""
 
     __slots__ = (
-        "_absorbed",
-        "_brought",
-        "_cluster",
-        "_elsewhere",
+        "_delivered_ranges",
+        "_directory",
+        "_gap_recovery",
+        "_handover",
+        "_history",
+        "_log",
         "_merges",
         "_node",
-        "_offered",
+        "_origins",
+        "_own",
+        "_reporting",
+        "_starts",
         "_timer",
+        "_tombstones",
         "_transitions",
     )
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        node: Node,
+        own_id: bytes,
+        directory: Directory,
+        origins: Origins,
+        log: ReplayLog,
+        gap_recovery: GapRecovery,
+        subscription_starts: SubscriptionStarts,
+        delivered_ranges: DeliveredRanges,
+        history: SessionHistory,
+        handover: Handover,
+        tombstones: Tombstones,
+        reporting: Reporting,
+    ) -> None:
+        """`own_id`: of this broker; the others are its parts that have what a session needs."""
         self._node = node
-        self._cluster = cluster
+        self._own = own_id
+        self._directory = directory
+        self._origins = origins
+        self._log = log
+        self._gap_recovery = gap_recovery
+        self._starts = subscription_starts
+        self._delivered_ranges = delivered_ranges
+        self._history = history
+        self._handover = handover
+        self._tombstones = tombstones
+        self._reporting = reporting
         self._merges: dict[tuple[str, bytes], Merge] = {}
-        # For as long as another old one may have the same.
-        self._absorbed: dict[Session, list[Absorbed]] = {}
-        # What sessions got from logs and older ones, for as long.
-        self._offered: dict[Session, dict[bytes, set[int]]] = {}
-        # What sessions had where they came from, for as long.
-        self._elsewhere: dict[Session, dict[bytes, Ranges]] = {}
-        self._brought: deque[Brought] = deque(maxlen=limits.MAX_BROUGHT)
         self._timer: Timer | None = None
         # What an old broker may answer, and what follows; all else changes nothing, and it is asked
         # again.
@@ -241,7 +240,7 @@ class SessionMerge:
         )
         older = session.floor <= entry.stamp and (entry.stamp, broker_id) < (
             session.stamp,
-            self._cluster.own.id,
+            self._own,
         )
         if mine and older and (session.client_id, broker_id) not in self._merges:
             self._add(
@@ -251,10 +250,7 @@ class SessionMerge:
     def look(self, session: Session) -> None:
         """Find the older sessions of a client that brokers have which are not there, or were
         silent."""
-        key = CLIENT + session.client_id.encode()
-        for broker_id, entry in list(
-            entries_of(self._cluster.directory.database.listings.values(), key)
-        ):
+        for broker_id, entry in list(entries_of(self._directory, session.client_id)):
             self.found(session, broker_id, entry)
 
     def taken(self, client_id: str, holder: bytes, stamp: int) -> None:
@@ -305,9 +301,9 @@ class SessionMerge:
             if session is None or not session.stamp:
                 self._over(merge)
             elif session.conn is None and untouched(session):
-                self._node.takeover.discard(session)
+                self._tombstones.discard(session)
                 self._over(merge)
-            elif merge.state is not State.CLOSING and self._node.takeover.leaves(merge.client_id):
+            elif merge.state is not State.CLOSING and self._handover.leaves(merge.client_id):
                 continue  # whoever takes the newer one takes the older ones, too
             elif merge.state is State.READING:
                 soon = True
@@ -315,7 +311,7 @@ class SessionMerge:
                 soon = True
                 if now >= merge.ask_at or not self._newer_first(merge):
                     self._read(merge)
-            elif asked < ACTIVE and self._cluster.directory.database.via(merge.holder) is not None:
+            elif asked < ACTIVE and self._directory.reaches(merge.holder):
                 asked += 1
                 if merge.ask_at <= now:
                     self._ask(merge, session, now)
@@ -327,23 +323,19 @@ class SessionMerge:
         what waits in this one."""
         if len(self._merges) == 1:
             return False
-        database = self._cluster.directory.database
-        listings, key = database.listings, CLIENT + merge.client_id.encode()
+        directory, client_id = self._directory, merge.client_id
 
         def stamp(broker_id: bytes) -> int:
             return (
-                0
-                if database.via(broker_id) is None
-                else posted(self._cluster, broker_id, merge.client_id)
+                posted_stamp(directory, broker_id, client_id) if directory.reaches(broker_id) else 0
             )
 
         mine = stamp(merge.holder)
-        others = [
-            listing.id
-            for listing in listings.values()
-            if key in listing.entries and listing.id != merge.holder
+        found = [
+            self._merges.get((client_id, broker_id))
+            for broker_id, _ in directory.entries_of(key_of(client_id))
+            if broker_id != merge.holder
         ]
-        found = [self._merges.get((merge.client_id, other)) for other in others]
         return any(
             m is not None and m.state is not State.CLOSING and stamp(m.holder) > mine for m in found
         )
@@ -351,7 +343,7 @@ class SessionMerge:
     def _ask(self, merge: Merge, session: Session, now: float) -> None:
         starts = [start for start in starts_of(session) if start is not None]
         if merge.state is State.WANTED:
-            asking = self._cluster.gap_recovery.asking
+            asking = self._gap_recovery.asking
             # Its SUBSCRIBE waits until all brokers know.
             waits = session.conn is not None and session.conn.waiting
             longest = UNSETTLED if session.subscriptions or waits else UNSUBSCRIBED
@@ -377,7 +369,7 @@ class SessionMerge:
             )
         else:
             body = say(DONE, merge.stamp, merge.client_id, at)
-        self._cluster.directory.send(merge.holder, REQUEST, body)
+        self._directory.send(merge.holder, REQUEST, body)
 
     # ---------------------------------------------------------------- answers
 
@@ -401,7 +393,7 @@ class SessionMerge:
         session = self._node.sessions.get(client_id)
         if session is None or not session.stamp:
             self._over(merge)
-        elif self._node.takeover.leaves(client_id):
+        elif self._handover.leaves(client_id):
             merge.parts.clear()  # what is added now would not go with it
         elif added is Added.WHOLE:
             if self._newer_first(merge):
@@ -427,12 +419,12 @@ class SessionMerge:
             state = yield from decoding(data, self._node.now)
         except WireError as error:
             self._over(merge)
-            self._cluster.count("routed_dropped")
+            self._reporting.count("routed_dropped")
             text = (
                 f"broker {merge.holder.hex()}: old session of client {shorten(client_id)}: "
                 f"{error.message}; dropped"
             )
-            self._cluster.log(
+            self._reporting.log(
                 "warning", text, cause="garbage from a broker", peer=merge.holder.hex()
             )
             return
@@ -441,7 +433,7 @@ class SessionMerge:
         session, now = self._node.sessions.get(client_id), self._node.now
         if session is None or not session.stamp:
             self._over(merge)
-        elif session.stamp != merge.stamp or self._node.takeover.leaves(client_id):
+        elif session.stamp != merge.stamp or self._handover.leaves(client_id):
             merge.state, merge.ask_at = State.ASKING, now
         else:
             if state.owner == session.owner:
@@ -462,8 +454,8 @@ class SessionMerge:
         """Add what waits in an old session to a newer one of the same client; `old.seen`: what was
         delivered to it; `absorbed`: what it wanted; `there`: what the newer one was offered, if it
         has come from another broker just now."""
-        node = self._node
-        here = offered(node.forwarder.vector)
+        node, history = self._node, self._history
+        here = offered(self._origins.vector)
         waiting: list[tuple[Item, Known | None]] = []
         for item, known in zip(old.items, old.origins or [None] * len(old.items), strict=True):
             if item.place == WAITING or (item.place in (IN_FLIGHT, REPEATED) and item.qos == 1):
@@ -479,11 +471,7 @@ class SessionMerge:
         # Two brokers have taken one session: what waited in that is in both.
         twin = old.born == session.born
         trimmed = node.counters.log_trimmed > 0 or elsewhere or twin
-        offered_here = {
-            (key, number)
-            for key, numbers in self._offered.get(session, {}).items()
-            for number in numbers
-        }
+        offered_here = history.numbers_of(session)
         kept: deque[Item] = deque()
         left_out = in_both(waiting, both)
         for index, (item, known) in reversed(list(enumerate(waiting))):
@@ -492,28 +480,25 @@ class SessionMerge:
                 mine = (
                     known in numbers
                     or known in offered_here
-                    or self._had_elsewhere(session, *known, topic)
+                    or history.had_elsewhere(session, *known, topic)
                 )
                 mine = mine or (trimmed and had(session, seen, *known, topic))
-                if not mine and not any(
-                    old_one.had(*known, topic) for old_one in self._absorbed.get(session, ())
-                ):
-                    self.offers(session, *known)
+                if not mine and not history.absorbed_had(session, *known, topic):
+                    history.offers(session, *known)
                     kept.appendleft(item)
             elif not twin and index not in left_out:
                 kept.appendleft(item)
-        self._cluster.delivered_ranges.add(session, only(old.seen, here))
-        self._cluster.delivered_ranges.add(session, lacking(old.given, here))
-        self._inherit_given(session, old.given)
-        self._absorbed.setdefault(session, []).append(absorbed)
-        node.schedule(now + limits.LOG_AGE, lambda at: self._forget(session))
+        self._delivered_ranges.add(session, only(old.seen, here))
+        self._delivered_ranges.add(session, lacking(old.given, here))
+        self._history.inherit_given(session, old.given)
+        self._history.absorbed(session, absorbed)
         node.counters.sessions_merged += 1
         node.counters.merged_messages += len(kept)
         self._put(session, kept)
         self._stand_for(session, old, here, now)
         if kept:
             client = shorten(session.client_id)
-            self._cluster.log(
+            self._reporting.log(
                 "info", f"client {client}: {len(kept)} messages of an older session are added"
             )
 
@@ -539,7 +524,7 @@ class SessionMerge:
                             *subtract([(low + 1, top)] if low < top else [], joined(has)),
                         ]
                     )
-                start = starts[s.start] = self._cluster.subscription_starts.adopt(tops) or s.start
+                start = starts[s.start] = self._starts.adopt(tops) or s.start
                 start.at = s.start.at
             s.start = starts[s.start]
         if session.recorder is not None:
@@ -547,15 +532,15 @@ class SessionMerge:
         # Waited for in vain at the older session's broker, and nobody here wanted it then.
         for key, pairs in owed.items():
             if pairs:
-                self._cluster.gap_recovery.fetch(session, key, pairs)
+                self._gap_recovery.fetch(session, key, pairs)
         ranges = {
             key: found
             for key, pairs in owed.items()
             if (found := intersect(pairs, ranges_of(here).get(key, [])))
         }
-        for entry in self._node.forwarder.log.those(ranges, now - limits.LOG_AGE) if ranges else ():
+        for entry in self._log.those(ranges, now - limits.LOG_AGE) if ranges else ():
             for number, message in enumerate(entry.messages(), entry.sequence):
-                self._node.takeover.offer(session, entry.key, number, message)
+                self._history.offer(session, entry.key, number, message)
 
     def put_back(
         self, client_id: str, stamp: int, permissions: Permissions | None, old: SessionState
@@ -565,106 +550,16 @@ class SessionMerge:
         node = self._node
         session = node.sessions[client_id] = Session(node, client_id)
         session.permissions = permissions
-        restore(old, session, node.dispatcher)
+        restore(old, session, node.dispatcher, self._starts)
         session.stamp = stamp
-        self.inherit(session, old)
-        self._cluster.delivered_ranges.add(session, only(old.seen, offered(node.forwarder.vector)))
-        for key, number, message in node.takeover.since(old.seen, node.now - limits.LOG_AGE):
-            here = node.forwarder.vector[key].for_those_here(number)
+        self._history.inherit(session, old)
+        self._delivered_ranges.add(session, only(old.seen, offered(self._origins.vector)))
+        for key, number, message in self._history.since(old.seen, node.now - limits.LOG_AGE):
+            here = self._origins.vector[key].for_those_here(number)
             if here and (key not in old.before or number > old.before[key].top):
-                node.takeover.offer(session, key, number, message)
+                self._history.offer(session, key, number, message)
         node.expire_later(session)
         return session
-
-    def brought(self, key: bytes, number: int, message: Message) -> None:
-        """Note a retained message that those here get from a comparison, whether it is older than
-        their subscriptions or not."""
-        topic = message.topic
-        self._brought.append((self._node.now, key, number, topic, hash((topic, message.payload))))
-
-    def brought_to(self, session: Session) -> list[Brought]:
-        """Return which of these a session got."""
-        since = self._node.now - limits.LOG_AGE
-        found = []
-        for one in reversed(self._brought):
-            if one[0] < since:
-                break
-            if any(
-                s.start is None or s.start.at <= one[0] for s in session.wanting(one[3].decode())
-            ):
-                found.append(one)
-        return found
-
-    def note(self, session: Session) -> None:
-        """Note what a session got that the start of its subscriptions does not tell of, before it
-        goes to another broker."""
-        for _, key, number, _, _ in self.brought_to(session):
-            self.offers(session, key, number)
-        early: dict[bytes, Ranges] = {}
-        for start in (s.start for s in session.subscriptions.values() if s.start is not None):
-            for key, pairs in start.early.items():
-                early[key] = joined([*early.get(key, ()), *pairs])
-        here = offered(self._node.forwarder.vector) if early else {}
-        for entry in (
-            self._node.forwarder.log.those(early, self._node.now - limits.LOG_AGE) if early else ()
-        ):
-            for number in range(entry.sequence, entry.sequence + entry.count):
-                if had(session, here, entry.key, number, entry.topic, logged=True):
-                    self.offers(session, entry.key, number)
-
-    def offers(self, session: Session, key: bytes, number: int) -> bool:
-        """Note what a session gets from a log, or from an older session; False when it has got that
-        before."""
-        known = self._offered.get(session)
-        if known is None:
-            known = self._offered[session] = {}
-            self._node.schedule(self._node.now + limits.LOG_AGE, lambda at: self._forget(session))
-        numbers = known.setdefault(key, set())
-        new = number not in numbers
-        numbers.add(number)
-        return new
-
-    def lacks(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
-        """Note what a session gets from a log; False when it has got that before, or an older
-        session that was added to it."""
-        if any(old.had(key, number, topic) for old in self._absorbed.get(session, ())):
-            return False
-        return self.offers(session, key, number)
-
-    def given(self, session: Session) -> dict[bytes, Ranges]:
-        """Return what a session got from logs and older sessions, for the broker that takes it."""
-        known = self._offered.get(session, {})
-        return {
-            key: joined([(number, number) for number in numbers]) for key, numbers in known.items()
-        }
-
-    def inherit(self, session: Session, state: SessionState) -> None:
-        """Take over what a session has had where it was."""
-        before = {key: [(1, window.top)] for key, window in state.before.items() if window.top}
-        self._elsewhere[session] = {
-            key: subtract(had, before.get(key, [])) for key, had in ranges_of(state.seen).items()
-        }
-        self._node.schedule(self._node.now + limits.LOG_AGE, lambda at: self._forget(session))
-        self._inherit_given(session, state.given)
-
-    def _inherit_given(self, session: Session, given: dict[bytes, Ranges]) -> None:
-        for key, ranges in given.items():
-            for low, high in ranges:
-                for number in range(low, min(high, low + limits.MAX_QUEUED) + 1):
-                    self.offers(session, key, number)
-
-    def _had_elsewhere(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
-        """Whether a session had a message where it came from, by the subscriptions that it came
-        with."""
-        ranges = self._elsewhere.get(session, {}).get(key)
-        if not ranges or find(ranges, number, number) < 0:
-            return False
-        return any(s.start is None or s.start.adopted for s in session.wanting(topic.decode()))
-
-    def _forget(self, session: Session) -> None:
-        self._absorbed.pop(session, None)
-        self._elsewhere.pop(session, None)
-        self._offered.pop(session, None)
 
     def _both(
         self,
@@ -686,7 +581,7 @@ class SessionMerge:
             (item.message.topic, item.message.payload) for item, known in waiting if known is None
         ]
         contents = {hash(content): content for content in unknown}
-        for _, key, number, _, content in self.brought_to(session):
+        for _, key, number, _, content in self._history.brought_to(session):
             numbers.add((key, number))
             if content in contents:
                 both[contents[content]] += (key, number) not in numbered
@@ -698,10 +593,10 @@ class SessionMerge:
         for key, number in numbered:
             theirs.setdefault(key, []).append((number, number))
         ranges = {
-            key: intersect(joined(pairs), delivered_ranges(starts, here, key))
+            key: intersect(joined(pairs), delivered_numbers(starts, here, key))
             for key, pairs in theirs.items()
         }
-        for entry in self._node.forwarder.log.those(ranges, now - limits.LOG_AGE):
+        for entry in self._log.those(ranges, now - limits.LOG_AGE):
             if (topic := entry.topic) not in topics:
                 continue
             for number, message in enumerate(entry.messages(), entry.sequence):
@@ -762,53 +657,3 @@ def untouched(session: Session) -> bool:
         or session.will
     )
     return session.stamp == session.born and not holds
-
-
-def ordinary_starts(session: Session) -> list[SubscriptionStart | None]:
-    """Return where the subscriptions of a session begin that are not shared, each start once."""
-    return list(
-        dict.fromkeys(
-            s.start for s in session.subscriptions.values() if not s.filter.startswith(SHARE_PREFIX)
-        )
-    )
-
-
-def delivered_ranges(starts: list[SubscriptionStart | None], here: Vector, key: bytes) -> Ranges:
-    """Return which numbers of an origin may have been delivered to a session with subscriptions
-    that begin there, at its broker; `here`: what was offered there."""
-    window = here.get(key)
-    if window is None:
-        return []
-    low = min(0 if start is None else start.tops.get(key, 0) for start in starts)
-    early = [pair for start in starts if start is not None for pair in start.early.get(key, ())]
-    return subtract(
-        joined([*([(low + 1, window.top)] if window.top > low else []), *early]), window.gaps
-    )
-
-
-def had(
-    session: Session, here: Vector, key: bytes, number: int, topic: bytes, *, logged: bool = False
-) -> bool:
-    """Whether a message was delivered to a session at its broker; `here`: what was offered there.
-    `logged`: it has been there."""
-    window = here.get(key)
-    if window is None or window.missing(number):
-        return False
-    return any(begun(s.start, key, number, logged=logged) for s in session.wanting(topic.decode()))
-
-
-def begun(start: SubscriptionStart | None, key: bytes, number: int, *, logged: bool) -> bool:
-    """Whether a message that has been here was for what began there."""
-    if start is None or number > start.tops.get(key, 0):
-        return True
-    return logged and any(low <= number <= high for low, high in start.early.get(key, ()))
-
-
-def lacking(given: dict[bytes, Ranges], here: Vector) -> dict[bytes, Ranges]:
-    """Return what a session has got and has not been `here`."""
-    found = {}
-    for key, ranges in given.items():
-        window = here.get(key)
-        if rest := ranges if window is None else intersect(ranges, window.lacks):
-            found[key] = rest
-    return found

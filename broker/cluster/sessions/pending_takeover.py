@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from broker.cluster.link.codec import Vector
-from broker.cluster.sessions.handover import need_of
+from broker.cluster.sessions.message_vectors import need_of
 from broker.cluster.sessions.session_parts import SessionParts
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from math import isfinite
+from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.base.sequence_set import encode_pairs
@@ -36,10 +37,6 @@ from broker.cluster.link.codec import (
     Vector,
     decode_vector,
     encode_vector,
-    intersect,
-    merge,
-    roughly,
-    subtract,
 )
 from broker.core.dispatcher import Dispatcher, SharedGroup
 from broker.core.message import Message, size_of
@@ -50,6 +47,9 @@ from broker.wire.properties import Property, decode_properties
 from broker.wire.steps import finish
 from broker.wire.varint import encode_varint, read_length
 from routing.topic_filter import SHARE_PREFIX, split_shared, valid_topic_filter, valid_topic_name
+
+if TYPE_CHECKING:
+    from broker.cluster.delivery.subscription_start import SubscriptionStarts
 
 VERSION = 3
 
@@ -121,46 +121,6 @@ class SessionState:
     `merge`."""
     origins: list[tuple[bytes, int] | None] = field(default_factory=list)
     """Origin and number of each item, as far as they are known; [] where nobody asks."""
-
-
-# ---------------------------------------------------------------- what a broker's sessions were
-# offered
-
-
-def offered(vector: Vector) -> Vector:
-    """Return a vector of what needs no delivery here any more: what was before we met an origin is
-    not delivered at all."""
-    found: Vector = {}
-    for key, window in vector.items():
-        if (stream := window.stream) is not None:
-            seen = found[key] = OriginWindow(min(stream.done, LAST), window.heard)
-            seen.gaps = roughly(stream.owed)
-            continue
-        seen = found[key] = OriginWindow(max(window.top, min(window.begin, LAST)), window.heard)
-        seen.gaps = [
-            (max(low, window.begin + 1), high) for low, high in window.gaps if high > window.begin
-        ]
-        if window.owed:
-            seen.gaps = merge(intersect(window.gaps, window.owed) + seen.gaps)
-    return found
-
-
-def only(mine: Vector, theirs: Vector, *, held: bool = True) -> dict[bytes, list[tuple[int, int]]]:
-    """Return what is in `mine` and not in `theirs`: origin -> ascending inclusive pairs. `held`:
-    also what is here and held from those here until what is before it has come."""
-    found = {}
-    for key, window in mine.items():
-        other = theirs.get(key)
-        top = window.top
-        if window.stream is not None:
-            top = max(top, window.stream.done) if held else window.stream.done
-        if other is not None and other.top >= top and not other.gaps:
-            continue
-        lacks = [(1, LAST)] if other is None else [*other.gaps, (other.top + 1, LAST)]
-        has = subtract([(1, top)], window.gaps) if top else []
-        if ranges := intersect(has, lacks):
-            found[key] = ranges
-    return found
 
 
 # ---------------------------------------------------------------- to bytes
@@ -462,15 +422,27 @@ def _identifiers(ids: bytes) -> bool:
 # ---------------------------------------------------------------- back into a session
 
 
-def restore(state: SessionState, session: Session, dispatcher: Dispatcher) -> None:
+def restore(
+    state: SessionState, session: Session, dispatcher: Dispatcher, starts: SubscriptionStarts
+) -> None:
     """Make a new session what it was at another broker. What is beyond the limits here is dropped
-    and counted as there."""
-    for _ in restoring(state, session, dispatcher):
+    and counted as there.
+
+    Args:
+        state: what it was.
+        session: a new one.
+        dispatcher: where it subscribes.
+        starts: it is told where the session's subscriptions begin.
+    """
+    for _ in restoring(state, session, dispatcher, starts):
         pass
 
 
-def restoring(state: SessionState, session: Session, dispatcher: Dispatcher) -> Iterator[int]:
-    """The same, some of it at a time; yields the steps of work that it took (`Turns.go`).
+def restoring(
+    state: SessionState, session: Session, dispatcher: Dispatcher, starts: SubscriptionStarts
+) -> Iterator[int]:
+    """Make a new session what it was at another broker, some of it at a time (see `restore`);
+    yields the steps of work that it took (`Turns.go`).
 
     Nothing is for the session before all of its subscriptions stand: it counts as `ended` until the
     last part. Those that are shared come then, at once, as their groups may have a message for it
@@ -484,7 +456,7 @@ def restoring(state: SessionState, session: Session, dispatcher: Dispatcher) -> 
     session.incoming = set(state.incoming)
     session.ended = True
     tops = {key: window.top for key, window in state.before.items()}
-    start = session.node.cluster.subscription_starts.adopt(tops, state.began, state.open)
+    start = starts.adopt(tops, state.began, state.open)
     shared: list[tuple[int, Subscription]] = []
     for number, (topic_filter, qos, no_local, as_published, identifier) in enumerate(
         state.subscriptions, 1

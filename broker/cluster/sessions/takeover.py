@@ -33,45 +33,28 @@ stamp than its own session has (of equal ones that of the higher id) ends that s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.base.hybrid_clock import LOGICAL
+from broker.base.hybrid_clock import LOGICAL, HybridClock
 from broker.cluster.delivery.replay_log import read_link_messages
-from broker.cluster.delivery.spared import SparedEntries
-from broker.cluster.delivery.subscription_start import older
 from broker.cluster.events import RouteChanged
-from broker.cluster.link.codec import Vector, decode_vector, encode_vector, subtract
-from broker.cluster.sessions.handover import (
-    ANSWER,
-    COMING,
-    DONE,
-    ENDED,
-    FOREIGN,
-    LATE,
-    MERGE,
-    MOVED,
-    NEWER,
-    NOTHING,
-    PART,
-    REQUEST,
-    REST,
-    TAKE,
-    Handover,
+from broker.cluster.link.codec import decode_vector, encode_vector, subtract
+from broker.cluster.sessions.handover import LATE, Handover
+from broker.cluster.sessions.merge import SessionMerge
+from broker.cluster.sessions.message_vectors import (
     behind,
-    end_quietly,
-    heard,
+    lacking,
     numbered,
-    old_state,
-    say,
+    offered,
+    only,
     seen_by_both,
     uncovered,
     unlogged,
     whole,
 )
-from broker.cluster.sessions.merge import Absorbed, SessionMerge, lacking
 from broker.cluster.sessions.pending_takeover import (
     ASKING,
     CLOSING,
@@ -83,14 +66,32 @@ from broker.cluster.sessions.pending_takeover import (
     SETTLING,
     PendingTakeover,
 )
-from broker.cluster.sessions.session_codec import SessionState, decoding, offered, only, restoring
+from broker.cluster.sessions.session_codec import SessionState, decoding, restoring
+from broker.cluster.sessions.session_entries import entries_of, key_of
+from broker.cluster.sessions.session_history import Absorbed, SessionHistory
 from broker.cluster.sessions.session_parts import Added
-from broker.cluster.sessions.tombstones import Tombstones
+from broker.cluster.sessions.takeover_messages import (
+    ANSWER,
+    COMING,
+    DONE,
+    ENDED,
+    FOREIGN,
+    MERGE,
+    MOVED,
+    NEWER,
+    NOTHING,
+    PART,
+    REQUEST,
+    REST,
+    TAKE,
+    heard,
+    say,
+)
+from broker.cluster.sessions.tombstones import Tombstones, end_quietly
 from broker.cluster.strategy.directory import CLIENT
-from broker.core.dispatcher import Delivery
-from broker.core.message import Message, size_of
+from broker.core.message import size_of
 from broker.core.session import Session, SharedOutgoing
-from broker.core.session_owner import GONE, KEPT, RESUMED, Entry, decode_entry, digest, entries_of
+from broker.core.session_owner import GONE, KEPT, RESUMED, Entry, decode_entry, digest
 from broker.wire.constants import ReasonCode
 from broker.wire.errors import WireError
 from broker.wire.packets import Connect
@@ -98,7 +99,19 @@ from broker.wire.strings import shorten
 from routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.gap_recovery import GapRecovery
+    from broker.cluster.delivery.origins import Origins
+    from broker.cluster.delivery.orphans import Orphans
+    from broker.cluster.delivery.replay_log import ReplayLog
+    from broker.cluster.delivery.spared import SparedEntries
+    from broker.cluster.delivery.subscription_start import SubscriptionStarts
+    from broker.cluster.link.link import Link
+    from broker.cluster.ports import Neighbours, Reporting
+    from broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from broker.cluster.sessions.whereabouts import Whereabouts
+    from broker.cluster.strategy.directory import Directory
+    from broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
     from broker.core.connect import ConnectHandshake
     from broker.node import Node
 
@@ -122,33 +135,101 @@ class Takeover:
     """Who has which client's session; takes and gives them."""
 
     __slots__ = (
-        "_cluster",
+        "_barrier",
+        "_clock",
+        "_delivered_ranges",
         "_directory",
-        "_giving",
-        "_lost",
+        "_gap_recovery",
+        "_handover",
+        "_history",
+        "_links",
+        "_log",
+        "_neighbours",
         "_node",
+        "_origins",
         "_own",
         "_pulls",
+        "_reporting",
+        "_starts",
+        "_strategy",
         "active",
         "merging",
         "spared",
         "tombstones",
     )
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        node: Node,
+        own_id: bytes,
+        *,
+        clock: HybridClock,
+        links: Mapping[bytes, Link],
+        directory: Directory,
+        strategy: RoutingStrategy,
+        barrier: SubscriptionBarrier,
+        origins: Origins,
+        log: ReplayLog,
+        orphans: Orphans,
+        gap_recovery: GapRecovery,
+        subscription_starts: SubscriptionStarts,
+        spared: SparedEntries,
+        delivered_ranges: DeliveredRanges,
+        whereabouts: Whereabouts,
+        history: SessionHistory,
+        reporting: Reporting,
+        neighbours: Neighbours,
+    ) -> None:
+        """`own_id`: of this broker; `clock`: what all stamps are of; `links`: by the neighbour's
+        id; the others are the parts of the broker that have what a session needs."""
         self._node = node
-        self._cluster = cluster
-        self._own = cluster.own.id
-        self._directory = cluster.directory.database
-        self.spared = SparedEntries(node, cluster.strategy, cluster.replay_log)
-        self._giving = Handover(node, cluster, self.spared)
+        self._own = own_id
+        self._clock = clock
+        self._links = links
+        self._directory = directory
+        self._strategy = strategy
+        self._barrier = barrier
+        self._origins = origins
+        self._log = log
+        self._gap_recovery = gap_recovery
+        self._starts = subscription_starts
+        self._delivered_ranges = delivered_ranges
+        self._history = history
+        self._reporting = reporting
+        self._neighbours = neighbours
+        self.spared = spared
+        self._handover = Handover(
+            node,
+            own_id,
+            directory,
+            strategy,
+            origins,
+            log,
+            orphans,
+            gap_recovery,
+            spared,
+            delivered_ranges,
+            whereabouts,
+            history,
+        )
         self._pulls: dict[str, PendingTakeover] = {}
-        self._lost = 0  # stamp of the session that ends because there is a newer one
-        self.merging = SessionMerge(node, cluster)
-        self.tombstones = Tombstones(node, cluster)
+        self.tombstones = Tombstones(node, directory)
+        self.merging = SessionMerge(
+            node,
+            own_id,
+            directory,
+            origins,
+            log,
+            gap_recovery,
+            subscription_starts,
+            delivered_ranges,
+            history,
+            self._handover,
+            self.tombstones,
+            reporting,
+        )
         self.active = False
         """Somebody else was there: entries are posted."""
-        directory = cluster.directory
         directory.watch(CLIENT, self._posted)
         directory.receive(REQUEST, self._requested)
         directory.receive(ANSWER, self._answered)
@@ -157,7 +238,7 @@ class Takeover:
     @property
     def exported(self) -> int:
         """Bytes of encoded sessions that others may take."""
-        return self._giving.size
+        return self._handover.size
 
     @property
     def arriving(self) -> int:
@@ -169,7 +250,7 @@ class Takeover:
     def begin(self, handshake: ConnectHandshake, connect: Connect, now: float) -> int:
         """Return the stamp of a connection that begins, newer than all that is known of its client;
         0 when it has to wait."""
-        clock = self._cluster.retained_sync.clock
+        clock = self._clock
         if not self.active:
             return clock.tick(now)
         client_id = connect.client_id
@@ -186,7 +267,7 @@ class Takeover:
         if old is not None:
             self._give_up(old, now)
         stamp = clock.tick(
-            now, max([self._giving.newest(client_id), *(entry.stamp for _, entry in others)])
+            now, max([self._handover.newest(client_id), *(entry.stamp for _, entry in others)])
         )
         if connect.clean_start or not others:
             return stamp
@@ -215,33 +296,30 @@ class Takeover:
         """Tell the others of a client that is connected. `resumed`: its session was there before,
         here or elsewhere."""
         if self.active:
-            self._giving.came(session.client_id)
+            self._handover.came(session.client_id)
             if not resumed and session.expiry and self._elsewhere(session.client_id, away=True):
                 # Its client may come to an older one before they are one: what it has of that must
                 # not be taken for this one's.
                 session.next_packet_id = session.born * SPREAD >> LOGICAL & 0xFFFF
             self._post(session, resumed)
-            self._cluster.tell(
-                self._node.now
-            )  # ahead of CONNACK, as its client may go to another broker at once
+            # Ahead of CONNACK, as its client may go to another broker at once.
+            self._neighbours.tell(self._node.now)
 
     def _post(self, session: Session, resumed: bool) -> None:
         flags = (KEPT if session.expiry else 0) | (RESUMED if resumed else 0)
         entry = Entry(flags, session.stamp, session.born, session.floor, digest(session.owner))
         try:
-            self._cluster.directory.post(CLIENT + session.client_id.encode(), entry.encode())
+            self._directory.post(key_of(session.client_id), entry.encode())
         except ValueError:  # the listing is full: this client is known here alone
-            self._cluster.count("sessions_untold")
+            self._reporting.count("sessions_untold")
 
     def ended(self, session: Session) -> None:
         """Tell the others that a session is no more; one that went elsewhere is found until it is
         known there."""
         if self.active:
-            self._giving.forget(session.client_id)
-            if session.stamp and self._giving.given(session.client_id) is None:
-                key = CLIENT + session.client_id.encode()
-                if session.stamp == self._lost or not self.tombstones.put(session):
-                    self._cluster.directory.withdraw(key)
+            self._handover.forget(session.client_id)
+            if session.stamp and self._handover.given(session.client_id) is None:
+                self.tombstones.ended(session)
 
     def route_changed(self, event: RouteChanged) -> None:
         """Go on with sessions that a broker has that can be reached again."""
@@ -268,13 +346,12 @@ class Takeover:
         """Return the sessions that a client id has at other brokers. A broker whose link stands
         lives, though the tree may be about to find another way to it. `away`: also at those that
         are not there."""
-        key = CLIENT + client_id.encode()
         found = [
             (broker_id, entry)
-            for broker_id, entry in entries_of(self._directory.listings.values(), key)
+            for broker_id, entry in entries_of(self._directory, client_id)
             if not entry.flags & GONE and (away or self._lives(broker_id))
         ]
-        return found + self._giving.takers(client_id, self._lives)
+        return found + self._handover.takers(client_id, self._lives)
 
     def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
         try:
@@ -282,11 +359,11 @@ class Takeover:
         except UnicodeDecodeError:
             return
         if (entry := decode_entry(value)) is None:
-            if self._cluster.directory.gone is None:
+            if self._directory.gone is None:
                 self._withdrawn(client_id, broker_id)
             return
-        self._cluster.retained_sync.clock.merge(entry.stamp, self._node.now)
-        self._giving.known(client_id, broker_id, entry.stamp)
+        self._clock.merge(entry.stamp, self._node.now)
+        self._handover.known(client_id, broker_id, entry.stamp)
         self._compare(broker_id, client_id, entry, read=False)
 
     def _compare(self, broker_id: bytes, client_id: str, entry: Entry, *, read: bool) -> None:
@@ -336,30 +413,15 @@ class Takeover:
         with it, or with another."""
         node = self._node
         node.counters.sessions_lost += 1
-        self._lost = (
-            session.stamp
-        )  # the newer one tells of itself: there is nothing to be remembered
         if session.conn is not None:
             peer = session.conn.peer
             text = f"client {shorten(session.client_id)} at {peer} has connected elsewhere; closed"
             node.log_limit.line("info", "connected elsewhere", peer, text)
-            node.take_over(session)
-        if node.sessions.get(session.client_id) is session:
-            if resumed:
-                end_quietly(node, session, len(session.queue))
-            else:
-                node.end_session(session)
-        self._lost = 0
+        self.tombstones.supersede(session, resumed=resumed)
 
     def leaves(self, client_id: str) -> bool:
         """Return whether another broker is taking a session of ours."""
-        return self._giving.newest(client_id) > 0 or self._node.predecessors.leaves(client_id)
-
-    def discard(self, session: Session) -> None:
-        """End a session without a tombstone: older ones at other brokers stay."""
-        self._lost = session.stamp
-        end_quietly(self._node, session, len(session.queue))
-        self._lost = 0
+        return self._handover.leaves(client_id)
 
     # ---------------------------------------------------------------- taking: a client comes
 
@@ -373,7 +435,7 @@ class Takeover:
             )
             if request == REST:
                 body += encode_vector(pull.need)
-            self._cluster.directory.send(pull.holder, REQUEST, body)
+            self._directory.send(pull.holder, REQUEST, body)
 
     def _check(self, pull: PendingTakeover, now: float) -> None:
         """Look after a move now and then: what got lost is asked for again, but not for ever."""
@@ -406,14 +468,14 @@ class Takeover:
             self._begin_anew(pull, "the broker that has its session does not answer")
 
     def _begin_anew(self, pull: PendingTakeover, why: str) -> None:
-        self._cluster.log("warning", f"client {shorten(pull.client_id)}: {why}; it begins anew")
+        self._reporting.log("warning", f"client {shorten(pull.client_id)}: {why}; it begins anew")
         self._node.counters.sessions_unmoved += 1
         self._drop(pull)
         self._finish(pull, self._node.now)
 
     def _has_to_wait(self, pull: PendingTakeover) -> bool:
         """Whether a client waits for a holder that lives, and is silent."""
-        link = self._cluster.links.get(pull.holder) or self._cluster.directory.link_to(pull.holder)
+        link = self._links.get(pull.holder) or self._directory.link_to(pull.holder)
         older = pull.client_id in self._node.sessions or len(self._elsewhere(pull.client_id)) > 1
         early = pull.state == ASKING and (
             older or (link is not None and pull.slow(link.conn.last_heard))
@@ -422,7 +484,7 @@ class Takeover:
 
     def _lives(self, broker_id: bytes) -> bool:
         """Whether a broker is there: a way leads to it, or its link stands."""
-        return self._directory.via(broker_id) is not None or broker_id in self._cluster.links
+        return self._directory.reaches(broker_id) or broker_id in self._links
 
     def _give_up(self, pull: PendingTakeover, now: float) -> None:
         """The client is gone, or has connected once more: before DONE, the holder still has the
@@ -540,8 +602,7 @@ class Takeover:
     def _read(self, pull: PendingTakeover, data: bytes) -> Iterator[int]:
         try:
             taken = yield from decoding(data, self._node.now)
-            starts = self._cluster.subscription_starts
-            taken.began = starts.by_our_clock(taken.began, pull.holder)
+            taken.began = self._starts.by_our_clock(taken.began, pull.holder)
         except WireError as error:
             self._begin_anew(pull, f"its session cannot be read: {error.message}")
             return
@@ -556,8 +617,8 @@ class Takeover:
         if self._pulls.get(pull.client_id) is not pull or pull.state != COVERING:
             return
         self._node.now = now
-        waits = not self._cluster.strategy.leaves_out and now < pull.since + COVER_TIME
-        if waits and only(taken.seen, offered(self._node.forwarder.vector)):
+        waits = not self._strategy.leaves_out and now < pull.since + COVER_TIME
+        if waits and only(taken.seen, offered(self._origins.vector)):
             self._node.schedule(now + COVER, lambda at: self._cover(pull, taken, at))
             return
         pull.state, pull.since = RESTORING, now
@@ -566,7 +627,7 @@ class Takeover:
     def _restore(self, pull: PendingTakeover, state: SessionState) -> Iterator[int]:
         """Make the session, and in the turn in which it is whole offer it what has been here and
         not at its holder."""
-        node, leaves_out = self._node, self._cluster.strategy.leaves_out
+        node, leaves_out = self._node, self._strategy.leaves_out
         client_id, connect = pull.client_id, pull.handshake.connect
         assert connect is not None
         old = node.sessions.get(client_id)
@@ -581,9 +642,9 @@ class Takeover:
                     )  # there is nothing in the newer one: go on with this
                     return
                 old.unpack()
-                left = old_state(node, old, node.now)
+                left = self._history.old_state(old, node.now)
                 pull.left = (old.stamp, old.permissions, left)
-            self.discard(old)
+            self.tombstones.discard(old)
         if len(node.sessions) >= limits.MAX_SESSIONS:
             self._close(pull, node.now)
             return
@@ -596,7 +657,7 @@ class Takeover:
         stepped = False
         absorbed = None if left is None else Absorbed(left.seen)
         noting = () if absorbed is None or left is None else absorbed.adding(left.subscriptions)
-        for steps in chain(noting, restoring(state, session, node.dispatcher)):
+        for steps in chain(noting, restoring(state, session, node.dispatcher, self._starts)):
             yield steps
             stepped = True
         if stepped:
@@ -604,61 +665,37 @@ class Takeover:
         now = node.now
         self.spared.keep(pull, session)
         pull.seen = state.seen
-        self.merging.inherit(session, state)
+        self._history.inherit(session, state)
         if left is not None and absorbed is not None:
             self.merging.absorb(session, left, now, absorbed, state.seen)
             pull.seen = seen_by_both(state, left)
         pull.waiting = len(session.queue)
-        here = offered(node.forwarder.vector)
-        self._cluster.delivered_ranges.add(session, behind(only(pull.seen, here), state.before))
-        self._cluster.delivered_ranges.add(session, lacking(state.given, here))
+        here = offered(self._origins.vector)
+        self._delivered_ranges.add(session, behind(only(pull.seen, here), state.before))
+        self._delivered_ranges.add(session, lacking(state.given, here))
         ordinary = any(split_shared(s[0])[0] is None for s in state.subscriptions)
         if leaves_out and ordinary:
             # Some of it goes to the holder alone until all know that its filters are wanted here.
             pull.state, pull.since = SETTLING, now
-            if not self._cluster.barrier.expect((), lambda at: self._known(pull, at)):
+            if not self._barrier.expect((), lambda at: self._known(pull, at)):
                 self._known(pull, now)
             return
-        found = list(self.since(pull.seen, now - limits.LOG_AGE))
-        pull.dropped = unlogged(node.forwarder.vector, pull.seen, state.before, found)
+        found = list(self._history.since(pull.seen, now - limits.LOG_AGE))
+        pull.dropped = unlogged(self._origins.vector, pull.seen, state.before, found)
         if ordinary and pull.dropped:
             pull.state, pull.since = RESTING, now
             self._ask(pull)
             return
         for key, number, message in found:
-            self.offer(session, key, number, message)
+            self._history.offer(session, key, number, message)
         self._close(pull, now)
-
-    def since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
-        """Find what is in our log and not in `seen`, and came after `horizon` (s): origin, sequence
-        number, message."""
-        forwarder = self._node.forwarder
-        if lacks := only(forwarder.vector, seen, held=False):
-            for entry in forwarder.log.those(lacks, horizon):
-                for number, message in enumerate(entry.messages(), entry.sequence):
-                    yield entry.key, number, message
-
-    def offer(self, session: Session, key: bytes, number: int, message: Message) -> None:
-        """Deliver what comes from a log, if it is for a session that has not got it. What is not
-        for it is not noted: an older session may have it, and be added."""
-        topic = message.topic.decode()
-        permitted = session.permissions is None or session.permissions.may_receive(topic)
-        wanted = list(session.wanting(topic)) if permitted and not topic.startswith("$") else []
-        if (
-            wanted
-            and not older(session, key, number)
-            and self.merging.lacks(session, key, number, message.topic)
-        ):
-            delivery = Delivery(session, wanted)
-            retain = message.retain and delivery.retain_as_published
-            session.deliver(message, min(message.qos, delivery.qos), retain, delivery.ids)
 
     def _known(self, pull: PendingTakeover, now: float) -> None:
         """All brokers know what the session wants here; what they sent to its holder before that is
         about to get there."""
-        pull.start = self._cluster.subscription_starts.begin()
-        last_before = self._cluster.barrier.last_before
-        pull.told = {key: last_before(key) or 0 for key in self._cluster.forwarder.vector}
+        pull.start = self._starts.begin()
+        last_before = self._barrier.last_before
+        pull.told = {key: last_before(key) or 0 for key in self._origins.vector}
         self._node.schedule(now + SETTLE, lambda at: self._settled(pull, at))
 
     def _settled(self, pull: PendingTakeover, now: float) -> None:
@@ -677,7 +714,7 @@ class Takeover:
             return False
         all_up_to, holds = (
             whole(pull.seen, seen),
-            self._cluster.gap_recovery.holds,
+            self._gap_recovery.holds,
         )  # behind it, what is held here is on its way
         rest = read_link_messages(data[end:], now)
         found = {
@@ -685,27 +722,26 @@ class Takeover:
             for key, n, message in rest
             if n <= all_up_to.get(key, 0) or not holds(key, n)
         }
-        self._cluster.delivered_ranges.add(
-            session, lacking(numbered(found), offered(self._node.forwarder.vector))
-        )
-        horizon = pull.began - LATE if self._cluster.strategy.leaves_out else now - limits.LOG_AGE
+        self._delivered_ranges.add(session, lacking(numbered(found), offered(self._origins.vector)))
+        horizon = pull.began - LATE if self._strategy.leaves_out else now - limits.LOG_AGE
         found |= {
-            (key, sequence): message for key, sequence, message in self.since(pull.seen, horizon)
+            (key, sequence): message
+            for key, sequence, message in self._history.since(pull.seen, horizon)
         }
         # What has come here already is in the log, and has to be sorted with what is older.
         late = [session.queue.pop() for _ in range(len(session.queue) - pull.waiting)]
         session.queued_bytes -= sum(size_of(outgoing.message) for outgoing in late)
         for (key, number), message in sorted(found.items(), key=lambda item: item[0]):
-            self.offer(session, key, number, message)
+            self._history.offer(session, key, number, message)
         for outgoing in reversed(late):
             if isinstance(outgoing, SharedOutgoing):
                 session.put_by(outgoing, tell=False)
-        given = self.merging.given(
+        given = self._history.given(
             session
         )  # the holder's log may have some of what it holds, and has not been through
         for key, ranges in left.items():
             if lacks := subtract(ranges, given.get(key, [])):
-                self._cluster.gap_recovery.fetch(session, key, lacks)
+                self._gap_recovery.fetch(session, key, lacks)
         return True
 
     # ---------------------------------------------------------------- taking: the end
@@ -758,4 +794,4 @@ class Takeover:
         pull = self._pulls.get(client_id)
         if pull is not None and pull.stamp < stamp and rest[4:12] == digest(pull.handshake.owner):
             self._give_up(pull, now)
-        self._giving.requested(sender, body, now)
+        self._handover.requested(sender, body, now)

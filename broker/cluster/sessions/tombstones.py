@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.cluster.strategy.directory import CLIENT
-from broker.core.session_owner import GONE, Entry, digest, entries_of
+from broker.cluster.sessions.session_entries import entries_of, key_of
+from broker.core.session_owner import GONE, Entry, digest
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
+    from broker.cluster.strategy.directory import Directory
     from broker.core.local_broker import LocalBroker
     from broker.core.session import Session
 
@@ -22,21 +22,50 @@ if TYPE_CHECKING:
 class Tombstones:
     """Those of one broker, by client id."""
 
-    __slots__ = ("_cluster", "_known", "_node")
+    __slots__ = ("_directory", "_known", "_node", "_superseded")
 
-    def __init__(self, node: LocalBroker, cluster: Cluster) -> None:
+    def __init__(self, node: LocalBroker, directory: Directory) -> None:
         self._node = node
-        self._cluster = cluster
+        self._directory = directory
         self._known: dict[str, Entry] = {}
+        self._superseded = 0  # stamp of the session that ends because there is a newer one
 
     def __len__(self) -> int:
         return len(self._known)
 
+    # ---------------------------------------------------------------- sessions that end
+
+    def supersede(self, session: Session, *, resumed: bool) -> None:
+        """End a session because the client has a newer one: that one tells of itself, and older
+        ones at other brokers stay. `resumed`: what waits in this one goes on elsewhere."""
+        self._superseded = session.stamp
+        if session.conn is not None:
+            self._node.take_over(session)
+        if self._node.sessions.get(session.client_id) is session:
+            if resumed:
+                end_quietly(self._node, session, len(session.queue))
+            else:
+                self._node.end_session(session)
+        self._superseded = 0
+
+    def discard(self, session: Session) -> None:
+        """End a session without a tombstone: older ones at other brokers stay."""
+        self._superseded = session.stamp
+        end_quietly(self._node, session, len(session.queue))
+        self._superseded = 0
+
+    def ended(self, session: Session) -> None:
+        """Withdraw the entry of a session that has ended, or leave a tombstone."""
+        if session.stamp == self._superseded or not self.put(session):
+            self._directory.withdraw(key_of(session.client_id))
+
+    # ---------------------------------------------------------------- what is remembered
+
     def put(self, session: Session) -> bool:
         """Have older sessions of a client end that other brokers have, or had when they were lost;
         False when there are none."""
-        key, whose = CLIENT + session.client_id.encode(), digest(session.owner)
-        for _, entry in entries_of(self._cluster.directory.database.listings.values(), key):
+        whose = digest(session.owner)
+        for _, entry in entries_of(self._directory, session.client_id):
             if not entry.flags & GONE and entry.owner == whose and entry.stamp <= session.stamp:
                 break
         else:
@@ -47,7 +76,7 @@ class Tombstones:
         floor = session.stamp + 1
         entry = Entry(GONE, floor, session.born, floor, whose)
         try:
-            self._cluster.directory.post(key, entry.encode())
+            self._directory.post(key_of(session.client_id), entry.encode())
         except ValueError:  # the listing is full
             self._node.counters.sessions_forgotten += 1
             return False
@@ -62,24 +91,20 @@ class Tombstones:
         """Note that a broker has no session of a client any more: if nobody else has, there is
         nothing to be remembered."""
         entry = self._known.get(client_id)
-        if entry is not None:
-            key = CLIENT + client_id.encode()
-            listings = self._cluster.directory.database.listings.values()
-            if all(
-                other.stamp >= entry.floor
-                for other_id, other in entries_of(listings, key)
-                if other_id != broker_id
-            ):
-                self._remove(client_id, entry)
+        if entry is not None and all(
+            other.stamp >= entry.floor
+            for other_id, other in entries_of(self._directory, client_id)
+            if other_id != broker_id
+        ):
+            self._remove(client_id, entry)
 
     def floor(self, client_id: str, owner: str | None) -> int:
         """Return since when nothing older is part of a client's session, as far as others, or this
         broker, remember."""
-        key, whose = CLIENT + client_id.encode(), digest(owner)
-        listings = self._cluster.directory.database.listings.values()
+        whose = digest(owner)
         entries = [
             self._known.pop(client_id, None),
-            *(entry for _, entry in entries_of(listings, key)),
+            *(entry for _, entry in entries_of(self._directory, client_id)),
         ]
         return max(
             (entry.floor for entry in entries if entry is not None and entry.owner == whose),
@@ -90,4 +115,14 @@ class Tombstones:
         if self._known.get(client_id) is entry:
             del self._known[client_id]
             if client_id not in self._node.sessions:
-                self._cluster.directory.withdraw(CLIENT + client_id.encode())
+                self._directory.withdraw(key_of(client_id))
+
+
+def end_quietly(node: LocalBroker, session: Session, queued: int) -> None:
+    """Forget a session that is somewhere else, with the first `queued` of its waiting messages; no
+    will is due."""
+    session.will = None
+    session.inflight.clear()
+    for _ in range(min(queued, len(session.queue))):
+        session.queue.popleft()
+    node.end_session(session)

@@ -17,11 +17,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.base import limits
+from broker.cluster.sessions.session_entries import entries_of
 from broker.cluster.strategy.directory import CLIENT
-from broker.core.session_owner import GONE, entries_of
+from broker.core.session_owner import GONE
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
+    from broker.cluster.strategy.directory import Directory
     from broker.core.local_broker import LocalBroker
     from broker.core.session import Session
 
@@ -32,17 +33,17 @@ LATELY = 1.0
 class Whereabouts:
     """Which clients were elsewhere lately."""
 
-    __slots__ = ("_cluster", "_left", "_node", "waits")
+    __slots__ = ("_directory", "_left", "_node", "waits")
 
-    def __init__(self, node: LocalBroker, cluster: Cluster) -> None:
+    def __init__(self, node: LocalBroker, directory: Directory) -> None:
         self._node = node
-        self._cluster = cluster
+        self._directory = directory
         # Until when (s) it counts, the oldest first.
         self._left: OrderedDict[bytes, float] = OrderedDict()
         self.waits: dict[Session, Callable[[float], None]] = {}
         """What sessions do not wait for any more that are about to go to another broker: their
         SUBSCRIBE."""
-        cluster.directory.watch(CLIENT, self._posted)
+        directory.watch(CLIENT, self._posted)
 
     def __len__(self) -> int:
         return len(self._left)
@@ -52,7 +53,7 @@ class Whereabouts:
         if value is None:
             left, now = self._left, self._node.now
             left.pop(key, None)
-            left[key] = now + self._cluster.config.link_timeout + LATELY
+            left[key] = now + self._node.config.link_timeout + LATELY
             while left and (len(left) > limits.MAX_LEFT or next(iter(left.values())) < now):
                 left.popitem(last=False)
 
@@ -68,15 +69,11 @@ class Whereabouts:
         have had there what is on its way to us. So it may while listings have not come that a
         neighbour has told of: they are behind what it replays to us."""
         key = client_id.encode()
-        directory = self._cluster.directory
-        database = directory.database
+        directory = self._directory
         if (
             self._left.get(key, 0.0) >= self._node.now
-            or database.lacks
+            or directory.lacks
             or directory.late(CLIENT + key)
         ):
             return True
-        return any(
-            not entry.flags & GONE
-            for _, entry in entries_of(database.listings.values(), CLIENT + key)
-        )
+        return any(not entry.flags & GONE for _, entry in entries_of(directory, client_id))

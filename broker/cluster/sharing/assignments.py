@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 from broker.base import limits
 from broker.cluster.delivery.replay_log import read_link_packets
 from broker.cluster.events import RouteChanged
+from broker.cluster.link.link import Link
 from broker.cluster.link.receiver_assignment import ReceiverAssignment, Tries
 from broker.cluster.sharing.assignment_ledger import (
     GRANTED,
@@ -47,7 +48,11 @@ from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
     from broker.base.timers import Timer
-    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.forwarder import Forwarder
+    from broker.cluster.ports import Alarm
+    from broker.cluster.sharing.group_table import GroupTable
+    from broker.cluster.sharing.ports import Giver
+    from broker.cluster.strategy.directory import Directory
     from broker.node import Node
 
 REPORT, RULING, QUERY = 10, 11, 12
@@ -84,10 +89,14 @@ class Assignments:
     """What members at other brokers were given and have not acknowledged."""
 
     __slots__ = (
+        "_alarm",
         "_came",
-        "_cluster",
+        "_directory",
+        "_forwarder",
         "_full",
+        "_giver",
         "_gone",
+        "_groups",
         "_heard",
         "_node",
         "_out",
@@ -97,9 +106,22 @@ class Assignments:
         "ledger",
     )
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        node: Node,
+        directory: Directory,
+        forwarder: Forwarder,
+        groups: GroupTable,
+        giver: Giver,
+        alarm: Alarm,
+    ) -> None:
+        """`giver`: gives what comes back to other members."""
         self._node = node
-        self._cluster = cluster
+        self._directory = directory
+        self._forwarder = forwarder
+        self._groups = groups
+        self._giver = giver
+        self._alarm = alarm
         self.ledger = Ledger()
         self._gone: dict[bytes, float] = {}  # broker that cannot be reached -> since when (s)
         self._came: set[bytes] = set()  # marks of groups that have members again
@@ -110,7 +132,7 @@ class Assignments:
         self._returned: deque[tuple[Assignment, int, bytes, int]] = deque()
         self._full = False  # publishers are held
         self._progress = 0.0  # s; when something was closed, or publishers were held
-        cluster.directory.receive(REPORT, self._report)
+        directory.receive(REPORT, self._report)
 
     # ---------------------------------------------------------------- given
 
@@ -127,7 +149,8 @@ class Assignments:
             assignment.tries = choice.tries
             hold |= self._add(assignment)
         node = self._node
-        if hold and node.current is not None and node.current not in node.links_by_connection:
+        source = node.current
+        if hold and source is not None and not isinstance(source.owner, Link):
             if not self._full:
                 self._full, self._progress = True, node.now
             node.hold_publisher(self)
@@ -190,10 +213,10 @@ class Assignments:
             if operation == CLAIM:
                 if found is not None and mine:
                     found.state = GRANTED
-                known = ref[0] == self._cluster.forwarder.key and not ledger.moved(ref)
+                known = ref[0] == self._forwarder.key and not ledger.moved(ref)
                 rulings.append((GRANT if mine or (found is None and known) else REFUSE, ref))
             elif found is None or not mine:
-                ours = ref[0] == self._cluster.forwarder.key and not ledger.moved(ref)
+                ours = ref[0] == self._forwarder.key and not ledger.moved(ref)
                 # There was no room to keep it.
                 if found is None and ours and operation in (DECLINE, DENY):
                     self._node.counters.shared_undelivered += 1
@@ -208,7 +231,7 @@ class Assignments:
                 self._node.journal.shared_closed(closed)
             self._release()
         if rulings:
-            self._cluster.hurry(now)
+            self._alarm.hurry(now)
         else:
             del self._out[sender]
         self.tell()
@@ -218,15 +241,13 @@ class Assignments:
         out, self._out = self._out, {}
         for broker_id, rulings in out.items():
             for body in encode_refs(rulings):
-                self._cluster.directory.send(broker_id, RULING, body)
+                self._directory.send(broker_id, RULING, body)
 
     def _life(self, broker_id: bytes) -> bytes:
-        listing = self._cluster.directory.database.listings.get(broker_id)
-        return (
-            b""
-            if listing is None or listing.via is None
-            else broker_id + listing.boot.to_bytes(4, "big")
-        )
+        """Return id and boot of a broker that can be reached, b"" of one that cannot."""
+        if not self._directory.reaches(broker_id):
+            return b""
+        return broker_id + self._directory.boot(broker_id).to_bytes(4, "big")
 
     # ---------------------------------------------------------------- who is gone
 
@@ -323,19 +344,19 @@ class Assignments:
 
     def _query(self, who: bytes, refs: list[Ref]) -> None:
         for body in encode_refs([(ASKED, ref) for ref in refs]):
-            self._cluster.directory.send(who[:8], QUERY, who[8:] + body)
+            self._directory.send(who[:8], QUERY, who[8:] + body)
 
     def _give_to_another(self, old: Assignment) -> bool:
         """Give a message to another member, here or elsewhere; False: there is none that can be
         reached."""
-        sharing, tries = self._cluster.sharing, old.tries
+        giver, tries = self._giver, old.tries
         gave_back = () if tries is None else (*tries.refused, *tries.denied)
-        target = sharing.target(old.ref[2], old.message, (*old.visited, *gave_back))
+        target = giver.target(old.ref[2], old.message, (*old.visited, *gave_back))
         if target is None:
             return False
         self.ledger.move(old.ref, self._node.now)
         self._node.counters.shared_given_again += 1
-        sharing.give(target, old.ref[2], old.message, old.visited, retain=old.retain, tries=tries)
+        giver.give(target, old.ref[2], old.message, old.visited, retain=old.retain, tries=tries)
         self._closed(old.ref)
         return True
 
@@ -379,7 +400,7 @@ class Assignments:
             tries.refused |= {sender}
         if self._give_to_another(old):
             return
-        if denied and not self._cluster.sharing.others(old.ref[2], (*old.visited, *tries.denied)):
+        if denied and not self._groups.others(old.ref[2], (*old.visited, *tries.denied)):
             self._give_up(old)
             return
         self.ledger.close(old.ref)  # it waits for a member that is to come
@@ -417,7 +438,7 @@ class Assignments:
     def restore(self, closed: set[Ref]) -> None:
         """Go on with what earlier lives of this broker gave, as far as the log has it and it was
         not acknowledged."""
-        forwarder = self._cluster.forwarder
+        forwarder = self._forwarder
         for entry in chain.from_iterable(forwarder.log.pieces()):
             if (
                 entry.key not in forwarder.ours

@@ -33,7 +33,11 @@ from routing.subscription_trie import SubscriptionTrie
 
 if TYPE_CHECKING:
     from broker.base.timers import Timer
-    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.forwarder import Forwarder
+    from broker.cluster.ports import Alarm
+    from broker.cluster.sharing.group_table import GroupTable
+    from broker.cluster.sharing.ports import Giver
+    from broker.cluster.strategy.directory import Directory
     from broker.node import Node
 
 ASK, TOLD = 13, 14
@@ -145,10 +149,14 @@ class Catchup:
     """For which messages of ours each group was known, and what is given to groups late."""
 
     __slots__ = (
+        "_alarm",
         "_asked",
         "_at",
-        "_cluster",
         "_covered",
+        "_directory",
+        "_forwarder",
+        "_giver",
+        "_groups",
         "_jobs",
         "_kept",
         "_node",
@@ -158,9 +166,22 @@ class Catchup:
         "_watches",
     )
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        node: Node,
+        directory: Directory,
+        forwarder: Forwarder,
+        groups: GroupTable,
+        giver: Giver,
+        alarm: Alarm,
+    ) -> None:
+        """`giver`: gives groups what they are owed."""
         self._node = node
-        self._cluster = cluster
+        self._directory = directory
+        self._forwarder = forwarder
+        self._groups = groups
+        self._giver = giver
+        self._alarm = alarm
         # Mark -> origin (a life of ours) -> numbers.
         self._covered: dict[bytes, dict[bytes, Ranges]] = {}
         self._since: dict[bytes, float] = {}  # mark of a group that is known -> since when (s)
@@ -172,8 +193,8 @@ class Catchup:
         self._watches = False  # what leaves the log
         self._timer: Timer | None = None
         self._at = 0.0  # s; when that is due
-        cluster.directory.receive(ASK, self._ask_received)
-        cluster.directory.receive(TOLD, self._told_received)
+        directory.receive(ASK, self._ask_received)
+        directory.receive(TOLD, self._told_received)
 
     # ---------------------------------------------------------------- what is known
 
@@ -181,14 +202,14 @@ class Catchup:
         """A group is known from now on: it gets what is published here."""
         if mark not in self._since:
             self._since[mark] = self._node.now
-            forwarder = self._cluster.forwarder
+            forwarder = self._forwarder
             self._cover(mark, forwarder.key, forwarder.own.top + 1)
 
     def unknown(self, mark: bytes) -> None:
         """A group has no member anywhere any more."""
         if self._since.pop(mark, None) is None:
             return
-        forwarder = self._cluster.forwarder
+        forwarder = self._forwarder
         for key, ranges in self._covered[mark].items():
             if ranges and ranges[-1][1] == LAST:
                 top = forwarder.vector[key].top if key in forwarder.vector else 0
@@ -220,7 +241,7 @@ class Catchup:
     ) -> None:
         """Go on with what earlier lives knew, and gave by itself. Of groups that have members here
         again, also since when."""
-        forwarder = self._cluster.forwarder
+        forwarder = self._forwarder
         for mark, key, ranges, since in found:
             if key == forwarder.key:
                 continue
@@ -245,7 +266,7 @@ class Catchup:
         oldest: dict[bytes, int] = {}
         if all(mark in self._since for mark in self._covered):
             return
-        forwarder = self._cluster.forwarder
+        forwarder = self._forwarder
         for entry in chain.from_iterable(forwarder.log.pieces()):
             if (
                 entry.key in forwarder.ours
@@ -277,7 +298,7 @@ class Catchup:
     def wanted(self, mark: bytes) -> bool:
         """Whether something in the log may be for a group of which another broker tells only
         now."""
-        forwarder = self._cluster.forwarder
+        forwarder = self._forwarder
         covered = self._covered.get(mark, {})
         for key in forwarder.ours:
             top = (
@@ -304,16 +325,15 @@ class Catchup:
         be looked at."""
         if not self._watches:
             self._watches = True
-            self._cluster.forwarder.log.dropped.append(self._dropped)
+            self._forwarder.log.dropped.append(self._dropped)
 
     def _dropped(self, entry: LogEntry, position: int) -> None:
         """Keep an entry that leaves the log while groups wait for what is old, if it is for one;
         the oldest make room."""
-        cluster = self._cluster
         if (
-            entry.key not in cluster.forwarder.ours
+            entry.key not in self._forwarder.ours
             or not entry.qos
-            or not cluster.sharing.waits(entry.topic.decode())
+            or not self._groups.waits(entry.topic.decode())
         ):
             return
         self._kept.append(entry)
@@ -332,9 +352,9 @@ class Catchup:
 
     def rest(self) -> None:
         """Keep nothing more if no group waits for what is old any more."""
-        if self._watches and not (self._jobs or self._asked or self._cluster.sharing.looks):
+        if self._watches and not (self._jobs or self._asked or self._groups.looks):
             self._watches = False
-            self._cluster.forwarder.log.dropped.remove(self._dropped)
+            self._forwarder.log.dropped.remove(self._dropped)
             self._kept.clear()
             self._size = 0
 
@@ -366,13 +386,13 @@ class Catchup:
         for broker_id, asking in list(self._asked.items()):
             if not asking.marks:
                 del self._asked[broker_id]
-            elif self._cluster.directory.database.via(broker_id) is not None:
+            elif self._directory.reaches(broker_id):
                 asked, late = asking.take(now, ASKED)
                 if late:
                     self._jobs.append(Job(broker_id, late))
                 if asked:
-                    self._cluster.directory.send(broker_id, ASK, encode_time(now) + b"".join(asked))
-                    self._cluster.hurry(now)
+                    self._directory.send(broker_id, ASK, encode_time(now) + b"".join(asked))
+                    self._alarm.hurry(now)
                 more = more or asking.due(now)
             # else: cut off before it could answer: it is asked once more when it is back, and owed
             # the same
@@ -394,7 +414,7 @@ class Catchup:
             mark = body[at : at + MARK_SIZE]
             age = 0.0 if mark not in self._since else now - self._since[mark]
             found.append(mark + max(0, min(OLDEST, ceil(age * 1000))).to_bytes(4, "big"))
-        self._cluster.directory.send(sender, TOLD, b"".join(found))
+        self._directory.send(sender, TOLD, b"".join(found))
 
     def _told_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) < TIME_SIZE or (len(body) - TIME_SIZE) % _ITEM:
@@ -417,11 +437,10 @@ class Catchup:
 
     def _go_on(self, job: Job) -> bool:
         """Give a little more; whether that was all."""
-        sharing = self._cluster.sharing
         if job.trie is None:
             job.trie = SubscriptionTrie()
             for mark in job.marks:
-                if (pool := sharing.pool(mark)) is not None:
+                if (pool := self._groups.pool(mark)) is not None:
                     job.trie.insert(pool.filter, pool.group, mark)
             self._gather(job, min(job.marks.values(), default=self._node.now))
         given, looks = 0, LOOKS
@@ -433,13 +452,13 @@ class Catchup:
             if entry is None:
                 self._end(job)
                 return True
-            if entry.key in self._cluster.forwarder.ours:
+            if entry.key in self._forwarder.ours:
                 given += self._give(job, entry)
         return False
 
     def _gather(self, job: Job, since: float) -> bool:
         """Find what came into the log since (s), and was not found before; whether there is any."""
-        log, last = self._cluster.forwarder.log, job.last
+        log, last = self._forwarder.log, job.last
         if last is None:
             job.entries = chain.from_iterable(log.pieces(since))
             job.missed.extend(entry for entry in self._kept if entry.at >= since)
@@ -467,7 +486,6 @@ class Catchup:
         if not lacking:
             return 0
         given = 0
-        sharing = self._cluster.sharing
         for key, sequence, message, _, alone in read_link_packets(entry.data(now), entry.at):
             if alone or message.expired(now):
                 continue
@@ -475,7 +493,7 @@ class Catchup:
                 if any(low <= sequence <= high for low, high in lacks):
                     ref: Ref = (key, sequence, mark)
                     given += 1
-                    sharing.give_late(ref, message)
+                    self._giver.give_late(ref, message)
                     if self._node.journal is not None:
                         self._node.journal.shared_closed([ref])
         return given
@@ -483,7 +501,7 @@ class Catchup:
     def _end(self, job: Job) -> None:
         """All that is old has been given: from now on the groups get what is new like all
         others."""
-        forwarder = self._cluster.forwarder
+        forwarder = self._forwarder
         for mark, since in job.marks.items():
             self._since[mark] = min(self._since.get(mark, self._node.now), since)
             for key in forwarder.ours:
@@ -495,7 +513,7 @@ class Catchup:
                     else 0
                 )
                 self._cover(mark, key, min(job.first.get((mark, key), LAST), top + 1))
-            self._cluster.sharing.caught_up(job.broker, mark)
+            self._groups.caught_up(job.broker, mark)
 
 
 def encode_time(now: float) -> bytes:

@@ -44,7 +44,11 @@ from routing.link_state import MAX_BROKERS
 
 if TYPE_CHECKING:
     from broker.base.timers import Timer
-    from broker.cluster.cluster import Cluster
+    from broker.cluster.delivery.forwarder import Forwarder
+    from broker.cluster.ports import LeavingSessions
+    from broker.cluster.sharing.group_table import GroupTable
+    from broker.cluster.sharing.ports import Giver
+    from broker.cluster.strategy.directory import Directory
     from broker.core.dispatcher import SharedGroup
     from broker.node import Node
 
@@ -69,17 +73,22 @@ class Custody:
     """What is for members here, and is not acknowledged."""
 
     __slots__ = (
+        "_boot",
         "_checked",
         "_claimed",
         "_claims",
-        "_cluster",
         "_count",
         "_declined",
+        "_directory",
         "_due",
+        "_forwarder",
         "_frame",
         "_given",
+        "_giver",
         "_granted",
+        "_groups",
         "_held",
+        "_leaving",
         "_node",
         "_out",
         "_parked",
@@ -91,9 +100,25 @@ class Custody:
         "taken",
     )
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        node: Node,
+        boot: int,
+        directory: Directory,
+        forwarder: Forwarder,
+        groups: GroupTable,
+        giver: Giver,
+        leaving: LeavingSessions,
+    ) -> None:
+        """`boot`: of this broker; `giver`: delivers to members here; `leaving`: knows which
+        sessions go elsewhere."""
         self._node = node
-        self._cluster = cluster
+        self._boot = boot
+        self._directory = directory
+        self._forwarder = forwarder
+        self._groups = groups
+        self._giver = giver
+        self._leaving = leaving
         self._held: dict[bytes, OrderedDict[Ref, Message]] = {}  # by mark: not claimed
         self.size = 0  # bytes of these, and of those that are
         self._count = 0
@@ -118,8 +143,8 @@ class Custody:
         self._checked = 0.0
         self.taken = SequenceSet()
         """What was granted, with a journal."""
-        cluster.directory.receive(RULING, self._ruling)
-        cluster.directory.receive(QUERY, self._query)
+        directory.receive(RULING, self._ruling)
+        directory.receive(QUERY, self._query)
 
     def route_changed(self, event: RouteChanged) -> None:
         """Note that a broker that gave messages can be reached again, or not any more."""
@@ -192,7 +217,7 @@ class Custody:
         elif self._count >= limits.MAX_HELD_SHARED or self.size >= limits.MAX_HELD_SHARED_BYTES:
             self._node.counters.shared_declined += 1
             self.decline(ref)
-        elif self._cluster.directory.database.via(split_key(ref[0])[0]) is None:
+        elif not self._directory.reaches(split_key(ref[0])[0]):
             self._aside(ref, message, self._node.now)
         else:
             self._held.setdefault(ref[2], OrderedDict())[ref] = message
@@ -222,7 +247,7 @@ class Custody:
         """Whether what waits in a session is that session's: its client is away, and no other
         broker is taking it. What comes after it was encoded for that one does not go along, and is
         given back when it ends here."""
-        return session.conn is None and not self._node.takeover.leaves(session.client_id)
+        return session.conn is None and not self._leaving.leaves(session.client_id)
 
     @property
     def guards(self) -> bool:
@@ -297,15 +322,13 @@ class Custody:
             self._unsaid.popleft()
             for broker_id, reports in out.items():
                 for body in encode_refs(reports):
-                    self._cluster.directory.send(broker_id, REPORT, body)
+                    self._directory.send(broker_id, REPORT, body)
 
     def _nobody(self, mark: bytes) -> bool:
         """Whether a group has no member here for what is given to it, or only such as are away
         while others are not."""
-        group = self._cluster.sharing.here.get(mark)
-        return group is None or (
-            not group.connected and self._cluster.sharing.connected_elsewhere(mark)
-        )
+        group = self._groups.here.get(mark)
+        return group is None or (not group.connected and self._groups.connected_elsewhere(mark))
 
     def _give_back(self, waiting: OrderedDict[Ref, Message]) -> None:
         for ref, message in waiting.items():
@@ -318,7 +341,7 @@ class Custody:
     ) -> int:
         """Return how many of the messages that wait a group's members here can take, and `ahead`
         besides. Without members they are given back."""
-        group = self._cluster.sharing.here.get(mark)
+        group = self._groups.here.get(mark)
         if group is None or self._nobody(mark):
             self._give_back(waiting)
             return 0
@@ -372,7 +395,7 @@ class Custody:
                     del parked[ref]
                     self._weigh(message, -1)
                     self._node.counters.shared_undelivered += 1
-                elif self._cluster.directory.database.via(broker_id) is not None:
+                elif self._directory.reaches(broker_id):
                     self._say(CLAIM, ref)
             if not parked:
                 del self._parked[broker_id]
@@ -457,12 +480,12 @@ class Custody:
             self._node.journal.shared_taken(once)
         for (_, _, mark), message in taken:
             self._weigh(message, -1)
-            self._cluster.sharing.deliver_here(mark, message)
+            self._giver.deliver_here(mark, message)
 
     def _query(self, sender: bytes, body: bytes, now: float) -> None:
         """Say what became of messages that a giver has heard nothing of; nothing of those that are
         under way."""
-        boot, own = int.from_bytes(body[:4], "big"), self._cluster.own.boot
+        boot, own = int.from_bytes(body[:4], "big"), self._boot
         there: dict[Session, set[int]] = {}
         for operation, ref in decode_refs(body[4:]):
             if operation != ASKED or split_key(ref[0])[0] != sender:
@@ -496,7 +519,7 @@ class Custody:
 
     def _came(self, ref: Ref) -> bool:
         """Whether a message has been offered to those here in this life of the broker."""
-        window, number = self._cluster.forwarder.vector.get(ref[0]), ref[1]
+        window, number = self._forwarder.vector.get(ref[0]), ref[1]
         if window is None or window.missing(number):
             return False
         stream = window.stream

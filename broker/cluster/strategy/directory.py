@@ -12,7 +12,7 @@ dropped where the way ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -196,6 +196,36 @@ class Directory:
         if not self._posted:
             self._posted = True
             self._cluster.hurry(self._tell_at)
+
+    # ---------------------------------------------------------------- what others post
+
+    def entries_of(self, key: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Return id and value of each other broker that posts an entry with this key, whether it
+        can be reached or not."""
+        for listing in self.database.listings.values():
+            if (value := listing.entries.get(key)) is not None:
+                yield listing.id, value
+
+    def entry(self, broker_id: bytes, key: bytes) -> bytes | None:
+        """Return the value that another broker posts under a key; None: nothing."""
+        listing = self.database.listings.get(broker_id)
+        return None if listing is None else listing.entries.get(key)
+
+    def reaches(self, broker_id: bytes) -> bool:
+        """Whether a way leads to another broker."""
+        return self.database.via(broker_id) is not None
+
+    def boot(self, broker_id: bytes) -> int:
+        """Return the boot number that another broker tells of itself, 0 if nothing has come."""
+        listing = self.database.listings.get(broker_id)
+        return 0 if listing is None else listing.boot
+
+    @property
+    def lacks(self) -> bool:
+        """Whether neighbours have told of listings that have not come yet."""
+        return self.database.lacks
+
+    # ---------------------------------------------------------------- to one broker
 
     def send(self, broker_id: bytes, kind: int, body: bytes) -> bool:
         """Send to one broker; False when nobody knows the way to it."""

@@ -1,0 +1,173 @@
+"""Sets of messages by number, as brokers tell each other which messages a session was offered
+(docs/decisions/0016). Pure.
+
+A `Vector` has for each origin the highest number and the gaps below it, `Ranges` are ascending
+inclusive pairs of numbers. A session was *offered* a message when its broker had the message and
+asked the session's subscriptions, whether these matched or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from broker.cluster.link.codec import (
+    LAST,
+    OriginWindow,
+    Ranges,
+    Vector,
+    intersect,
+    merge,
+    roughly,
+    split_key,
+    subtract,
+)
+
+if TYPE_CHECKING:
+    from broker.cluster.sessions.session_codec import SessionState
+
+
+def offered(vector: Vector) -> Vector:
+    """Return a vector of what needs no delivery here any more: what was before we met an origin is
+    not delivered at all."""
+    found: Vector = {}
+    for key, window in vector.items():
+        if (stream := window.stream) is not None:
+            seen = found[key] = OriginWindow(min(stream.done, LAST), window.heard)
+            seen.gaps = roughly(stream.owed)
+            continue
+        seen = found[key] = OriginWindow(max(window.top, min(window.begin, LAST)), window.heard)
+        seen.gaps = [
+            (max(low, window.begin + 1), high) for low, high in window.gaps if high > window.begin
+        ]
+        if window.owed:
+            seen.gaps = merge(intersect(window.gaps, window.owed) + seen.gaps)
+    return found
+
+
+def only(mine: Vector, theirs: Vector, *, held: bool = True) -> dict[bytes, list[tuple[int, int]]]:
+    """Return what is in `mine` and not in `theirs`: origin -> ascending inclusive pairs. `held`:
+    also what is here and held from those here until what is before it has come."""
+    found = {}
+    for key, window in mine.items():
+        other = theirs.get(key)
+        top = window.top
+        if window.stream is not None:
+            top = max(top, window.stream.done) if held else window.stream.done
+        if other is not None and other.top >= top and not other.gaps:
+            continue
+        lacks = [(1, LAST)] if other is None else [*other.gaps, (other.top + 1, LAST)]
+        has = subtract([(1, top)], window.gaps) if top else []
+        if ranges := intersect(has, lacks):
+            found[key] = ranges
+    return found
+
+
+def need_of(starts: Iterable[dict[bytes, int]]) -> Vector:
+    """Return what was published before subscriptions that began behind these numbers: an older
+    session has to have it."""
+    need: Vector = {}
+    for tops in starts:
+        for key, top in tops.items():
+            if top < LAST and top > need.setdefault(key, OriginWindow(0, 0.0)).top:
+                need[key].top = top
+    return need
+
+
+def uncovered(need: Vector, *seen: Vector) -> dict[bytes, Ranges]:
+    """Return what of `need` is in none of these, which say what a session was offered; nothing of
+    origins that the first of them does not know."""
+    found = {}
+    ranges = [ranges_of(vector) for vector in seen]
+    for key, needed in ranges_of(need).items():
+        has = merge([pair for known in ranges for pair in known.get(key, ())])
+        if key in seen[0] and (lacks := subtract(needed, has)):
+            found[key] = lacks
+    return found
+
+
+def numbered(found: Iterable[tuple[bytes, int]]) -> dict[bytes, Ranges]:
+    """Return the numbers of messages, by origin. Raises MalformedPacket: no origin."""
+    numbers: dict[bytes, Ranges] = {}
+    for key, sequence in found:
+        split_key(key)
+        numbers.setdefault(key, []).append((sequence, sequence))
+    return {key: merge(pairs) for key, pairs in numbers.items()}
+
+
+def unlogged(
+    vector: Vector, seen: Vector, before: Vector, found: Iterable[tuple[bytes, int, object]]
+) -> Vector:
+    """Return what has been here (`vector`) and not been offered to a session (`seen`), came after
+    its subscriptions (`before`), and was not `found` in our log: large messages empty that in
+    milliseconds, and the session's broker gets it behind these."""
+    has = numbered((key, number) for key, number, _ in found)
+    left: dict[bytes, Ranges] = {}
+    for key, ranges in behind(only(vector, seen, held=False), before).items():
+        begin = vector[key].begin
+        if rest := subtract(ranges, merge([*has.get(key, ()), *([(1, begin)] if begin else ())])):
+            left[key] = rest
+    return vector_of(left)
+
+
+def whole(*seen: Vector) -> dict[bytes, int]:
+    """Return up to which number of each origin all is in these together."""
+    found: dict[bytes, Ranges] = {}
+    for vector in seen:
+        for key, ranges in ranges_of(vector).items():
+            found[key] = merge([*found.get(key, ()), *ranges])
+    return {key: ranges[0][1] for key, ranges in found.items() if ranges and ranges[0][0] == 1}
+
+
+def behind(numbers: dict[bytes, Ranges], before: Vector) -> dict[bytes, Ranges]:
+    """Return what of these was published after some subscriptions (`before`): of what is older they
+    say it themselves, as long as no older session is added that lacks it."""
+    found = {}
+    for key, ranges in numbers.items():
+        window = before.get(key)
+        if rest := ranges if window is None else intersect(ranges, [(window.top + 1, LAST)]):
+            found[key] = rest
+    return found
+
+
+def ranges_of(vector: Vector) -> dict[bytes, Ranges]:
+    """Return the numbers that a vector has."""
+    return {
+        key: subtract([(1, window.top)], window.gaps)
+        for key, window in vector.items()
+        if window.top
+    }
+
+
+def vector_of(has: dict[bytes, Ranges]) -> Vector:
+    """Return a vector that has these numbers, or some less."""
+    vector: Vector = {}
+    for key, ranges in has.items():
+        window = vector[key] = OriginWindow(ranges[-1][1], 0.0)
+        window.gaps = roughly(subtract([(1, window.top)], ranges))
+    return vector
+
+
+def seen_by_both(newer: SessionState, older: SessionState) -> Vector:
+    """Return what a session has been offered when an older one has been added to it: in the time
+    before the newer one subscribed, what the older one had, and what is older than both."""
+    has, old = ranges_of(newer.seen), ranges_of(older.seen)
+    for key, window in newer.before.items():
+        begun = older.before.get(key)
+        low = min(window.top, 0 if begun is None else begun.top)
+        has[key] = [
+            *([(1, low)] if low else []),
+            *subtract(has.get(key, []), [(1, window.top)] if window.top else []),
+        ]
+    both = {key: merge([*has.get(key, ()), *old.get(key, ())]) for key in {*has, *old}}
+    return vector_of({key: ranges for key, ranges in both.items() if ranges})
+
+
+def lacking(given: dict[bytes, Ranges], here: Vector) -> dict[bytes, Ranges]:
+    """Return what a session has got and has not been `here`."""
+    found = {}
+    for key, ranges in given.items():
+        window = here.get(key)
+        if rest := ranges if window is None else intersect(ranges, window.lacks):
+            found[key] = rest
+    return found

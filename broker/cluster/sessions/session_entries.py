@@ -1,0 +1,32 @@
+"""What brokers post of the sessions of their clients, read from the directory
+(docs/decisions/0016)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from broker.cluster.strategy.directory import CLIENT
+from broker.core.session_owner import Entry, decode_entry
+
+if TYPE_CHECKING:
+    from broker.cluster.strategy.directory import Directory
+
+
+def key_of(client_id: str) -> bytes:
+    """Return the key under which sessions of a client are posted."""
+    return CLIENT + client_id.encode()
+
+
+def entries_of(directory: Directory, client_id: str) -> Iterator[tuple[bytes, Entry]]:
+    """Return what other brokers post of the sessions of a client, also of those that have ended,
+    each with its broker's id."""
+    for broker_id, value in directory.entries_of(key_of(client_id)):
+        if (entry := decode_entry(value)) is not None:
+            yield broker_id, entry
+
+
+def posted_stamp(directory: Directory, broker_id: bytes, client_id: str) -> int:
+    """Return the stamp of the session that a broker tells everybody of, 0 when it does not."""
+    entry = decode_entry(directory.entry(broker_id, key_of(client_id)))
+    return 0 if entry is None else entry.stamp

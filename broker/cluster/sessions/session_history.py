@@ -1,0 +1,374 @@
+"""Which messages the sessions here have had, by number: here, at other brokers, from logs and from
+older sessions (docs/decisions/0016).
+
+No message says in a session where it came from, as that would cost every message. The start of a
+session's subscriptions says it for all that came here since (`subscription_start`). What else a
+session got is noted here for as long as logs last, so that whoever takes the session, or adds an
+older one to it, gives it nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.base.sequence_set import find
+from broker.cluster.delivery.subscription_start import older, starts_of
+from broker.cluster.link.codec import Ranges, Vector, merge, subtract
+from broker.cluster.sessions.message_vectors import offered, only, ranges_of, vector_of
+from broker.cluster.sessions.session_codec import (
+    IN_FLIGHT,
+    WAITING,
+    Item,
+    SessionState,
+    Told,
+    state_of,
+)
+from broker.core.dispatcher import Delivery
+from broker.core.message import Message
+from broker.core.session import Session
+from broker.core.wildcard_forms import WildcardForms
+from routing.topic_filter import SHARE_PREFIX
+
+if TYPE_CHECKING:
+    from broker.cluster.delivery.origins import Origins
+    from broker.cluster.delivery.replay_log import ReplayLog
+    from broker.cluster.delivery.subscription_start import SubscriptionStart
+    from broker.cluster.delivery.unlogged import UnloggedNumbers
+    from broker.cluster.sessions.delivered_ranges import DeliveredRanges
+    from broker.core.local_broker import LocalBroker
+
+ABSORBED = 1_000
+"""subscriptions of an old session that are noted at a time."""
+
+Brought = tuple[float, bytes, int, bytes, int]
+"""When a retained message that a comparison brought was delivered (s), its origin, number, topic,
+and a hash of its content."""
+
+
+class Absorbed:
+    """What an old session had that has been added to a newer one."""
+
+    __slots__ = ("_filters", "_forms", "_seen")
+
+    def __init__(self, seen: Vector) -> None:
+        self._seen = seen
+        self._filters: set[str] = set()
+        self._forms = WildcardForms()
+
+    def adding(self, subscriptions: list[Told]) -> Iterator[int]:
+        """Add what it wanted, some of it at a time; yields the steps of work that it took."""
+        for at in range(0, len(subscriptions), ABSORBED):
+            if at:
+                yield ABSORBED
+            for topic_filter in {
+                told[0] for told in subscriptions[at : at + ABSORBED]
+            } - self._filters:
+                self._filters.add(topic_filter)
+                self._forms.add_filter(topic_filter)
+
+    def had(self, key: bytes, number: int, topic: bytes) -> bool:
+        """Whether it had a message."""
+        window = self._seen.get(key)
+        if window is None or window.missing(number):
+            return False
+        return not self._filters.isdisjoint(self._forms.matching(topic.decode()))
+
+
+class SessionHistory:
+    """What the sessions of one broker have had that the start of their subscriptions does not tell
+    of."""
+
+    __slots__ = (
+        "_absorbed",
+        "_brought",
+        "_delivered_ranges",
+        "_elsewhere",
+        "_log",
+        "_node",
+        "_offered",
+        "_origins",
+        "_unlogged",
+    )
+
+    def __init__(
+        self,
+        node: LocalBroker,
+        origins: Origins,
+        log: ReplayLog,
+        unlogged: UnloggedNumbers,
+        delivered_ranges: DeliveredRanges,
+    ) -> None:
+        self._node = node
+        self._origins = origins
+        self._log = log
+        self._unlogged = unlogged
+        self._delivered_ranges = delivered_ranges
+        # For as long as another old one may have the same.
+        self._absorbed: dict[Session, list[Absorbed]] = {}
+        # What sessions got from logs and older ones, for as long.
+        self._offered: dict[Session, dict[bytes, set[int]]] = {}
+        # What sessions had where they came from, for as long.
+        self._elsewhere: dict[Session, dict[bytes, Ranges]] = {}
+        self._brought: deque[Brought] = deque(maxlen=limits.MAX_BROUGHT)
+
+    # ---------------------------------------------------------------- from logs, and older sessions
+
+    def offers(self, session: Session, key: bytes, number: int) -> bool:
+        """Note what a session gets from a log, or from an older session; False when it has got that
+        before."""
+        known = self._offered.get(session)
+        if known is None:
+            known = self._offered[session] = {}
+            self._forget_later(session)
+        numbers = known.setdefault(key, set())
+        new = number not in numbers
+        numbers.add(number)
+        return new
+
+    def lacks(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
+        """Note what a session gets from a log; False when it has got that before, or an older
+        session that was added to it."""
+        if self.absorbed_had(session, key, number, topic):
+            return False
+        return self.offers(session, key, number)
+
+    def absorbed(self, session: Session, old: Absorbed) -> None:
+        """Note that an old session has been added to a newer one."""
+        self._absorbed.setdefault(session, []).append(old)
+        self._forget_later(session)
+
+    def absorbed_had(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
+        """Whether an old session that was added to this one had a message."""
+        return any(old.had(key, number, topic) for old in self._absorbed.get(session, ()))
+
+    def given(self, session: Session) -> dict[bytes, Ranges]:
+        """Return what a session got from logs and older sessions, for the broker that takes it."""
+        known = self._offered.get(session, {})
+        return {
+            key: merge([(number, number) for number in numbers]) for key, numbers in known.items()
+        }
+
+    def numbers_of(self, session: Session) -> set[tuple[bytes, int]]:
+        """Return origin and number of each message that a session got so."""
+        return {
+            (key, number)
+            for key, numbers in self._offered.get(session, {}).items()
+            for number in numbers
+        }
+
+    def since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
+        """Find what is in our log and not in `seen`, and came after `horizon` (s): origin, sequence
+        number, message."""
+        if lacks := only(self._origins.vector, seen, held=False):
+            for entry in self._log.those(lacks, horizon):
+                for number, message in enumerate(entry.messages(), entry.sequence):
+                    yield entry.key, number, message
+
+    def offer(self, session: Session, key: bytes, number: int, message: Message) -> None:
+        """Deliver what comes from a log, if it is for a session that has not got it. What is not
+        for it is not noted: an older session may have it, and be added."""
+        topic = message.topic.decode()
+        permitted = session.permissions is None or session.permissions.may_receive(topic)
+        wanted = list(session.wanting(topic)) if permitted and not topic.startswith("$") else []
+        if (
+            wanted
+            and not older(session, key, number)
+            and self.lacks(session, key, number, message.topic)
+        ):
+            delivery = Delivery(session, wanted)
+            retain = message.retain and delivery.retain_as_published
+            session.deliver(message, min(message.qos, delivery.qos), retain, delivery.ids)
+
+    # ---------------------------------------------------------------- at other brokers
+
+    def inherit(self, session: Session, state: SessionState) -> None:
+        """Take over what a session has had where it was."""
+        before = {key: [(1, window.top)] for key, window in state.before.items() if window.top}
+        self._elsewhere[session] = {
+            key: subtract(had, before.get(key, [])) for key, had in ranges_of(state.seen).items()
+        }
+        self._forget_later(session)
+        self.inherit_given(session, state.given)
+
+    def inherit_given(self, session: Session, given: dict[bytes, Ranges]) -> None:
+        """Note what a session got from logs and older sessions where it was."""
+        for key, ranges in given.items():
+            for low, high in ranges:
+                for number in range(low, min(high, low + limits.MAX_QUEUED) + 1):
+                    self.offers(session, key, number)
+
+    def had_elsewhere(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
+        """Whether a session had a message where it came from, by the subscriptions that it came
+        with."""
+        ranges = self._elsewhere.get(session, {}).get(key)
+        if not ranges or find(ranges, number, number) < 0:
+            return False
+        return any(s.start is None or s.start.adopted for s in session.wanting(topic.decode()))
+
+    # ---------------------------------------------------------------- from comparisons
+
+    def brought(self, key: bytes, number: int, message: Message) -> None:
+        """Note a retained message that those here get from a comparison, whether it is older than
+        their subscriptions or not."""
+        topic = message.topic
+        self._brought.append((self._node.now, key, number, topic, hash((topic, message.payload))))
+
+    def brought_to(self, session: Session) -> list[Brought]:
+        """Return which of these a session got."""
+        since = self._node.now - limits.LOG_AGE
+        found = []
+        for one in reversed(self._brought):
+            if one[0] < since:
+                break
+            if any(
+                s.start is None or s.start.at <= one[0] for s in session.wanting(one[3].decode())
+            ):
+                found.append(one)
+        return found
+
+    # ---------------------------------------------------------------- for the next broker
+
+    def note(self, session: Session) -> None:
+        """Note what a session got that the start of its subscriptions does not tell of, before it
+        goes to another broker."""
+        for _, key, number, _, _ in self.brought_to(session):
+            self.offers(session, key, number)
+        early: dict[bytes, Ranges] = {}
+        for start in (s.start for s in session.subscriptions.values() if s.start is not None):
+            for key, pairs in start.early.items():
+                early[key] = merge([*early.get(key, ()), *pairs])
+        here = offered(self._origins.vector) if early else {}
+        for entry in self._log.those(early, self._node.now - limits.LOG_AGE) if early else ():
+            for number in range(entry.sequence, entry.sequence + entry.count):
+                if had(session, here, entry.key, number, entry.topic, logged=True):
+                    self.offers(session, entry.key, number)
+
+    def delivered(self, session: Session) -> dict[bytes, Ranges]:
+        """Return which messages were offered to a session, by number: what is behind the start of
+        its subscriptions, what it had at other brokers, and what it got from older sessions and
+        from logs."""
+        starts = starts_of(session)
+        vector = offered(self._origins.vector)
+        elsewhere = self._delivered_ranges.of(session)
+        given = self.given(session)
+        found: dict[bytes, Ranges] = {}
+        for key in {*vector, *elsewhere, *given}:
+            has = [*elsewhere.get(key, ()), *given.get(key, ())]
+            window = vector.get(key)
+            if window is not None and starts:
+                low = min(0 if start is None else start.tops.get(key, 0) for start in starts)
+                has += subtract([(low + 1, window.top)] if window.top > low else [], window.gaps)
+                has += [
+                    pair
+                    for start in starts
+                    if start is not None
+                    for pair in start.early.get(key, ())
+                ]
+            if has := merge(has):
+                found[key] = has
+        return found
+
+    def old_state(self, session: Session, now: float, *, alone: bool = False) -> SessionState:
+        """Return a session here as one that is to be added to a newer one, at `now` (s); `alone`:
+        without its subscriptions."""
+        has = self.delivered(session)
+        state = state_of(session, vector_of(has), self._node.dispatcher, alone=alone)
+        for item in state.items:
+            # Its client cannot have it.
+            if item.place == IN_FLIGHT and item.packet_id in session.unsent:
+                item.place, item.packet_id = WAITING, 0
+        state.given = self.given(session)
+        state.origins = self.origins_of(state.items, has, now)
+        name_brought(state, self.brought_to(session))
+        return state
+
+    def origins_of(
+        self, items: list[Item], ranges: dict[bytes, Ranges], now: float
+    ) -> list[tuple[bytes, int] | None]:
+        """Find in the log, or in what is noted of what has left it, where messages that were
+        delivered come from, the newest first: those of one topic and payload are as good as one
+        another. Retained copies, which a subscription brought, are none of them as long as there
+        are others.
+
+        Args:
+            items: the messages of a session.
+            ranges: the numbers that were delivered to it, by origin.
+            now: s.
+
+        Returns:
+            Origin and number of each item, None where nothing is known.
+        """
+        found: list[tuple[bytes, int] | None] = [None] * len(items)
+        places: dict[tuple[bytes, bytes], list[int]] = {}
+        for index, item in sorted(enumerate(items), key=lambda found: not found[1].retain):
+            places.setdefault((item.message.topic, item.message.payload), []).append(index)
+        topics = {topic for topic, _ in places}
+        log = self._log
+        for entry in reversed(log.those(ranges, now - limits.LOG_AGE)) if items else ():
+            if entry.topic in topics:
+                for number, message in reversed(list(enumerate(entry.messages(), entry.sequence))):
+                    if waiting := places.get((message.topic, message.payload)):
+                        found[waiting.pop()] = (entry.key, number)
+        self._unlogged.find(places, ranges, found)
+        return found
+
+    def _forget_later(self, session: Session) -> None:
+        self._node.schedule(self._node.now + limits.LOG_AGE, lambda at: self._forget(session))
+
+    def _forget(self, session: Session) -> None:
+        self._absorbed.pop(session, None)
+        self._elsewhere.pop(session, None)
+        self._offered.pop(session, None)
+
+
+def name_brought(state: SessionState, brought: list[Brought]) -> None:
+    """Tell of retained messages in a session which ones they are that comparisons brought: these
+    are in no log."""
+    left = {(content, topic): (key, number) for _, key, number, topic, content in brought if number}
+    for index, item in enumerate(state.items if left else ()):
+        topic = item.message.topic
+        if state.origins[index] is None:
+            state.origins[index] = left.pop((hash((topic, item.message.payload)), topic), None)
+
+
+def had(
+    session: Session, here: Vector, key: bytes, number: int, topic: bytes, *, logged: bool = False
+) -> bool:
+    """Whether a message was delivered to a session at its broker; `here`: what was offered there.
+    `logged`: it has been there."""
+    window = here.get(key)
+    if window is None or window.missing(number):
+        return False
+    return any(begun(s.start, key, number, logged=logged) for s in session.wanting(topic.decode()))
+
+
+def begun(start: SubscriptionStart | None, key: bytes, number: int, *, logged: bool) -> bool:
+    """Whether a message that has been here was for what began there."""
+    if start is None or number > start.tops.get(key, 0):
+        return True
+    return logged and any(low <= number <= high for low, high in start.early.get(key, ()))
+
+
+def delivered_numbers(starts: list[SubscriptionStart | None], here: Vector, key: bytes) -> Ranges:
+    """Return which numbers of an origin may have been delivered to a session with subscriptions
+    that begin there, at its broker; `here`: what was offered there."""
+    window = here.get(key)
+    if window is None:
+        return []
+    low = min(0 if start is None else start.tops.get(key, 0) for start in starts)
+    early = [pair for start in starts if start is not None for pair in start.early.get(key, ())]
+    return subtract(
+        merge([*([(low + 1, window.top)] if window.top > low else []), *early]), window.gaps
+    )
+
+
+def ordinary_starts(session: Session) -> list[SubscriptionStart | None]:
+    """Return where the subscriptions of a session begin that are not shared, each start once."""
+    return list(
+        dict.fromkeys(
+            s.start for s in session.subscriptions.values() if not s.filter.startswith(SHARE_PREFIX)
+        )
+    )

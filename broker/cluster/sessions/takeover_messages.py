@@ -1,0 +1,60 @@
+"""What two brokers say about a session that one takes from the other (docs/decisions/0016).
+
+    request  u8 TAKE, REST, DONE or MERGE, u64 stamp of the taker's connection, client id, u32 from
+             where on, digest of its user (8), with REST and MERGE the vector of what has to have
+             come to the session before it is encoded
+    answer   u8 NOTHING, MOVED, NEWER, ENDED, COMING or FOREIGN, stamp, client id, with MOVED the id
+             of the broker that has it (its own: begin again)
+    part     u8 TAKE, REST or MERGE, stamp, client id, and what `session_parts` says.
+             Of all parts together
+             TAKE, MERGE: the session (`session_codec`);
+             REST: u32 size, vector of what has come to it, PUBLISH packets
+
+A client id is u16 size and UTF-8. All requests may be repeated; what was encoded stays what it was,
+until it is taken or given up.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from broker.cluster.strategy.directory import BEHIND
+from broker.wire.errors import MalformedPacket
+
+REQUEST, ANSWER, PART = 2, 3, 4 | BEHIND
+"""Kinds of messages to one broker; parts come behind the messages that clients published before."""
+
+TAKE, REST, DONE, MERGE = 1, 2, 3, 4
+"""Requests; there are parts of all but DONE. MERGE: the taker has a newer session of this client
+(`merge`)."""
+NOTHING, MOVED, NEWER, ENDED, COMING, FOREIGN = 1, 2, 3, 4, 5, 6
+"""Answers. FOREIGN: the session is another user's."""
+
+_HEAD = struct.Struct(">BQH")
+
+
+def say(what: int, stamp: int, client_id: str, rest: bytes = b"") -> bytes:
+    """Encode a request, an answer or a part."""
+    name = client_id.encode()
+    return _HEAD.pack(what, stamp, len(name)) + name + rest
+
+
+def heard(body: bytes) -> tuple[int, int, str, bytes]:
+    """Decode the same: (what, stamp, client id, rest).
+
+    Raises:
+        MalformedPacket: truncated, or the client id is not UTF-8.
+    """
+    if len(body) < _HEAD.size:
+        raise MalformedPacket("message about a session is truncated")
+    what, stamp, size = _HEAD.unpack_from(body)
+    end = _HEAD.size + size
+    try:
+        name = body[_HEAD.size : end].decode()
+    except UnicodeDecodeError:
+        raise MalformedPacket(
+            "message about a session with a client id that is not UTF-8"
+        ) from None
+    if end > len(body):
+        raise MalformedPacket("message about a session is truncated")
+    return what, stamp, name, body[end:]

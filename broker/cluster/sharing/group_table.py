@@ -1,0 +1,442 @@
+"""Which shared subscriptions have members, here and at other brokers (decision 15).
+
+Every broker posts its groups with about how many of their members are connected (GROUP entries of
+the directory). What others post is looked at here, in pieces if it is much; what is still to be
+looked at counts as not known, so that nothing overtakes what a group is owed (`catchup`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from broker.base import limits
+from broker.cluster.events import RouteChanged
+from broker.cluster.strategy.directory import GROUP, PACE, Changes
+from broker.core.wildcard_forms import filter_memory
+from routing.group_selection import (
+    Own,
+    Pool,
+    Standing,
+    Teller,
+    decode_standing,
+    encode_standing,
+    mark_of,
+    parse_key,
+)
+from routing.subscription_trie import SubscriptionTrie
+from routing.topic_filter import SHARE_PREFIX, split_shared
+
+if TYPE_CHECKING:
+    from broker.cluster.ports import Reporting
+    from broker.cluster.strategy.directory import Directory
+    from broker.core.dispatcher import SharedGroup
+    from broker.core.local_broker import LocalBroker
+    from broker.core.session import Session
+
+AT_ONCE = 500
+"""groups that a broker tells of in one moment and that are looked at then; the others follow in
+pieces of so many, with what it does not tell any more behind them: a message for one of them goes
+to other members until then, or is given late."""
+
+PIECE = 400
+"""of these, some 2 ms of work, every PACE."""
+
+NOTED, NOTE_WORK = 500, 3
+"""filters of a session that are looked at when it is connected, or is not any more; steps of work
+for a shared one."""
+
+
+class LateGroups(Protocol):
+    """Who gives groups what was published before they were known (`catchup`)."""
+
+    def known(self, mark: bytes) -> None:
+        """A group gets from now on what is published here."""
+
+    def unknown(self, mark: bytes) -> None:
+        """A group has no member anywhere any more."""
+
+    def wanted(self, mark: bytes) -> bool:
+        """Whether something in the log may be for a group of which a broker tells only now."""
+
+    def ask(self, broker_id: bytes, mark: bytes) -> None:
+        """Ask a broker how old its group is."""
+
+    def expect(self) -> None:
+        """Keep what leaves the log until all groups have been looked at."""
+
+    def rest(self) -> None:
+        """All groups that brokers have told of have been looked at."""
+
+    def back(self, broker_id: bytes) -> None:
+        """A broker can be reached again."""
+
+    def forget(self, broker_id: bytes, mark: bytes) -> None:
+        """A broker has no member of a group any more."""
+
+    def forget_old(self) -> None:
+        """Forget what groups got that nobody has any more."""
+
+
+class GroupTable:
+    """What is known of the groups of this broker and of others."""
+
+    __slots__ = (
+        "_count",
+        "_counted",
+        "_directory",
+        "_late",
+        "_member_came",
+        "_next_look",
+        "_node",
+        "_noting",
+        "_planned",
+        "_reporting",
+        "_tellers",
+        "_trie",
+        "here",
+        "memory",
+        "pools",
+    )
+
+    _late: LateGroups
+    _member_came: Callable[[bytes], None]
+
+    def __init__(self, node: LocalBroker, directory: Directory, reporting: Reporting) -> None:
+        self._node = node
+        self._directory = directory
+        self._reporting = reporting
+        self.pools: dict[bytes, Pool] = {}
+        """Groups that other brokers have members of, by mark."""
+        self._trie: SubscriptionTrie[Pool] = SubscriptionTrie()
+        self._tellers: dict[bytes, Teller] = {}  # brokers with members, by id
+        # Who tells of groups in this moment, and of how many.
+        self._counted, self._count = (b"", 0.0), 0
+        # Sessions with very many groups, which are noted in steps.
+        self._noting: dict[Session, Iterator[int]] = {}
+        self._planned = False  # `_go_on` is going to look at what they tell
+        self._next_look = node.now + limits.LOG_AGE
+        self.memory = 0
+        """Bytes that these take, about."""
+        self.here: dict[bytes, SharedGroup] = {}
+        """Groups with members here, by mark."""
+        directory.watch(GROUP, self._posted, self._many_posted)
+
+    def connect(self, late: LateGroups, member_came: Callable[[bytes], None]) -> None:
+        """Say who is told of groups: that may lack what is old, and (by mark) that have members
+        again."""
+        self._late = late
+        self._member_came = member_came
+
+    # ---------------------------------------------------------------- members here
+
+    def tell(self, group: SharedGroup) -> None:
+        """Note that members of a group here came, went, connected or disconnected."""
+        directory = self._directory
+        if not group.members:
+            group.told = b""
+            self.here.pop(group.mark, None)
+            self._perhaps_unknown(group.mark)
+            directory.withdraw(GROUP + group.key)
+            return
+        if group.mark not in self.here:
+            self.here[group.mark] = group
+            self._late.known(group.mark)
+            self._member_came(group.mark)
+        told = encode_standing(len(group.connected))
+        if told != group.told:
+            group.told = told
+            try:
+                directory.post(GROUP + group.key, told)
+            except ValueError:  # too many: its members get what is published here
+                self._reporting.count("groups_refused")
+
+    def session_changed(self, session: Session) -> None:
+        """Note that a session has a connection now, or none any more; of very many groups some at a
+        time."""
+        if self._noting:
+            self._noting.pop(session, None)
+        if len(session.subscriptions) <= NOTED:
+            self._note(session, session.subscriptions)
+            return
+        work = self._note_all(session, list(session.subscriptions))
+        self._noting[session] = work
+        self._node.turns.go(work, lambda: self._noting.get(session) is not work)
+
+    def _note_all(self, session: Session, filters: list[str]) -> Iterator[int]:
+        """Each is noted as the session is then: whatever it does meanwhile, all are right in the
+        end. Of one that has ended the groups go by themselves, and its client may have another one
+        in them."""
+        for at in range(0, len(filters), NOTED):
+            if self._node.sessions.get(session.client_id) is not session:
+                break
+            yield NOTE_WORK * self._note(session, filters[at : at + NOTED])
+        self._noting.pop(session, None)
+
+    def _note(self, session: Session, filters: Iterable[str]) -> int:
+        """Note a session in its groups of these filters; how many there are."""
+        found = 0
+        for topic_filter in filters:
+            if topic_filter.startswith(SHARE_PREFIX):
+                name, inner = split_shared(topic_filter)
+                group = self._node.dispatcher.group(name or "", inner)
+                if group is not None:
+                    found += 1
+                    group.note(session)
+                    self.tell(group)
+        return found
+
+    # ---------------------------------------------------------------- members elsewhere
+
+    def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+        teller = self._tellers.get(broker_id)
+        if teller is not None and teller.tells and value is not None:
+            teller.news[key] = value
+            return
+        if value is None and self._directory.gone == broker_id:
+            self._lost(teller)
+            return
+        if teller is not None and teller.told:
+            teller.news[key] = None
+            return
+        if teller is None:
+            if value is None:
+                return
+            teller = self._tellers[broker_id] = Teller(broker_id)
+        self._back(teller)
+        moment = (broker_id, self._node.now)
+        self._count = self._count + 1 if moment == self._counted else 1
+        self._counted = moment
+        if not teller.news and self._count <= AT_ONCE:
+            self._learn(teller, key, value)
+        else:
+            self._note_news(teller, key, value)
+            self._perhaps_silent(teller)
+            self._late.expect()
+            self._soon()
+
+    def _many_posted(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
+        """Take what a broker tells of very many groups in one moment: it is looked at in pieces,
+        all of it."""
+        teller = self._tellers.get(broker_id)
+        if gone:
+            self._lost(teller)
+            return
+        if teller is None:
+            teller = self._tellers[broker_id] = Teller(broker_id)
+        self._back(teller)
+        if teller.tells:  # of each what it told last: it may not tell more than there is
+            for key, value in teller.told:
+                if key[1:] not in teller.news:  # which is newer
+                    self._note_news(teller, key[1:], value)
+            teller.told.clear()
+            for key, value in changes:
+                self._note_news(teller, key[1:], value)
+            self._perhaps_silent(teller)
+        else:
+            teller.told.extend(changes)
+        self._late.expect()
+        self._soon()
+
+    def _lost(self, teller: Teller | None) -> None:
+        if teller is not None:
+            teller.lost(self._node.now + limits.LOG_AGE)
+            self._perhaps_silent(teller)
+
+    def _note_news(self, teller: Teller, key: bytes, value: bytes | None) -> None:
+        if value is not None or self._has_told(teller, key):
+            teller.news[key] = value
+        else:
+            teller.news.pop(key, None)
+
+    def _has_told(self, teller: Teller, key: bytes) -> bool:
+        """Whether a group of a broker is known, rather than still to be looked at."""
+        mark = mark_of(key)
+        return mark in teller.marks or mark in teller.stale
+
+    @property
+    def looks(self) -> bool:
+        """Whether brokers have told of groups that are still to be looked at."""
+        return self._planned and any(teller.tells for teller in self._tellers.values())
+
+    def _soon(self) -> None:
+        if not self._planned:
+            self._planned = True
+            self._node.schedule(self._node.now + PACE, self._go_on)
+
+    def _go_on(self, now: float) -> None:
+        """Look at some of what brokers have told, and forget some of what they tell no more."""
+        self._planned = False
+        left = PIECE
+        for teller in list(self._tellers.values()):
+            while teller.busy and left:
+                left -= 1
+                if teller.told:
+                    key, value = teller.told.popleft()
+                    self._learn(teller, key[1:], value)
+                elif teller.news:
+                    self._learn(teller, *teller.news.popitem())
+                else:
+                    self._remove(teller, teller.stale.pop())
+        if any(teller.busy for teller in self._tellers.values()):
+            self._soon()
+        else:
+            self._late.rest()
+
+    def _learn(self, teller: Teller, key: bytes, value: bytes | None) -> None:
+        mark = mark_of(key)
+        if value is None:
+            self._remove(teller, mark)
+            return
+        broker_id, pool = teller.id, self.pools.get(mark)
+        if (
+            pool is None or broker_id not in pool.brokers
+        ) and self.memory > limits.TOLD_GROUPS_MEMORY:
+            self._reporting.count("groups_refused")
+            return
+        if pool is None:
+            try:
+                group, topic_filter = parse_key(key)
+            except ValueError:
+                self._reporting.count("groups_refused")
+                return
+            self.memory += limits.GROUP_MEMORY + filter_memory(topic_filter)
+            pool = self.pools[mark] = Pool(mark, group, topic_filter)
+            self._trie.insert(topic_filter, group, pool)
+            self._node.dispatcher.invalidate(topic_filter)
+        late = self._late
+        standing = pool.brokers.get(broker_id)
+        if standing is None:
+            self.memory += limits.MEMBERS_MEMORY
+            standing = pool.brokers[broker_id] = Standing(teller)
+            standing.pending = late.wanted(mark)
+            if not standing.pending:
+                late.known(mark)
+        teller.marks.add(pool.mark)
+        teller.stale.discard(mark)
+        if standing.pending:
+            late.ask(broker_id, mark)
+        standing.weight = decode_standing(value)
+        self._member_came(mark)
+
+    def caught_up(self, broker_id: bytes, mark: bytes) -> None:
+        """Note that members of a group at a broker have what is older: they get what is new."""
+        pool = self.pools.get(mark)
+        if pool is not None and broker_id in pool.brokers:
+            pool.brokers[broker_id].pending = False
+            self._late.known(mark)
+
+    def pool(self, mark: bytes) -> Pool | None:
+        """Return a group that other brokers have members of."""
+        return self.pools.get(mark)
+
+    def _perhaps_unknown(self, mark: bytes) -> None:
+        pool = self.pools.get(mark)
+        if mark not in self.here and (
+            pool is None or all(standing.pending for standing in pool.brokers.values())
+        ):
+            self._late.unknown(mark)
+
+    def _remove(self, teller: Teller, mark: bytes) -> None:
+        teller.marks.discard(mark)
+        teller.stale.discard(mark)
+        pool = self.pools.get(mark)
+        if pool is not None and pool.brokers.pop(teller.id, None) is not None:
+            self.memory -= limits.MEMBERS_MEMORY
+            self._late.forget(teller.id, mark)
+            if not pool.brokers:
+                del self.pools[mark]
+                self.memory -= limits.GROUP_MEMORY + filter_memory(pool.filter)
+                self._trie.remove(pool.filter, pool.group)
+                self._node.dispatcher.invalidate(pool.filter)
+            self._perhaps_unknown(mark)
+        self._perhaps_silent(teller)
+
+    def _perhaps_silent(self, teller: Teller) -> None:
+        if not (teller.marks or teller.busy):
+            self._tellers.pop(teller.id, None)
+
+    def route_changed(self, event: RouteChanged) -> None:
+        """Give to other members what one that is gone would get, or count with it again."""
+        broker_id, via = event.broker_id, event.via
+        teller = self._tellers.get(broker_id)
+        if via is None:  # it may have withdrawn all of them, and some are still to be looked at
+            self._lost(teller)
+        elif teller is not None:
+            self._back(teller)  # it has told all its groups again
+            self._forget(teller)
+
+    def _back(self, teller: Teller) -> None:
+        """A broker can be reached, perhaps again."""
+        if teller.cut:
+            teller.back()
+            self._late.back(teller.id)
+
+    def _forget(self, teller: Teller) -> None:
+        """Forget what a broker tells no more."""
+        if teller.tells or len(teller.stale) > AT_ONCE:
+            self._soon()
+            return
+        while teller.stale:
+            self._remove(teller, teller.stale.pop())
+
+    def tick(self, now: float) -> None:
+        """Forget brokers that are cut off for longer than logs last: nothing that waits for them is
+        left."""
+        for teller in list(self._tellers.values()):
+            if teller.cut and teller.until <= now and teller.marks:
+                teller.forget()
+                self._forget(teller)
+        if now >= self._next_look:
+            self._next_look = now + limits.LOG_AGE / 4
+            self._late.forget_old()
+
+    def matching(
+        self, topic: str, groups: list[SharedGroup]
+    ) -> list[tuple[Pool, SharedGroup | None]]:
+        """Return the groups for a topic that other brokers have members of, each with that of the
+        same name here."""
+        if not self.pools or topic.startswith("$"):
+            return []
+        here = {group.mark: group for group in groups}
+        return [(pool, here.get(pool.mark)) for pool in self._trie.match(topic)]
+
+    # ---------------------------------------------------------------- who has members
+
+    def waits(self, topic: str) -> bool:
+        """Whether members elsewhere of a group for a topic wait for what is older (`catchup`), or
+        may do so."""
+        return self.looks or any(
+            standing.pending
+            for pool in self._trie.match(topic)
+            for standing in pool.brokers.values()
+        )
+
+    def connected_elsewhere(self, mark: bytes) -> bool:
+        """Whether a group has connected members at other brokers that can be reached."""
+        pool = self.pools.get(mark)
+        return pool is not None and any(
+            s.weight and not s.teller.cut for s in pool.brokers.values()
+        )
+
+    def others(self, mark: bytes, but: Container[bytes]) -> bool:
+        """Whether other brokers than these have members of a group, whether they can be reached or
+        not."""
+        pool = self.pools.get(mark)
+        return pool is not None and any(broker_id not in but for broker_id in pool.brokers)
+
+    def best(self, group: SharedGroup | None, allowed: set[Session] | None) -> Own:
+        """How the best of a group's members here is, of those that are allowed (None: all)."""
+        best = Own.NONE
+        if group is not None:
+            for member in group.members.values():
+                session = member.session
+                if allowed is not None and session not in allowed:
+                    continue
+                if session.conn is None:
+                    best = max(best, Own.AWAY)
+                elif session.conn.backlog or len(session.queue) >= limits.SHARE_QUEUED:
+                    best = Own.BUSY
+                else:
+                    return Own.READY
+        return best

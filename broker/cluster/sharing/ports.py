@@ -1,0 +1,45 @@
+"""What the parts of shared subscriptions ask of `SharedSubscriptions`, which puts them together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from broker.cluster.link.receiver_assignment import Tries
+    from broker.cluster.sharing.assignment_ledger import Ref
+    from broker.core.message import Message
+
+
+class Giver(Protocol):
+    """Who gives a message to a member of one group."""
+
+    def target(self, mark: bytes, message: Message, skip: tuple[bytes, ...]) -> bytes | None:
+        """Return who may get a message that was given to a member before: `HERE`, the id of a
+        broker, or None. `mark`: of the group; `skip`: ids of brokers that do not get it."""
+
+    def give(
+        self,
+        target: bytes,
+        mark: bytes,
+        message: Message,
+        visited: tuple[bytes, ...],
+        *,
+        retain: bool,
+        tries: Tries | None = None,
+    ) -> None:
+        """Give a message to a group alone, here or at another broker.
+
+        Args:
+            target: `HERE`, or the id of a broker.
+            mark: of the group.
+            message: what is given.
+            visited: brokers that had no member for it.
+            retain: whether it was retained where it was published.
+            tries: brokers that gave it back.
+        """
+
+    def give_late(self, ref: Ref, message: Message) -> None:
+        """Give a message of ours to a group that was not known when it was published."""
+
+    def deliver_here(self, mark: bytes, message: Message) -> None:
+        """Give a message to a member of a group here."""
