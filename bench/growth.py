@@ -80,7 +80,7 @@ def measure(size: int) -> Growth:
     from broker.node import Node
     from routing.topic_filter import split_shared
 
-    node = Node(NodeConfig(), 0.0, 0.0, random.Random(1))
+    node = Node(NodeConfig(discovery="off"), 0.0, 0.0, random.Random(1))
     fanout = node.dispatcher
     numbers = list(range(size // 2 + _CHANGES // 2))
     random.Random(2).shuffle(numbers)

@@ -218,6 +218,7 @@ def _handshake(keys: bool, secret: bool) -> Callable[[], None]:
                 key=key if keys else None,
                 secret=b"s" * 32 if secret else None,
                 discovery="static",
+                routing="flood",
                 host=f"10.0.0.{number}",
             ),
             0.0,
@@ -339,7 +340,7 @@ def _node_call(
     from broker.config.node_config import NodeConfig
     from broker.node import Node
 
-    node = Node(NodeConfig(), 0.0, 0.0, random.Random(1))
+    node = Node(NodeConfig(discovery="off"), 0.0, 0.0, random.Random(1))
     if rules:
         node.set_access(Access(rules=parse_rules("rules", _rules(rules))), 0.0)
     names = [f"load/{number:05d}" for number in range(topics)]

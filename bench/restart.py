@@ -33,7 +33,7 @@ class Running:
     """A node with a journal on a disk, without a network."""
 
     def __init__(self, folder: Path) -> None:
-        self.node = Node(NodeConfig(id=ID), 0.0, time.time(), random.Random(1))
+        self.node = Node(NodeConfig(id=ID, discovery="off"), 0.0, time.time(), random.Random(1))
         self.disk = JournalWriter(folder, ID, sync=False)
         self.told: list[tuple[Append | Begin, str | None]] = []
         began = time.perf_counter()

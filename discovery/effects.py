@@ -82,17 +82,22 @@ class SameId:
 Effect = Announce | Dial | Log | NewMember | Left | StateChanged | Surplus | SameId
 
 
+DEFAULT_CLUSTER = "mqttree"
+TD_S = 0.3
+"""s for which announcements are listened to before a first tree is formed (Overlays 3: Td)."""
+
+
 @dataclass(slots=True, frozen=True)
 class MembershipConfig:
     """Settings of discovery; times in seconds. Raises ValueError with one clear line for one that
     cannot be."""
 
-    cluster: str = "mqttree"
+    cluster: str = DEFAULT_CLUSTER
     secret: bytes | None = None
     announce: bool = True
     """False where there is no multicast: nothing is announced, seeds and gossip do it alone."""
     seeds: tuple[Address, ...] = ()
-    td: float = 0.3
+    td: float = TD_S
     beacon: float = 5.0
     dial_patience: float = 0.3
     dial_timeout: float = 5.0

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["TreeConfig"]
+__all__ = ["HELLO_S", "MAX_AGE_S", "TreeConfig"]
+
+HELLO_S = 0.5
+MAX_AGE_S = 2.0
+"""s; `TreeConfig` says of what."""
 
 
 @dataclass(slots=True, frozen=True)
 class TreeConfig:
     """Times in seconds. The defaults suit links from loopback to intercontinental."""
 
-    hello_s: float = 0.5
+    hello_s: float = HELLO_S
     """How often the root mints a sequence number (802.1D hello time)."""
-    max_age_s: float = 2.0
+    max_age_s: float = MAX_AGE_S
     """A root that was not known to live for so long is dead."""
     hysteresis_ms: float = 2.0
     """A live parent is left for another path to the same root only if that saves at least this

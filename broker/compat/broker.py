@@ -176,7 +176,11 @@ class Broker(BrokerApi):
         if self.settings is not None:
             access = self.gatekeeper.access if self.gatekeeper is not None else None
             peering.settle(self.settings, self._guard(access, hooks))
-        config = self.settings.node_config() if self.settings is not None else NodeConfig()
+        config = (
+            self.settings.node_config()
+            if self.settings is not None
+            else NodeConfig(discovery="off")
+        )
         config = replace(
             config,
             max_qos=self.max_qos,

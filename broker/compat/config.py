@@ -14,7 +14,7 @@ from amqtt.errors import BrokerError, PluginError, PluginLoadError
 from dacite import DaciteError, WrongTypeError
 from dacite import from_dict as dataclass_from
 
-from broker.base.address import Address, is_loopback
+from broker.base.address import DEFAULT_PORT, Address, is_loopback
 from broker.config.listener_options import (
     OPTIONS,
     ListenerOptions,
@@ -40,7 +40,7 @@ __all__ = [
 SECONDS = ("session_expiry_interval", "sys_interval", "timeout_disconnect_delay")
 """Keys of the file that are times (s)."""
 
-PORTS = {ListenerType.TCP: 1883, ListenerType.WS: 8883}
+PORTS = {ListenerType.TCP: DEFAULT_PORT, ListenerType.WS: 8883}
 
 
 def read_config(

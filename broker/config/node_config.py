@@ -7,41 +7,18 @@ from dataclasses import dataclass
 from broker.base import limits
 from broker.base.address import Address, is_wildcard
 from broker.base.broker_id import Identity
-from broker.base.broker_key import BrokerKey
+from broker.config.model import BrokerModel
 from discovery.effects import MembershipConfig
 from stp.tree import TreeConfig
 
 
 @dataclass(slots=True)
-class NodeConfig:
+class NodeConfig(BrokerModel):
     """Everything a `Node` is told at its start. Times in s, sizes in bytes."""
 
-    id: bytes = b"\0" * 8
-    boot: int = 1
     instance: int = 0
     """A number that no other process has, in case two have one id and one boot number; 0: none."""
-    name: str = ""
-    host: str = "127.0.0.1"
-    """Address that others are told, and that breaks ties between brokers: a concrete one, not a
-    wildcard."""
-    port: int = 1883
-    announce_host: str | None = None
-    """What announcements say; "" means the address that they come from. None: `host`."""
-    cluster: str = "mqttree"
-    secret: bytes | None = None
-    key: BrokerKey | None = None
-    """Proves the id, and has other brokers prove theirs."""
-    discovery: str = "off"
-    seeds: tuple[tuple[str, int], ...] = ()
-    routing: str = "flood"
-    overlay: str = "capability"
-    """With routing by topic, whom messages rather pass through: who has much `capability`, or
-    little to do (`balance`)."""
-    capability: float = 1.0
-    hello: float = 0.5
-    link_timeout: float = 2.0
     handshake_timeout: float = 3.0
-    td: float = 0.3
     allow_anonymous: bool = True
     max_qos: int = 2
     keep_missed: bool = False
@@ -75,13 +52,6 @@ class NodeConfig:
     do, if all may."""
     redirect_permanent: bool = False
     """With `server_reference`: for good (0x9D) or for now (0x9C)."""
-    max_connections: int = 0
-    """Clients connected at a time, 0: any number."""
-    log_tail: int = limits.TAIL_BYTES
-    """Bytes on the disk of what left the replay log while brokers that want it are away
-    (`log_tail`), 0: none."""
-    memory_limit: int = 0
-    """Bytes that the broker keeps for clients and others (`memory_limit`), 0: any number."""
     max_queued_bytes: int = 0
     """Bytes of all messages that wait for clients, 0: half of `memory_limit`."""
     max_retained_bytes: int = 0

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from broker.base import limits
-from broker.base.address import Address, is_loopback, is_wildcard, parse_address
-from broker.base.broker_key import BrokerKey
+from broker.base.address import DEFAULT_PORT, Address, is_loopback, is_wildcard, parse_address
 from broker.base.link_keys import cluster_key
+from broker.config.model import BrokerModel, ClusterModel, values
 from broker.config.node_config import NodeConfig
 from broker.config.yaml_file import ConfigError, ConfigFile, kind_of
 from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
@@ -38,8 +37,7 @@ DISCOVERIES = ("multicast", "static", "dns", "off")
 ROUTINGS = ("flood", "interest", "topic")
 DURABILITIES = ("none", "async", "sync")
 LEVELS = ("debug", "info", "warning", "error")
-DEFAULT_BIND = "0.0.0.0:1883"
-LOOPBACK_BIND = "127.0.0.1:1883"
+LOOPBACK_BIND = f"127.0.0.1:{DEFAULT_PORT}"
 
 
 @dataclass(slots=True, frozen=True)
@@ -70,52 +68,24 @@ class AccessSettings:
 
 
 @dataclass(slots=True)
-class FederationSettings:
-    """What a broker needs to be one of many. Times in s."""
+class FederationSettings(BrokerModel):
+    """What a broker needs to be one of many. Its name is "" until the port is known, if the name is
+    made of it; `memory_limit` and `max_connections` hold unless the file's section `mqtt` says
+    otherwise. Times in s."""
 
-    name: str = ""
-    """"" until the port is known, if the name is made of it."""
-    host: str = "127.0.0.1"
-    """Advertised, and the tie-breaker of the tree: concrete, never a wildcard."""
-    port: int = 1883
-    announce_host: str | None = None
-    """What announcements say; "" means the address that they come from. None: `host`."""
-    id: bytes = b"\0" * 8
-    boot: int = 1
-    key: BrokerKey | None = None
-    """Proves the id; None: brokers with keys do not link with this one."""
-    cluster: str = "mqttree"
-    secret: bytes | None = None
-    """The cluster's key: what `link_keys.cluster_key` makes of its secret."""
-    discovery: str = "multicast"
-    seeds: tuple[tuple[str, int], ...] = ()
-    """Literal IP addresses."""
     seed_names: tuple[tuple[str, int], ...] = ()
     """Host names, to be resolved again and again."""
     multicast_group: str = GROUP
     multicast_port: int = PORT
     interfaces: tuple[str, ...] | None = None
     """IPv4 addresses of the interfaces for multicast; None: all that are up."""
-    routing: str = "topic"
-    overlay: str = "capability"
-    capability: float = 1.0
     weights: tuple[float, float] | None = None
     """Alpha and beta with which the capability is measured again and again; None: it stays as it
     is."""
-    hello: float = 0.5
-    link_timeout: float = 2.0
-    td: float = 0.3
     tls: TlsSettings | None = None
     """None: links are dialled by plain TCP."""
     client_address: Address | None = None
     """Where clients connect, when that is not where brokers do."""
-    log_tail: int = limits.TAIL_BYTES
-    """Bytes on the disk of what brokers that are away have not got, 0: none."""
-    memory_limit: int = 0
-    """Bytes that the broker keeps for clients unless the file's section `mqtt` says otherwise; 0:
-    any number."""
-    max_connections: int = 0
-    """The same for the clients that are connected."""
     any_broker: bool = False
     """Other brokers may link without secret or certificate although clients have to prove who they
     are."""
@@ -142,33 +112,12 @@ class FederationSettings:
 
     def node_config(self) -> NodeConfig:
         """Return the part that the node wants."""
-        return NodeConfig(
-            id=self.id,
-            boot=self.boot,
-            name=self.name,
-            host=self.host,
-            port=self.port,
-            announce_host=self.announce_host,
-            cluster=self.cluster,
-            secret=self.secret,
-            key=self.key,
-            discovery=self.discovery,
-            seeds=self.seeds,
-            routing=self.routing,
-            overlay=self.overlay,
-            capability=self.capability,
-            hello=self.hello,
-            link_timeout=self.link_timeout,
-            td=self.td,
-            client_address=str(self.client_address or ""),
-            log_tail=self.log_tail,
-            memory_limit=self.memory_limit,
-            max_connections=self.max_connections,
-        )
+        client_address = str(self.client_address or "")
+        return NodeConfig(**values(self, BrokerModel), client_address=client_address)
 
 
 @dataclass(slots=True)
-class RunSettings:
+class RunSettings(ClusterModel):
     """Everything that `mqttree run` was told, read and checked. None: not said."""
 
     file: ConfigFile | None = None
@@ -177,13 +126,8 @@ class RunSettings:
     data_dir: Path | None = None
     durability: str | None = None
     """None: async with a data directory, else none."""
-    cluster: str = "mqttree"
-    secret: bytes | None = None
-    discovery: str = "multicast"
     seed: tuple[Address, ...] = ()
     advertise: Address | None = None
-    routing: str = "topic"
-    overlay: str = "capability"
     admin: Address | None = None
     admin_hosts: tuple[str, ...] = ()
     wait_for: int = 1
@@ -194,15 +138,11 @@ class RunSettings:
     alpha: float = 1.0
     beta: float = 1.0
     """The capability's weights of the CPU and of memory."""
-    hello: float = 0.5
-    link_timeout: float = 2.0
-    td: float = 0.3
     multicast_group: str = GROUP
     multicast_port: int = PORT
     interfaces: tuple[str, ...] | None = None
     tls: TlsSettings | None = None
     client_address: Address | None = None
-    log_tail: int = limits.TAIL_BYTES
     log_format: str = "text"
     allow_unauthenticated_brokers: bool = False
     given: frozenset[str] = frozenset()
@@ -236,31 +176,26 @@ class RunSettings:
             host, port = self.advertise
             announce_host = None
         literals, names = split_seeds(self.seed if self.discovery != "off" else ())
+        shared = values(self, ClusterModel)
+        if self.secret is not None:
+            shared["secret"] = cluster_key(self.secret, self.cluster)
         return FederationSettings(
+            **shared,
             name=self.name if self.name is not None else default_name(port) if port else "",
             host=host,
             port=port,
             announce_host=announce_host,
             id=id,
             boot=boot,
-            cluster=self.cluster,
-            secret=None if self.secret is None else cluster_key(self.secret, self.cluster),
-            discovery=self.discovery,
             seeds=tuple((seed.host, seed.port) for seed in literals),
             seed_names=tuple((seed.host, seed.port) for seed in names),
             multicast_group=self.multicast_group,
             multicast_port=self.multicast_port,
             interfaces=self.interfaces if self.interfaces is not None else interfaces,
-            routing=self.routing,
-            overlay=self.overlay,
             capability=self.capability if self.capability is not None else capability,
             weights=(self.alpha, self.beta) if self.capability is None else None,
-            hello=self.hello,
-            link_timeout=self.link_timeout,
-            td=self.td,
             tls=self.tls,
             client_address=self.client_address,
-            log_tail=self.log_tail,
             any_broker=self.allow_unauthenticated_brokers,
             asked=self.asked,
         )
@@ -377,7 +312,7 @@ def read_access(file: ConfigFile | None) -> AccessSettings:
     return AccessSettings(**found)
 
 
-def split_bind(text: str, default_port: int = 1883) -> Address:
+def split_bind(text: str, default_port: int = DEFAULT_PORT) -> Address:
     """Read where to listen, as amqtt writes it: "HOST:PORT", "PORT", ":PORT", "[IPv6]:PORT", "HOST"
     or "".
 

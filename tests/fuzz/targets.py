@@ -171,7 +171,7 @@ def announcements(data: bytes) -> None:
     options = tape.byte()
     secret = b"secret" if options & 1 else None
     world = Node(
-        NodeConfig(discovery="multicast", secret=secret, id=b"m" * 8),
+        NodeConfig(discovery="multicast", routing="flood", secret=secret, id=b"m" * 8),
         1000.0,
         1.7e9,
         random.Random(1),

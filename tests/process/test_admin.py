@@ -51,7 +51,9 @@ class Server:
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        config = NodeConfig(id=b"\1" * 8, name='a "b"\\', host="127.0.0.1", port=1883)
+        config = NodeConfig(
+            id=b"\1" * 8, name='a "b"\\', host="127.0.0.1", port=1883, discovery="off"
+        )
         self.node = Node(config, loop.time(), 1e9, random.Random(1))
         self.admin = Admin(self.node, "1.2.3")
         self.socket = listen("127.0.0.1", 0)

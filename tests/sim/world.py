@@ -337,7 +337,7 @@ class Host:
             return
         world = self.world
         self.boot = max(self.boot + 1, 1 + int(world.now))  # seconds, as of a real broker
-        settings = {**self.config}
+        settings = {"discovery": "off", "routing": "flood"} | self.config
         boot = settings.pop("boot", self.boot)
         config = NodeConfig(
             id=self.id,

@@ -137,7 +137,8 @@ class Durable(World):
         self.config, self.sync = config, sync
         self.files = files or Files()
         self.now = at
-        own = NodeConfig(id=ID, boot=int(at), **config)
+        lone: dict[str, Any] = {"discovery": "off", "routing": "flood"}
+        own = NodeConfig(id=ID, boot=int(at), **(lone | config))
         self.node = Node(own, at, 1.7e9 + at - 1000.0, random.Random(1), log=self._log)
         self.node.cluster.barrier._begins_until = 0.0
         self.journal = self.node.journal = Journal(self.node, sync=sync)

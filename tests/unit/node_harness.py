@@ -91,8 +91,14 @@ class World:
     def __init__(self, *, hooks: Hooks | None = None, **config: Any) -> None:
         self.now = 1000.0
         self.lines: list[tuple[str, str]] = []
+        lone: dict[str, Any] = {"discovery": "off", "routing": "flood"}
         self.node = Node(
-            NodeConfig(**config), self.now, 1.7e9, random.Random(1), hooks=hooks, log=self._log
+            NodeConfig(**(lone | config)),
+            self.now,
+            1.7e9,
+            random.Random(1),
+            hooks=hooks,
+            log=self._log,
         )
         self.node.cluster.barrier._begins_until = 0.0  # it has been there for a while
         self.effects: list[Effect] = []

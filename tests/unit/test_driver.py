@@ -70,7 +70,7 @@ class Socket:
 class Scene:
     def __init__(self) -> None:
         self.loop = Loop()
-        self.node = Node(NodeConfig(), self.loop.now, 1.7e9, random.Random(1))
+        self.node = Node(NodeConfig(discovery="off"), self.loop.now, 1.7e9, random.Random(1))
         self.driver = Driver(self.node, cast(asyncio.AbstractEventLoop, self.loop), lambda: None)
         self.driver.time = self.loop.time
         self.clients = [self.client(name) for name in ("busy", "other")]

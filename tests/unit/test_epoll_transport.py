@@ -1050,6 +1050,7 @@ def driver_of(node: Node) -> Driver:
 
 
 def new_node(**config: Any) -> Node:
+    config = {"discovery": "off"} | config
     return Node(NodeConfig(**config), asyncio.get_running_loop().time(), 1.7e9, random.Random(1))
 
 

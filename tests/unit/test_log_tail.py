@@ -146,7 +146,7 @@ class Bench:
 
     def __init__(self, limit: int, files: Files | None = None, at: float = 1000.0) -> None:
         self.node = Node(
-            NodeConfig(id=ID, log_tail=limit),
+            NodeConfig(id=ID, log_tail=limit, discovery="off", routing="flood"),
             at,
             1.7e9,
             random.Random(1),

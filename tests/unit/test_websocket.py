@@ -173,7 +173,7 @@ class Page:
 
     def __init__(self, half: bool = True, server: Listener | None = None) -> None:
         self.loop = Loop()
-        self.node = Node(NodeConfig(), self.loop.now, 1.7e9, random.Random(1))
+        self.node = Node(NodeConfig(discovery="off"), self.loop.now, 1.7e9, random.Random(1))
         self.driver = Driver(self.node, cast(asyncio.AbstractEventLoop, self.loop), lambda: None)
         self.driver.time = self.loop.time
         self.server = server or Listener("web", None)

@@ -1,0 +1,79 @@
+"""One set of defaults: what a broker is given, what is worked out of it, and what its node is told
+cannot differ."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from dataclasses import fields
+from pathlib import Path
+
+from broker.base.address import Address
+from broker.config.model import BrokerModel, ClusterModel, values
+from broker.config.node_config import NodeConfig
+from broker.config.options import FederationSettings, RunSettings
+from discovery.effects import MembershipConfig
+from stp.config import TreeConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = (
+    *sorted((ROOT / "broker" / "config").glob("*.py")),
+    ROOT / "stp" / "config.py",
+    ROOT / "discovery" / "effects.py",
+)
+
+
+def written(source: str) -> dict[str, list[str]]:
+    """The defaults of settings that are written as they are, by field; not those that mean that
+    nothing was said."""
+    found = defaultdict(list)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            for line in node.body:
+                if (
+                    isinstance(line, ast.AnnAssign)
+                    and isinstance(line.target, ast.Name)
+                    and isinstance(line.value, ast.Constant)
+                    and line.value.value not in (None, "", False)
+                ):
+                    found[line.target.id].append(f"{node.name} = {line.value.value!r}")
+    return found
+
+
+def test_no_default_is_written_twice() -> None:
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in SETTINGS:
+        for name, where in written(path.read_text()).items():
+            found[name] += where
+    assert len(found) > 20
+    assert not {name: where for name, where in found.items() if len(where) > 1}
+
+
+def test_what_is_written_twice_is_found() -> None:
+    assert len(written("class A:\n    td: float = 0.3\nclass B:\n    td: float = 0.4\n")["td"]) == 2
+
+
+def test_the_defaults_of_all_are_those_of_the_model() -> None:
+    model = values(BrokerModel(), BrokerModel)
+    assert values(NodeConfig(), BrokerModel) == model
+    assert values(FederationSettings(), BrokerModel) == model
+    assert values(RunSettings(), ClusterModel) == values(ClusterModel(), ClusterModel)
+    assert FederationSettings().node_config() == NodeConfig()
+    config = NodeConfig()
+    assert config.tree() == TreeConfig()
+    assert (config.cluster, config.td) == (MembershipConfig().cluster, MembershipConfig().td)
+
+
+def test_what_is_said_reaches_the_node() -> None:
+    said = {
+        field.name: 7.5 if field.type == "float" else "x"
+        for field in fields(ClusterModel)
+        if field.type in ("float", "str")
+    }
+    settings = RunSettings(**said)
+    own = settings.federation(
+        Address("10.0.0.1", 1884), id=b"i" * 8, boot=3, capability=2.0, own_host=lambda: ""
+    )
+    config = own.node_config()
+    assert {name: getattr(config, name) for name in said} == said
+    assert (config.host, config.port, config.boot) == ("10.0.0.1", 1884, 3)
