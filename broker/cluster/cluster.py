@@ -43,6 +43,7 @@ from broker.cluster.events import (
     MemberGone,
     OriginLost,
     RouteChanged,
+    TopologyChanged,
 )
 from broker.cluster.id_conflict import IdConflict
 from broker.cluster.link.admission import Admission, split_peer
@@ -66,6 +67,7 @@ from broker.wire.encode import encode_packet
 from broker.wire.errors import MalformedPacket, WireError
 from broker.wire.packets import Connect, Disconnect
 from discovery import effects as discovery
+from discovery.dialler import NEVER
 from discovery.gossip import decode_members, encode_members
 from discovery.member_table import MAX_MEMBERS
 from discovery.membership import Membership
@@ -262,6 +264,16 @@ class Cluster:
             **self.barrier.records,
             **self.subscription_starts.records,
         }
+        self._deadlines: tuple[Callable[[], float | None], ...] = (
+            self.id_conflict.next_deadline,
+            self.membership.next_deadline,
+            self.tree.next_deadline,
+            self.directory.next_deadline,
+            self.strategy.next_deadline,
+            self._links_deadline,
+            self._change_deadline,
+        )
+        """When each of those that have something to do with time is to be called (s)."""
         self._next_sweep = now + 1.0
         self._alone_since = now
         self._gossip_at = now  # members are told again no earlier
@@ -330,6 +342,8 @@ class Cluster:
                 self._neighbour_down,
                 self.barrier.links_changed,
             ),
+            # Clients that subscribe to it hear of it ($TC).
+            TopologyChanged: (self._topology_changed,),
             # Neighbours may have other parts of what it published.
             OriginLost: (self.resync.origin_lost,),
             MemberGone: (
@@ -505,27 +519,31 @@ class Cluster:
         self._due = min(self._due, at)
 
     def _deadline(self, now: float) -> float:
-        due = min(
-            now + self.config.hello, self.tree.next_deadline(), self.id_conflict.next_deadline()
-        )
-        if (at := self.membership.next_deadline()) is not None and at < due:
-            due = at
-        timeout = self.config.link_timeout
-        for link in self.links.values():
-            due = min(due, link.next_hello, link.conn.last_heard + timeout)
-        for link in self.handshakes:
-            due = min(due, link.opened + self.config.handshake_timeout)
-        if self._change is not None:
-            due = min(due, self._change_at)
-        if (at := self.directory.next_deadline()) is not None and at < due:
-            due = at
-        if (at := self.strategy.next_deadline()) is not None and at < due:
-            due = at
+        due = now + self.config.hello
+        for deadline in self._deadlines:
+            at = deadline()
+            if at is not None and at < due:
+                due = at
         if self._gossip_at > now and any(
             link.gossiped != self.membership.gossip_version for link in self.links.values()
         ):
             due = min(due, self._gossip_at)
         return max(now + 0.001, due)
+
+    def _links_deadline(self) -> float:
+        """When a link is to say something, or to be closed (s)."""
+        due, timeout = NEVER, self.config.link_timeout
+        for link in self.links.values():
+            due = min(due, link.next_hello)
+            if (silent := link.conn.last_heard + timeout) < due:
+                due = silent
+        for link in self.handshakes:
+            due = min(due, link.opened + self.config.handshake_timeout)
+        return due
+
+    def _change_deadline(self) -> float | None:
+        """When the newest topology change is told (s)."""
+        return None if self._change is None else self._change_at
 
     def _settle(self, now: float) -> None:
         """Carry out what discovery and the tree decided, until neither wants more."""
@@ -639,14 +657,17 @@ class Cluster:
                 if link is not None:
                     self.events.dispatch(LinkForwards(link, change.forwarding, now))
             case TopologyChange():
-                self.count("topology_changes")
-                self._change = change
-                self._tell_change(now)
+                self.events.dispatch(TopologyChanged(change, now))
             case _:
                 pass
 
     def _route_changed(self, event: RouteChanged) -> None:
         self.membership.reachable(event.broker_id, event.via is not None, self.node.now)
+
+    def _topology_changed(self, event: TopologyChanged) -> None:
+        self.count("topology_changes")
+        self._change = event.change
+        self._tell_change(event.now)
 
     def _tell_change(self, now: float) -> None:
         """Publish the newest topology change; what comes too often waits, and only the newest of

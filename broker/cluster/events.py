@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from broker.cluster.link.link import Link
+    from stp.tree import TopologyChange
 
 
 @dataclass(slots=True, frozen=True)
@@ -89,6 +90,15 @@ class OriginLost:
     broker_id: bytes
 
 
+@dataclass(slots=True, frozen=True)
+class TopologyChanged:
+    """A broker has changed its place in the tree, and has numbered that."""
+
+    change: TopologyChange
+    now: float
+    """s"""
+
+
 Event = (
     LinkUp
     | LinkDown
@@ -98,6 +108,7 @@ Event = (
     | RouteChanged
     | MemberGone
     | OriginLost
+    | TopologyChanged
 )
 
 EventOrder = Mapping[type[Event], Sequence[Callable[[Any], None]]]

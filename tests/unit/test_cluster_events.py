@@ -13,6 +13,7 @@ from broker.cluster.events import (
     MemberGone,
     OriginLost,
     RouteChanged,
+    TopologyChanged,
 )
 from tests.unit.node_harness import World
 
@@ -39,6 +40,7 @@ ORDER: dict[type[Event], list[str]] = {
         "Cluster._neighbour_down",
         "SubscriptionBarrier.links_changed",
     ],
+    TopologyChanged: ["Cluster._topology_changed"],
     OriginLost: ["Resync.origin_lost"],
     MemberGone: ["AbsentMembers.member_gone"],
     RouteChanged: [

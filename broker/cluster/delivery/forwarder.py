@@ -41,7 +41,7 @@ from broker.wire.publish_header import DUP, PUBLISH, QOS_BITS, topic_of
 if TYPE_CHECKING:
     from broker.cluster.delivery.gap_recovery import GapRecovery
     from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.ports import Above
+    from broker.cluster.delivery.ports import Above, DeliveringBroker
     from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
     from broker.cluster.delivery.replay_log import ReplayLog
     from broker.cluster.events import LinkBehind, LinkDown
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from broker.cluster.link.receiver_assignment import ReceiverAssignment
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.core.publish_run import PublishRun
-    from broker.node import Node
 
 FORGET_ORIGIN = 3600.0
 """s; an origin unheard for so long is forgotten: its messages are long out of every log."""
@@ -75,7 +74,7 @@ class Forwarder:
 
     def __init__(
         self,
-        node: Node,
+        node: DeliveringBroker,
         *,
         origins: Origins,
         log: ReplayLog,

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.history import HistoryRequests
     from broker.cluster.delivery.origins import Origins
     from broker.cluster.delivery.orphans import Orphans
-    from broker.cluster.delivery.ports import Above
+    from broker.cluster.delivery.ports import Above, DeliveringBroker
     from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
     from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from broker.cluster.delivery.subscription_start import SubscriptionStarts
@@ -78,7 +78,6 @@ if TYPE_CHECKING:
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.config.node_config import NodeConfig
     from broker.core.session import Session
-    from broker.node import Node
 
 ASK_PAUSE = 0.005
 """s; several breaks that one change leads to are one."""
@@ -111,7 +110,7 @@ class GapRecovery:
 
     def __init__(
         self,
-        node: Node,
+        node: DeliveringBroker,
         *,
         config: NodeConfig,
         origins: Origins,

@@ -10,10 +10,10 @@ from broker.cluster.link.codec import LAST, OriginWindow, Ranges, Vector, encode
 from broker.cluster.link.control_records import DONE, WANT, Handler
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.ports import Host
     from broker.cluster.events import LinkDown
     from broker.cluster.link.link import Link
     from broker.cluster.ports import Alarm
+    from broker.core.local_broker import LocalBroker
 
 FETCH_TIME = 0.5
 """s; longest wait for history: a neighbour that hangs must not keep another one from the live
@@ -28,7 +28,7 @@ class HistoryRequests:
 
     __slots__ = ("_alarm", "_fetches", "_links", "_node", "_number", "records")
 
-    def __init__(self, node: Host, links: Mapping[bytes, Link], alarm: Alarm) -> None:
+    def __init__(self, node: LocalBroker, links: Mapping[bytes, Link], alarm: Alarm) -> None:
         self._node = node
         self._links = links
         self._alarm = alarm

@@ -23,12 +23,12 @@ from broker.cluster.delivery.replay_log import NEVER
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.ports import Host
     from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from broker.cluster.events import LinkDown
     from broker.cluster.link.link import Link
     from broker.cluster.ports import Reporting
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from broker.core.local_broker import LocalBroker
 
 MARK = 1 << 30
 """Numbers of our marks have this bit, those of other users of `Link.send_mark` have not."""
@@ -61,7 +61,7 @@ class LinkAcks:
 
     def __init__(
         self,
-        node: Host,
+        node: LocalBroker,
         *,
         origins: Origins,
         log: ReplayLog,

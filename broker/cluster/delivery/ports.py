@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from broker.core.local_broker import LocalBroker
+from broker.core.ports import Journal
+
 if TYPE_CHECKING:
-    from broker.base.counters import Counters
-    from broker.base.turns import Turns
     from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.events import LinkDown, MemberGone, RouteChanged
     from broker.cluster.link.codec import Ranges, Vector
@@ -21,33 +22,22 @@ if TYPE_CHECKING:
     from broker.core.session import Session
 
 
-class Host(Protocol):
-    """The broker that this is a part of: its clock, its publishers, its links."""
+class LogJournal(Journal, Protocol):
+    """What keeps the messages that are published here."""
+
+    def logged(self, entry: LogEntry) -> None:
+        """Record an entry of the log."""
+
+
+class DeliveringBroker(LocalBroker, Protocol):
+    """One broker that sends messages to others."""
+
+    forwarding: list[Link]
+    """Links in the live stream. Another list each time one enters or leaves it."""
 
     @property
-    def now(self) -> float:
-        """s; the time of this input."""
-
-    @property
-    def counters(self) -> Counters:
-        """What has been counted."""
-
-    @property
-    def turns(self) -> Turns:
-        """How much is done in one turn."""
-
-    @property
-    def forwarding(self) -> list[Link]:
-        """Links in the live stream."""
-
-    def schedule(self, when: float, call: Callable[[float], None]) -> object:
-        """Call `call(now)` once, at `when` (s) or a little later."""
-
-    def hold_publisher(self, reason: object) -> None:
-        """Do not read the present publisher until `release_publishers(reason)`."""
-
-    def release_publishers(self, slow: object) -> None:
-        """Read the publishers again that waited for `slow` alone."""
+    def journal(self) -> LogJournal | None:
+        """What keeps its state, None for a broker that keeps nothing."""
 
 
 TakeEntries = Callable[["list[LogEntry] | None"], None]

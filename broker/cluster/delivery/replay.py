@@ -27,11 +27,12 @@ from broker.cluster.delivery.replay_log import in_order, lacked_parts
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.orphans import Orphans
-    from broker.cluster.delivery.ports import Above, Host
+    from broker.cluster.delivery.ports import Above
     from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from broker.cluster.link.codec import Vector
     from broker.cluster.link.link import Link
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from broker.core.local_broker import LocalBroker
 
 SCAN = 20_000
 """entries that are scanned at a time,"""
@@ -62,7 +63,12 @@ class LogWalks:
     __slots__ = ("above", "log", "node", "orphans", "strategy")
 
     def __init__(
-        self, node: Host, log: ReplayLog, strategy: RoutingStrategy, orphans: Orphans, above: Above
+        self,
+        node: LocalBroker,
+        log: ReplayLog,
+        strategy: RoutingStrategy,
+        orphans: Orphans,
+        above: Above,
     ) -> None:
         self.node = node
         self.log = log

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.history import HistoryRequests
     from broker.cluster.delivery.link_acks import LinkAcks
     from broker.cluster.delivery.orphans import Orphans
-    from broker.cluster.delivery.ports import Above, Host, SeenWatcher
+    from broker.cluster.delivery.ports import Above, DeliveringBroker, SeenWatcher
     from broker.cluster.delivery.replay import LogWalk, LogWalks
     from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.delivery.subscription_start import SubscriptionStarts
@@ -57,7 +57,7 @@ class Resync:
 
     def __init__(
         self,
-        node: Host,
+        node: DeliveringBroker,
         *,
         forwarder: Forwarder,
         directory: Directory,

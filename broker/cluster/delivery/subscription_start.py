@@ -29,11 +29,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.base import limits
 from broker.cluster.link.codec import LAST, Ranges, origin_key, subtract
 from broker.cluster.link.control_records import AGES, Handler
+from broker.core.local_broker import LocalBroker
+from broker.core.ports import Journal
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from broker.cluster.strategy.directory import Directory
     from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
     from broker.core.session import Session
-    from broker.node import Node
 
 MOST = 64
 """times that one question tells; of more, some share the latest of them."""
@@ -157,6 +158,25 @@ class PastNumbers:
         return notes[index - 1][1] if index else 0
 
 
+class StartsJournal(Journal, Protocol):
+    """What keeps where subscriptions begin."""
+
+    def raised(self, start: SubscriptionStart) -> None:
+        """Record that one begins later than was known."""
+
+
+class StartingBroker(LocalBroker, Protocol):
+    """The broker that is subscribed to."""
+
+    @property
+    def forwarding(self) -> list[Link]:
+        """Links in the live stream."""
+
+    @property
+    def journal(self) -> StartsJournal | None:
+        """What keeps its state, None for a broker that keeps nothing."""
+
+
 class SubscriptionStarts:
     """The starts of the last minutes, and the clocks of origins."""
 
@@ -178,7 +198,7 @@ class SubscriptionStarts:
 
     def __init__(
         self,
-        node: Node,
+        node: StartingBroker,
         origins: Origins,
         directory: Directory,
         barrier: SubscriptionBarrier,
