@@ -1,5 +1,4 @@
-"""The part of a node that makes it one of many: discovery, links, the tree, and messages over it
-(design section 3).
+"""The part of a node that makes it one of many: discovery, links, the tree, and messages over it.
 
 It decides; `Link` parses and encodes, `stp.tree.Tree` computes, `discovery.membership.Membership`
 knows who is there.

@@ -1,4 +1,4 @@
-"""A federation as one broker sees it, as JSON (design section 6)."""
+"""A federation as one broker sees it, as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def federation_state(cluster: Cluster) -> dict[str, Any]:
-    """What /api/federation says (design section 6)."""
+    """What /api/federation says."""
     tree = cluster.tree
     config = cluster.config
     strategy = cluster.strategy

@@ -1,5 +1,4 @@
-"""A byte stream between this broker and somebody: bytes in, an outbox out, no socket (design
-section 1)."""
+"""A byte stream between this broker and somebody: bytes in, an outbox out, no socket."""
 
 from __future__ import annotations
 

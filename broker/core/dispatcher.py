@@ -1,4 +1,4 @@
-"""The publish path: topic -> route -> outboxes (design section 5). Nothing here awaits, logs or
+"""The publish path: topic -> route -> outboxes. Nothing here awaits, logs or
 waits."""
 
 from __future__ import annotations

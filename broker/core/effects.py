@@ -1,5 +1,4 @@
-"""What a node asks its driver to do, as data; some are answered with `Node.answer` (design section
-1)."""
+"""What a node asks its driver to do, as data; some are answered with `Node.answer`."""
 
 from __future__ import annotations
 
@@ -171,7 +170,7 @@ Effect = (
 
 @dataclass(slots=True)
 class Hooks:
-    """Which effects somebody wants; all off costs nothing (design section 5)."""
+    """Which effects somebody wants; all off costs nothing."""
 
     authenticate: bool = False
     topics: bool = False

@@ -1,5 +1,4 @@
-"""An application message on its way through the broker, encoded once per (version, QoS) (design
-section 5)."""
+"""An application message on its way through the broker, encoded once per (version, QoS)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages over the tree: flooding, each at most once per broker (design sections 3 and 4).
+"""Messages over the tree: flooding, each at most once per broker.
 
 Every broker numbers what is published on it; (origin, boot, sequence) travels with the message. A
 broker takes a message once, from whichever link it comes, delivers it and passes it on over its

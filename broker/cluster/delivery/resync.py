@@ -1,5 +1,4 @@
-"""Replay after a repair of the tree: what a neighbour missed comes before what is new (design
-section 4, promises 2 and 4).
+"""Replay after a repair of the tree: what a neighbour missed comes before what is new.
 
 A link that begins to forward first tells the neighbour what has been here (SEEN); the neighbour
 replays from its log what is missing, in order, and only then adds the link to the live stream. What

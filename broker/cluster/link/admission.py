@@ -1,5 +1,4 @@
-"""Which brokers may link, and which of two links to one broker stays (design sections 3 and 4,
-promise 6)."""
+"""Which brokers may link, and which of two links to one broker stays."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Where a message on a link was published: (broker id, boot, sequence), and which of them have been
-here (design section 3).
+here.
 
 On a link the first property of a PUBLISH is a User Property "o" of 24 characters: 16 for id and
 boot, 8 for the sequence (base64 without padding), so that it is legal MQTT 5 and can be read and

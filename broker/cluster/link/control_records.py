@@ -1,5 +1,4 @@
-"""What brokers tell each other besides messages: typed records in the payload of a PINGREQ (design
-section 3).
+"""What brokers tell each other besides messages: typed records in the payload of a PINGREQ.
 
 A record is u8 type, u24 length, body. Types that a broker does not know are skipped.
 """

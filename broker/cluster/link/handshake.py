@@ -1,5 +1,5 @@
 """How two brokers come to a link: who each says that it is, and the proof of the cluster secret
-(design section 3; MQTT-ST II-C).
+(MQTT-ST II-C).
 
     dialler                          called broker
     CONNECT 0x85                 ->                        nonce; with a secret an ephemeral key;

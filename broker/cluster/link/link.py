@@ -1,4 +1,4 @@
-"""A connection to another broker (design section 3; MQTT-ST II-C): packets in and out, records in
+"""A connection to another broker (MQTT-ST II-C): packets in and out, records in
 PINGREQ, messages.
 
 States: `called` (we dialled, our CONNECT is out) or `calling` (theirs came, ours went back) -> `up`

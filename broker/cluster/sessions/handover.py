@@ -80,8 +80,7 @@ to those there: no repair takes longer, and what is held from them until it ends
 log."""
 COMPLETE_TIME = 5.0
 """s for which a session that another broker takes waits for what was published before that one's
-subscriptions: longer than it takes to notice that a neighbour is silent (2 s), and to ask again
-(seed 7004453)."""
+subscriptions: longer than it takes to notice that a neighbour is silent (2 s), and to ask again."""
 MERGE_TIME = 30.0
 """s for which a session that is to be added to a newer one waits for that, as long as the
 publisher's broker is there: nobody waits for it. What has not come then the newer session's broker

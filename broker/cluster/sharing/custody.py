@@ -196,7 +196,7 @@ class Custody:
     def claims(self, key: bytes, qos: int) -> bool:
         """Whether a message of a giver is claimed before it is delivered: at QoS 2, and when the
         giver may have given it to another member, as it could not reach us. So it may at QoS 2 if
-        we have never heard of it (seed 7720296)."""
+        we have never heard of it."""
         if qos == 2 or not qos or not self._returned:
             return qos == 2
         broker_id = split_key(key)[0]
