@@ -43,13 +43,17 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
 
 
-def test_answers_name_what_is_there() -> None:
-    answers = re.findall(r"`([\w/]+\.py)`:\s+`([\w.]+)`", text_of("CONTRIBUTING.md"))
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "ARCHITECTURE.md"])
+def test_answers_and_walks_name_what_is_there(page: str) -> None:
+    answers = re.findall(r"`([\w/]+\.py)`:\s+`([\w.]+)`", text_of(page))
     assert len(answers) > 30
     assert [f"{path}: {name}" for path, name in answers if name not in defined(ROOT / path)] == []
 
 
-@pytest.mark.parametrize("page", PAGES)
+WITH_PATHS = [*PAGES, *(page for page in ALL_PAGES if re.match(r"docs/(decisions|guides)/", page))]
+
+
+@pytest.mark.parametrize("page", WITH_PATHS)
 def test_paths_are_there(page: str) -> None:
     known = files()
     named = re.findall(r"`([\w/.-]+(?:/|\.py))`", text_of(page))
@@ -57,7 +61,8 @@ def test_paths_are_there(page: str) -> None:
         name
         for name in named
         if not any(
-            found == name or found.endswith("/" + name) or found.startswith(name) for found in known
+            found.endswith("/" + name) or ("/" + name in "/" + found and name.endswith("/"))
+            for found in (f"/{found}" for found in known)
         )
     ]
     assert missing == []
@@ -69,7 +74,6 @@ def test_every_page_is_in_an_index() -> None:
         targets = re.findall(r"\]\(([^)#:]+)", text_of(index))
         indexed |= {((ROOT / index).parent / target).resolve() for target in targets}
     pages = [page for page in ALL_PAGES if re.fullmatch(r"docs/(\w+/)?(?!README)[^/]+", page)]
-    pages = [page for page in pages if not page.startswith("docs/decisions/")]
     assert [page for page in pages if (ROOT / page).resolve() not in indexed] == []
 
 
@@ -90,7 +94,8 @@ NARROW = [
     page
     for page in ALL_PAGES
     if re.fullmatch(
-        r"README.md|CONTRIBUTING.md|docs/(guides/)?[\w-]+.md|docs/reference/(h|m|o).*", page
+        r"README.md|ARCHITECTURE.md|CONTRIBUTING.md|docs/(guides/)?[\w-]+.md|docs/reference/(h|m|o).*",
+        page,
     )
     and not re.search(r"conformance|measurements|licences|benchmarks", page)
 ]
