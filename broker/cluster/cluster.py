@@ -6,7 +6,6 @@ knows who is there.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -15,7 +14,6 @@ from broker.base import limits
 from broker.base.address import Address
 from broker.base.broker_id import Identity
 from broker.base.hybrid_clock import HybridClock
-from broker.base.rate_limit import RateLimit
 from broker.cluster.delivery.answers import Answers
 from broker.cluster.delivery.forwarder import Forwarder
 from broker.cluster.delivery.gap_recovery import GapRecovery
@@ -46,7 +44,7 @@ from broker.cluster.events import (
 )
 from broker.cluster.id_conflict import IdConflict
 from broker.cluster.link.admission import Admission, split_peer
-from broker.cluster.link.control_records import BPDU, MEMBERS, Handler
+from broker.cluster.link.control_records import Handler
 from broker.cluster.link.link import Link
 from broker.cluster.retained_sync import RetainedSync
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
@@ -58,21 +56,17 @@ from broker.cluster.strategy.directory import CLIENTS_AT, STATE, Directory
 from broker.cluster.strategy.routing_strategy import RoutingStrategy
 from broker.cluster.strategy.selection import strategy_for
 from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
+from broker.cluster.topology import Topology
 from broker.config.node_config import NodeConfig
 from broker.core.connection import Connection
-from broker.core.effects import Datagram, Dial
+from broker.core.effects import Dial
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
-from broker.wire.errors import MalformedPacket, WireError
+from broker.wire.errors import WireError
 from broker.wire.packets import Connect, Disconnect
-from discovery import effects as discovery
 from discovery.dialler import NEVER
-from discovery.gossip import decode_members, encode_members
-from discovery.member_table import MAX_MEMBERS
 from discovery.membership import Membership
-from stp import bpdu as bpdus
-from stp.bpdu import Role
-from stp.tree import ForwardingChanged, RootChanged, TopologyChange, Tree
+from stp.tree import Tree
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.ports import AbsentMembers
@@ -252,9 +246,18 @@ class Cluster:
 
         self.admission = Admission(self)
         self.id_conflict = IdConflict(node, self.links, self, self.link_lost)
+        self.topology = Topology(
+            node,
+            tree=self.tree,
+            membership=self.membership,
+            links=self.links,
+            events=self.events,
+            report=self,
+            lose=self.link_lost,
+            same_id=self.id_conflict.suspect,
+        )
         self.records: dict[int, Handler] = {
-            BPDU: self._bpdu_received,
-            MEMBERS: self._members_received,
+            **self.topology.records,
             **self.resync.records,
             **self.history.records,
             **self.directory.records,
@@ -270,16 +273,11 @@ class Cluster:
             self.directory.next_deadline,
             self.strategy.next_deadline,
             self._links_deadline,
-            self._change_deadline,
+            self.topology.change_deadline,
         )
         """When each of those that have something to do with time is to be called (s)."""
         self._next_sweep = now + 1.0
         self._alone_since = now
-        self._gossip_at = now  # members are told again no earlier
-        self._leaving = False
-        self._change: TopologyChange | None = None  # the newest one that $TC has not told
-        self._changes = RateLimit(limits.TOPOLOGY_CHANGES, now)
-        self._change_at = now
         self.directory.post(STATE + b"name", config.name.encode())
         if where := config.clients_at():
             self.directory.post(CLIENTS_AT, where.encode())
@@ -296,7 +294,7 @@ class Cluster:
                 # Whether it leaves numbers out decides what is done with all messages.
                 self.gap_recovery.link_up,
                 # Who is there, and how the tree grows, is known to all that follow.
-                self._neighbour_up,
+                self.topology.neighbour_up,
                 # Something may be missed from now on.
                 self._begin_log,
                 # SUBACK waits for this neighbour, too, before it is told what is wanted, and
@@ -338,11 +336,11 @@ class Cluster:
                 self.strategy.link_lost,
                 self.directory.link_down,
                 # The tree and the members are told last: what they decide finds all that done.
-                self._neighbour_down,
+                self.topology.neighbour_down,
                 self.barrier.links_changed,
             ),
             # Clients that subscribe to it hear of it ($TC).
-            TopologyChanged: (self._topology_changed,),
+            TopologyChanged: (self.topology.topology_changed,),
             # Neighbours may have other parts of what it published.
             OriginLost: (self.resync.origin_lost,),
             MemberGone: (
@@ -352,7 +350,7 @@ class Cluster:
             ),
             RouteChanged: (
                 # Who is there decides what all others do.
-                self._route_changed,
+                self.topology.route_changed,
                 # Who wants what and which ways messages take, and who has to know of subscriptions:
                 # before anything is sent that asks for either.
                 self.strategy.route_changed,
@@ -480,8 +478,7 @@ class Cluster:
             if link.next_hello <= now:
                 link.send_ping(now)
         self.id_conflict.tick(now)
-        self.membership.tick(now)
-        self.tree.tick(now)
+        self.topology.tick(now)
         self.subscription_starts.past.note(self.origins.own.top, now)
         if now >= self._next_sweep:
             self._sweep(now)
@@ -489,7 +486,7 @@ class Cluster:
         self.directory.tick(now)
         self.sharing.groups.tick(now)
         self.strategy.tick(now)
-        self._tell_change(now)
+        self.topology.tell_change(now)
         self._settle(now)
 
     def _sweep(self, now: float) -> None:
@@ -523,11 +520,8 @@ class Cluster:
             at = deadline()
             if at is not None and at < due:
                 due = at
-        if self._gossip_at > now and any(
-            link.gossiped != self.membership.gossip_version for link in self.links.values()
-        ):
-            due = min(due, self._gossip_at)
-        return max(now + 0.001, due)
+        at = self.topology.gossip_deadline(now)
+        return max(now + 0.001, due if at is None else min(due, at))
 
     def _links_deadline(self) -> float:
         """When a link is to say something, or to be closed (s)."""
@@ -540,146 +534,29 @@ class Cluster:
             due = min(due, link.opened + self.config.handshake_timeout)
         return due
 
-    def _change_deadline(self) -> float | None:
-        """When the newest topology change is told (s)."""
-        return None if self._change is None else self._change_at
-
     def _settle(self, now: float) -> None:
         """Carry out what discovery and the tree decided, until neither wants more."""
         self.awake(now)
         # Each round can only lead to a few more; the rest comes with the next tick.
         for _ in range(16):
-            busy = False
-            for effect in self.membership.take_effects():
-                busy = True
-                self._discovery(effect, now)
-            for change in self.tree.take_changes():
-                busy = True
-                self._tree_changed(change, now)
-            for peer_id, bpdu in self.tree.take_bpdus(now):
-                link = self.links.get(peer_id)
-                if link is not None and link.state == "up":
-                    link.add_record(BPDU, bpdus.encode(bpdu))
-            self.membership.tree_agreed(self.tree.agreed, now)
+            busy = self.topology.settle(now)
             busy |= self.directory.settle(now)
             busy |= self.strategy.settle(now)
             self.resync.proceed(now)
             if not busy:
                 break
-        self._gossip(now)
+        self.topology.gossip(now)
         for link in self.to_ping:
             if link.state == "up" and not link.conn.closing:
                 link.send_ping(now)
         self.to_ping.clear()
         self._due = self._planned = self._deadline(now)
 
-    def _gossip(self, now: float) -> None:
-        """Tell the members: a new neighbour at once, all of them what changed, but not each change
-        by itself."""
-        version = self.membership.gossip_version
-        again = now >= self._gossip_at
-        news: dict[int, bytes] = {}
-        for link in self.links.values():
-            since = link.gossiped
-            if since != version and link.state == "up" and (again or since == -1):
-                if since != -1:
-                    self._gossip_at = now + limits.GOSSIP_PAUSE
-                link.gossiped = version
-                if since not in news:
-                    news[since] = encode_members(self.membership.members(now, since))
-                if news[since]:
-                    link.add_record(MEMBERS, news[since])
-
-    def _discovery(self, effect: discovery.Effect, now: float) -> None:
-        match effect:
-            case discovery.Announce(data):
-                self.node.effects.append(Datagram(data))
-            case discovery.Dial(address):
-                if self._alive_at(address, now):
-                    self.membership.dial_failed(address, "the broker there is linked", now)
-                else:
-                    self.node.effects.append(Dial(address.host, address.port))
-            case discovery.Surplus(broker_id):
-                self._close_surplus(broker_id, now)
-            case discovery.SameId(address):
-                self.id_conflict.suspect(address, now)
-            case discovery.Log(level, text):
-                self.node.log(level, text)
-            case discovery.StateChanged(state):
-                self.node.log("debug", f"federation state: {state}")
-            case _:
-                pass
-
-    def _close_surplus(self, broker_id: bytes, now: float) -> None:
-        """Close a link that is one too many, if neither end needs it in the tree; the other one may
-        dial."""
-        link, port = self.links.get(broker_id), self.tree.ports.get(broker_id)
-        if link is None or port is None or link.state != "up" or not link.dialled:
-            return
-        if link.forwarding or port.forwarding or Role.ROOT in (port.role, port.echo):
-            return
-        self.count("links_surplus")
-        link.conn.close(encode_packet(Disconnect(ReasonCode.NORMAL_DISCONNECTION), 5))
-        self.link_lost(link, "one too many", now, quiet=True)
-
-    def _alive_at(self, address: Address, now: float) -> bool:
-        """Say whether the link to the broker that advertises this address works.
-
-        Another broker that goes about with its id (a copied data directory) makes discovery think
-        that it was restarted. A second dial would take the place of the link that stands, again
-        with every announcement.
-        """
-        return any(
-            link.state == "up"
-            and link.peer is not None
-            and (link.peer.host, link.peer.port) == address
-            and link.conn.last_heard + 2 * self.config.hello > now
-            for link in self.links.values()
-        )
-
     def set_capability(self, capability: float, now: float) -> None:
         """Note that this broker can do more, or less, than it said."""
         self.node.log("info", f"capability is now {capability:g}, it was {self.tree.capability:g}")
         self.tree.set_capability(capability, now)
         self._settle(now)
-
-    def _tree_changed(self, change: object, now: float) -> None:
-        match change:
-            case RootChanged():
-                root = self.tree.root
-                who = "this broker" if self.tree.is_root else f"{root.address[0]}:{root.address[1]}"
-                self.node.log(
-                    "debug" if self._leaving else "info", f"root of the tree is now {who}"
-                )
-            case ForwardingChanged():
-                link = self.links.get(change.peer)
-                if link is not None:
-                    self.events.dispatch(LinkForwards(link, change.forwarding, now))
-            case TopologyChange():
-                self.events.dispatch(TopologyChanged(change, now))
-            case _:
-                pass
-
-    def _route_changed(self, event: RouteChanged) -> None:
-        self.membership.reachable(event.broker_id, event.via is not None, self.node.now)
-
-    def _topology_changed(self, event: TopologyChanged) -> None:
-        self.count("topology_changes")
-        self._change = event.change
-        self._tell_change(event.now)
-
-    def _tell_change(self, now: float) -> None:
-        """Publish the newest topology change; what comes too often waits, and only the newest of
-        that is published."""
-        change = self._change
-        if change is None:
-            return
-        if not self._changes.take(now):
-            self._change_at = now + 1 / limits.TOPOLOGY_CHANGES
-            return
-        self._change = None
-        text = {"origin": change.origin.hex(), "number": change.number, "epoch": self.tree.epoch}
-        self.node.publish_internal("$TC", json.dumps(text).encode(), 0, False)
 
     # ---------------------------------------------------------------- links
 
@@ -697,18 +574,6 @@ class Cluster:
         self.events.dispatch(LinkUp(link, now))
         link.send_ping(now)
         self._settle(now)
-
-    def _neighbour_up(self, event: LinkUp) -> None:
-        link, peer = event.link, event.link.peer
-        assert peer is not None
-        address = Address(peer.host, peer.port)
-        dialled = Address(*link.address) if link.dialled else None
-        self.membership.link_up(peer.id, peer.boot, address, event.now, dialled)
-        self.tree.port_up(
-            Identity(peer.id, peer.boot, Address(peer.host, peer.port)),
-            peer.capability,
-            event.now,
-        )
 
     def _begin_log(self, event: LinkUp) -> None:
         """From now on somebody may miss something."""
@@ -729,23 +594,6 @@ class Cluster:
             LinkDown(link, reason, now, was_up=was_up, quiet=quiet, replaced=replaced)
         )
         self._settle(now)
-
-    def _neighbour_down(self, event: LinkDown) -> None:
-        link, peer, now = event.link, event.link.peer, event.now
-        if peer is not None and self.links.get(peer.id) is link:
-            del self.links[peer.id]
-            if event.was_up:
-                self.count("links_closed")
-                if not event.quiet:
-                    text = f"link to {link.title} is down: {event.reason}"
-                    self.log(
-                        "info", text, cause="link down", peer=link.conn.peer, most=limits.LOG_LINKS
-                    )
-                self.tree.port_down(peer.id, now, not event.replaced)
-                if not event.replaced:
-                    self.membership.link_down(peer.id, now, peer.boot)
-        if link.dialled and not event.was_up:
-            self.membership.dial_failed(Address(*link.address), event.reason, now)
 
     def link_left(self, link: Link, reason: int, now: float) -> None:
         """Take a DISCONNECT on a link: a broker that stops says goodbye."""
@@ -769,8 +617,7 @@ class Cluster:
 
     def heard(self, link: Link, now: float) -> None:
         """Note that part of a packet came: the peer lives, however large the packet."""
-        if link.peer is not None and link.state == "up":
-            self.tree.heard(link.peer.id, now)
+        self.topology.heard(link, now)
 
     def rtt_sample(self, link: Link, rtt_ms: float, now: float) -> None:
         """Take a measured round trip."""
@@ -788,20 +635,6 @@ class Cluster:
         if handler is not None:
             handler(link, body, now)
         self._settle(now)
-
-    def _bpdu_received(self, link: Link, body: bytes, now: float) -> None:
-        assert link.peer is not None
-        try:
-            self.tree.bpdu_received(link.peer.id, bpdus.decode(body), now)
-        except bpdus.BpduError as error:
-            raise MalformedPacket(f"BPDU: {error}") from None
-
-    def _members_received(self, link: Link, body: bytes, now: float) -> None:
-        peer = link.peer
-        assert peer is not None
-        via = Address(peer.host, peer.port)
-        for broker_id, boot, addresses, alive in decode_members(body)[:MAX_MEMBERS]:
-            self.membership.member_learnt(broker_id, boot, addresses, now, alive=alive, via=via)
 
     def link_behind(self, link: Link) -> None:
         """Note that a link's queue overflowed."""
@@ -825,8 +658,7 @@ class Cluster:
 
     def leave(self, now: float) -> None:
         """Say goodbye to everybody; the driver then closes."""
-        self._leaving = True  # that the tree is gone from here then is no news
-        self.membership.leave(now)
+        self.topology.leave(now)
         self.assignments.leave()
         self._settle(now)
         for link in list(self.links.values()):

@@ -20,7 +20,7 @@ from tests.unit.node_harness import World
 ORDER: dict[type[Event], list[str]] = {
     LinkUp: [
         "GapRecovery.link_up",
-        "Cluster._neighbour_up",
+        "Topology.neighbour_up",
         "Cluster._begin_log",
         "SubscriptionBarrier.links_changed",
         "Topic.link_up",
@@ -37,14 +37,14 @@ ORDER: dict[type[Event], list[str]] = {
         "HistoryRequests.link_down",
         "Topic.link_lost",
         "Directory.link_down",
-        "Cluster._neighbour_down",
+        "Topology.neighbour_down",
         "SubscriptionBarrier.links_changed",
     ],
-    TopologyChanged: ["Cluster._topology_changed"],
+    TopologyChanged: ["Topology.topology_changed"],
     OriginLost: ["Resync.origin_lost"],
     MemberGone: ["AbsentMembers.member_gone"],
     RouteChanged: [
-        "Cluster._route_changed",
+        "Topology.route_changed",
         "Topic.route_changed",
         "SubscriptionBarrier.route_changed",
         "RemoteFlowControl.route_changed",
