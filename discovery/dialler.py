@@ -130,7 +130,7 @@ class Dialler:
         target.due = NEVER
 
     def forgive(self, target: Target) -> None:
-        """Forget that it failed, so that the backoff begins anew."""
+        """Forget that it failed, so that the backoff begins again."""
         if target.failures and not target.under_way:
             target.failures = 0
             target.failing_since = NEVER

@@ -1,22 +1,14 @@
-"""What a Membership asks for: states, effects, configuration and identity, without behaviour."""
+"""What a Membership asks for, and its configuration, without behaviour."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from broker.base.address import Address
 from broker.base.broker_id import Identity
 from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
 from discovery.seeds import MAX_SEEDS
-
-
-class State(StrEnum):
-    """Where a broker stands (Overlays 3, Fig. 2)."""
-
-    DISCOVERY = "discovery"
-    OTC = "otc"
-    RUNTIME = "runtime"
+from discovery.states import State
 
 
 @dataclass(slots=True, frozen=True)

@@ -19,8 +19,8 @@ MAX_MEMBERS = 1024
 announcements."""
 MAX_ADDRESSES = 4
 """Addresses of one member that are kept: IPv4 and IPv6 on two networks."""
-MAX_BURIED = 1024
-"""Members that left and of whom gossip is not believed: one life of the member table."""
+MAX_TOMBSTONES = 1024
+"""Members that left and of whom gossip is not believed: as many as the table has members."""
 MAX_SELVES = 64
 """Addresses that turned out to be this broker: its interfaces, and the names for them."""
 SELF_RETRY = 300.0
@@ -54,7 +54,7 @@ class Member:
     called: bool = False
     """Its link was dialled by us."""
     version: int = 0
-    """The roster's version when something about it changed."""
+    """The table's version when something about it changed."""
 
     @property
     def known(self) -> bool:
@@ -81,12 +81,12 @@ class MemberTable:
         self.dialler = Dialler(rng, config.dial_timeout)
         self.members: dict[bytes, Member] = {}  # longest known first
         self._owned: dict[bytes, list[Target]] = {}
-        self._graves: dict[bytes, _Tombstone] = {}  # oldest first
+        self._tombstones: dict[bytes, _Tombstone] = {}  # oldest first
         self._selves: dict[Address, float] = {}  # until when an address counts as our own
         # Name -> addresses; None: from the configuration.
         self._seeds: dict[str | None, list[Address]] = {}
         # Members that neither announced themselves nor were ever linked or in our tree.
-        self.hearsay: set[bytes] = set()
+        self.gossip_only: set[bytes] = set()
         self.chosen: set[bytes] | None = None  # who is to be linked; None: everybody
         self.version = 0
         self.forget_due = NEVER
@@ -121,26 +121,26 @@ class MemberTable:
             return False
         member = self.members[broker_id] = Member(broker_id, boot, now)
         self._owned[broker_id] = []
-        self._graves.pop(broker_id, None)
+        self._tombstones.pop(broker_id, None)
         self._touch(member)
         self.forget_due = min(self.forget_due, now + self._config.forget_after)
         return True
 
-    def reborn(self, member: Member, boot: int, now: float) -> None:
+    def restarted(self, member: Member, boot: int, now: float) -> None:
         """Take note of a higher boot: the link to the former one is dead, whether or not that has
         been noticed."""
         member.boot = boot
         member.since = now
         member.linked = False
         member.leaving = False
-        self._graves.pop(member.id, None)
+        self._tombstones.pop(member.id, None)
         self._touch(member)
         self.forget_due = min(self.forget_due, now + self._config.forget_after)
         for target in self._owned[member.id]:
             self.dialler.forgive(target)
 
-    def revived(self, member: Member, now: float) -> None:
-        """Take back `reborn`: who announced the higher boot was another broker with the same id,
+    def restart_withdrawn(self, member: Member, now: float) -> None:
+        """Take back `restarted`: who announced the higher boot was another broker with the same id,
         and left."""
         member.boot = member.link_boot
         member.linked = True
@@ -166,24 +166,24 @@ class MemberTable:
                     self.forget_due = min(self.forget_due, until)
         return gone
 
-    def bury(self, broker_id: bytes, boot: int, now: float, final: bool) -> None:
+    def put_tombstone(self, broker_id: bytes, boot: int, now: float, final: bool) -> None:
         """Believe no gossip about this boot for a while; with `final` not even from one who says
         that it is alive."""
-        self._graves.pop(broker_id, None)
-        if len(self._graves) >= MAX_BURIED:
-            del self._graves[next(iter(self._graves))]
-        self._graves[broker_id] = _Tombstone(boot, now + self._config.forget_after, final)
+        self._tombstones.pop(broker_id, None)
+        if len(self._tombstones) >= MAX_TOMBSTONES:
+            del self._tombstones[next(iter(self._tombstones))]
+        self._tombstones[broker_id] = _Tombstone(boot, now + self._config.forget_after, final)
 
-    def buried(self, broker_id: bytes, boot: int, alive: bool, now: float) -> bool:
+    def has_tombstone(self, broker_id: bytes, boot: int, alive: bool, now: float) -> bool:
         """Say whether gossip about this broker is old news. Else the forgetful would remind each
         other for ever."""
-        grave = self._graves.get(broker_id)
-        if grave is None:
+        tombstone = self._tombstones.get(broker_id)
+        if tombstone is None:
             return False
-        if grave.until <= now:
-            del self._graves[broker_id]
+        if tombstone.until <= now:
+            del self._tombstones[broker_id]
             return False
-        return boot <= grave.boot and (grave.final or not alive)
+        return boot <= tombstone.boot and (tombstone.final or not alive)
 
     # ---------------------------------------------------------------- addresses
 
@@ -203,9 +203,9 @@ class MemberTable:
         return told
 
     def add_address(
-        self, member: Member, address: Address, now: float, hearsay: bool = False
+        self, member: Member, address: Address, now: float, gossip_only: bool = False
     ) -> bool:
-        """Note where a member can be dialled; True when that is news. Hearsay replaces nothing that
+        """Note where a member can be dialled; True when that is news. Gossip replaces nothing that
         is known."""
         if self.is_own(address, now):
             return False
@@ -214,10 +214,12 @@ class MemberTable:
             holder = self.members[target.owner] if target.owner is not None else None
             if holder is member:
                 return False
-            if (member if holder is None else holder).linked or (holder is not None and hearsay):
+            if (member if holder is None else holder).linked or (
+                holder is not None and gossip_only
+            ):
                 # Only whoever answers there may take a seed, or an address that works for another.
                 return False
-        if not self._make_space(member, replace=not hearsay and not member.linked):
+        if not self._make_space(member, replace=not gossip_only and not member.linked):
             return False
         self._own_target(self.dialler.add(address), member)
         return True
@@ -323,7 +325,7 @@ class MemberTable:
         """Take note that a member came into our tree, or is in it no longer."""
         member.reachable = reachable
         if reachable:
-            self.hearsay.discard(member.id)
+            self.gossip_only.discard(member.id)
             for target in self._owned[member.id]:
                 self.dialler.forgive(target)
         elif not member.linked:
@@ -358,9 +360,9 @@ class MemberTable:
             member.boot = boot
             self._touch(member)
         member.linked = member.was_linked = member.standing = True
-        self.hearsay.discard(member.id)
+        self.gossip_only.discard(member.id)
         member.link_boot = boot
-        self._graves.pop(member.id, None)
+        self._tombstones.pop(member.id, None)
         for address in addresses:
             self._confirm(member, address, now)
         for target in self._owned[member.id]:
@@ -460,7 +462,7 @@ class MemberTable:
 
     def _drop(self, member: Member, seeds_from: float) -> None:
         del self.members[member.id]
-        self.hearsay.discard(member.id)
+        self.gossip_only.discard(member.id)
         self.version += 1
         for target in self._owned.pop(member.id):
             target.owner = None

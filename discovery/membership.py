@@ -1,11 +1,4 @@
-"""Who is in the cluster, what to tell them and whom to dial.
-
-The states DISCOVERY, OTC and RUNTIME of Overlays 3, Fig. 2 are a label: they say for people and
-tests how far this broker is, and drive nothing. The paper dials when Td is over and sends messages
-when the tree stands. Here a broker is dialled as soon as it is heard of, its link takes part in the
-tree at once, and each link carries messages when both ends agree on it: a start would only be
-slower by Td otherwise.
-"""
+"""Who is in the cluster, what to tell them and whom to dial. How far that is: `states`."""
 
 from __future__ import annotations
 
@@ -27,13 +20,13 @@ from discovery.effects import (
     MembershipConfig,
     NewMember,
     SameId,
-    State,
     StateChanged,
     Surplus,
     check_identity,
 )
 from discovery.member_table import Member, MemberTable
 from discovery.neighbour_selection import NeighbourSelection
+from discovery.states import Action, Input, State, step
 
 DISCOVERY_STRETCH = 5.0
 """Most that newcomers can lengthen one DISCOVERY, in Td: a stream of them must not keep a broker
@@ -41,7 +34,7 @@ from its tree."""
 STABLE_LINK = 1.0
 """Seconds after which a link counts as having worked: one that breaks sooner is redialled with
 growing pauses."""
-MAX_HEARSAY = 256
+MAX_GOSSIP_ONLY = 256
 """Members believed to exist only because a neighbour said so: a neighbour that makes up thousands
 must not send us dialling."""
 MAX_OFFENDERS = 64
@@ -96,20 +89,19 @@ class Membership:
         self._rng = rng
         self._wall_offset = wall - now
         self._effects: list[Effect] = [StateChanged(State.DISCOVERY)]
-        self._left = False
         self._agreed = False
         self._discovery_since = now
         self._td_until = now + config.td
-        self._gate = AnnouncementFilter(
+        self._filter = AnnouncementFilter(
             config.cluster, config.secret, config.clock_window, self.counters, self._warn
         )
         self._beacon = Beacon(config, own, now, rng)
-        self._roster = MemberTable(config, own, rng)
-        self._ring = NeighbourSelection(own.id, self._roster, config.full_mesh, rng)
+        self._table = MemberTable(config, own, rng)
+        self._selection = NeighbourSelection(own.id, self._table, config.full_mesh, rng)
         # (boot, address) -> the counter that was heard first; -1 once it is reported.
         self._offenders: dict[tuple[int, Address], int] = {}
         if config.seeds:
-            self._roster.seed(None, config.seeds, now)
+            self._table.seed(None, config.seeds, now)
         self._advance(now)
 
     # ---------------------------------------------------------------- what the node reads
@@ -117,22 +109,20 @@ class Membership:
     @property
     def gossip_version(self) -> int:
         """Grows whenever `members()` has something new to tell: a broker, a boot or an address."""
-        return self._roster.version
+        return self._table.version
 
     @property
     def left(self) -> bool:
         """True once `leave` was called."""
-        return self._left
+        return self.state is State.LEFT
 
     def searching(self, now: float) -> bool:
         """Say whether somebody may be about to be found: the tree has not settled, or an address is
         tried for the first time and leads to nobody who is reached already."""
-        if self._left:
+        if self.left:
             return False
-        known = self._roster.members
-        owners = [
-            known.get(target.owner or b"") for target in self._roster.dialler.first_tries(now)
-        ]
+        known = self._table.members
+        owners = [known.get(target.owner or b"") for target in self._table.dialler.first_tries(now)]
         return self.state is not State.RUNTIME or any(
             owner is None or not (owner.linked or owner.reachable) for owner in owners
         )
@@ -151,20 +141,20 @@ class Membership:
             (
                 member.id,
                 member.boot,
-                self._roster.addresses(member),
+                self._table.addresses(member),
                 member.linked or member.reachable or member.heard > heard_since,
             )
-            for member in self._roster.members.values()
+            for member in self._table.members.values()
             if member.version > since
         ]
 
     def is_member(self, broker_id: bytes) -> bool:
         """Say whether this broker is known."""
-        return broker_id in self._roster.members
+        return broker_id in self._table.members
 
     def name_of(self, broker_id: bytes) -> str:
         """Return the name that a broker announced, "" when it is not known."""
-        member = self._roster.members.get(broker_id)
+        member = self._table.members.get(broker_id)
         return member.name if member is not None else ""
 
     def take_effects(self) -> list[Effect]:
@@ -174,13 +164,13 @@ class Membership:
 
     def next_deadline(self) -> float | None:
         """When to call `tick`, or None when only an input can change anything."""
-        if self._left:
+        if self.left:
             return None
         due = min(
             self._beacon.due,
-            self._roster.dialler.next_deadline(),
-            self._roster.forget_due,
-            self._ring.due,
+            self._table.dialler.next_deadline(),
+            self._table.forget_due,
+            self._selection.due,
         )
         if self.state is State.DISCOVERY:
             due = min(due, self._td_until)
@@ -193,24 +183,24 @@ class Membership:
         self._advance(now)
 
     def set_wall(self, wall: float, now: float) -> None:
-        """Tell the time of day (s since the epoch) anew: clocks are set while a broker runs."""
+        """Take the time of day (s since the epoch): clocks are set while a broker runs."""
         self._wall_offset = wall - now
 
     def datagram_received(self, data: bytes, source: tuple[str, int], now: float) -> None:
         """Take a datagram of the group from `source` (host, UDP port). Never raises, whatever the
         bytes."""
-        if self._left:
+        if self.left:
             return
         self.counters["received"] += 1
         if self._beacon.is_own(data):
             self.counters["own"] += 1
             return
-        heard = self._gate.decode(data, source, now)
+        heard = self._filter.decode(data, source, now)
         if heard is None:
             pass
         elif heard.id == self.own.id:
-            self._namesake_announced(heard, source, now)
-        elif self._gate.fresh(heard, source, now, now + self._wall_offset):
+            self._own_id_announced(heard, source, now)
+        elif self._filter.fresh(heard, source, now, now + self._wall_offset):
             self.counters["accepted"] += 1
             if heard.leave:
                 self._goodbye(heard.id, heard.boot, now)
@@ -234,52 +224,52 @@ class Membership:
         One host's loopback leads another nowhere: with a `via` that is not loopback such addresses
         are dropped.
         """
-        if self._left:
+        if self.left:
             return
-        roster = self._roster
+        table = self._table
         if (
             len(broker_id) != ID_BYTES
             or broker_id == self.own.id
-            or roster.buried(broker_id, boot, alive, now)
+            or table.has_tombstone(broker_id, boot, alive, now)
         ):
             self.counters["gossip_refused"] += 1
             return
-        member = roster.members.get(broker_id)
+        member = table.members.get(broker_id)
         if member is not None and boot < member.boot:
             return
-        if member is None and len(roster.hearsay) >= MAX_HEARSAY:
+        if member is None and len(table.gossip_only) >= MAX_GOSSIP_ONLY:
             self.counters["gossip_refused"] += 1
             return
-        told = roster.tellable(addresses, via)
+        told = table.tellable(addresses, via)
         known = member is not None
         fresh = self._meet(broker_id, boot, now)
-        member = roster.members.get(broker_id)
+        member = table.members.get(broker_id)
         if member is None:
             return
         if not known:
-            roster.hearsay.add(broker_id)
-        added = [roster.add_address(member, address, now, hearsay=True) for address in told]
+            table.gossip_only.add(broker_id)
+        added = [table.add_address(member, address, now, gossip_only=True) for address in told]
         if not member.linked and (fresh or any(added)):
-            roster.want(member, now)
+            table.want(member, now)
         self._advance(now)
 
     def member_left(self, broker_id: bytes, boot: int, now: float) -> None:
         """Take a goodbye that came over a link."""
-        if not self._left:
+        if not self.left:
             self._goodbye(broker_id, boot, now)
             self._advance(now)
 
     def seed_resolved(self, addresses: Iterable[Address], now: float, seed: str = "") -> None:
         """Take all the present addresses of one configured name; they replace those that `seed` had
         before."""
-        if not self._left:
-            self._roster.seed(seed, addresses, now)
+        if not self.left:
+            self._table.seed(seed, addresses, now)
             self._advance(now)
 
     def dial_failed(self, address: Address, reason: str, now: float) -> None:
         """Take the news that a dial came to nothing."""
-        target = self._roster.dialler.targets.get(address)
-        if self._left or target is None:
+        target = self._table.dialler.targets.get(address)
+        if self.left or target is None:
             return
         if target.under_way:
             self._dial_failed(target, reason, now)
@@ -295,25 +285,25 @@ class Membership:
     ) -> None:
         """A link to this broker stands. `address` is what it advertises; `dialled` what our dial,
         if any, was to."""
-        if self._left:
+        if self.left:
             return
-        roster = self._roster
+        table = self._table
         if broker_id == self.own.id:
             reached = dialled or address
             if boot != self.own.boot and reached is not None:
-                self._report_namesake(boot, reached)
+                self._report_id_conflict(boot, reached)
             if reached is not None:
                 self.address_is_self(reached, now)
             return
         self._meet(broker_id, boot, now, linked=True)
-        member = roster.members.get(broker_id)
+        member = table.members.get(broker_id)
         if member is None:
             # The table is full of linked members. The link works, but the broker is neither
             # gossiped nor redialled.
             if dialled is not None:
-                roster.ended(dialled)
+                table.ended(dialled)
         else:
-            roster.linked(
+            table.linked(
                 member, boot, [found for found in (address, dialled) if found is not None], now
             )
             member.called = dialled is not None
@@ -322,20 +312,20 @@ class Membership:
     def link_down(self, broker_id: bytes, now: float, boot: int | None = None) -> None:
         """No link to this broker stands any more. With `boot`, ignored when a link to another boot
         stands meanwhile."""
-        member = self._roster.members.get(broker_id)
-        if self._left or member is None or (boot is not None and boot != member.link_boot):
+        member = self._table.members.get(broker_id)
+        if self.left or member is None or (boot is not None and boot != member.link_boot):
             return
         member.standing = False
         if not member.linked:  # a later boot was announced, and is dialled
-            self._roster.forget_due = min(self._roster.forget_due, now + self.config.forget_after)
+            self._table.forget_due = min(self._table.forget_due, now + self.config.forget_after)
             return
         member.linked = False
         if member.leaving:
             self._forget(member, now)
         else:
-            self._roster.lost(member, now, stable=now - member.link_since >= STABLE_LINK)
-            self._ring.changed(now)
-            if self._roster.wants(member):
+            self._table.lost(member, now, stable=now - member.link_since >= STABLE_LINK)
+            self._selection.changed(now)
+            if self._table.wants(member):
                 # Overlays: a broker marked disconnected is sought with a discovery message.
                 self._beacon.soon(now)
         self._advance(now)
@@ -343,15 +333,15 @@ class Membership:
     def reachable(self, broker_id: bytes, there: bool, now: float) -> None:
         """A broker came into the tree that we are in, or is in it no longer. It need not be linked
         to be alive."""
-        member = self._roster.members.get(broker_id)
-        if member is not None and not self._left:
-            self._roster.reached(member, there, now)
+        member = self._table.members.get(broker_id)
+        if member is not None and not self.left:
+            self._table.reached(member, there, now)
 
     def address_is_self(self, address: Address, now: float) -> None:
         """A dial turned out to have reached this broker itself: the address is left alone for some
         minutes."""
-        if not self._left:
-            self._roster.is_self(address, now)
+        if not self.left:
+            self._table.is_self(address, now)
             self._advance(now)
 
     def address_is_peer(self, address: Address, broker_id: bytes, now: float) -> None:
@@ -361,94 +351,102 @@ class Membership:
         It is not redialled while a link to that broker stands; until link_up says so, with growing
         pauses.
         """
-        if self._left:
+        if self.left:
             return
-        self._roster.is_peer(self._roster.members.get(broker_id), address, now)
+        self._table.is_peer(self._table.members.get(broker_id), address, now)
         self._advance(now)
 
     def tree_agreed(self, agreed: bool, now: float) -> None:
         """Take what the tree says: whether every port is settled and the root agreed."""
-        if agreed is self._agreed or self._left:
+        if agreed is self._agreed or self.left:
             return  # asked with every BPDU
         self._agreed = agreed
-        if agreed and self.state is State.OTC:
-            self._enter(State.RUNTIME)
-        elif not agreed and self.state is State.RUNTIME:
-            self._enter(State.OTC)
+        self._take(Input.AGREED if agreed else Input.DISAGREED, now)
         self._advance(now)
 
     def leave(self, now: float) -> None:
         """Say goodbye: one last announcement; from here on nothing is done and nothing listened
         to."""
-        if self._left:
-            return
-        if self.config.announce:
-            self._send(self._beacon.goodbye(now + self._wall_offset))
-        self._left = True
+        if not self.left:
+            self._take(Input.LEAVE, now)
 
     # ---------------------------------------------------------------- reactions
 
     def _announced(self, heard: Announcement, source: tuple[str, int], now: float) -> None:
-        known = self._roster.members.get(heard.id)
+        known = self._table.members.get(heard.id)
         if known is not None and heard.boot < known.boot:
             self.counters["stale_boot"] += 1
             return
         fresh = self._meet(heard.id, heard.boot, now)
-        member = self._roster.members.get(heard.id)
+        member = self._table.members.get(heard.id)
         if member is None:
             return
-        self._roster.hearsay.discard(heard.id)
+        self._table.gossip_only.discard(heard.id)
         member.heard = now
         member.leaving = False
         member.name = heard.name
-        self._roster.add_address(member, heard.address_from(source), now)
-        if (fresh or (heard.new and not member.linked)) and self._ring.chance():
+        self._table.add_address(member, heard.address_from(source), now)
+        if (fresh or (heard.new and not member.linked)) and self._selection.chance():
             self._beacon.answer(now)
         if not member.linked:
-            self._roster.want(member, now, forgive=True)
+            self._table.want(member, now, forgive=True)
 
     def _meet(self, broker_id: bytes, boot: int, now: float, linked: bool = False) -> bool:
         """Make it a member with this boot; True when that is news, which sets DISCOVERY again
         (Overlays 3)."""
-        member = self._roster.members.get(broker_id)
+        member = self._table.members.get(broker_id)
         if member is not None and (boot == member.boot or (linked and boot < member.boot)):
             return False
         if member is None:
-            evicted = self._roster.make_room(now)
+            evicted = self._table.make_room(now)
             if evicted is not None:
                 self._effects.append(Left(evicted.id))
-            if not self._roster.add(broker_id, boot, now):
+            if not self._table.add(broker_id, boot, now):
                 self.counters["members_full"] += 1
                 return False
         else:
-            self._roster.reborn(member, boot, now)
+            self._table.restarted(member, boot, now)
         self._effects.append(NewMember(broker_id))
-        self._ring.changed(now)
-        self._discover(now)
+        self._selection.changed(now)
+        self._take(Input.MET, now)
         return True
 
-    def _discover(self, now: float) -> None:
-        if self.state is not State.DISCOVERY:
+    def _take(self, given: Input, now: float) -> None:
+        """Take one step of the table of states."""
+        actions, following = step(self.state, given)
+        if following is not self.state:
+            self.state = following
+            if following is not State.LEFT:
+                self._effects.append(StateChanged(following))
+        for action in actions:
+            self._act(action, now)
+
+    def _act(self, action: Action, now: float) -> None:
+        if action is Action.BEGIN_DISCOVERY:
             self._discovery_since = now
-            self._enter(State.DISCOVERY)
-        self._td_until = min(
-            now + self.config.td, self._discovery_since + DISCOVERY_STRETCH * self.config.td
-        )
+        elif action is Action.EXTEND_TD:
+            longest = self._discovery_since + DISCOVERY_STRETCH * self.config.td
+            self._td_until = min(now + self.config.td, longest)
+        elif action is Action.LOOK_AT_TREE:
+            if self._agreed:
+                self._take(Input.AGREED, now)
+        elif action is Action.SAY_GOODBYE and self.config.announce:
+            self._send(self._beacon.goodbye(now + self._wall_offset))
 
     def _goodbye(self, broker_id: bytes, boot: int, now: float) -> None:
         if broker_id == self.own.id or len(broker_id) != ID_BYTES:
             return
         self.counters["leaves"] += 1
-        member = self._roster.members.get(broker_id)
+        member = self._table.members.get(broker_id)
         if member is not None and (
             boot < member.boot or (member.standing and boot != member.link_boot)
         ):
             # Of an earlier start, or of another broker with the same id: the one that is linked
             # stays.
             if not member.linked and boot == member.boot:
-                self._roster.revived(member, now)
+                self._table.restart_withdrawn(member, now)
             return
-        self._roster.bury(broker_id, boot, now, final=True)
+        self._table.put_tombstone(broker_id, boot, now, final=True)
         if member is not None:
             if member.linked:
                 # The link's own end completes it; a forged goodbye does no harm to it.
@@ -457,11 +455,11 @@ class Membership:
                 self._forget(member, now)
 
     def _forget(self, member: Member, now: float) -> None:
-        self._roster.remove(member, now)
-        self._ring.changed(now)
+        self._table.remove(member, now)
+        self._selection.changed(now)
         self._effects.append(Left(member.id))
 
-    def _namesake_announced(self, heard: Announcement, source: tuple[str, int], now: float) -> None:
+    def _own_id_announced(self, heard: Announcement, source: tuple[str, int], now: float) -> None:
         """Our own id in a datagram not sent lately: another broker has it, or we had it in an
         earlier life."""
         if heard.leave:
@@ -470,7 +468,7 @@ class Membership:
             self.config.secret is not None
             and abs(heard.wall - now - self._wall_offset) > self.config.clock_window
         ):
-            self._gate.refuse("replay", "our own announcement was heard again", source, now)
+            self._filter.refuse("replay", "our own announcement was heard again", source, now)
             return
         address = heard.address_from(source)
         if heard.boot < self.own.boot:
@@ -483,10 +481,10 @@ class Membership:
                 return
             if first >= heard.counter:
                 return
-        self._report_namesake(heard.boot, address)
+        self._report_id_conflict(heard.boot, address)
         self._effects.append(SameId(address))
 
-    def _report_namesake(self, boot: int, address: Address) -> None:
+    def _report_id_conflict(self, boot: int, address: Address) -> None:
         self.counters["duplicate_id"] += 1
         reported = self._offenders.get((boot, address))
         if reported == -1 or (reported is None and len(self._offenders) >= MAX_OFFENDERS):
@@ -500,26 +498,24 @@ class Membership:
     # ---------------------------------------------------------------- the clock
 
     def _advance(self, now: float) -> None:
-        if self._left:
+        if self.left:
             return
         if self._beacon.due <= now:
             self._send(self._beacon.announcement(now, now + self._wall_offset))
         if self.state is State.DISCOVERY and now >= self._td_until:
-            self._enter(State.OTC)
-            if self._agreed:
-                self._enter(State.RUNTIME)
-        if self._roster.forget_due <= now:
-            for member in self._roster.expired(now):
+            self._take(Input.TD_OVER, now)
+        if self._table.forget_due <= now:
+            for member in self._table.expired(now):
                 self.counters["forgotten"] += 1
-                self._roster.bury(member.id, member.boot, now, final=False)
+                self._table.put_tombstone(member.id, member.boot, now, final=False)
                 self._forget(member, now)
-        if self._ring.due <= now:
-            self._effects += [Surplus(broker) for broker in self._ring.review(now)]
+        if self._selection.due <= now:
+            self._effects += [Surplus(broker) for broker in self._selection.review(now)]
         # Last, as what is forgotten makes room for other dials.
-        begun, late = self._roster.dialler.take(now)
+        begun, late = self._table.dialler.take(now)
         for target in late:
             self.counters["dials_timed_out"] += 1
-            self._ring.changed(now)
+            self._selection.changed(now)
             self._complain_of(target, "no answer")
         for target in begun:
             self.counters["dials"] += 1
@@ -531,8 +527,8 @@ class Membership:
 
     def _dial_failed(self, target: Target, reason: str, now: float) -> None:
         self.counters["dials_failed"] += 1
-        self._roster.dialler.penalise(target, now)
-        self._ring.changed(now)
+        self._table.dialler.penalise(target, now)
+        self._selection.changed(now)
         self._complain_of(target, reason)
 
     def _complain_of(self, target: Target, reason: str) -> None:
@@ -542,10 +538,6 @@ class Membership:
             )
         else:
             self._effects.append(Log("debug", f"dial of {target.address} failed: {reason}"))
-
-    def _enter(self, state: State) -> None:
-        self.state = state
-        self._effects.append(StateChanged(state))
 
     def _warn(self, text: str) -> None:
         self._effects.append(Log("warning", text))

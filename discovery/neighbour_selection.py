@@ -15,7 +15,7 @@ from discovery.dialler import NEVER
 from discovery.member_table import MemberTable
 
 SETTLE = 0.1
-"""Seconds without a new member after which the ring is looked at anew: those that start together
+"""Seconds without a new member after which the ring is looked at again: those that start together
 are one change, not hundreds."""
 SETTLE_AT_MOST = 0.5
 """Seconds that newcomers can put this off."""
@@ -63,16 +63,16 @@ def neighbours(
 
 
 class NeighbourSelection:
-    """Keeps a roster's choice of neighbours up to date."""
+    """Keeps a table's choice of neighbours up to date."""
 
-    __slots__ = ("_began", "_full_mesh", "_own", "_rng", "_roster", "_surplus", "due")
+    __slots__ = ("_began", "_full_mesh", "_own", "_rng", "_surplus", "_table", "due")
 
     def __init__(
-        self, own: bytes, roster: MemberTable, full_mesh: int | None, rng: random.Random
+        self, own: bytes, table: MemberTable, full_mesh: int | None, rng: random.Random
     ) -> None:
         """`full_mesh`: members (without ourselves) up to which all are chosen; None: any number."""
         self._own = own
-        self._roster = roster
+        self._table = table
         self._full_mesh = full_mesh
         self._rng = rng
         self._began = -NEVER  # the first change that was not looked at yet
@@ -82,13 +82,13 @@ class NeighbourSelection:
     @property
     def crowded(self) -> bool:
         """Whether there are too many for everybody to link to everybody."""
-        return self._roster.chosen is not None
+        return self._table.chosen is not None
 
     def changed(self, now: float) -> None:
         """Take note that there is another member, or one less, or one that cannot be reached."""
         if self._full_mesh is None:
             return
-        if (len(self._roster.members) > self._full_mesh) is not self.crowded:
+        if (len(self._table.members) > self._full_mesh) is not self.crowded:
             self.due = now  # the first that are heard of are dialled at once
         elif self.crowded:
             if self._began == -NEVER:
@@ -98,58 +98,58 @@ class NeighbourSelection:
     def chance(self) -> bool:
         """Whether to answer a newcomer: of many brokers some are enough, as one link makes it known
         to all."""
-        return not self.crowded or self._rng.random() * len(self._roster.members) < 2 * (
+        return not self.crowded or self._rng.random() * len(self._table.members) < 2 * (
             self._full_mesh or 1
         )
 
     def review(self, now: float) -> list[bytes]:
-        """Choose anew and have the missing ones dialled; returns those whose links may be closed,
+        """Choose again and have the missing ones dialled; returns those whose links may be closed,
         if we dialled them."""
-        roster = self._roster
+        table = self._table
         self._began = -NEVER
-        if self._full_mesh is None or len(roster.members) <= self._full_mesh:
+        if self._full_mesh is None or len(table.members) <= self._full_mesh:
             self.due = NEVER
             self._surplus.clear()
-            roster.choose(None, now)
+            table.choose(None, now)
             return []
         self.due = now + REVIEW * self._rng.uniform(0.8, 1.0)
         chosen = self._choice(now)
-        roster.choose(chosen, now)
+        table.choose(chosen, now)
         unwanted = [
             member.id
-            for member in roster.members.values()
+            for member in table.members.values()
             if member.linked and member.id not in chosen
         ]
         self._surplus = {broker: self._surplus.get(broker, now) for broker in unwanted}
         return [
             broker
             for broker, since in self._surplus.items()
-            if now - since >= SURPLUS_AFTER and roster.members[broker].called
+            if now - since >= SURPLUS_AFTER and table.members[broker].called
         ]
 
     def _choice(self, now: float) -> set[bytes]:
-        roster = self._roster
-        members = roster.members
+        table = self._table
+        members = table.members
         # Who was made up by a neighbour must not keep a place: whom only others speak for has none
         # once a dial failed.
         credible = [
-            member.id for member in members.values() if member.known or not roster.failing(member)
+            member.id for member in members.values() if member.known or not table.failing(member)
         ]
         if len(credible) <= (self._full_mesh or 0):
             chosen = set(credible)
         else:
-            chosen = neighbours(self._own, credible, lambda broker: roster.failing(members[broker]))
-        former = roster.chosen or ()
+            chosen = neighbours(self._own, credible, lambda broker: table.failing(members[broker]))
+        former = table.chosen or ()
         strays: list[tuple[int, bool, float, bytes]] = []
         for member in members.values():
             if member.linked or member.reachable or member.id in chosen:
                 continue
-            if roster.seeded(member) or (member.was_linked and now - member.since < STRAY_AFTER):
+            if table.seeded(member) or (member.was_linked and now - member.since < STRAY_AFTER):
                 chosen.add(member.id)
             elif now - member.since >= STRAY_AFTER:
                 strays.append(
                     (
-                        roster.failures(member),
+                        table.failures(member),
                         member.id not in former,
                         self._rng.random(),
                         member.id,

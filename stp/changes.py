@@ -77,9 +77,9 @@ class ChangeLog:
     def is_new(self, change: ChangeNumber) -> bool:
         """Whether the change has to be applied and relayed; remembers it. A later boot of an origin
         starts afresh."""
-        life = (change.boot, change.number)
+        incarnation = (change.boot, change.number)
         seen = self._seen.pop(change.origin, None)
         if seen is None and len(self._seen) >= self.limit:
             del self._seen[next(iter(self._seen))]
-        self._seen[change.origin] = life if seen is None else max(seen, life)
-        return seen is None or life > seen
+        self._seen[change.origin] = incarnation if seen is None else max(seen, incarnation)
+        return seen is None or incarnation > seen

@@ -42,7 +42,7 @@ class Claims:
 
     def usable(self, port: Port, now: float) -> bool:
         """Whether a claim may be looked at: fresh, not about us, not through us, of the root's
-        latest life."""
+        latest incarnation."""
         bpdu = port.bpdu
         return (
             bpdu is not None
@@ -55,9 +55,9 @@ class Claims:
         )
 
     def contradicted(self, root: RootVector, now: float) -> bool:
-        """Whether the root is a neighbour that lives, in another life than the claim's: it told us
-        itself, and who says otherwise is mistaken or lies. (Without that a higher boot number would
-        be believed by everybody.)"""
+        """Whether the root is a live neighbour of another incarnation than the claim's: it told us
+        itself, and who says otherwise is mistaken or lies. (Without that every broker would believe
+        a higher boot number.)"""
         port = self._ports.get(root.id)
         return (
             port is not None

@@ -71,13 +71,13 @@ class RootVector:
 
 
 def same_root(a: RootVector, b: RootVector) -> bool:
-    """Whether two vectors name the same life of the same broker."""
+    """Whether two vectors name the same incarnation of the same broker."""
     return a is b or (a.id == b.id and a.boot == b.boot)
 
 
 def better_root(a: RootVector, b: RootVector) -> bool:
     """Whether `a` is strictly better: higher capability, lower address, lower id; of one broker,
-    the later life."""
+    the later incarnation."""
     if a.id == b.id:
         return a.boot > b.boot
     return a.key < b.key
@@ -89,7 +89,7 @@ class _Distance:
     advertised."""
 
     boot: int
-    seq: int | None  # None: a newer life was seen, nothing was advertised for it yet
+    seq: int | None  # None: a newer incarnation was seen, nothing was advertised for it yet
     cost_us: int
     used_at: float
 
@@ -121,7 +121,7 @@ class FeasibilityTable:
         return iter(self._entries)
 
     def stale(self, root: RootVector) -> bool:
-        """Whether a later life of this root is known, so that nothing said about this one
+        """Whether a later incarnation of this root is known, so that nothing said about this one
         counts."""
         entry = self._entries.get(root.id)
         return entry is not None and root.boot < entry.boot
@@ -141,7 +141,7 @@ class FeasibilityTable:
         )
 
     def seq(self, root: RootVector) -> int | None:
-        """Newest sequence number advertised for this life of the root, or None."""
+        """Newest sequence number advertised for this incarnation of the root, or None."""
         entry = self._entries.get(root.id)
         return entry.seq if entry is not None and entry.boot == root.boot else None
 
@@ -162,7 +162,7 @@ class FeasibilityTable:
             entry.cost_us = cost_us
 
     def saw_boot(self, root_id: bytes, boot: int) -> bool:
-        """Note a life of a root that a claim names; True if that outdates the known one."""
+        """Note a incarnation of a root that a claim names; True if that outdates the known one."""
         entry = self._entries.get(root_id)
         if entry is None or boot <= entry.boot:
             return False
@@ -170,8 +170,8 @@ class FeasibilityTable:
         return True
 
     def forget(self, root_id: bytes, boot: int) -> None:
-        """The broker itself says that it lives as `boot`: entries for any other life are void,
-        later ones too."""
+        """The broker itself says that its incarnation is `boot`: entries for any other one are
+        void, later ones too."""
         entry = self._entries.get(root_id)
         if entry is not None and entry.boot != boot:
             entry.boot, entry.seq = boot, None

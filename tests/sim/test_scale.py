@@ -19,7 +19,7 @@ def linked(host: Host) -> set[bytes]:
 
 
 def chosen(host: Host) -> set[bytes]:
-    found = host.running.cluster.membership._roster.chosen
+    found = host.running.cluster.membership._table.chosen
     return found if found is not None else linked(host)
 
 

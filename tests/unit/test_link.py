@@ -28,7 +28,7 @@ from broker.wire import Connect, Pingreq, Subscribe, SubscriptionRequest, encode
 from broker.wire.properties import Property
 from broker.wire.varint import encode_varint
 from discovery.gossip import encode_members
-from discovery.membership import MAX_HEARSAY
+from discovery.membership import MAX_GOSSIP_ONLY
 from stp.bpdu import ChangeNumber, Role
 from stp.priority_vector import RootVector
 from tests.unit.link_harness import (
@@ -58,8 +58,8 @@ def membership_of(world: World) -> Any:
     return (
         membership.members(world.now),
         counters,
-        set(membership._roster.dialler.targets),
-        dict(membership._roster._selves),
+        set(membership._table.dialler.targets),
+        dict(membership._table._selves),
     )
 
 
@@ -398,7 +398,7 @@ def test_ten_thousand_members_that_are_not_there() -> None:
                 world.settle()
             lists += len(honest.records(MEMBERS))
             world.advance(0.1)
-        assert len(membership.members(world.now)) <= MAX_HEARSAY + 2
+        assert len(membership.members(world.now)) <= MAX_GOSSIP_ONLY + 2
     assert dialled <= 100 + 20 * 50 + 10
     assert dialled > 200, "yet it goes on"
     assert lists <= 20 / limits.GOSSIP_PAUSE

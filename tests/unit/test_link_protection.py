@@ -491,7 +491,7 @@ def test_a_recorded_handshake_is_worth_nothing() -> None:
 
 def test_who_reflects_what_a_broker_says_is_not_taken_for_that_broker_itself() -> None:
     one = node(1)
-    before = dict(one.node.cluster.membership._roster._selves)
+    before = dict(one.node.cluster.membership._table._selves)
     wire = Wire(one, node(2), lambda direction, data: b"")
     for _ in range(3):
         wire.inject(0, bytes(wire.seen[">"]))
@@ -499,7 +499,7 @@ def test_who_reflects_what_a_broker_says_is_not_taken_for_that_broker_itself() -
     wire.advance(4.0)
     assert wire.up == (False, False)
     assert not one.node.cluster.links
-    assert one.node.cluster.membership._roster._selves == before
+    assert one.node.cluster.membership._table._selves == before
 
 
 def test_a_stranger_cannot_say_goodbye_for_a_broker() -> None:

@@ -23,11 +23,11 @@ from discovery.effects import (
     Log,
     MembershipConfig,
     NewMember,
-    State,
     StateChanged,
 )
-from discovery.member_table import MAX_ADDRESSES, MAX_BURIED, MAX_MEMBERS
-from discovery.membership import MAX_HEARSAY, MAX_OFFENDERS, Membership
+from discovery.member_table import MAX_ADDRESSES, MAX_MEMBERS, MAX_TOMBSTONES
+from discovery.membership import MAX_GOSSIP_ONLY, MAX_OFFENDERS, Membership
+from discovery.states import State
 
 WALL = 1_700_000_000.0
 
@@ -410,7 +410,7 @@ def test_no_more_dials_than_allowed_and_dead_ones_leave_room() -> None:
     done = set(dials(one.log))
     assert len(done) == 40
     one.until(60.0)
-    under_way = one.membership._roster.dialler.under_way
+    under_way = one.membership._table.dialler.under_way
     assert under_way <= MAX_RETRIES
     assert dials(one.hear(200, 60.0)) == [place(200)]
     assert dials(one.hear(201, 60.0)) == [place(201)]
@@ -757,26 +757,26 @@ def test_one_line_for_each_host_and_minute() -> None:
 
 
 def check_bounds(membership: Membership) -> None:
-    roster, gate = membership._roster, membership._gate
-    assert len(roster.members) <= MAX_MEMBERS
-    assert len(roster._graves) <= MAX_BURIED
-    assert len(gate._seen) <= MAX_SEEN
-    assert len(gate._complaints) <= MAX_COMPLAINTS
+    table, filter_ = membership._table, membership._filter
+    assert len(table.members) <= MAX_MEMBERS
+    assert len(table._tombstones) <= MAX_TOMBSTONES
+    assert len(filter_._seen) <= MAX_SEEN
+    assert len(filter_._complaints) <= MAX_COMPLAINTS
     assert len(membership._offenders) <= MAX_OFFENDERS
-    dialler = roster.dialler
+    dialler = table.dialler
     assert dialler.under_way <= MAX_DIALS
     assert sum(map(len, dialler._heaps.values())) <= 4 * (4 * len(dialler.targets) + 65)
     assert sum(target.under_way for target in dialler.targets.values()) == dialler.under_way
     assert 0 <= dialler._retrying <= MAX_RETRIES
-    for member in roster.members.values():
-        owned = roster._owned[member.id]
-        assert len(roster.addresses(member)) <= MAX_ADDRESSES
+    for member in table.members.values():
+        owned = table._owned[member.id]
+        assert len(table.addresses(member)) <= MAX_ADDRESSES
         assert sum(not target.static for target in owned) <= MAX_ADDRESSES
         assert all(target.owner == member.id for target in owned)
         assert not (member.linked and any(target.due < 1e18 for target in owned))
     for address, target in dialler.targets.items():
         assert address == target.address
-        assert target.static or target.owner in roster.members
+        assert target.static or target.owner in table.members
 
 
 def test_a_flood_of_forged_brokers_stays_in_bounds_and_keeps_the_linked() -> None:
@@ -1151,7 +1151,7 @@ def flood(one: Subject, seconds: int, addresses: int = 4) -> list[float]:
 def test_gossip_of_thousands_makes_us_dial_now_and_then() -> None:
     one = Subject()
     when = flood(one, 20)
-    assert len(one.known()) <= MAX_HEARSAY
+    assert len(one.known()) <= MAX_GOSSIP_ONLY
     for start in range(1, 20):
         assert (
             sum(start <= at < start + 1 for at in when)
