@@ -1,1 +1,25 @@
-"""All that knows amqtt: its Broker, plugins, views and configuration, answered by our node."""
+"""All that knows amqtt: its Broker, plugins, views and configuration, answered by our node.
+
+What it may know: everything below it, and amqtt; no other package knows amqtt. It puts a running
+broker together (`assembly`, `broker`), shows it to amqtt's plugins as theirs (`plugins`, `views`,
+`hooks`, `api`), opens listeners (`listener`) and reads amqtt's part of a configuration (`config`).
+
+Private members of amqtt that are used, because there is no public one:
+
+* `PluginManager._event_plugin_callbacks`: which plugins have a method for an event. Without it each
+  packet of each client would be made an object for plugins that do not want it.
+* `PluginManager._auth_plugins`, `_topic_plugins`: which of `plugins` are asked; with entry points
+  the configuration chooses, so types do not say.
+* `Broker._authenticate`, `_topic_filtering`: amqtt's rule how answers of several plugins add up.
+* `Broker._create_ssl_context`, `_split_bindaddr_port`: amqtt's meaning of a listener's certificate
+  files, and of where it binds.
+* `Broker._servers`, `_loop`, `_sessions`, `_subscriptions`, `_retained_messages`: set by amqtt's
+  constructor or read by its public properties (`sessions`, `subscriptions`, `retained_messages`),
+  which plugins use; we put our views there.
+* `Broker._start_listeners`, `_client_connected`, `_broadcast_message`, `_cleanup_session`,
+  `_delete_session`: overridden, as amqtt and its plugins call them.
+* `BrokerSysPlugin._stats`, `_current_process`: fed from our counters instead of from every packet.
+* `BrokerContext._broker_instance`: the broker that a context of amqtt belongs to.
+
+`tests/unit/test_amqtt_contract.py` fails when amqtt changes what is relied on here.
+"""

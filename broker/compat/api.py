@@ -49,7 +49,7 @@ class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
         Other brokers keep it, too, unless its topic begins with `$`: to them it comes as any
         message with RETAIN.
         """
-        if topic_name is None or (not data and topic_name not in self._retained_messages):
+        if topic_name is None or (not data and topic_name not in self.retained_messages):
             return
         node = self.node
         sender = node.sessions.get(source_session.client_id) if source_session is not None else None
@@ -92,11 +92,11 @@ class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
 
     async def _cleanup_session(self, client_id: str) -> None:
         """End a session and its connection."""
-        self._sessions.pop(client_id, None)
+        self.sessions.pop(client_id, None)
 
     async def _delete_session(self, client_id: str) -> None:
         """End a session and its connection."""
-        self._sessions.pop(client_id, None)
+        self.sessions.pop(client_id, None)
 
     async def _broadcast_message(
         self,

@@ -165,7 +165,7 @@ class Plugins:
         return (
             len(plugins) == 1
             and type(plugins[0]) is AnonymousAuthPlugin
-            and plugins[0]._allow_anonymous is True
+            and _answer(plugins[0], None) is True
         )
 
     def admits(self, username: str | None = None) -> bool | None:
