@@ -94,6 +94,13 @@ def test_words_with_an_underscore(page: str) -> None:
     assert named - known_words() - python == set()
 
 
+def test_every_key_of_the_state_is_on_its_page() -> None:
+    code = read("broker/cluster/state_view.py") + read("broker/io/admin_http.py")
+    keys = set(re.findall(r'^\s+"([a-z_]+)": ', code, re.M))
+    assert len(keys) > 30
+    assert keys - set(re.findall(r"`([a-z_]+)`", read("docs/reference/http.md"))) == set()
+
+
 def test_there_are_pages() -> None:
     assert len(USERS) > 10
     assert (ROOT / "docs" / "README.md").exists()
