@@ -36,8 +36,11 @@ from broker.cluster.events import (
     LinkDown,
     LinkDrained,
     LinkForwards,
+    LinkLeftTree,
     LinkUp,
     MemberGone,
+    NewsLearnt,
+    NewsTold,
     OriginLost,
     RouteChanged,
     TopologyChanged,
@@ -107,9 +110,18 @@ class Cluster:
         self.to_ping: list[Link] = []
 
         # Which way messages go.
-        self.directory = Directory(self)
+        self.directory: Directory = Directory(node, self.own, self.events, self)
         self.strategy: RoutingStrategy = strategy_for(config, node, self.directory, self)
-        self.barrier = SubscriptionBarrier(node, self)
+        self.barrier = SubscriptionBarrier(
+            node,
+            self.own,
+            directory=self.directory,
+            strategy=self.strategy,
+            links=self.links,
+            handshakes=self.handshakes,
+            searching=self.membership.searching if self.enabled else None,
+            delivery=self,
+        )
 
         # Each message once, whole and in order.
         self.origins: Origins = Origins(self.own, now, sparse=self.strategy.leaves_out)
@@ -308,6 +320,12 @@ class Cluster:
                 # before it is said what has been here, or replayed.
                 self.resync.link_forwards,
             ),
+            # Nobody waits for an answer of its neighbour any more.
+            LinkLeftTree: (self.barrier.link_left,),
+            # Brokers that want more ask for what has passed, ahead of what goes to them next.
+            NewsLearnt: (self.strategy.news_learnt,),
+            # SUBACK waits until all brokers have heard of it: they are asked behind it.
+            NewsTold: (self.barrier.news_told,),
             LinkBehind: (
                 # A replay goes on when the link has drained: nothing comes behind it meanwhile.
                 self.resync.link_behind,

@@ -52,6 +52,15 @@ class LinkForwards:
 
 
 @dataclass(slots=True, frozen=True)
+class LinkLeftTree:
+    """A link does not lead to other brokers any more: it does not forward, or is gone."""
+
+    link: Link
+    now: float
+    """s"""
+
+
+@dataclass(slots=True, frozen=True)
 class LinkBehind:
     """More waits for a link than it may have waiting."""
 
@@ -83,6 +92,24 @@ class MemberGone:
 
 
 @dataclass(slots=True, frozen=True)
+class NewsLearnt:
+    """Watchers of the directory have been told what is new in it; neighbours are told next."""
+
+    now: float
+    """s"""
+
+
+@dataclass(slots=True, frozen=True)
+class NewsTold:
+    """Neighbours have been told what is new in the directory."""
+
+    now: float
+    """s"""
+    whole: bool
+    """Nothing that was posted here is still to be told."""
+
+
+@dataclass(slots=True, frozen=True)
 class OriginLost:
     """A broker that was started again can't be asked for what it published before, or no links lead
     to it any more."""
@@ -103,10 +130,13 @@ Event = (
     LinkUp
     | LinkDown
     | LinkForwards
+    | LinkLeftTree
     | LinkBehind
     | LinkDrained
     | RouteChanged
     | MemberGone
+    | NewsLearnt
+    | NewsTold
     | OriginLost
     | TopologyChanged
 )

@@ -170,7 +170,7 @@ class Asking:
             post=lambda *_: None,
             watch=lambda *_: None,
             receive=lambda *_, **__: None,
-            arriving=NEAR,
+            receive_over=lambda *_, **__: None,
             send=lambda broker_id, kind, body: self.sent(body),
         )
         self.origins = Origins(Identity(b"o" * 8, 1, ("", 0)), 0.0, sparse=True)
@@ -240,7 +240,7 @@ class Asking:
             + top.to_bytes(6, "big")
             + (gone.to_bytes(6, "big") if gone else b"")
         )
-        self.gap_recovery._answer_received(ORIGIN, head + (b"" if index else bytes(7)), now)
+        self.gap_recovery._answer_received(ORIGIN, head + (b"" if index else bytes(7)), now, NEAR)
 
     def comes(self, number: int) -> None:
         """Have a message come over a link that the stream does not trust."""
@@ -445,7 +445,7 @@ def test_an_answer_without_an_end_is_dropped() -> None:
     with pytest.raises(MalformedPacket):
         for index in range(100):
             asking.gap_recovery._answer_received(
-                ORIGIN, head + index.to_bytes(4, "big") + b"\0" + bytes(6) + part, 1.0
+                ORIGIN, head + index.to_bytes(4, "big") + b"\0" + bytes(6) + part, 1.0, NEAR
             )
     assert index < 20
     assert number not in asking.stream.questions
@@ -488,11 +488,11 @@ def test_a_break_tells_that_somebody_leaves_numbers_out(monkeypatch: pytest.Monk
     asking.origins.sparse = False
     asking.window.stream = None
     streams.node.forwarding = [SimpleNamespace(peer=SimpleNamespace(id=b"n" * 8))]  # type: ignore[list-item]
-    streams._break_received(ORIGIN, b"", 1.0)
+    streams._break_received(ORIGIN, b"", 1.0, NEAR)
     assert streams.active
     assert asking.window.stream is not None
     assert sent == [b"n" * 8]
-    streams._break_received(ORIGIN, b"", 1.0)
+    streams._break_received(ORIGIN, b"", 1.0, NEAR)
     assert len(sent) == 1
 
 

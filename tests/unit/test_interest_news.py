@@ -49,7 +49,7 @@ class Told:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, many: Iterable[bool] = (False,)) -> None:
         """`many`: whether it tells of its filters in one piece, in turn."""
         self.many = cycle(many)
-        monkeypatch.setattr(SourceTrees, "keeps", lambda overlays, broker_id: self.away)
+        monkeypatch.setattr(SourceTrees, "keeps", lambda overlays, broker_id, gone: self.away)
         self.world = lone(routing="topic", link_timeout=1000.0)
         self.interest = self.world.node.cluster.strategy.table
         self.filters: set[str] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from binascii import a2b_base64
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,9 @@ from tests.unit.node_harness import World
 FAR = b"far-away"
 KEY = origin_key(FAR, 7)
 TOP = (5).to_bytes(6, "big")
+
+
+LINK: Any = object()
 
 
 def test_ranges() -> None:
@@ -45,15 +49,14 @@ def test_bent_pieces(data: bytes) -> None:
     late._offer_received(FAR, encode_ranges(KEY, [(1, 5)]), now)
     late._offer_received(FAR, encode_ranges(origin_key(b"unknown!", 1), [(1, 5)]), now)
     assert list(late._asked) == [(FAR, KEY)]
-    node.cluster.directory.arriving = object()  # type: ignore[assignment]
     head = a2b_base64(KEY) + (1).to_bytes(4, "big")
     with pytest.raises(MalformedPacket):
-        late._piece_received(FAR, head, now)
+        late._piece_received(FAR, head, now, LINK)
     # Its beginning did not come.
-    late._piece_received(FAR, head + (5).to_bytes(4, "big") + b"\1" + TOP + data, now)
+    late._piece_received(FAR, head + (5).to_bytes(4, "big") + b"\1" + TOP + data, now, LINK)
     assert window.top == 0
     with suppress(WireError):
-        late._piece_received(FAR, head + bytes(4) + b"\1" + TOP + data, now)
+        late._piece_received(FAR, head + bytes(4) + b"\1" + TOP + data, now, LINK)
     assert window.top == 0
     assert late._coming == 0
     assert {OFFER, LACK, PIECE}.isdisjoint({13, 14, 16})
@@ -64,10 +67,9 @@ def test_pieces_that_never_end_are_forgotten() -> None:
     late, now = node.cluster.late_offers, node.now
     node.forwarder.vector[KEY] = OriginWindow(0, now)
     late._offer_received(FAR, encode_ranges(KEY, [(1, 5)]), now)
-    node.cluster.directory.arriving = object()  # type: ignore[assignment]
     for index in range(40):
         head = a2b_base64(KEY) + (1).to_bytes(4, "big") + index.to_bytes(4, "big")
-        late._piece_received(FAR, head + b"\0" + TOP + bytes(60_000), now)
+        late._piece_received(FAR, head + b"\0" + TOP + bytes(60_000), now, LINK)
     assert late._coming < 1_200_000
 
 
@@ -78,10 +80,9 @@ def test_what_a_piece_stands_for_is_not_asked_for_again() -> None:
     late, now = node.cluster.late_offers, node.now
     node.forwarder.vector[KEY] = OriginWindow(0, now)
     late._offer_received(FAR, encode_ranges(KEY, [(1, 9)]), now)
-    node.cluster.directory.arriving = object()  # type: ignore[assignment]
-    late._piece_received(FAR, a2b_base64(KEY) + bytes(8) + b"\1" + TOP + bytes(4), now)
+    late._piece_received(FAR, a2b_base64(KEY) + bytes(8) + b"\1" + TOP + bytes(4), now, LINK)
     assert late._asked[FAR, KEY] == [(6, 9)]
     late._piece_received(
-        FAR, a2b_base64(KEY) + bytes(8) + b"\1" + (9).to_bytes(6, "big") + bytes(4), now
+        FAR, a2b_base64(KEY) + bytes(8) + b"\1" + (9).to_bytes(6, "big") + bytes(4), now, LINK
     )
     assert not late._asked

@@ -59,9 +59,9 @@ class Other:
         known(self.world, self.neighbour, self.version)
         self.there = True
 
-    def _saw(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+    def _saw(self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool) -> None:
         assert broker_id == bid(101)
-        if value is None and self.listings.gone is None:
+        if value is None and not gone:
             assert key not in self.sessions, "withdrawn, though it is told"
         self.seen[key] = value
 

@@ -73,7 +73,7 @@ class Others:
     def tell(self, broker: int, changes: Changes, *, gone: bool = False) -> None:
         if not next(self.many):
             for key, value in changes:
-                self.sharing.groups._posted(bid(broker), key, value)
+                self.sharing.groups._posted(bid(broker), key, value, gone)
         elif changes:
             self.sharing.groups._many_posted(
                 bid(broker), [(GROUP + key, value) for key, value in changes], gone
@@ -86,11 +86,8 @@ class Others:
         self.sharing.groups.route_changed(RouteChanged(bid(broker), bid(broker)))
 
     def went(self, broker: int, _: dict[bytes, int]) -> None:
-        listings = self.world.node.cluster.directory
-        listings.gone = bid(broker)
         self.tell(broker, [(key, None) for key in self.told.pop(broker, {})], gone=True)
         self.sharing.groups.route_changed(RouteChanged(bid(broker), None))
-        listings.gone = None
 
     def wait(self, _: int, seconds: float) -> None:
         self.world.advance(seconds)

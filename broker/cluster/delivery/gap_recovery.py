@@ -147,9 +147,9 @@ class GapRecovery:
         # before, at the end of the same way.
         directory.post(ROUTING, config.boot.to_bytes(4, "big") + strategy.name.encode())
         directory.watch(ROUTING[:1], self._posted)
-        directory.receive(ANSWER, self._answer_received)
-        directory.receive(PIECE, self._answer_received, pieces=12)
-        directory.receive(BREAK, self._break_received)
+        directory.receive_over(ANSWER, self._answer_received)
+        directory.receive_over(PIECE, self._answer_received, pieces=12)
+        directory.receive_over(BREAK, self._break_received)
         directory.receive(CHANGED, self._changed_received)
         self.records: dict[int, Handler] = {UPTO: self.upto_received}
 
@@ -161,7 +161,9 @@ class GapRecovery:
 
     # ---------------------------------------------------------------- which streams there are
 
-    def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+    def _posted(
+        self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
+    ) -> None:
         if key != ROUTING[1:] or value is None:
             return
         if self.active:
@@ -305,9 +307,8 @@ class GapRecovery:
             if event.link in (stream.source, stream.behind):
                 self.lose(stream)
 
-    def _break_received(self, sender: bytes, body: bytes, now: float) -> None:
+    def _break_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
         self.activate()
-        link = self._directory.arriving
         for stream in self._all():
             if self._strategy.breaks(stream, link):
                 self.lose(stream)
@@ -534,7 +535,7 @@ class GapRecovery:
         self._directory.send(stream.broker_id, ASK, b"".join(body))
         self._alarm.hurry(now)
 
-    def _answer_received(self, sender: bytes, body: bytes, now: float) -> None:
+    def _answer_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
         if len(body) < 27:
             raise MalformedPacket("answer with messages is truncated")
         number, index, flags = (
@@ -550,7 +551,6 @@ class GapRecovery:
             if len(body) < 33:
                 raise MalformedPacket("answer with messages is truncated")
             gone, begin = int.from_bytes(body[27:33], "big"), 33
-        link = self._directory.arriving
         stream = next((s for s in self._of(sender) if number in s.questions), None)
         question = None if stream is None else stream.questions.get(number)
         if stream is None or question is None or stream.fed or index != len(question.parts):
@@ -610,7 +610,7 @@ class GapRecovery:
                 else:
                     stream.more = True  # when those here have had this
             self.arm(stream)
-        elif link is not None and link.state == "up":
+        elif link.state == "up":
             stream.behind = link
             stream.free = stream.more = False
             stream.finished = later

@@ -120,7 +120,7 @@ class LateOffers:
         self._asked: dict[tuple[bytes, bytes], Ranges] = {}  # what is offered, by the same
         directory.receive(OFFER, self._offer_received)
         directory.receive(LACK, self._lack_received)
-        directory.receive(PIECE, self._piece_received, pieces=ORIGIN_SIZE)
+        directory.receive_over(PIECE, self._piece_received, pieces=ORIGIN_SIZE)
 
     # ---------------------------------------------------------------- who has it
 
@@ -196,7 +196,7 @@ class LateOffers:
         self._directory.send(sender, LACK, encode_ranges(key, lacks))
         self._alarm.hurry(now)
 
-    def _piece_received(self, sender: bytes, body: bytes, now: float) -> None:
+    def _piece_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
         if len(body) < HEAD:
             raise MalformedPacket("old messages are truncated")
         key = b2a_base64(body[:ORIGIN_SIZE], newline=False)
@@ -204,8 +204,7 @@ class LateOffers:
             int.from_bytes(body[ORIGIN_SIZE:16], "big"),
             int.from_bytes(body[16:20], "big"),
         )
-        link = self._directory.arriving
-        if (sender, key) not in self._asked or link is None:
+        if (sender, key) not in self._asked:
             return
         if self._parts.get((sender, key), (number, []))[0] != number:
             self._forget(sender, key)

@@ -353,13 +353,15 @@ class Takeover:
         ]
         return found + self._handover.takers(client_id, self._lives)
 
-    def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+    def _posted(
+        self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
+    ) -> None:
         try:
             client_id = key.decode()
         except UnicodeDecodeError:
             return
         if (entry := decode_entry(value)) is None:
-            if self._directory.gone is None:
+            if not gone:
                 self._withdrawn(client_id, broker_id)
             return
         self._clock.merge(entry.stamp, self._node.now)

@@ -48,7 +48,9 @@ class Whereabouts:
     def __len__(self) -> int:
         return len(self._left)
 
-    def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+    def _posted(
+        self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
+    ) -> None:
         """Note that a client has no session any more at a broker where it had one."""
         if value is None:
             left, now = self._left, self._node.now

@@ -188,12 +188,14 @@ class GroupTable:
 
     # ---------------------------------------------------------------- members elsewhere
 
-    def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+    def _posted(
+        self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
+    ) -> None:
         teller = self._tellers.get(broker_id)
         if teller is not None and teller.tells and value is not None:
             teller.news[key] = value
             return
-        if value is None and self._directory.gone == broker_id:
+        if value is None and gone:
             self._lost(teller)
             return
         if teller is not None and teller.told:

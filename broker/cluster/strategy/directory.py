@@ -15,19 +15,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import repeat
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.cluster.events import LinkDown, LinkForwards, MemberGone, RouteChanged
+from broker.base.broker_id import Identity
+from broker.cluster.events import (
+    ClusterEvents,
+    LinkDown,
+    LinkForwards,
+    LinkLeftTree,
+    MemberGone,
+    NewsLearnt,
+    NewsTold,
+    RouteChanged,
+)
 from broker.cluster.link.control_records import DIRECTORY, ROUTED, Handler
-from broker.cluster.strategy.ports import RoutedHops
+from broker.cluster.link.link import Link
+from broker.cluster.strategy.ports import Host, LinkedBroker, RoutedHops
 from broker.wire.errors import MalformedPacket, WireError
 from routing.link_state import LISTING, OWN_LIMIT, Came, LinkStateDatabase, Moved, Posted, Went
 from routing.listing import DirectoryError, Listing
-
-if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
-    from broker.cluster.link.link import Link
 
 INTEREST, GROUP, CLIENT, STATE, LINK = b"f", b"g", b"c", b"s", b"l"
 """First bytes of keys: topic filters, shared subscriptions, sessions, the broker itself, what its
@@ -94,8 +100,9 @@ LATER = 1_000
 Changes = list[tuple[bytes, "bytes | None"]]
 """Entries, keys with their first byte, and values (None: they are gone)."""
 
-Watcher = Callable[[bytes, bytes, "bytes | None"], None]
-"""Told of an entry: id of the broker, key without its first byte, value (None: it is gone)."""
+Watcher = Callable[[bytes, bytes, "bytes | None", bool], None]
+"""Told of an entry: id of the broker, key without its first byte, value (None: it is gone), and
+whether it went as the tree has lost the broker (which may have come back since)."""
 
 ManyWatcher = Callable[[bytes, Changes, bool], None]
 """Told of very many entries that a broker tells of in one moment, to look at them later; whether
@@ -105,18 +112,24 @@ Receiver = Callable[[bytes, bytes, float], None]
 """Takes what another broker sent to this one: id of the sender, body, now (s); raises
 MalformedPacket."""
 
+LinkReceiver = Callable[[bytes, bytes, float, Link], None]
+"""The same, and the link over which it came."""
+
 
 class Directory:
     """The directory of one federation, as one of its brokers sees it."""
 
     __slots__ = (
         "_changed",
-        "_cluster",
+        "_events",
         "_going_on",
+        "_host",
         "_late",
         "_links",
         "_many",
         "_next_check",
+        "_node",
+        "_own_id",
         "_passed",
         "_piece_at",
         "_posted",
@@ -124,9 +137,7 @@ class Directory:
         "_settling",
         "_tell_at",
         "_watchers",
-        "arriving",
         "database",
-        "gone",
         "records",
         "strategy",
     )
@@ -134,24 +145,25 @@ class Directory:
     strategy: RoutedHops
     """It puts itself in."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self.database = LinkStateDatabase(cluster.own.id, cluster.own.boot)
+    def __init__(
+        self, node: LinkedBroker, own: Identity, events: ClusterEvents, host: Host
+    ) -> None:
+        self._node = node
+        self._own_id = own.id
+        self._events = events
+        self._host = host
+        self.database = LinkStateDatabase(own.id, own.boot)
         self._links: dict[bytes, Link] = {}
         self._watchers: dict[bytes, list[Watcher]] = {}
         self._many: dict[bytes, ManyWatcher] = {CLIENT: self._look_later}
         # By broker: sessions to be looked at, and whether it went with them.
         self._late: dict[bytes, dict[bytes, bool]] = {}
-        self._receivers: dict[int, Receiver] = {}
+        self._receivers: dict[int, LinkReceiver] = {}
         # By kind: where the number of the whole is, ahead of that of the piece.
         self._piece_at: dict[int, int] = {}
         # Receiver, sender, kind -> number of the last, was it passed on.
         self._passed: dict[bytes, tuple[bytes, bool]] = {}
         self._next_check = 0.0
-        self.gone: bytes | None = None
-        """The broker that the tree has lost, while that is told; it may have come back since."""
-        self.arriving: Link | None = None
-        """The link over which a message to this broker comes, while its receiver is called."""
         self._changed = False  # something is to be told at the end of this input
         self._posted = False  # and so is something of our own
         self._going_on = False  # more of what was asked for is to be sent soon
@@ -175,6 +187,12 @@ class Directory:
         """Give what is sent to this broker with this kind (0 to 255) to `receiver`. `pieces`: it
         comes in pieces, and the body says there, in 4 bytes each, of what whole it is one, and
         which."""
+        self.receive_over(
+            kind, lambda sender, body, now, link: receiver(sender, body, now), pieces=pieces
+        )
+
+    def receive_over(self, kind: int, receiver: LinkReceiver, *, pieces: int | None = None) -> None:
+        """Do so, and say over which link it came."""
         self._receivers[kind] = receiver
         if pieces is not None:
             self._piece_at[kind] = 18 + pieces
@@ -195,7 +213,7 @@ class Directory:
     def _hurry(self) -> None:
         if not self._posted:
             self._posted = True
-            self._cluster.hurry(self._tell_at)
+            self._host.hurry(self._tell_at)
 
     # ---------------------------------------------------------------- what others post
 
@@ -229,12 +247,12 @@ class Directory:
 
     def send(self, broker_id: bytes, kind: int, body: bytes) -> bool:
         """Send to one broker; False when nobody knows the way to it."""
-        return self._route(broker_id + self._cluster.own.id + bytes((0, kind)) + body)
+        return self._route(broker_id + self._own_id + bytes((0, kind)) + body)
 
     def send_over(self, link: Link, broker_id: bytes, kind: int, body: bytes) -> None:
         """Send to one broker behind the messages of a link that is about to enter the live
         stream."""
-        link.send_behind(ROUTED, broker_id + self._cluster.own.id + bytes((0, kind)) + body)
+        link.send_behind(ROUTED, broker_id + self._own_id + bytes((0, kind)) + body)
 
     def listing(self, broker_id: bytes) -> Listing | None:
         """Return what a broker has posted, None when nothing is known of it."""
@@ -291,7 +309,7 @@ class Directory:
         elif self._links.get(peer.id) is link:
             del self._links[peer.id]
             self.database.neighbour_down(peer.id)
-            self._cluster.barrier.link_down(link, self._cluster.node.now)
+            self._events.dispatch(LinkLeftTree(link, self._node.now))
         self._changed = True
 
     def ready(self, link: Link) -> None:
@@ -349,13 +367,11 @@ class Directory:
                 case Moved(broker_id, via):
                     self._way(broker_id, via)
                 case Went(broker_id, keys):
-                    self._cluster.events.dispatch(MemberGone(broker_id, keys))
-                    self.gone = broker_id
-                    self._tell(broker_id, list(zip(keys, repeat(None))))
+                    self._events.dispatch(MemberGone(broker_id, keys))
+                    self._tell(broker_id, list(zip(keys, repeat(None))), gone=True)
                     self._way(broker_id, None)
-                    self.gone = None
         self._settling = False
-        self.strategy.news_told(now)
+        self._events.dispatch(NewsLearnt(now))
         for peer, message in database.take_messages(self._room):
             link = self._links.get(peer)
             if link is not None and link.state == "up":
@@ -365,17 +381,15 @@ class Directory:
                 busy = True
         if database.busy and not self._going_on:
             self._going_on = True
-            self._cluster.node.schedule(now + PACE, self._go_on)
-        if database.refused != self._cluster.node.counters.listings_refused:
-            self._cluster.node.counters.listings_refused = database.refused
+            self._node.schedule(now + PACE, self._go_on)
+        if database.refused != self._node.counters.listings_refused:
+            self._node.counters.listings_refused = database.refused
             text = (
                 f"what other brokers say of themselves takes {database.memory >> 20} MiB; "
                 "no more is taken"
             )
-            self._cluster.log("warning", text, cause="too much is said", peer="other brokers")
-        self._cluster.barrier.learnt(now)
-        if not self._posted:
-            self._cluster.barrier.told(now)
+            self._host.log("warning", text, cause="too much is said", peer="other brokers")
+        self._events.dispatch(NewsTold(now, whole=not self._posted))
         return busy
 
     def _room(self, peer: bytes) -> bool:
@@ -384,24 +398,24 @@ class Directory:
         link = self._links.get(peer)
         if link is None:
             return True
-        link.listings.earn(self._cluster.node.now)
+        link.listings.earn(self._node.now)
         return link.listings.left > 0 and link.conn.backlog_bytes < limits.PIECES_BACKLOG
 
     def _go_on(self, now: float) -> None:
         """Send more of what was asked for."""
         self._going_on = False
         self._changed = True
-        self._cluster.hurry(now)
+        self._host.hurry(now)
 
-    def _tell(self, broker_id: bytes, changes: Changes) -> None:
+    def _tell(self, broker_id: bytes, changes: Changes, *, gone: bool = False) -> None:
         if len(changes) > MANY:
-            changes = self._tell_many(broker_id, changes)
+            changes = self._tell_many(broker_id, changes, gone)
         watchers = self._watchers
         for key, value in changes:
             for watcher in watchers.get(key[:1], ()):
-                watcher(broker_id, key[1:], value)
+                watcher(broker_id, key[1:], value, gone)
 
-    def _tell_many(self, broker_id: bytes, changes: Changes) -> Changes:
+    def _tell_many(self, broker_id: bytes, changes: Changes, gone: bool) -> Changes:
         """Tell of entries that are looked at later; returns the others."""
         parts: dict[bytes, Changes] = {prefix: [] for prefix in self._many}
         rest: Changes = []
@@ -410,15 +424,13 @@ class Directory:
             find(change[0][:1], rest).append(change)
         for prefix, part in parts.items():
             if part:
-                self._many[prefix](broker_id, part, self.gone is not None)
+                self._many[prefix](broker_id, part, gone)
         return rest
 
     def _look_later(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
         if broker_id not in self._late:
             self._late[broker_id] = {}
-            self._cluster.node.schedule(
-                self._cluster.node.now + PACE, lambda now: self._look_on(broker_id)
-            )
+            self._node.schedule(self._node.now + PACE, lambda now: self._look_on(broker_id))
         self._late[broker_id].update(zip(map(itemgetter(0), changes), repeat(gone)))
 
     def _look_on(self, broker_id: bytes) -> None:
@@ -427,14 +439,10 @@ class Directory:
         entries = listing.entries if listing is not None and listing.via is not None else {}
         for _ in range(min(LATER, len(late))):
             key, gone = late.popitem()
-            self.gone = broker_id if gone else None
             for watcher in self._watchers.get(CLIENT, ()):
-                watcher(broker_id, key[1:], entries.get(key))
-        self.gone = None
+                watcher(broker_id, key[1:], entries.get(key), gone)
         if late:
-            self._cluster.node.schedule(
-                self._cluster.node.now + PACE, lambda now: self._look_on(broker_id)
-            )
+            self._node.schedule(self._node.now + PACE, lambda now: self._look_on(broker_id))
         else:
             del self._late[broker_id]
 
@@ -444,7 +452,7 @@ class Directory:
         return any(key in late for late in self._late.values())
 
     def _way(self, broker_id: bytes, via: bytes | None) -> None:
-        self._cluster.events.dispatch(RouteChanged(broker_id, via))
+        self._events.dispatch(RouteChanged(broker_id, via))
 
     # ---------------------------------------------------------------- records
 
@@ -465,34 +473,31 @@ class Directory:
     def _routed_received(self, link: Link, body: bytes, now: float) -> None:
         if len(body) < 18:
             raise MalformedPacket("message to one broker is truncated")
-        if body[:8] != self._cluster.own.id:
+        if body[:8] != self._own_id:
             if body[16] < MAX_HOPS:
                 self._route(body[:16] + bytes((body[16] + 1,)) + body[17:])
             return
         receiver = self._receivers.get(body[17])
         if receiver is not None:
-            self.arriving = link
             try:
-                receiver(body[8:16], body[18:], now)
+                receiver(body[8:16], body[18:], now, link)
             except WireError as error:  # it is not the fault of the neighbour that passed it on
-                self._cluster.count("routed_dropped")
+                self._host.count("routed_dropped")
                 sender = body[8:16].hex()
                 text = f"broker {sender}: {error.message}; dropped"
-                self._cluster.log(
-                    "warning", text, cause="garbage from a broker", peer=link.conn.peer
-                )
+                self._host.log("warning", text, cause="garbage from a broker", peer=link.conn.peer)
 
     def _route(self, message: bytes) -> bool:
         kind = message[17]
         hops = self.strategy
         link = hops.live_hop(message) if kind & LIVE else self.link_to(message[:8])
         if link is None or link.state != "up":
-            self._cluster.count("routed_dropped")
+            self._host.count("routed_dropped")
             return False
         if kind & LIVE and not hops.carries(link):
             return False
         if kind & BEHIND and not self._has_room(link, message):
-            self._cluster.count("routed_dropped")
+            self._host.count("routed_dropped")
             return False
         if kind & KNOWN:
             if self.database.state(message[:8]) < message[18:30]:

@@ -36,7 +36,9 @@ class Flood(OverSpanningTree):
         # A broker that floods is part of every path of the others.
         directory.post(INTEREST + EVERYTHING)
 
-    def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+    def _posted(
+        self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
+    ) -> None:
         """What others want decides nothing here."""
 
     def _many_posted(self, broker_id: bytes, changes: Changes, gone: bool) -> None:

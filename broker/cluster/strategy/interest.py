@@ -29,7 +29,7 @@ class Forgotten:
 
     __slots__ = ()
 
-    def keeps(self, broker_id: bytes) -> bool:
+    def keeps(self, broker_id: bytes, *, gone: bool = False) -> bool:
         """No message goes there."""
         return False
 

@@ -256,12 +256,14 @@ class InterestTable:
 
     # ---------------------------------------------------------------- what others want
 
-    def _posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+    def _posted(
+        self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
+    ) -> None:
         telling = self._tellings.get(broker_id)
         if telling is not None and telling.wide and value is not None and telling.count < MOST_NEWS:
             telling.add((key, True, False))
             return
-        keeps = value is None and self._lost.keeps(broker_id)
+        keeps = value is None and self._lost.keeps(broker_id, gone=gone)
         if telling is None:
             moment = (broker_id, self._node.now)
             self._count = self._count + 1 if moment == self._counted else 1
@@ -282,7 +284,7 @@ class InterestTable:
         if not gone:
             self._tell_everything(broker_id, telling)
         self._look_at_once(broker_id, telling)  # if it tells ever more
-        telling.add_many(changes, self._lost.keeps(broker_id))
+        telling.add_many(changes, self._lost.keeps(broker_id, gone=gone))
 
     def _look_at_once(self, broker_id: bytes, telling: Telling) -> None:
         while telling.count > MOST_NEWS:
@@ -416,7 +418,7 @@ class InterestTable:
             self.forget(broker_id)
         elif self._dropped.pop(broker_id, None) is not None:
             # When it is back it tells of its filters again.
-            if self._lost.keeps(broker_id):
+            if self._lost.keeps(broker_id, gone=True):
                 self._kept.setdefault(broker_id, set()).add(EVERYTHING.decode())
             else:
                 self._forget(EVERYTHING.decode(), broker_id)

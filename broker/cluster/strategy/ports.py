@@ -44,6 +44,15 @@ class Recovery(Protocol):
     def changed(self, broker_id: bytes) -> None:
         """Note that a broker's messages come another way."""
 
+    def unsettled(self) -> bool:
+        """Whether something may be missing here that is about to come."""
+
+    def doubt(self) -> None:
+        """Trust no broker any more to have sent all that is wanted here."""
+
+    def distrust(self, known: Collection[bytes]) -> None:
+        """Trust none but these brokers."""
+
 
 class LinkLog(Protocol):
     """Who keeps the replay log for links."""
@@ -82,8 +91,20 @@ class Log(Protocol):
         """Return the entries, the newest first."""
 
 
+class Numbers(Protocol):
+    """Which numbers of an origin have been here."""
+
+    @property
+    def top(self) -> int:
+        """The highest of them."""
+
+
 class Passed(Protocol):
     """What has been here."""
+
+    @property
+    def own(self) -> Numbers:
+        """Of what was published here."""
 
     @property
     def vector(self) -> Collection[bytes]:
@@ -127,15 +148,12 @@ class RoutedHops(Protocol):
     def passes_answer(self, receiver: bytes, sender: bytes) -> bool:
         """Whether an answer goes on from here."""
 
-    def news_told(self, now: float) -> None:
-        """Note that watchers have been told what is new, and neighbours have not."""
-
 
 class LostBrokers(Protocol):
     """What becomes of what a broker wants that the spanning tree has lost."""
 
-    def keeps(self, broker_id: bytes) -> bool:
-        """Whether messages still go there."""
+    def keeps(self, broker_id: bytes, *, gone: bool = False) -> bool:
+        """Whether messages still go there. `gone`: the tree has lost it in this moment."""
 
     def learnt(self, broker_id: bytes, topic_filter: str) -> None:
         """Note that a broker wants something more than was known here."""

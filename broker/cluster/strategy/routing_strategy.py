@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from broker.cluster.events import LinkBehind, LinkDown, LinkDrained, LinkUp, RouteChanged
+from broker.cluster.events import (
+    LinkBehind,
+    LinkDown,
+    LinkDrained,
+    LinkUp,
+    NewsLearnt,
+    RouteChanged,
+)
 from broker.cluster.link.link import Link
 from broker.cluster.link.receiver_assignment import ReceiverAssignment
 from broker.cluster.strategy.ports import Feed
@@ -159,7 +166,7 @@ class RoutingStrategy(Protocol):
     def next_deadline(self) -> float | None:
         """When `settle` is due (s); None: it is not."""
 
-    def news_told(self, now: float) -> None:
+    def news_learnt(self, event: NewsLearnt) -> None:
         """Note that watchers of the directory have been told what is new, and neighbours have
         not."""
 

@@ -184,12 +184,14 @@ class SourceTrees:
 
     # ---------------------------------------------------------------- the graph
 
-    def _link_posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
+    def _link_posted(
+        self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
+    ) -> None:
         if len(key) != 8 or (value is not None and len(value) != 4):
             self._delivery.count("overlay_refused")
             return
         away = self._away.get(broker_id)
-        if value is None and self.keeps(broker_id):
+        if value is None and self.keeps(broker_id, gone=gone):
             self._keep(broker_id).add(key)
             return
         if away is not None:
@@ -203,8 +205,10 @@ class SourceTrees:
             return
         self._touch()
 
-    def _state_posted(self, broker_id: bytes, key: bytes, value: bytes | None) -> None:
-        if value is None and self.keeps(broker_id):
+    def _state_posted(
+        self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
+    ) -> None:
+        if value is None and self.keeps(broker_id, gone=gone):
             return
         if key == ROUTING[1:]:
             if value is not None and value[4:] == b"topic":
@@ -223,7 +227,7 @@ class SourceTrees:
     def route_changed(self, event: RouteChanged) -> None:
         """Keep what a broker that the tree has lost had posted, for a while."""
         broker_id, via = event.broker_id, event.via
-        if via is None and self.keeps(broker_id):
+        if via is None and self.keeps(broker_id, gone=True):
             self._keep(broker_id)
         elif via is not None and (away := self._away.pop(broker_id, None)) is not None:
             self._node.cancel(away[0])
@@ -239,17 +243,13 @@ class SourceTrees:
         ways = self.ways(self._own).next
         return [broker_id for broker_id in self._away if broker_id in ways]
 
-    def keeps(self, broker_id: bytes) -> bool:
+    def keeps(self, broker_id: bytes, *, gone: bool = False) -> bool:
         """Whether what a broker has posted still counts although the tree does not lead to it:
-        while the tree is repaired, messages go on where links are. If it is gone, its neighbours
-        say so."""
+        while the tree is repaired, messages go on where links are. If it does not live any more,
+        its neighbours say so. `gone`: the tree has lost it in this moment."""
         directory = self._directory
         known = broker_id in directory.database.listings
-        return (
-            self.active
-            and known
-            and (broker_id == directory.gone or directory.database.via(broker_id) is None)
-        )
+        return self.active and known and (gone or directory.database.via(broker_id) is None)
 
     def _keep(self, broker_id: bytes) -> set[bytes]:
         found = self._away.get(broker_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.cluster.events import LinkBehind, LinkDown, LinkDrained
+from broker.cluster.events import LinkBehind, LinkDown, LinkDrained, NewsLearnt
 from broker.cluster.link.link import Link
 from broker.cluster.strategy.directory import Directory
 from broker.cluster.strategy.path_change import tell_break, tell_break_over
@@ -126,7 +126,7 @@ class OverSpanningTree:
         """Return none."""
         return None
 
-    def news_told(self, now: float) -> None:
+    def news_learnt(self, event: NewsLearnt) -> None:
         """Nothing follows."""
 
     def retire(self) -> None:

@@ -28,22 +28,28 @@ is: where messages of it may be under way in any order, the number says which is
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from broker.base import limits
+from broker.base.broker_id import Identity
 from broker.base.rate_limit import RateLimit
-from broker.cluster.events import LinkDown, LinkUp, RouteChanged
+from broker.base.timers import Timer
+from broker.cluster.events import (
+    LinkDown,
+    LinkLeftTree,
+    LinkUp,
+    NewsTold,
+    RouteChanged,
+)
 from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import HEARD, TOLD, Handler
+from broker.cluster.link.link import Link
+from broker.cluster.strategy.directory import Directory
+from broker.cluster.strategy.ports import Delivery
+from broker.cluster.strategy.routing_strategy import RoutingStrategy
+from broker.core.local_broker import LocalBroker
 from broker.wire.errors import MalformedPacket
 from routing.link_state import MAX_BROKERS
-
-if TYPE_CHECKING:
-    from broker.base.timers import Timer
-    from broker.cluster.cluster import Cluster
-    from broker.cluster.link.link import Link
-    from broker.core.local_broker import LocalBroker
 
 WAIT = 5.0
 """s for which a SUBACK waits at most: longer than it takes to find that a broker hangs
@@ -102,23 +108,29 @@ class SubscriptionBarrier:
         "_admitting",
         "_again_at",
         "_begins_until",
-        "_cluster",
+        "_by_peer",
         "_confirmed",
         "_covers",
+        "_delivery",
+        "_directory",
         "_early",
         "_early_birds",
+        "_handshakes",
         "_known",
         "_newest",
         "_news",
         "_node",
         "_number",
+        "_own",
         "_pause",
         "_planned",
         "_posted",
         "_rate",
         "_releasing",
+        "_searching",
         "_since",
         "_stale",
+        "_strategy",
         "_timer",
         "_told",
         "_visitors",
@@ -128,13 +140,33 @@ class SubscriptionBarrier:
         "records",
     )
 
-    def __init__(self, node: LocalBroker, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        node: LocalBroker,
+        own: Identity,
+        *,
+        directory: Directory,
+        strategy: RoutingStrategy,
+        links: Mapping[bytes, Link],
+        handshakes: Collection[Link],
+        searching: Callable[[float], bool] | None,
+        delivery: Delivery,
+    ) -> None:
+        """`links`: those that are up, by the neighbour's id; `searching`: tells whether discovery
+        still looks for brokers at a time (s), None for a broker that is alone; `delivery`: what is
+        above."""
         self._node = node
-        self._cluster = cluster
+        self._own = own
+        self._directory = directory
+        self._strategy = strategy
+        self._by_peer = links
+        self._handshakes = handshakes
+        self._searching = searching
+        self._delivery = delivery
         # Who has just started knows nobody; who is alone for so long is alone (s, 0.0: it has
         # joined, or has nobody to look for).
-        self._begins_until = node.now + WAIT if cluster.enabled else 0.0
-        self._admits_until = node.now + ADMITS if cluster.enabled else 0.0
+        self._begins_until = node.now + WAIT if searching is not None else 0.0
+        self._admits_until = node.now + ADMITS if searching is not None else 0.0
         # Who came before we had heard whose sessions are where.
         self._visitors: deque[Then] = deque()
         self._admitting = False  # they are being let in, some in each turn
@@ -167,7 +199,7 @@ class SubscriptionBarrier:
         self._since = 0.0  # s; since when the one that is being made has waited
         self._timer: Timer | None = None
         self.records: dict[int, Handler] = {TOLD: self._told_received, HEARD: self._heard_received}
-        cluster.strategy.on_posted(self.posted)
+        strategy.on_posted(self.posted)
 
     # ---------------------------------------------------------------- who waits
 
@@ -179,37 +211,38 @@ class SubscriptionBarrier:
         """Post filters that a client is about to subscribe to; True when `then` is called once all
         brokers know them, False when they do. In either case `settle_for` follows. `again`: each
         broker is to say what it has published by now, even if it knows them."""
-        strategy = self._cluster.strategy
+        strategy = self._strategy
         now = self._node.now
         self.known = False
         if self._begins_until and not self._begun(now):
             self._early_birds.append((list(filters), then, again))
             self._arm(now)
             return True
-        if not (strategy.telling or again) or not self._cluster.links:
+        if not (strategy.telling or again) or not self._by_peer:
             return False
         if strategy.telling:
             for topic_filter in filters:
                 strategy.filter_changed(topic_filter, wanted=True)
-        self.known = self._all_know(self._news) and not self._cluster.gap_recovery.unsettled()
+        self.known = self._all_know(self._news) and not self._delivery.gap_recovery.unsettled()
         if self._all_know(self._posted):
-            if not again and not self._cluster.gap_recovery.unsettled():
+            if not again and not self._delivery.gap_recovery.unsettled():
                 return False
             self._posted += 1  # nothing new: but each broker is to say what it has published by now
         self._waiters.append((now + WAIT, self._posted, then))
         self._arm(now)
-        if not self._cluster.directory.unsaid:  # it has been told already, but not to all
-            self._cluster.hurry(now)
+        if not self._directory.unsaid:  # it has been told already, but not to all
+            self._delivery.hurry(now)
         return True
 
     def _begun(self, now: float) -> bool:
         """Whether this broker has joined those that discovery finds, as far as they answer; asked
         in its first seconds only."""
-        cluster = self._cluster
-        joining = cluster.handshakes or any(
-            link.forwarding and not link.live for link in cluster.links.values()
+        joining = self._handshakes or any(
+            link.forwarding and not link.live for link in self._by_peer.values()
         )
-        if (joining or cluster.membership.searching(now)) and now < self._begins_until:
+        if (
+            joining or (self._searching is not None and self._searching(now))
+        ) and now < self._begins_until:
             return False
         self._begins_until = 0.0
         return True
@@ -226,7 +259,7 @@ class SubscriptionBarrier:
 
     def _knows_sessions(self, now: float) -> bool:
         return now >= self._admits_until or (
-            self._begun(now) and not self._cluster.directory.database.lacks
+            self._begun(now) and not self._directory.database.lacks
         )
 
     def _admit(self) -> Iterator[int]:
@@ -238,7 +271,7 @@ class SubscriptionBarrier:
 
     def settle_for(self, filters: Iterable[str]) -> None:
         """Take back the filters that were not subscribed to after all."""
-        strategy = self._cluster.strategy
+        strategy = self._strategy
         if strategy.telling:
             for topic_filter in filters:
                 if topic_filter not in self._node.dispatcher.trie:
@@ -249,7 +282,7 @@ class SubscriptionBarrier:
         if self._timer is None and (self._early_birds or (self._visitors and not self._admitting)):
             self._timer = self._node.schedule(now + PAUSE, self._look)
         elif self._timer is None and self._waiters:
-            wave = self._waves.get(self._cluster.own.id)
+            wave = self._waves.get(self._own.id)
             again = max(now + PAUSE, self._again_at if wave is None else wave.since + LOST)
             self._timer = self._node.schedule(min(self._waiters[0][0], again), self._look)
 
@@ -268,13 +301,13 @@ class SubscriptionBarrier:
         if self._waiters and self._waiters[0][0] <= now:
             # Whoever has not heard may pass on what others here want, and tell that it was all.
             # Answers to questions that are asked from now on come only by way of those that know.
-            self._cluster.gap_recovery.doubt()
+            self._delivery.gap_recovery.doubt()
             while self._waiters and self._waiters[0][0] <= now + AT_ONCE:
                 self._node.counters.subscriptions_unconfirmed += 1
                 self._waiters.popleft()[2](now)
                 if self._node.turns.work >= limits.TURN_WORK:
                     break  # the others are due at once
-        if not self._cluster.directory.unsaid:
+        if not self._directory.unsaid:
             self.told(now)
         self._arm(now)
 
@@ -346,26 +379,32 @@ class SubscriptionBarrier:
     def _required(self) -> dict[bytes, int]:
         """Return who has to know, with boot numbers: who can be reached over the tree, has a link
         to us, or finds a way over links of others while the tree is repaired."""
-        listings = self._cluster.directory.database.listings
+        listings = self._directory.database.listings
         found = {link.peer.id: link.peer.boot for link in self._up() if link.peer is not None}
         for listing in listings.values():
             if listing.via is not None:
                 found[listing.id] = listing.boot
-        for broker_id in self._cluster.strategy.astray():
+        for broker_id in self._strategy.astray():
             if broker_id in listings:
                 found.setdefault(broker_id, listings[broker_id].boot)
         return found
 
     def _up(self) -> list[Link]:
-        return [link for link in self._cluster.links.values() if link.state == "up"]
+        return [link for link in self._by_peer.values() if link.state == "up"]
 
     # ---------------------------------------------------------------- our wave
 
     def _links(self) -> list[Link]:
         return [link for link in self._up() if link.forwarding]
 
-    def learnt(self, now: float) -> None:
-        """Go on with waves that were here ahead of what they tell of."""
+    def news_told(self, event: NewsTold) -> None:
+        """Go on with waves that were here ahead of what they tell of, and send one behind what was
+        posted here."""
+        self._learnt(event.now)
+        if event.whole:
+            self.told(event.now)
+
+    def _learnt(self, now: float) -> None:
         if self._early:
             for broker, (link, body) in list(self._early.items()):
                 if self._used(broker, body[8:20]):
@@ -376,13 +415,13 @@ class SubscriptionBarrier:
     def _used(self, broker: bytes, state: bytes) -> bool:
         """Whether what a broker says of itself is known here in this state, and decides where
         messages go."""
-        database = self._cluster.directory.database
+        database = self._directory.database
         return database.via(broker) is not None and database.state(broker) >= state
 
     def told(self, now: float) -> None:
         """All that was posted is on its way to the neighbours: send a wave behind it, unless one is
         on its way."""
-        own = self._cluster.own
+        own = self._own
         wave = self._waves.get(own.id)
         if self._all_know(self._posted):
             self._release(now)
@@ -396,7 +435,7 @@ class SubscriptionBarrier:
         links = self._links()
         if not links or self._planned:
             return  # the tree is being repaired: whoever is there then is told
-        self._rate.per_second = WAVES / max(1, len(self._cluster.directory.database.reachable()))
+        self._rate.per_second = WAVES / max(1, len(self._directory.database.reachable()))
         if not self._rate.take(now):
             self._planned = True
             self._node.schedule(now + 1 / self._rate.per_second, self._again)
@@ -404,14 +443,14 @@ class SubscriptionBarrier:
         self._covers = self._posted
         self._number = self._number + 1 & 0xFFFFFFFF
         self._waves[own.id] = Wave(None, self._number, links, now)
-        body = self._cluster.directory.database.own.stamp() + self._number.to_bytes(4, "big")
+        body = self._directory.database.own.stamp() + self._number.to_bytes(4, "big")
         for link in links:
             link.add_record(TOLD, body)
-        self._cluster.hurry(now)
+        self._delivery.hurry(now)
 
     def _again(self, now: float) -> None:
         self._planned = False
-        if not self._cluster.directory.unsaid:
+        if not self._directory.unsaid:
             self.told(now)
 
     # ---------------------------------------------------------------- those of others
@@ -422,8 +461,8 @@ class SubscriptionBarrier:
         if len(body) != 24:
             raise MalformedPacket("TOLD record has the wrong length")
         broker, state, number = body[:8], body[8:20], int.from_bytes(body[20:], "big")
-        own = broker == self._cluster.own.id  # round in a circle, while the tree is repaired
-        database = self._cluster.directory.database
+        own = broker == self._own.id  # round in a circle, while the tree is repaired
+        database = self._directory.database
         if not own and not self._used(broker, state):
             if len(self._early) < MAX_BROKERS or broker in self._early:
                 self._early[broker] = (link, body)  # what it tells of is on its way, after a repair
@@ -477,18 +516,16 @@ class SubscriptionBarrier:
             self._pause = min(2 * self._pause, PAUSE_MOST)
         else:
             self._pause = PAUSE
-            self._cluster.gap_recovery.distrust(self._required())
+            self._delivery.gap_recovery.distrust(self._required())
         self._release(now)
-        if not self._cluster.directory.unsaid:
+        if not self._directory.unsaid:
             self.told(now)
 
     def _self(self) -> bytes:
         """This broker in HEARD."""
-        own = self._cluster.own
+        own = self._own
         return (
-            own.id
-            + own.boot.to_bytes(4, "big")
-            + self._cluster.forwarder.own.top.to_bytes(6, "big")
+            own.id + own.boot.to_bytes(4, "big") + self._delivery.origins.own.top.to_bytes(6, "big")
         )
 
     def _note(self, heard: dict[bytes, int]) -> None:
@@ -507,9 +544,10 @@ class SubscriptionBarrier:
                 )
         self._count()
 
-    def link_down(self, link: Link, now: float) -> None:
-        """A link is gone, or left the tree: nobody waits for its answer. Our own wave goes again
+    def link_left(self, event: LinkLeftTree) -> None:
+        """Wait for no answer of a link that is gone, or has left the tree. Our own wave goes again
         over the tree that is next."""
+        link, now = event.link, event.now
         self.changed()
         for broker, wave in list(self._waves.items()):
             if wave.source is link or (wave.source is None and link in wave.waiting):

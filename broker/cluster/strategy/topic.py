@@ -12,7 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.base import limits
-from broker.cluster.events import LinkBehind, LinkDown, LinkDrained, LinkUp, RouteChanged
+from broker.cluster.events import (
+    LinkBehind,
+    LinkDown,
+    LinkDrained,
+    LinkUp,
+    NewsLearnt,
+    RouteChanged,
+)
 from broker.cluster.link.codec import split_key
 from broker.cluster.link.link import Link
 from broker.cluster.link.receiver_assignment import ID, ReceiverAssignment
@@ -216,9 +223,9 @@ class Topic(Interest):
         """When `settle` is due (s); None: it is not."""
         return self.trees.next_deadline()
 
-    def news_told(self, now: float) -> None:
+    def news_learnt(self, event: NewsLearnt) -> None:
         """Have brokers ask for what passed here before it was known what they want."""
-        self.trees.tell_late(now)
+        self.trees.tell_late(event.now)
 
     def retire(self) -> None:
         """Have others go around this broker."""
