@@ -506,6 +506,10 @@ class Node:
                 self.now + session.expiry, lambda now: self.expire(session)
             )
 
+    def new_session(self, client_id: str) -> Session:
+        """Return a session that nobody knows yet."""
+        return Session(self, client_id)
+
     def take_over(self, session: Session) -> None:
         """Disconnect the connection that a newer one with its client id replaces, here or elsewhere
         (MQTT-3.1.4-3)."""

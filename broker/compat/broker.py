@@ -381,7 +381,7 @@ class Broker(BrokerApi):
             log_line("warning", line)
         node = self.node
         node.absent_members.begin(tail)
-        node.journal = Journal(node, sync=disk.sync)
+        node.journal = Journal(node, node.cluster, node.absent_members, sync=disk.sync)
         node.journal.begin(loaded.image, loaded.generation, loaded.files, loaded.size, now)
         return loaded
 

@@ -29,7 +29,6 @@ from broker.base import limits
 from broker.config.yaml_file import ConfigError
 from broker.core.effects import Append, Begin, Discard
 from broker.io.tail_writer import TailWriter
-from broker.persistence.journal import FILES, SMALLEST
 from broker.persistence.records import (
     HEADER_SIZE,
     Cut,
@@ -43,6 +42,7 @@ from broker.persistence.records import (
     read_frames,
 )
 from broker.persistence.recovery import Image
+from broker.persistence.write_ahead_log import MANY_SEGMENTS, SMALLEST
 
 FLUSH = 1.0
 """s between two times that what was written is put on the disk, without `sync`."""
@@ -129,7 +129,9 @@ class JournalWriter:
                 raise ConfigError(f"{path} {error}") from None
             except OSError as error:
                 raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
-        if loaded.files >= 2 * FILES or loaded.size > TOO_LARGE * max(SMALLEST, loaded.image.size):
+        if loaded.files >= 2 * MANY_SEGMENTS or loaded.size > TOO_LARGE * max(
+            SMALLEST, loaded.image.size
+        ):
             with contextlib.suppress(OSError):  # then it is as it was
                 self._compact(loaded)
         return loaded

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from broker.io.metric_help import COUNTER_HELP, GAUGE_HELP, REASON_HELP
-from broker.persistence.journal import OK
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -70,9 +69,9 @@ def metrics(
         gauge("uptime_seconds", uptime)
     gauge("longest_turn_seconds", node.turns.longest)
     gauge("queued_over_bytes", cluster.remote_flow_control.over)
-    if (durability := node.journal) is not None:
-        gauge("journal_ok", 1 if durability.state == OK else 0)
-        gauge("journal_pending_bytes", durability.pending)
+    if (journal := node.journal) is not None:
+        gauge("journal_ok", 1 if journal.healthy else 0)
+        gauge("journal_pending_bytes", journal.pending)
     gauge("memory_used_bytes", node.memory.used)
     gauge("memory_limit_bytes", node.memory.limit)
     gauge("queued_bytes", node.memory.queued)

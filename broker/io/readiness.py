@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.persistence.journal import OK
-
 if TYPE_CHECKING:
     from broker.node import Node
 
@@ -32,7 +30,7 @@ class Readiness:
         found = []
         if node.drain is not None:
             found.append("draining")
-        if node.journal is not None and node.journal.state != OK:
+        if node.journal is not None and not node.journal.healthy:
             found.append("the journal is not written")
         if node.cluster.id_conflict.yields:
             found.append("another broker has this one's id")

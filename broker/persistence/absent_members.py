@@ -16,7 +16,7 @@ that had it last.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from broker.base import limits
@@ -33,7 +33,7 @@ from routing.topic_filter import well_formed
 if TYPE_CHECKING:
     from broker.cluster.cluster import Cluster
     from broker.cluster.delivery.replay_log import LogEntry
-    from broker.node import Node
+    from broker.core.local_broker import LocalBroker
 
 EVERYTHING = b"#"
 
@@ -145,19 +145,24 @@ def common(first: int, last: int, count: int, lacked: Ranges) -> int:
 class AbsentMembers:
     """All of them."""
 
-    __slots__ = ("_cluster", "_node", "absent", "tail")
+    __slots__ = ("_clock", "_cluster", "_node", "absent", "tail")
 
-    def __init__(self, node: Node, cluster: Cluster) -> None:
+    def __init__(self, node: LocalBroker, cluster: Cluster) -> None:
         self._node = node
         self._cluster = cluster
         self.absent: dict[bytes, AbsentMember] = {}
-        self.tail = LogTail(node, self._lost, self.away)
+        self._clock = cluster.clock
+        self.tail = LogTail(node, self._clock, self._lost, self.away)
+
+    def settle(self, then: Callable[[], None]) -> None:
+        """Call `then` once what is in the tail is on the disk."""
+        self.tail.settle(then)
 
     def begin(self, loaded: TailLoaded) -> None:
         """Go on with the tail of an earlier incarnation of this broker, and with who was away
         then."""
         node = self._node
-        wall = self._cluster.clock.physical(node.now)
+        wall = self._clock.physical(node.now)
         for away in self.tail.begin(loaded)[: limits.ABSENT_BROKERS]:
             since = node.now - max(0, wall - away.since) / 1000
             self.absent[away.broker] = AbsentMember(away.filters, 0, since)
@@ -168,7 +173,7 @@ class AbsentMembers:
 
     def away(self) -> Iterable[Away]:
         """Tell who is away, for the next start."""
-        wall = self._cluster.clock.physical(self._node.now)
+        wall = self._clock.physical(self._node.now)
         for broker_id, absent in self.absent.items():
             since = wall - round((self._node.now - absent.since) * 1000)
             yield Away(broker_id, max(0, since), absent.filters)

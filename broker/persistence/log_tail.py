@@ -38,7 +38,8 @@ from broker.persistence.tail_segment import (
 )
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from broker.core.local_broker import LocalBroker
+    from broker.persistence.ports import Clock
 
 RETRY = 1.0
 """s until a new segment is tried after a failure."""
@@ -96,6 +97,7 @@ class LogTail:
     __slots__ = (
         "_away",
         "_broken",
+        "_clock",
         "_current",
         "_index",
         "_lost",
@@ -116,9 +118,17 @@ class LogTail:
         "usable",
     )
 
-    def __init__(self, node: Node, lost: Lost, away: Callable[[], Iterable[Away]]) -> None:
-        """`lost`: told of what cannot be kept; `away`: tells who is away."""
+    def __init__(
+        self,
+        node: LocalBroker,
+        clock: Clock,
+        lost: Lost,
+        away: Callable[[], Iterable[Away]],
+    ) -> None:
+        """`clock`: the time of day; `lost`: told of what cannot be kept; `away`: tells who is
+        away."""
         self._node = node
+        self._clock = clock
         self._lost = lost
         self._away = away
         self.usable = False
@@ -227,7 +237,7 @@ class LogTail:
         return {key for _, key in self._index}
 
     def _wall(self) -> int:
-        return self._node.cluster.clock.physical(self._node.now)
+        return self._clock.physical(self._node.now)
 
     def changed(self) -> None:
         """Note that other brokers are away than before."""

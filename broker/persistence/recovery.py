@@ -63,7 +63,9 @@ from broker.wire.properties import Property, decode_properties, encode_propertie
 from broker.wire.publish_header import PACKET_IDS, PUBREC, PUBREC_HEAD, PUBREL, packet_id_at
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from broker.cluster.cluster import Cluster
+    from broker.persistence.absent_members import AbsentMembers
+    from broker.persistence.ports import Host
 
 SAME_CLOCK = 5.0
 """s; the time of day may have been set by as much. If it is further from our clock than it was,
@@ -430,11 +432,17 @@ class Recovery:
     """Makes a node that has just been made, and to which nobody is connected yet, what an image
     says."""
 
-    def __init__(self, node: Node, image: Image, now: float) -> None:
+    def __init__(
+        self, node: Host, cluster: Cluster, absent_members: AbsentMembers, image: Image, now: float
+    ) -> None:
+        """`node`, `cluster`: just made, and nobody is connected; `now`: s."""
         self.node = node
+        self.cluster = cluster
+        self.absent_members = absent_members
+        self.clock = cluster.clock
         self.image = image
         self.now = now
-        self.wall = node.cluster.clock.physical(now)
+        self.wall = self.clock.physical(now)
         self.died = min(self.wall, image.alive + int(limits.JOURNAL_BEAT * 1000))
         """when the broker did at the latest (ms): connections that it had ended then"""
         self.made: dict[int, Message] = {}
@@ -452,7 +460,7 @@ class Recovery:
         self.made.clear()
         self._log()
         self._see()
-        self.image.skipped += shared_records.restore(node, self.image.shared)
+        self.image.skipped += shared_records.restore(self.cluster, self.image.shared, node.now)
         return [
             (number, session)
             for number, session in found
@@ -462,10 +470,10 @@ class Recovery:
     def _log(self) -> None:
         """Have messages replayed that were published here before and that others may lack: they
         keep their origin and numbers."""
-        node, forwarder, origins = self.node, self.node.forwarder, self.node.cluster.origins
+        node, forwarder, origins = self.node, self.cluster.forwarder, self.cluster.origins
         origins.down = max(0, self.wall - self.image.alive) / 1000
         horizon = self.image.alive - limits.LOG_AGE * 1000
-        away = node.absent_members.earliest()
+        away = self.absent_members.earliest()
         if away is not None:  # what had left the log may not have been written to its tail yet
             horizon = min(horizon, self.wall - (self.now - away) * 1000 - limits.LOG_AGE * 1000)
         known: set[tuple[bytes, int]] = set()  # a checkpoint says them again
@@ -497,13 +505,13 @@ class Recovery:
             forwarder.log.append(entry)
             forwarder.log.chosen = forwarder.log.end
         if len(forwarder.ours) > 1:
-            node.cluster.gap_recovery.tell_earlier()
+            self.cluster.gap_recovery.tell_earlier()
         node.federated = node.federated or bool(self.image.logged)
 
     def _see(self) -> None:
         """Go on with other brokers' messages where we were, if a session is there for what was
         published meanwhile."""
-        node, origins = self.node, self.node.cluster.origins
+        node, origins = self.node, self.cluster.origins
         if not node.sessions:
             return
         try:
@@ -518,8 +526,8 @@ class Recovery:
             elif key not in origins.vector:
                 window.counters = node.counters
                 origins.vector[key] = window
-                if node.cluster.gap_recovery.active:
-                    node.cluster.gap_recovery.met(key, window)
+                if self.cluster.gap_recovery.active:
+                    self.cluster.gap_recovery.met(key, window)
                 else:
                     window.owed, window.begin = list(window.gaps), window.top
                 # what has been here is in no log any more: others that lack it have to have it
@@ -531,7 +539,7 @@ class Recovery:
         return None if not at else self.now + (at - self.wall) / 1000
 
     def _retain(self) -> None:
-        node, retention = self.node, self.node.cluster.retained_sync
+        node, retention = self.node, self.cluster.retained_sync
         if not node.config.retain_available:
             return
         store = node.retained
@@ -631,7 +639,7 @@ class Recovery:
         if (old := node.sessions.get(client_id)) is not None:
             old.will = None
             node.end_session(old)
-        session = node.sessions[client_id] = Session(node, client_id)
+        session = node.sessions[client_id] = node.new_session(client_id)
         session.listener = None if head.listener is None else head.listener.decode(errors="replace")
         if session.listener is None:  # what it may is asked when it comes
             session.permissions = None
@@ -639,11 +647,11 @@ class Recovery:
             session.permissions = node.permissions(username, client_id, session.listener)
         session.version = head.version
         session.clean = head.flags & CLEAN != 0
-        restore(state, session, node.dispatcher, node.cluster.subscription_starts)
+        restore(state, session, node.dispatcher, self.cluster.subscription_starts)
         session.stamp = head.stamp
         session.will = will
         session.will_memory = will_memory(will)
-        node.cluster.clock.merge(head.stamp, self.now)
+        self.clock.merge(head.stamp, self.now)
         self._arm(session, head.gone or self.died)
         node.counters.sessions_loaded += 1
         return session

@@ -7,7 +7,7 @@ more (docs/decisions/0021).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.cluster.delivery.subscription_start import UNKNOWN, oldest
 from broker.cluster.link.codec import encode_vector
@@ -33,10 +33,31 @@ from broker.persistence.recovery import encode_will
 from broker.wire.publish_header import PACKET_IDS, PUBREC, PUBREC_HEAD, PUBREL
 
 if TYPE_CHECKING:
+    from broker.cluster.delivery.subscription_start import SubscriptionStart
     from broker.core.message import Message
     from broker.core.publish_run import PublishRun
     from broker.core.session import Session, Subscription
-    from broker.persistence.journal import Journal
+    from broker.persistence.message_records import MessageRecords
+    from broker.persistence.write_ahead_log import WriteAheadLog
+
+
+class RecordedSessions(Protocol):
+    """What the recorders of all sessions share."""
+
+    @property
+    def frames(self) -> WriteAheadLog:
+        """Where records go."""
+
+    @property
+    def messages(self) -> MessageRecords:
+        """Numbers and records messages."""
+
+    @property
+    def clock_step(self) -> int:
+        """ms by which the time of day was set since the broker started."""
+
+    def note_start(self, start: SubscriptionStart, number: int) -> None:
+        """Note that the subscriptions of session `number` begin at `start`."""
 
 
 class SessionRecorder:
@@ -46,22 +67,23 @@ class SessionRecorder:
     number is in the journal.
     """
 
-    __slots__ = ("_journal", "left", "number", "session")
+    __slots__ = ("_frames", "_group", "left", "number", "session")
 
-    def __init__(self, journal: Journal, session: Session, number: int) -> None:
+    def __init__(self, group: RecordedSessions, session: Session, number: int) -> None:
         """`number`: what the session is called in the records."""
-        self._journal = journal
+        self._group = group
+        self._frames = group.frames
         self.session = session
         self.number = number
         self.left = 0
-        """When the session's connection ended (ms since the epoch, as clocks said when the broker
-        started, see `Journal.clock_set`); 0 while it has one."""
+        """When the session's connection ended (ms since the epoch, by the time of day as it was
+        set when the broker started); 0 while it has one."""
 
     # ---------------------------------------------------------------- the session itself
 
     def attributes(self, flags: int = 0) -> None:
         """Record what the session is but for its subscriptions and messages."""
-        session, journal = self.session, self._journal
+        session = self.session
         will = encode_will(session.will)
         name = session.username
         flags |= (
@@ -72,25 +94,26 @@ class SessionRecorder:
         client_id, username = session.client_id.encode(), (name or "").encode()
         listener = session.listener if session.conn is None else session.conn.listener
         where = None if listener is None else listener.encode()
-        left = max(1, self.left + journal.clock_step) if self.left else 0
+        left = max(1, self.left + self._group.clock_step) if self.left else 0
         head = self.number, flags, session.version, session.expiry, session.stamp, left
         owner = None if session.owner is None else session.owner.encode()
         ages = (session.born, session.floor)
-        journal.record(SessionRecord(*head, client_id, username, will, where, owner, ages).encode())
+        record = SessionRecord(*head, client_id, username, will, where, owner, ages)
+        self._frames.record(record.encode())
 
     def replaced(self) -> None:
         """Record all of the session: what was recorded of it before is not needed any more."""
-        session, journal, number = self.session, self._journal, self.number
+        session, frames, number = self.session, self._frames, self.number
         self.attributes(NEW)
         for subscription in session.subscriptions.values():
             self._subscription(subscription)
         self.starts()
         if session.incoming:
             packet_ids = b"".join(PACKET_IDS[p] for p in session.incoming)
-            journal.record(encode_incoming(number, packet_ids))
+            frames.record(encode_incoming(number, packet_ids))
         for packet_id, sent in session.inflight.items():
             if sent is RELEASED:
-                journal.record(encode_settled(number, PUBREC_HEAD + PACKET_IDS[packet_id]))
+                frames.record(encode_settled(number, PUBREC_HEAD + PACKET_IDS[packet_id]))
             else:
                 self._message(
                     packet_id, session.unpacked(sent) if isinstance(sent, bytes) else sent
@@ -109,18 +132,18 @@ class SessionRecorder:
         self._subscription(subscription)
         if next(iter(self.session.subscriptions.values())) is subscription:
             self.starts()
-        self._journal.promise()
+        self._frames.require()
 
     def _subscription(self, s: Subscription) -> None:
         options = s.qos | s.no_local << 2 | s.retain_as_published << 3
         record = SubscribedRecord(self.number, options, s.identifier, s.filter.encode())
-        self._journal.record(record.encode())
+        self._frames.record(record.encode())
 
     def unsubscribed(self, topic_filter: str) -> None:
         """Record that a subscription is gone."""
-        self._journal.record(encode_unsubscribed(self.number, topic_filter.encode()))
+        self._frames.record(encode_unsubscribed(self.number, topic_filter.encode()))
         self.starts()
-        self._journal.promise()
+        self._frames.require()
 
     def starts(self) -> None:
         """Record where the subscriptions of the session begin, as its first one says; nothing while
@@ -128,13 +151,13 @@ class SessionRecorder:
         start = oldest(self.session)
         if start is None:
             return
-        journal = self._journal
-        journal.record(encode_begins(self.number, encode_vector(before(self.session))))
+        frames = self._frames
+        frames.record(encode_begins(self.number, encode_vector(before(self.session))))
         if start.began > UNKNOWN:
             origins = tuple(start.open & start.tops.keys())
-            began = BeganRecord(self.number, start.began, journal.clock_offset(), origins)
-            journal.record(began.encode())
-        journal.begins_at(start, self.number)
+            began = BeganRecord(self.number, start.began, frames.clock_offset(), origins)
+            frames.record(began.encode())
+        self._group.note_start(start, self.number)
 
     # ---------------------------------------------------------------- messages
 
@@ -143,27 +166,26 @@ class SessionRecorder:
         shared = b""
         if isinstance(outgoing, SharedOutgoing):
             shared = b"$share/" + outgoing.group.key.replace(b"\0", b"/")
-        journal = self._journal
-        message = journal.number_of(outgoing.message)
+        message = self._group.messages.number_of(outgoing.message)
         head = self.number, packet_id, message, outgoing.qos, outgoing.retain
-        journal.record(OutgoingRecord(*head, outgoing.ids, shared).encode())
+        self._frames.record(OutgoingRecord(*head, outgoing.ids, shared).encode())
 
     def queued(self, outgoing: Outgoing) -> None:
         """Record that a message is the last one of the queue."""
         self._message(0, outgoing)
-        self._journal.promise()
+        self._frames.require()
 
     def sent(self, packet_id: int, outgoing: Outgoing) -> None:
         """Record that a message is in flight that was not in the queue."""
         self._message(packet_id, outgoing)
         if outgoing.qos == 2:
             self._hold_output()
-        self._journal.promise()
+        self._frames.require()
 
     def sent_run(self, packet_id: int, run: PublishRun) -> None:
         """Record that a run of messages is in flight; the run itself is recorded already."""
         record = encode_sent_run(self.number, packet_id, run.count, run.number, run.qos)
-        self._journal.record(record)
+        self._frames.record(record)
         if run.qos == 2:
             self._hold_output()
 
@@ -171,24 +193,24 @@ class SessionRecorder:
         """Record that `count` messages of the queue are in flight, from `packet_id` on; `qos`: the
         highest of them."""
         number: int = getattr(first, "number", 0)
-        self._journal.record(encode_pumped(self.number, packet_id, count, number))
+        self._frames.record(encode_pumped(self.number, packet_id, count, number))
         if qos == 2:
             self._hold_output()
 
     def acknowledged(self, packets: bytes) -> None:
         """Record acknowledgements of one type. PUBREL and PUBCOMP, which answer PUBREC and PUBREL,
         wait for that."""
-        self._journal.record(encode_settled(self.number, packets))
+        self._frames.record(encode_settled(self.number, packets))
         if packets[0] in (PUBREC, PUBREL):
-            self._journal.promise()
+            self._frames.require()
 
     def received(self, packet_ids: bytes) -> None:
         """Record identifiers of QoS 2 messages that the client has published."""
-        self._journal.record(encode_incoming(self.number, packet_ids))
-        self._journal.promise()
+        self._frames.record(encode_incoming(self.number, packet_ids))
+        self._frames.require()
 
     def _hold_output(self) -> None:
         """Hold what is sent at QoS 2 until its packet identifier is durable: the same message must
         not come with another one after a restart."""
         if self.session.conn is not None:
-            self.session.conn.gate = self._journal.mark + 1
+            self.session.conn.gate = self._frames.lsn + 1

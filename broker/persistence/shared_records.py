@@ -24,7 +24,7 @@ from broker.wire.errors import MalformedPacket
 from routing.group_selection import MARK_SIZE
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from broker.cluster.cluster import Cluster
 
 CLOSED, TAKEN, COVERED = 1, 2, 3
 
@@ -55,9 +55,8 @@ def covered(mark: bytes, key: bytes, ranges: Ranges, since: int) -> bytes:
     )
 
 
-def everything(node: Node) -> Iterator[bytes]:
-    """Return records of all that is known, and b"" for some steps without one."""
-    cluster, now = node.cluster, node.now
+def everything(cluster: Cluster, now: float) -> Iterator[bytes]:
+    """Return records of all that is known at `now` (s), and b"" for some steps without one."""
     wall = cluster.clock.physical(now)
     for mark, key, ranges, since in list(cluster.catchup.covered()):
         yield covered(
@@ -73,13 +72,14 @@ def everything(node: Node) -> Iterator[bytes]:
     if refs:
         yield taken(refs)
     refs = []
-    log = node.forwarder.log
+    forwarder = cluster.forwarder
+    log = forwarder.log
     for number, entry in enumerate(
         chain.from_iterable(log.pieces() if log.chosen > log.begin else ())
     ):
         if not number % PASSED:
             yield b""
-        choice = entry.choice if entry.key in node.forwarder.ours and entry.qos else None
+        choice = entry.choice if entry.key in forwarder.ours and entry.qos else None
         if choice is not None:
             refs += [
                 ref
@@ -93,11 +93,11 @@ def everything(node: Node) -> Iterator[bytes]:
         yield closed(refs)
 
 
-def restore(node: Node, bodies: list[bytes]) -> int:
-    """Go on with what the records of a journal say; returns how many cannot be read."""
+def restore(cluster: Cluster, bodies: list[bytes], now: float) -> int:
+    """Go on with what the `bodies` of a journal's records say, at `now` (s); returns how many of
+    them cannot be read."""
     over: set[Ref] = set()
     groups: dict[tuple[bytes, bytes], tuple[bytes, bytes, Ranges, float | None]] = {}
-    cluster, now = node.cluster, node.now
     wall = cluster.clock.physical(now)
     bad = 0
     for body in bodies:

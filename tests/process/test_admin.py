@@ -22,7 +22,8 @@ from broker.io.admin_http import Admin, AdminProtocol, listen, same_machine
 from broker.io.http_request import parse_request
 from broker.io.readiness import Readiness
 from broker.node import Node
-from broker.persistence.journal import BROKEN, Journal
+from broker.persistence.journal import Journal
+from broker.persistence.journal_states import State
 
 SHAPE = {
     "id",
@@ -102,8 +103,8 @@ async def test_ready_when_clients_should_come(server: Server) -> None:
     while it drains."""
     node = server.admin.node
     assert await server.get("/readyz") == (200, "ready\n")
-    node.journal = Journal(node, sync=False)
-    node.journal.state = BROKEN
+    node.journal = Journal(node, node.cluster, node.absent_members, sync=False)
+    node.journal.frames.state = State.FAILED
     assert await server.get("/readyz") == (503, "the journal is not written\n")
     node.journal = None
     server.admin.readiness = Readiness(node, 2)

@@ -45,7 +45,7 @@ class Disk:
             return [e for e in effects if e not in mine]
 
         node.take_effects = taken  # type: ignore[method-assign]
-        node.journal = Journal(node, sync=self.sync)
+        node.journal = Journal(node, node.cluster, node.absent_members, sync=self.sync)
         node.absent_members.begin(self.files.tail(node.config.id))
         files = self.files.generations
         node.journal.begin(

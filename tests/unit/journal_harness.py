@@ -21,6 +21,7 @@ from broker.core.message import Message
 from broker.core.session import RELEASED, Repeat, Session
 from broker.node import Node
 from broker.persistence.journal import Journal
+from broker.persistence.journal_states import Input, State
 from broker.persistence.log_tail import TailLoaded
 from broker.persistence.records import (
     HEADER_SIZE,
@@ -141,13 +142,24 @@ class Durable(World):
         own = NodeConfig(id=ID, boot=int(at), **(lone | config))
         self.node = Node(own, at, 1.7e9 + at - 1000.0, random.Random(1), log=self._log)
         self.node.cluster.barrier._begins_until = 0.0
-        self.journal = self.node.journal = Journal(self.node, sync=sync)
+        self.journal = self.node.journal = Journal(
+            self.node, self.node.cluster, self.node.absent_members, sync=sync
+        )
         files = self.files
         self.node.absent_members.begin(files.tail())
         generation = max(files.generations, default=0) + 1
         size = sum(map(len, files.generations.values()))
         self.journal.begin(files.image(), generation, len(files.generations), size, at)
         self.settle()
+
+    @property
+    def rebuilding(self) -> bool:
+        """Whether the journal records everything again after a failure."""
+        return self.journal.frames.state in (State.REBUILDING, State.REBUILD_ENDING)
+
+    def begin_snapshot(self) -> None:
+        """Have a snapshot begin now, however small the journal is."""
+        self.journal.frames._on(Input.SNAPSHOT_DUE)
 
     def settle(self) -> None:
         super().settle()

@@ -15,7 +15,7 @@ from broker.auth.authorization import Access
 from broker.base import limits
 from broker.cluster.drain import Drain, DrainOptions
 from broker.compat.api import BrokerApi
-from broker.persistence import journal, snapshot
+from broker.persistence import snapshot, write_ahead_log
 from broker.persistence.output_gate import OutputGate
 from broker.wire import (
     Connack,
@@ -385,7 +385,7 @@ def test_restored_is_what_was_there(seed: int, monkeypatch: pytest.MonkeyPatch) 
     """Often with a checkpoint under way, which must change nothing."""
     rng = random.Random(seed)
     if seed % 2:
-        monkeypatch.setattr(journal, "SMALLEST", 2000)
+        monkeypatch.setattr(write_ahead_log, "SMALLEST", 2000)
         monkeypatch.setattr(snapshot, "STEP_ITEMS", 3)
     world = Durable(sync=seed % 4 == 0)
     chaos = Chaos(world, rng)
@@ -407,7 +407,7 @@ def test_restored_is_what_was_there(seed: int, monkeypatch: pytest.MonkeyPatch) 
 def test_so_it_is_after_a_disk_has_failed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """And recovered, again and again, also while it recovers."""
     rng = random.Random(1000 + seed)
-    monkeypatch.setattr(journal, "SMALLEST", 2000)
+    monkeypatch.setattr(write_ahead_log, "SMALLEST", 2000)
     monkeypatch.setattr(snapshot, "STEP_ITEMS", 3)
     world = Durable()
     chaos = Chaos(world, rng)
@@ -422,9 +422,9 @@ def test_so_it_is_after_a_disk_has_failed(seed: int, monkeypatch: pytest.MonkeyP
             world.files.broken = ""
             for _ in range(40):
                 world.advance(0.5)
-                if world.journal.state == journal.OK and not world.journal.busy:
+                if world.journal.healthy and not world.journal.busy:
                     break
-            assert world.journal.state == journal.OK
+            assert world.journal.healthy
             assert picture(Durable(files=copy_of(world.files), at=world.now)) == picture(world)
 
 
@@ -770,7 +770,7 @@ def test_async_goes_on_and_says_once_that_nothing_is_kept() -> None:
     world.files.broken = ""
     world.advance(3)
     assert world.logged[-2:] == [
-        "the journal is written again, in generation 12",
+        "the journal is written again, in segment 12",
         "the journal is whole again",
     ]
     assert len(world.files.generations) == 1
@@ -816,7 +816,7 @@ def test_it_fails_again_while_it_recovers(monkeypatch: pytest.MonkeyPatch) -> No
     publisher.publish("a", b"x", 1, 1)
     world.advance(1.5)
     world.files.broken = ""
-    while world.journal.state != journal.RECOVERING:
+    while not world.rebuilding:
         world.advance(0.01)
     world.advance(0.03)
     world.files.broken = "Input/output error"
@@ -878,7 +878,7 @@ def test_a_journal_cut_at_any_byte_is_some_moment_that_was(monkeypatch: pytest.M
 
 
 def test_checkpoints_keep_the_journal_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "SMALLEST", 20_000)
+    monkeypatch.setattr(write_ahead_log, "SMALLEST", 20_000)
     world = Durable()
     client = keeper(world, "l")
     client.subscribe("a", qos=1)
@@ -901,7 +901,7 @@ def test_many_starts_end_in_one_file() -> None:
     for _ in range(12):
         world = world.again(1)
         world.advance(1)
-    assert len(world.files.generations) <= journal.FILES
+    assert len(world.files.generations) <= write_ahead_log.MANY_SEGMENTS
     assert "l" in world.again().node.sessions
 
 

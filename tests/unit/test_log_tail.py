@@ -155,7 +155,7 @@ class Bench:
         self.files = files or Files()
         self.lost: list[Part] = []
         self.away = [Away(broker, 5, (b"#",)) for broker in BROKERS]
-        self.tail = LogTail(self.node, self.lost.append, lambda: self.away)
+        self.tail = LogTail(self.node, self.node.cluster.clock, self.lost.append, lambda: self.away)
         self.was_away = self.tail.begin(self.files.tail())
         self.read: list[LogEntry] | None = []
 

@@ -21,7 +21,7 @@ from broker.core.message import Message
 from broker.core.retained_index import place_of
 from broker.io import journal_writer
 from broker.io.journal_writer import JournalWriter
-from broker.persistence import journal, snapshot
+from broker.persistence import journal, snapshot, write_ahead_log
 from broker.persistence.journal import Journal
 from broker.persistence.records import (
     HEADER_SIZE,
@@ -67,10 +67,10 @@ def test_killed_in_the_middle_of_a_checkpoint_the_log_is_what_it_was(
         world.node.federated = True
     key, own = world.node.forwarder.key, world.node.forwarder.own
     assert own.top == 20
-    world.journal._begin_checkpoint()
+    world.begin_snapshot()
     files: Files | None = None
     for _ in range(100):
-        world.advance(journal.STEP)
+        world.advance(write_ahead_log.STEP)
         image = world.files.image()
         if len(world.files.generations) > 1 and len(image.logged) >= 26:
             files = copy_of(world.files)
@@ -153,7 +153,7 @@ def test_a_run_is_in_the_log_once() -> None:
     world.node.federated = True
     publisher = world.connect("p")
     publisher.send(*(Publish("a", b"x", 1, packet_id=n) for n in range(1, 11)))
-    world.journal._begin_checkpoint()
+    world.begin_snapshot()
     world.advance(1)
     files = copy_of(world.files)
     world.node.federated = True
@@ -165,8 +165,8 @@ def test_more_in_flight_than_may_wait_for_the_disk(monkeypatch: pytest.MonkeyPat
     """A checkpoint says it in frames that the disk can take."""
     monkeypatch.setattr(limits, "JOURNAL_BACKLOG_BYTES", 16_000)
     monkeypatch.setattr(snapshot, "STEP_BYTES", 4000)
-    monkeypatch.setattr(journal, "SMALLEST", 32_000)
-    monkeypatch.setattr(journal, "AHEAD", 8000)
+    monkeypatch.setattr(write_ahead_log, "SMALLEST", 32_000)
+    monkeypatch.setattr(write_ahead_log, "AHEAD", 8000)
     world = Durable(sync=True)
     client = keeper(world, "k")
     client.subscribe("a", qos=1)
@@ -176,14 +176,14 @@ def test_more_in_flight_than_may_wait_for_the_disk(monkeypatch: pytest.MonkeyPat
         world.advance(0.1)
     assert publisher.take() == [Puback(number) for number in range(1, 41)]
     assert world.counters.checkpoints
-    assert world.journal.state == journal.OK
+    assert world.journal.healthy
     assert world.counters.journal_errors == 0
     world.advance(1)
     sizes = []
-    world.journal._begin_checkpoint()
+    world.begin_snapshot()
     while world.journal.busy:
         world.files.lazy = True
-        world.advance(journal.STEP)
+        world.advance(write_ahead_log.STEP)
         sizes += [
             len(effect.data) for effect, _ in world.files.untold if isinstance(effect, Append)
         ]
@@ -201,7 +201,7 @@ def test_one_packet_may_be_larger_than_what_may_wait(monkeypatch: pytest.MonkeyP
     publisher = world.connect("p")
     publisher.publish("a/1", b"x" * 9000, 1, 1)
     world.connect("other").publish("a/1", b"y", 1, 1)
-    assert world.journal.state == journal.OK
+    assert world.journal.healthy
     world.tell()
     assert publisher.take() == [Puback(1)]
 
@@ -229,8 +229,8 @@ def test_what_is_too_much_for_one_frame_is_split(monkeypatch: pytest.MonkeyPatch
 def test_a_checkpoint_ends_whatever_is_published_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a disk that is always behind, as clients publish as fast as they are read."""
     monkeypatch.setattr(limits, "JOURNAL_BACKLOG_BYTES", 64_000)
-    monkeypatch.setattr(journal, "SMALLEST", 32_000)
-    monkeypatch.setattr(journal, "AHEAD", 8000)
+    monkeypatch.setattr(write_ahead_log, "SMALLEST", 32_000)
+    monkeypatch.setattr(write_ahead_log, "AHEAD", 8000)
     world = lazy(sync=True)
     publishers = [world.connect(f"p{number}") for number in range(20)]
     sizes = []
@@ -253,7 +253,7 @@ def test_a_checkpoint_ends_whatever_is_published_meanwhile(monkeypatch: pytest.M
             session.queue.popleft()
         sizes.append(sum(map(len, world.files.generations.values())))
     assert world.counters.checkpoints > 3
-    assert world.journal.state == journal.OK
+    assert world.journal.healthy
     assert max(sizes) < 400_000
 
 
@@ -271,7 +271,7 @@ def test_a_generation_that_could_not_be_completed_is_deleted(
     for _ in range(5):
         world.files.broken = ""
         for _ in range(150):
-            if world.journal.state == journal.RECOVERING:
+            if world.rebuilding:
                 break
             world.advance(0.01)
         world.advance(0.03)
@@ -297,12 +297,12 @@ def test_what_waits_for_connections_that_are_gone_is_forgotten() -> None:
         client.publish("a", b"y", 1, 2)
         client.vanish()
         world.advance(0.1)
-    assert len(world.journal._withheld) <= 3
+    assert len(world.journal.frames.gate) <= 3
     world.files.broken = ""
     world.advance(3)
     assert stays.take() == [Puback(1)]
-    assert len(world.journal._withheld) == 0
-    assert (world.journal._withheld._size, world.journal._withheld._dead) == (0, 0)
+    assert len(world.journal.frames.gate) == 0
+    assert (world.journal.frames.gate._size, world.journal.frames.gate._dead) == (0, 0)
 
 
 def test_what_nobody_wanted_has_been_here_for_a_session_that_begins() -> None:
@@ -333,7 +333,7 @@ def test_what_was_to_be_deleted_does_not_come_back() -> None:
     publisher.publish("r", b"", 1, 3, retain=True)
     world.files.broken = ""
     world.advance(3)
-    assert world.journal.state == journal.OK
+    assert world.journal.healthy
     files = copy_of(world.files)
     assert len(files.generations) == 1
     files.generations[1] = bytearray(old)
@@ -416,7 +416,7 @@ def test_rules_about_a_listener_hold_after_a_restart(
 def test_said_once_more_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that dies again and again before its checkpoint is complete does not fill the
     disk."""
-    monkeypatch.setattr(journal, "SMALLEST", 4000)
+    monkeypatch.setattr(write_ahead_log, "SMALLEST", 4000)
     monkeypatch.setattr(journal_writer, "SMALLEST", 4000)
     monkeypatch.setattr(snapshot, "STEP_BYTES", 1000)
     rng = random.Random(7)
@@ -512,7 +512,7 @@ def test_what_is_said_anew_counts_when_all_of_it_is(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         patch.setattr(snapshot.Snapshot, "go_on", lambda self: False)  # there is much to be said
         world.advance(1.5)
-        assert world.journal.state == journal.RECOVERING
+        assert world.rebuilding
         listener.send(Puback(3))
         assert listener.payloads() == [b"1", b"2", b"3", b"4", b"5"]
         again = world.again(1, copy_of(world.files))
@@ -520,7 +520,7 @@ def test_what_is_said_anew_counts_when_all_of_it_is(monkeypatch: pytest.MonkeyPa
     there: list[Any] = [*session.inflight.values(), *session.queue]
     assert [outgoing.message.payload for outgoing in there] == [b"1", b"2", b"3", b"4", b"5"]
     world.advance(1)
-    assert world.journal.state == journal.OK
+    assert world.journal.healthy
     assert picture(world.again(0, copy_of(world.files))) == picture(world)
 
 
@@ -558,7 +558,7 @@ def test_so_it_is_when_older_files_are_still_there() -> None:
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_checkpoint_does_not_end_a_failure(sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What made it due could not be written, and then there was room for the file that it began."""
-    monkeypatch.setattr(journal, "SMALLEST", 1500)
+    monkeypatch.setattr(write_ahead_log, "SMALLEST", 1500)
     world = Durable(sync=sync)
     ends = keeper(world, "ends")
     for client in (ends, keeper(world, "stays")):
@@ -568,7 +568,7 @@ def test_a_checkpoint_does_not_end_a_failure(sync: bool, monkeypatch: pytest.Mon
     world.files.broken = "No space left on device"
     for number in range(1, 100):
         publisher.publish("t", bytes(300), 1, number)
-        if world.journal._checkpoint is not None:
+        if world.journal.frames.snapshot is not None:
             break
     untold, world.files.untold = world.files.untold, []
     world.files.broken = ""
@@ -581,18 +581,18 @@ def test_a_checkpoint_does_not_end_a_failure(sync: bool, monkeypatch: pytest.Mon
                 encode_header(ID, begin.generation)
             )
         world.node.answer(effect, error, world.now)
-    assert world.journal.state == journal.BROKEN
+    assert not world.journal.frames.writes
     world.files.lazy = False
     world.settle()
     world.advance(3)
-    assert world.journal.state == journal.OK
+    assert world.journal.healthy
     again = world.again(1)
     assert {name for name, session in again.node.sessions.items() if session.expiry} == {"stays"}
 
 
 def test_a_checkpoint_that_cannot_begin_is_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """No file number, say: what is written is all right."""
-    monkeypatch.setattr(journal, "SMALLEST", 3000)
+    monkeypatch.setattr(write_ahead_log, "SMALLEST", 3000)
     world = Durable(sync=True)
     keeper(world, "l").subscribe("t", qos=1)
     publisher = world.connect("p")
@@ -601,13 +601,13 @@ def test_a_checkpoint_that_cannot_begin_is_put_off(monkeypatch: pytest.MonkeyPat
         publisher.publish("t", bytes(300), 1, number)
         world.advance(0.05)
     assert publisher.take() == [Puback(number) for number in range(1, 31)]
-    assert world.journal.state == journal.OK
+    assert world.journal.healthy
     assert not world.journal.busy
     assert list(world.files.generations) == [1]
     told = [line for line in world.logged if "journal" in line]
     assert (
         told[0]
-        == "the journal goes on in generation 1: no other one can be begun (Too many open files)"
+        == "the journal goes on in segment 1: no other one can be begun (Too many open files)"
     )
     assert 1 < len(told) < 6
     assert picture(world.again(0, copy_of(world.files))) == picture(world)
@@ -632,11 +632,11 @@ def test_no_step_of_a_checkpoint_is_long() -> None:
     for number in range(1, 8001):
         relay.log.append(LogEntry(key, number, b"", message, world.now))
     steps = 0
-    said = snapshot.Snapshot(world.journal)
+    said = snapshot.Snapshot(world.journal.frames, world.journal.everything())
     while not said.step():
         steps += 1
     assert (
-        2 * 900 / snapshot.STEP_ITEMS + 8000 / snapshot.PASSED / snapshot.STEP_ITEMS - 1
+        2 * 900 / snapshot.STEP_ITEMS + 8000 / journal.PASSED / snapshot.STEP_ITEMS - 1
         <= steps
         <= 12
     )
@@ -670,7 +670,7 @@ def test_what_is_open_where_a_session_begins_is_open_after_a_restart(whole: bool
     key = origin_key(b"x" * 8, 1)
     world, start = opened(key)
     if whole:
-        world.journal._begin_checkpoint()
+        world.begin_snapshot()
         world.advance(1.0)
     world = world.again(0.5)
     assert (began(world).tops, began(world).open, began(world).began) == (
@@ -690,9 +690,9 @@ def test_another_clock_says_nothing_of_when_a_session_began(set_by: float) -> No
     went on."""
     key = origin_key(b"x" * 8, 1)
     world, start = opened(key)
-    number = next(iter(world.journal.sessions))
-    offset = world.journal._wall() / 1000 - world.now
-    world.journal.record(BeganRecord(number, start.began, offset + set_by, (key,)).encode())
+    number = next(iter(world.journal.sessions.recorders))
+    offset = world.journal.frames.wall() / 1000 - world.now
+    world.journal.frames.record(BeganRecord(number, start.began, offset + set_by, (key,)).encode())
     world.settle()
     found = began(world.again(0.5))
     known = set_by == 3.0
@@ -707,7 +707,7 @@ def test_a_journal_that_does_not_say_when_sessions_began() -> None:
     key = origin_key(b"x" * 8, 1)
     world, start = opened(key)
     start.began = UNKNOWN
-    next(iter(world.journal.sessions.values())).starts()
+    next(iter(world.journal.sessions.recorders.values())).starts()
     world.settle()
     found = began(world.again(0.5))
     assert (found.tops, found.open, found.began) == ({key: 5}, set(), UNKNOWN)

@@ -1,0 +1,129 @@
+"""The durable sessions of one broker: which they are, and when one begins and ends. Pure."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from broker.base import limits
+from broker.cluster.delivery.subscription_start import oldest
+from broker.core.session import RELEASED
+from broker.persistence.records import encode_end
+from broker.persistence.session_recorder import SessionRecorder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from broker.cluster.delivery.subscription_start import SubscriptionStart
+    from broker.core.session import Session
+    from broker.persistence.message_records import MessageRecords
+    from broker.persistence.ports import Host
+    from broker.persistence.write_ahead_log import WriteAheadLog
+
+
+class DurableSessions:
+    """The recorders of all durable sessions, by the numbers that the sessions have in records."""
+
+    __slots__ = ("_host", "_starts", "clock_step", "frames", "last", "messages", "recorders")
+
+    def __init__(self, host: Host, frames: WriteAheadLog, messages: MessageRecords) -> None:
+        self._host = host
+        self.frames = frames
+        self.messages = messages
+        self.recorders: dict[int, SessionRecorder] = {}
+        self.last = 0
+        """The number of the last session."""
+        self.clock_step = 0
+        """ms by which the time of day was set since the start: `left` of recorders does not know of
+        that."""
+        # Sessions of the last minutes, by where their subscriptions begin.
+        self._starts: dict[SubscriptionStart, dict[int, None]] = {}
+
+    def restored(self, session: Session, number: int, gone: int, died: int) -> None:
+        """Go on with a session of an earlier incarnation of this broker.
+
+        `gone`: when its connection had ended (ms since the epoch), 0 if it had one until the
+        broker died, which was at `died` (ms).
+        """
+        recorder = self._adopt(session, number)
+        recorder.left = gone or died
+        if (start := oldest(session)) is not None and start.open:
+            self._starts.setdefault(start, {})[number] = None
+        if not gone:
+            recorder.attributes()
+
+    def _adopt(self, session: Session, number: int) -> SessionRecorder:
+        recorder = self.recorders[number] = SessionRecorder(self, session, number)
+        session.recorder = recorder
+        return recorder
+
+    def connected(self, session: Session, *, present: bool) -> None:
+        """Take note of a client that is connected; `present`: its session was there before."""
+        recorder = self._recorder(session)
+        if recorder is not None:
+            recorder.left = 0
+        if not session.expiry:
+            self.ended(session)
+        elif recorder is not None and present:
+            recorder.attributes()
+            self.frames.require()
+        else:
+            self.keep(session)
+            self.frames.require()
+
+    def keep(self, session: Session) -> None:
+        """Have a session durable from now on, or note that its connection is gone."""
+        recorder = self._recorder(session)
+        left = 0 if session.conn is not None else self.frames.wall() - self.clock_step
+        if recorder is not None:
+            recorder.left = left
+            recorder.attributes()
+        else:
+            self.last += 1
+            recorder = self._adopt(session, self.last)
+            recorder.left = left
+            recorder.replaced()
+
+    def ended(self, session: Session) -> None:
+        """A session is over, or not to be durable any more."""
+        recorder = self._recorder(session)
+        if recorder is not None:
+            self.frames.record(encode_end(recorder.number))
+            self.frames.require()
+            del self.recorders[recorder.number]
+            session.recorder = None
+
+    def _recorder(self, session: Session) -> SessionRecorder | None:
+        """Return the recorder of a durable session; there are no others than ours."""
+        recorder = session.recorder
+        assert recorder is None or isinstance(recorder, SessionRecorder)
+        return recorder
+
+    def note_start(self, start: SubscriptionStart, number: int) -> None:
+        """Note where the subscriptions of session `number` begin, for `raised`."""
+        self._starts.setdefault(start, {})[number] = None
+        for old in list(islice(self._starts, 2)):
+            if old.at + limits.LOG_AGE < self._host.now:
+                del self._starts[old]
+
+    def raised(self, start: SubscriptionStart) -> None:
+        """Record once more where subscriptions begin: more is known of it by now."""
+        for number in list(self._starts.get(start, ())):
+            if number in self.recorders:
+                self.recorders[number].starts()
+
+    def everything(self) -> Iterator[int]:
+        """Record all sessions, a little at a time; yields how much that was."""
+        for number in list(self.recorders):
+            recorder = self.recorders.get(number)
+            if recorder is None:
+                continue
+            session = recorder.session
+            # Each message by itself, or one frame would have all of the queue.
+            for outgoing in [*session.inflight.values(), *session.queue]:
+                if not isinstance(outgoing, bytes) and outgoing is not RELEASED:
+                    self.messages.number_of(outgoing.message)
+                    yield 1
+            if self.recorders.get(number) is recorder:
+                recorder.replaced()
+                yield 1 + len(session.subscriptions) + len(session.queue) + len(session.inflight)

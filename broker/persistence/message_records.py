@@ -1,0 +1,74 @@
+"""The messages of durable sessions as records: each is in a segment once, and sessions refer to it
+by its number. Pure.
+
+Invariant: a record that refers to a message comes behind that message in the same segment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.persistence.records import MessageRecord, RunRecord
+
+if TYPE_CHECKING:
+    from broker.core.message import Message
+    from broker.core.publish_run import PublishRun
+    from broker.persistence.ports import Host
+    from broker.persistence.write_ahead_log import WriteAheadLog
+
+
+class MessageRecords:
+    """Numbers messages, and records each once in a segment."""
+
+    __slots__ = ("_again", "_first", "_frames", "_host", "last")
+
+    def __init__(self, host: Host, frames: WriteAheadLog) -> None:
+        self._host = host
+        self._frames = frames
+        self.last = 0
+        """The number of the last message."""
+        self._first = 1  # number of the first message that is in this segment
+        self._again: set[int] = set()  # lower ones that are in it, too
+
+    def segment_begins(self) -> None:
+        """Note that what is recorded from now on is in another segment."""
+        self._first = self.last + 1
+        self._again = set()
+
+    def number_of(self, message: Message) -> int:
+        """Return the number of a message, which is in this segment from now on."""
+        number: int = getattr(message, "number", 0)
+        if number >= self._first or number in self._again:
+            return number
+        if number:
+            self._again.add(number)
+        else:
+            self.last += 1
+            number = message.number = self.last
+        record = MessageRecord(
+            number,
+            message.qos,
+            message.retain,
+            self.expires(message),
+            message.topic,
+            message.properties,
+            message.payload,
+        )
+        self._frames.record(record.encode())
+        return number
+
+    def run(self, run: PublishRun) -> None:
+        """Number and record a run of messages."""
+        number = run.number = self.last + 1
+        self.last += run.count
+        record = RunRecord(
+            number, run.qos, run.size, run.payload, run.topic, run.properties, run.data
+        )
+        self._frames.record(record.encode())
+
+    def expires(self, message: Message) -> int:
+        """Return when a message expires (ms since the epoch), 0: never."""
+        if message.expires_at is None:
+            return 0
+        left = message.expires_at - self._host.now
+        return max(1, self._frames.wall() + round(left * 1000))

@@ -1,0 +1,30 @@
+"""What the journal asks of its broker. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import TYPE_CHECKING, Protocol
+
+from broker.core.local_broker import LocalBroker
+
+if TYPE_CHECKING:
+    from broker.core.connection import Connection
+    from broker.core.session import Session
+
+
+class Host(LocalBroker, Protocol):
+    """The broker: its clock, its sessions, its driver, its publishers."""
+
+    @property
+    def links_by_connection(self) -> Container[Connection]:
+        """The connections that are links."""
+
+    def new_session(self, client_id: str) -> Session:
+        """Return a session that nobody knows yet."""
+
+
+class Clock(Protocol):
+    """The time of day."""
+
+    def physical(self, now: float) -> int:
+        """Return the time of day (ms since the epoch) at `now` (s, monotonic)."""

@@ -1,0 +1,381 @@
+"""The frames of the journal: their numbers (LSN), group commit, failures, segments, and who waits
+(docs/decisions/0021). Pure; `journal_writer` writes.
+
+All records of one turn of the loop are one frame, and the number of a frame is its LSN. Whoever
+caused a record (`require`) hears nothing more before the frame is durable, which is the driver's
+word: the kernel has it (`async`) or the disk has it (`sync`). Nobody else waits for a disk. The
+states are a table (`journal_states`).
+
+A snapshot begins a new segment with the next frame; in steps, everything is recorded as it is now,
+between the records of what goes on; a record ends it. When that is durable, older segments are
+deleted. It is due when the journal is FACTOR times as large as the last snapshot was.
+
+Invariants: a connection with output held back has a `gate` that is not 0; the LSNs of what is held
+back never fall.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from broker.base import limits
+from broker.core.client import CONNACK, Client
+from broker.core.connection import Connection
+from broker.core.effects import Append, Begin, Discard
+from broker.persistence.journal_states import HEALTHY, Action, Input, State, transition
+from broker.persistence.output_gate import OutputGate
+from broker.persistence.ports import Clock, Host
+from broker.persistence.records import encode_frame, encode_frames, encode_whole
+from broker.persistence.snapshot import Snapshot
+
+FACTOR = 2.0
+"""How many times the last snapshot's size a journal may have: each byte is written up to twice."""
+SMALLEST = 32 * 1024 * 1024
+"""bytes; a journal that is smaller is read in a moment."""
+STEP, SHORT_STEP = 0.01, 0.001
+"""s between two steps of a snapshot, and when others write more than it records."""
+AHEAD = 8 * 1024 * 1024
+"""bytes on their way to the disk with which a snapshot waits; so publishers are held earlier while
+there is one."""
+RETRY = 1.0
+"""s until a new segment is tried after a failure."""
+ALL = 1 << 62
+"""bytes; more than any journal has: a snapshot is due."""
+MANY_SEGMENTS = 8
+"""segments (starts of the broker) after which a snapshot puts everything into one."""
+
+Settle = Callable[[Callable[[], None]], None]
+"""Calls back once what is kept beside the journal is on the disk."""
+
+
+class WriteAheadLog:
+    """The frames of one broker's journal."""
+
+    def __init__(
+        self,
+        host: Host,
+        clock: Clock,
+        *,
+        sync: bool,
+        everything: Callable[[], Iterator[int]],
+        settle: Settle,
+    ) -> None:
+        """Make one without a segment; `start` begins the first.
+
+        `sync`: durable frames survive a power cut, so that acknowledgements wait while the disk
+        cannot write. `everything`: called when a snapshot begins, returns its plan (`Snapshot`).
+        `settle`: called before older segments are deleted.
+        """
+        self._host = host
+        self._clock = clock
+        self.sync = sync
+        self.state = State.NEW
+        self.lsn = 0
+        """Of the last frame."""
+        self.durable_lsn = 0
+        """The highest one that the driver has reported."""
+        self.size = 0
+        """Bytes of the records for the next frame."""
+        self._records: list[bytes] = []
+        self._expected = False  # records are going to follow in this turn
+        self._under_way: deque[tuple[int, int, int]] = (
+            deque()
+        )  # of frames that the driver has: LSN, bytes, and those that count
+        self._pending = 0  # bytes of these
+        self._crowd = 0  # the same, each frame as far as it counts
+        self._most = limits.JOURNAL_BACKLOG_BYTES  # of these with which publishers are held
+        self.gate = OutputGate()
+        self._asked = 0  # the last segment that was asked for
+        self._segment = 0  # the one that is written; 0: none
+        self._replacement = 0  # the last one that was asked for after a failure
+        self._written = 0  # bytes since the last snapshot began
+        self._whole = 0  # bytes of the last snapshot
+        self._everything = everything
+        self._settle = settle
+        self.snapshot: Snapshot | None = None
+        """The one that is under way."""
+        self._snapshot_end = 0  # LSN of its end; 0: that is not recorded yet
+        self._retrying = False  # a new segment is going to be tried
+        self._do: dict[Action, Callable[[str], None]] = {
+            Action.NOTHING: lambda why: None,
+            Action.BEGIN_SNAPSHOT: lambda why: self._begin_snapshot(),
+            Action.BEGIN_SEGMENT: self._begin_segment,
+            Action.END_SNAPSHOT: self._end_snapshot,
+            Action.DROP_OLDER: self._drop_older,
+            Action.PUT_OFF: self._put_off,
+            Action.FAIL: self._fail,
+            Action.FAIL_AGAIN: self._fail_again,
+            Action.RETRY_LATER: self._retry_later,
+            Action.REBUILD: self._rebuild,
+            Action.REPLACE: self._replace,
+            Action.RECOVER: self._recover,
+        }
+
+    def _on(self, given: Input, why: str = "") -> None:
+        """Go to the next state, and do what belongs to it. `why`: the text of an error."""
+        action, self.state = transition(self.state, given)
+        self._do[action](why)
+
+    def start(self, segment: int, segments: int, size: int, snapshot_size: int) -> None:
+        """Begin the first segment of this incarnation.
+
+        `segment`: its number, the first that is free. `segments`, `size`: how many there are, and
+        their bytes; `snapshot_size`: bytes of the last snapshot in them.
+        """
+        self._asked = segment
+        self._whole, self._written = snapshot_size, size
+        self._host.effects.append(Begin(segment))
+        many = segments >= MANY_SEGMENTS
+        self._on(Input.STARTED_WITH_MANY if many else Input.STARTED)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether what is recorded is written, and nothing is missing before it."""
+        return self.state in HEALTHY
+
+    @property
+    def writes(self) -> bool:
+        """Whether records are not dropped."""
+        return self.state is not State.FAILED
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is still to be written: a snapshot, or what the driver has."""
+        return self.snapshot is not None or self._snapshot_end > 0 or bool(self._under_way)
+
+    @property
+    def pending(self) -> int:
+        """Bytes that the driver has and has not reported."""
+        return self._pending
+
+    # ---------------------------------------------------------------- who waits
+
+    def require(self) -> None:
+        """Hold back what the connection whose bytes are being handled is sent from now on, until
+        what is recorded now is durable."""
+        conn = self._host.current
+        if conn is None:
+            return
+        if conn not in self._host.links_by_connection:
+            conn.gate = self.lsn + 1
+        if self._pending > self._most:
+            self._host.hold(conn, self)
+
+    def hold(self, conn: Connection, outbox: list[bytes]) -> None:
+        """Take the outbox of a connection whose gate is not 0; `outbox` is empty afterwards."""
+        if conn.gate <= self.durable_lsn or (
+            not self.healthy and conn in self._host.links_by_connection
+        ):
+            conn.gate = 0
+            conn.flush(outbox)
+            return
+        lsn = conn.gate = self.lsn + 1 if self.open else max(self.lsn, conn.gate)
+        if outbox[0][:1] == CONNACK and isinstance(conn.owner, Client):
+            conn.owner.hailed = lsn
+        if not self.gate.put(lsn, conn, outbox):
+            self._host.counters.slow_consumer_closed += 1
+            why = "its acknowledgements wait for the disk, and so does too much behind them"
+            self._host.log_limit.line(
+                "warning", "waits for the disk", conn.peer, f"{conn.peer}: {why}; closed"
+            )
+            conn.abort(why)
+        outbox.clear()
+
+    def _release(self, lsn: int) -> None:
+        self.durable_lsn = max(self.durable_lsn, lsn)
+        self.gate.release(lsn)
+
+    # ---------------------------------------------------------------- frames
+
+    @property
+    def open(self) -> bool:
+        """Whether this turn is going to have a frame."""
+        return bool(self._records) or self._expected
+
+    def expect(self) -> None:
+        """Note that records are going to follow in this turn."""
+        self._expected = True
+
+    def record(self, data: bytes) -> None:
+        """Have a record written with this turn's frame."""
+        self._records.append(data)
+        self.size += len(data)
+
+    def seal(self) -> None:
+        """End this turn: its records become a frame."""
+        records = self._records
+        if not self.open:
+            return
+        self._records, self._expected = [], False
+        self.lsn += 1
+        if not self.writes:
+            self.size = 0
+            if not self.sync:
+                self._release(self.lsn)
+            return
+        frame = self._encode(records)
+        size, counts, crowd = len(frame), min(len(frame), limits.JOURNAL_BACKLOG_BYTES), self._crowd
+        self._under_way.append((self.lsn, size, counts))
+        self._pending += size
+        self._crowd += counts
+        self._written += size
+        self.size = 0
+        counters = self._host.counters
+        counters.journal_frames += 1
+        counters.journal_bytes += size
+        self._host.effects.append(Append(frame, self.lsn))
+        if crowd > 4 * limits.JOURNAL_BACKLOG_BYTES:
+            self._on(Input.WRITE_FAILED, "the disk does not keep up")
+        elif self.snapshot is not None:
+            self.snapshot.passed += size
+        elif self.state is State.WRITING and self._written > max(SMALLEST, FACTOR * self._whole):
+            self._on(Input.SNAPSHOT_DUE)
+
+    def _encode(self, records: list[bytes]) -> bytes:
+        if self.size <= limits.JOURNAL_FRAME_BYTES:
+            return encode_frame(records, self.wall())
+        self._host.counters.journal_split += 1
+        self._host.log(
+            "warning",
+            f"{self.size:,} bytes for the journal in one turn are too many for a frame:"
+            " written as several",
+        )
+        return encode_frames(records, self.wall(), limits.JOURNAL_FRAME_BYTES)
+
+    def wall(self) -> int:
+        """Return the time of day (ms since the epoch)."""
+        return self._clock.physical(self._host.now)
+
+    def clock_offset(self) -> float:
+        """Return by how much the time of day (s since the epoch) is ahead of the broker's clock."""
+        return self.wall() / 1000 - self._host.now
+
+    def written(self, lsn: int, error: str | None) -> None:
+        """Take the driver's word that all frames up to `lsn` are durable, or why they cannot be
+        written."""
+        under_way = self._under_way
+        while under_way and under_way[0][0] <= lsn:
+            _, size, counts = under_way.popleft()
+            self._pending -= size
+            self._crowd -= counts
+        if error is not None:
+            self._on(Input.WRITE_FAILED, error)
+        elif self._snapshot_end and lsn >= self._snapshot_end:
+            self._on(Input.END_DURABLE)
+        if self.healthy or not self.sync:
+            self._release(lsn)
+        if self._pending < self._most // 2:
+            self._host.release_publishers(self)
+
+    # ---------------------------------------------------------------- segments
+
+    def begun(self, segment: int, error: str | None) -> None:
+        """Take the driver's word that a segment has begun, or why it could not."""
+        if segment != self._asked:
+            return  # another one was asked for since
+        if error is None:
+            self._segment = segment
+            replaces = not self.writes and segment == self._replacement
+            self._on(Input.REPLACED if replaces else Input.SEGMENT_BEGUN)
+        elif self._segment:
+            self._on(Input.SEGMENT_REFUSED, error)
+        else:
+            self._on(Input.WRITE_FAILED, error)
+
+    def _begin_segment(self, why: str) -> None:
+        self._asked += 1
+        self._host.effects.append(Begin(self._asked))
+        self._begin_snapshot()
+
+    # ---------------------------------------------------------------- failures
+
+    def _retry_later(self, error: str) -> None:
+        self._host.counters.journal_errors += 1
+        if not self._retrying:
+            self._retrying = True
+            self._host.schedule(self._host.now + RETRY, self._retry)
+
+    def _retry(self, now: float) -> None:
+        self._retrying = False
+        self._on(Input.RETRY_DUE)
+
+    def _replace(self, why: str) -> None:
+        self._asked += 1
+        self._replacement = self._asked
+        self._host.effects.append(Begin(self._asked, anew=True))
+
+    def _rebuild(self, why: str) -> None:
+        self._host.log("info", f"the journal is written again, in segment {self._asked}")
+        self._begin_snapshot()
+
+    def _fail(self, error: str, level: str = "error") -> None:
+        self._retry_later(error)
+        self._leave_snapshot()
+        what = (
+            "QoS 1 and 2 messages are not acknowledged"
+            if self.sync
+            else "what comes from now on dies with this broker"
+        )
+        self._host.log(level, f"the journal cannot be written ({error}): until it can, {what}")
+        if not self.sync:
+            self._release(self.lsn)
+        else:
+            # It must not cut this broker off from the others.
+            self.gate.release_links(self._host.links_by_connection)
+
+    def _fail_again(self, error: str) -> None:
+        # Nothing was promised by what is in it, and the next one has it again.
+        self._host.effects.append(Discard(self._asked, failed=True))
+        self._fail(error, "debug")
+
+    def _recover(self, why: str) -> None:
+        self._host.log("info", "the journal is whole again")
+        self._drop_older("")
+
+    # ---------------------------------------------------------------- snapshots
+
+    def want_snapshot(self) -> None:
+        """Have a snapshot begin with the next frame, or when the present one has ended."""
+        self._written = ALL
+
+    def _begin_snapshot(self) -> None:
+        self._host.counters.checkpoints += 1
+        self._written = self._snapshot_end = 0
+        self._most = min(AHEAD, limits.JOURNAL_BACKLOG_BYTES)
+        self.snapshot = snapshot = Snapshot(self, self._everything())
+        self._host.schedule(self._host.now, lambda now: self._step(snapshot, now))
+
+    def _step(self, snapshot: Snapshot, now: float) -> None:
+        if self.snapshot is not snapshot:
+            return
+        if (self._pending <= AHEAD or snapshot.passed >= AHEAD) and snapshot.go_on():
+            self._on(Input.ALL_RECORDED)
+        else:
+            pause = SHORT_STEP if snapshot.late else STEP
+            self._host.schedule(now + pause, lambda at: self._step(snapshot, at))
+
+    def _end_snapshot(self, why: str) -> None:
+        assert self.snapshot is not None
+        self._whole = self.snapshot.size
+        self.record(encode_whole(self._asked, self._whole))
+        self._leave_snapshot()
+        self._snapshot_end = self.lsn + 1
+
+    def _leave_snapshot(self) -> None:
+        self.snapshot, self._snapshot_end = None, 0
+        self._most = limits.JOURNAL_BACKLOG_BYTES
+
+    def _put_off(self, error: str) -> None:
+        """The segment that is written is all right: a snapshot is tried again when it has grown."""
+        self._leave_snapshot()
+        self._written = int(max(SMALLEST, FACTOR * self._whole)) - SMALLEST
+        self._host.log(
+            "warning",
+            f"the journal goes on in segment {self._segment}: no other one can be begun ({error})",
+        )
+
+    def _drop_older(self, why: str) -> None:
+        self._snapshot_end = 0
+        discard = Discard(self._asked)
+        self._settle(lambda: self._host.effects.append(discard))
