@@ -158,7 +158,7 @@ class Cluster:
             report=self,
             alarm=self,
         )
-        self.forwarder = Forwarder(
+        self.forwarder: Forwarder = Forwarder(
             node,
             origins=self.origins,
             log=self.replay_log,
