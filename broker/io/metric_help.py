@@ -169,7 +169,7 @@ GAUGE_HELP = {
     "uptime_seconds": "Time since this broker started.",
     "longest_turn_seconds": "The longest turn of the event loop.",
     "queued_over_bytes": "Bytes queued beyond the limits while backpressure takes effect.",
-    "journal_ok": "1 if the journal is written, and nothing is missing in it.",
+    "journal_ok": "1 if the journal is written without failures, else 0.",
     "journal_pending_bytes": "Bytes of the journal that are not on the disk yet.",
     "memory_used_bytes": "Estimated bytes kept for clients and other brokers.",
     "memory_limit_bytes": "The limit of these bytes; 0 means none.",
