@@ -73,6 +73,33 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
     comparing = commands.add_parser(
         "compare", help="the same loads against several brokers in turn"
     )
+    _compare_arguments(comparing)
+
+    load = commands.add_parser("load", help="one load against one broker")
+    _load_arguments(load)
+
+    small = commands.add_parser("micro", help="ns per operation of decoder, trie and fan-out")
+    small.add_argument(
+        "--seconds", type=checked.positive, default=0.5, metavar="S", help="time for each (0.5 s)"
+    )
+    small.set_defaults(handler=lambda arguments: micro.main(arguments.seconds))
+
+    scenarios = commands.add_parser("list", help="the scenarios that there are")
+    scenarios.set_defaults(handler=lambda _: _with_extra("bench.run").listing())
+    one = commands.add_parser("run", help="run scenarios: test networks, loads, faults, traces")
+    _run_arguments(one)
+    one.set_defaults(handler=lambda arguments: _with_extra("bench.run").main(arguments))
+    lab = commands.add_parser(
+        "lab", help="a test network to play with: type faults while your own clients run"
+    )
+    _lab_arguments(lab)
+    report = commands.add_parser("report", help="a page with tables and plots of runs")
+    if reporting:
+        _report_arguments(report)
+    return parser
+
+
+def _compare_arguments(comparing: argparse.ArgumentParser) -> None:
     comparing.add_argument(
         "--rounds", type=_count, default=3, metavar="N", help="rounds of A B A B ... (3)"
     )
@@ -104,7 +131,8 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
     )
     comparing.set_defaults(handler=_compare)
 
-    load = commands.add_parser("load", help="one load against one broker")
+
+def _load_arguments(load: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--mode", choices=("throughput", "latency", "connections"), default="throughput"
     )
@@ -138,20 +166,8 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
             )
     load.set_defaults(handler=_load)
 
-    small = commands.add_parser("micro", help="ns per operation of decoder, trie and fan-out")
-    small.add_argument(
-        "--seconds", type=checked.positive, default=0.5, metavar="S", help="time for each (0.5 s)"
-    )
-    small.set_defaults(handler=lambda arguments: micro.main(arguments.seconds))
 
-    scenarios = commands.add_parser("list", help="the scenarios that there are")
-    scenarios.set_defaults(handler=lambda _: _with_extra("bench.run").listing())
-    one = commands.add_parser("run", help="run scenarios: test networks, loads, faults, traces")
-    _run_arguments(one)
-    one.set_defaults(handler=lambda arguments: _with_extra("bench.run").main(arguments))
-    lab = commands.add_parser(
-        "lab", help="a test network to play with: type faults while your own clients run"
-    )
+def _lab_arguments(lab: argparse.ArgumentParser) -> None:
     lab.add_argument(
         "topology", nargs="?", default="mesh5", metavar="TOPOLOGY", help="a name or a file (mesh5)"
     )
@@ -166,10 +182,6 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
     )
     lab.add_argument("--seed", type=_count, default=1, metavar="N", help="of what is drawn (1)")
     lab.set_defaults(handler=lambda arguments: _with_extra("bench.shell").main(arguments))
-    report = commands.add_parser("report", help="a page with tables and plots of runs")
-    if reporting:
-        _report_arguments(report)
-    return parser
 
 
 def _with_extra(name: str) -> Any:

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.trace import Writer
 
@@ -94,7 +95,14 @@ def make(folder: Path, rows: int, seed: int = 1, run: str = "made", subscribers:
                 into.tick()
         into.agreed(zero, len(BROKERS), "b0")
     written = out.rows + into.rows
-    about = {
+    about = _about(run, rows, seed, zero, count)
+    (folder / "run.json").write_text(json.dumps(about, indent=1))
+    return Made(written, count, count * subscribers, lost, duplicates)
+
+
+def _about(run: str, rows: int, seed: int, zero: int, count: int) -> dict[str, Any]:
+    """What is noted about the run."""
+    return {
         "schema": 1,
         "run": run,
         "scenario": "generated",
@@ -111,8 +119,6 @@ def make(folder: Path, rows: int, seed: int = 1, run: str = "made", subscribers:
         "topology": {"brokers": list(BROKERS)},
         "command": ["python", "-m", "bench.generate", "--rows", str(rows), "--seed", str(seed)],
     }
-    (folder / "run.json").write_text(json.dumps(about, indent=1))
-    return Made(written, count, count * subscribers, lost, duplicates)
 
 
 def main() -> int:

@@ -225,34 +225,7 @@ def carry_out(
     """Make one run in a process of its own, and read what came of it. Raises OSError when its
     folder cannot be written."""
     cell = job.cell
-    record: dict[str, Any] = {
-        **common,
-        "run": rundir.new_id(),
-        "scenario": job.scenario.name,
-        "title": job.scenario.title,
-        "paper": job.scenario.paper,
-        "cell": cell.factors,
-        "repetition": job.repetition,
-        "seed": job.seed(arguments),
-        "short": arguments.short,
-        "host": rundir.HOST,
-        "on": [],
-        "broker": cell.main.broker,
-        "routing": KINDS[cell.main.broker].routing,
-        "parameters": cell.as_dict(),
-        "fingerprint": cell.fingerprint(),
-        "topology": cell.topology.as_dict(),
-        "figure": job.scenario.figure,
-        "asked": list(job.scenario.asked),
-        "began": time.time(),
-        "ended": None,
-        "status": rundir.RUNNING,
-        "failures": [],
-        "findings": [],
-        "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns(),
-        "summary": {},
-        "processes": [],
-    }
+    record = _record(job, arguments, common)
     job.record = record
     rundir.fresh(job.folder)
     ours, theirs = _fork.Pipe()
@@ -299,6 +272,39 @@ def carry_out(
     _conclude(job, process.exitcode, reason)
     if interrupted:
         raise KeyboardInterrupt
+
+
+def _record(job: Job, arguments: argparse.Namespace, common: dict[str, Any]) -> dict[str, Any]:
+    """What is noted about a run when it begins."""
+    cell = job.cell
+    return {
+        **common,
+        "run": rundir.new_id(),
+        "scenario": job.scenario.name,
+        "title": job.scenario.title,
+        "paper": job.scenario.paper,
+        "cell": cell.factors,
+        "repetition": job.repetition,
+        "seed": job.seed(arguments),
+        "short": arguments.short,
+        "host": rundir.HOST,
+        "on": [],
+        "broker": cell.main.broker,
+        "routing": KINDS[cell.main.broker].routing,
+        "parameters": cell.as_dict(),
+        "fingerprint": cell.fingerprint(),
+        "topology": cell.topology.as_dict(),
+        "figure": job.scenario.figure,
+        "asked": list(job.scenario.asked),
+        "began": time.time(),
+        "ended": None,
+        "status": rundir.RUNNING,
+        "failures": [],
+        "findings": [],
+        "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns(),
+        "summary": {},
+        "processes": [],
+    }
 
 
 def _conclude(job: Job, code: int | None, reason: str) -> None:

@@ -388,18 +388,7 @@ def _read(file: ConfigFile, name: str) -> Scenario:
         ):
             continue
         cells.append(_cell(file, name, combination, flows, place, faults, phases))
-    if not cells:
-        file.fail(("factors",), "no combination is left")
-    if same := [
-        cell.name
-        for cell, following in itertools.pairwise(sorted(cells, key=_folder))
-        if cell.name == following.name
-    ]:
-        file.fail(("factors",), f"two combinations would have the folder {same[0]}")
-    if len(max(cells, key=lambda cell: len(_folder(cell))).name.encode()) > MAX_NAME:
-        file.fail(("factors",), f"a run's folder would have a name of more than {MAX_NAME} bytes")
-    if len(cells) * repetitions > MAX_RUNS:
-        file.fail(("factors",), f"{len(cells) * repetitions:,} runs are more than {MAX_RUNS:,}")
+    _check_cells(file, cells, repetitions)
     show = tuple(str(word) for word in _list(file, ("show",), data.get("show", [])))
     if unknown := [word for word in show if word not in runtable.COLUMNS]:
         file.fail(("show",), f"unknown figure {unknown[0]!r}: one of {', '.join(runtable.COLUMNS)}")
@@ -417,6 +406,22 @@ def _read(file: ConfigFile, name: str) -> Scenario:
     return Scenario(
         name, str(data.get("title", name)), paper, tuple(cells), repetitions, figure, asked, show
     )
+
+
+def _check_cells(file: ConfigFile, cells: list[Cell], repetitions: int) -> None:
+    """Fail for no cell, too many, or two of one folder."""
+    if not cells:
+        file.fail(("factors",), "no combination is left")
+    if same := [
+        cell.name
+        for cell, following in itertools.pairwise(sorted(cells, key=_folder))
+        if cell.name == following.name
+    ]:
+        file.fail(("factors",), f"two combinations would have the folder {same[0]}")
+    if len(max(cells, key=lambda cell: len(_folder(cell))).name.encode()) > MAX_NAME:
+        file.fail(("factors",), f"a run's folder would have a name of more than {MAX_NAME} bytes")
+    if len(cells) * repetitions > MAX_RUNS:
+        file.fail(("factors",), f"{len(cells) * repetitions:,} runs are more than {MAX_RUNS:,}")
 
 
 def _topology(file: ConfigFile) -> Topology:

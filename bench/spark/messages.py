@@ -371,14 +371,14 @@ def bucket(nanoseconds: Column) -> Column:
     ).cast("int")
 
 
-def _cells(
+def _deliveries(
     events: Events,
     sent: DataFrame,
     groups: DataFrame | None,
-    spells: DataFrame | None,
     found: Mapping[int, Mapping[str, int]],
     parts: Mapping[int, int],
 ) -> DataFrame:
+    """Each delivery with its message, whether it came again, and when a newer one came."""
     came = events.of("delivered").select(
         "no",
         "publisher",
@@ -413,6 +413,18 @@ def _cells(
     if later is not None:
         both = both.join(later, [*_HOME, "receiver", "topic"], "left")
         both = both.withColumn("newer", sf.least("newer", "later"))
+    return both
+
+
+def _cells(
+    events: Events,
+    sent: DataFrame,
+    groups: DataFrame | None,
+    spells: DataFrame | None,
+    found: Mapping[int, Mapping[str, int]],
+    parts: Mapping[int, int],
+) -> DataFrame:
+    both = _deliveries(events, sent, groups, found, parts)
     known, counted = sf.col("sent").isNotNull(), sf.coalesce("counted", sf.lit(False))
     first = counted & ~sf.col("again")
     asked, unsure = sf.lit(True), sf.lit(False)

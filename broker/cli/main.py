@@ -219,6 +219,31 @@ def _parser() -> Parser:
         epilog="Every option can also be set as MQTTREE_<OPTION> in the environment, and, below "
         "that, in the `federation:` section of the configuration file.",
     )
+    _add_run(run)
+    status = commands.add_parser(
+        "status", help="show the federation as a broker sees it", allow_abbrev=False
+    )
+    _add_status(status)
+    drain = commands.add_parser(
+        "drain",
+        help="send a broker's clients to other brokers, then stop it",
+        allow_abbrev=False,
+    )
+    _add_drain(drain)
+    users = commands.add_parser(
+        "passwd", help="set a password in the users file", allow_abbrev=False
+    )
+    _add_passwd(users)
+    commands.add_parser(
+        "live", help="run several brokers on this machine and draw their tree", add_help=False
+    )
+    commands.add_parser(
+        "bench", help="scenarios, comparison, reports (mqttree bench --help)", add_help=False
+    )
+    return parser
+
+
+def _add_run(run: Parser) -> None:
     run.add_argument(
         "-c",
         "--config",
@@ -288,16 +313,16 @@ def _parser() -> Parser:
     )
     # It ends with its standard input.
     run.add_argument("--die-with-parent", action="store_true", help=argparse.SUPPRESS)
-    status = commands.add_parser(
-        "status", help="show the federation as a broker sees it", allow_abbrev=False
-    )
+
+
+def _add_status(status: Parser) -> None:
     status.add_argument(
         "--admin", metavar="HOST:PORT", help=f"the broker's admin address ({DEFAULT_ADMIN})"
     )
     status.add_argument("--json", action="store_true", help="print /api/federation as JSON")
-    drain = commands.add_parser(
-        "drain", help="send a broker's clients to other brokers, then stop it", allow_abbrev=False
-    )
+
+
+def _add_drain(drain: Parser) -> None:
     drain.add_argument(
         "--admin", metavar="HOST:PORT", help=f"the broker's admin address ({DEFAULT_ADMIN})"
     )
@@ -317,17 +342,6 @@ def _parser() -> Parser:
     drain.add_argument(
         "--no-wait", action="store_true", help="return at once instead of waiting for its end"
     )
-    users = commands.add_parser(
-        "passwd", help="set a password in the users file", allow_abbrev=False
-    )
-    _add_passwd(users)
-    commands.add_parser(
-        "live", help="run several brokers on this machine and draw their tree", add_help=False
-    )
-    commands.add_parser(
-        "bench", help="scenarios, comparison, reports (mqttree bench --help)", add_help=False
-    )
-    return parser
 
 
 def _add_passwd(parser: Parser) -> None:

@@ -168,6 +168,7 @@ def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
     return True
 
 
+# Longer than a screen, as a call for each message costs (`bench micro`): one of two such loops.
 def publish_run(client: Client, first: int, data: bytes, position: int, body: int, end: int) -> int:
     """Take a run of PUBLISH packets of one topic and size; returns where it ends, `position` when
     nothing was taken.

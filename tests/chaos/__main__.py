@@ -516,8 +516,8 @@ def spread_ms(gaps: list[int], long: list[float]) -> str:
     return ", ".join([*text, f"{most:.0f}"])
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run, tell, and return the exit code."""
+def options() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--brokers", type=int, default=7)
@@ -560,6 +560,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--draw", action="store_true", help="brokers, shape, routing and all of these from the seed"
     )
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run, tell, and return the exit code."""
+    parser = options()
     arguments = parser.parse_args(argv)
     seed = arguments.seed if arguments.seed is not None else int(time.time())
     if arguments.draw:

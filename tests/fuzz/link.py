@@ -104,49 +104,9 @@ class Play:
             case 3 | 4:
                 self.bpdu(code >> 4)
             case 5 | 6 | 7:
-                o = tape.byte()
-                key = origin_key((FAR, OWN, b"o" * 8, b"n" * 8)[o & 3], 1 + (o >> 6))
-                sequence = (
-                    tape.byte()
-                    if o & 0x10
-                    else (1 << 48) - 1 - tape.byte()
-                    if o & 0x20
-                    else 1 + (code >> 4)
-                )
-                said = message(
-                    TOPICS[tape.byte() & 7],
-                    tape.string(),
-                    qos=(o >> 2 & 3) % 3,
-                    key=key,
-                    sequence=sequence,
-                    properties=tape.string() if o & 0x20 else b"",
-                    first=tape.byte() if o == 0xFF else 0,
-                )
-                self.say(said)
+                self.publish(code)
             case 8:
-                o = tape.byte()
-                topic, payload, qos = TOPICS[o & 7], tape.string(), (o >> 3 & 3) % 3
-                section = tape.string() if o & 0x20 else b""
-                body = (
-                    len(topic).to_bytes(2, "big")
-                    + topic
-                    + (b"\0\1" if qos else b"")
-                    + encode_varint(len(section))
-                    + section
-                )
-                body += payload
-                run = (bytes((0x30 | qos << 1,)) + encode_varint(len(body)) + body) * (
-                    1 + (code >> 4)
-                )
-                explicit = o & 0x40  # one packet ahead, with which it is one piece
-                self.say(
-                    (
-                        message(topic, payload, qos=qos, sequence=tape.byte(), properties=section)
-                        if explicit
-                        else b""
-                    )
-                    + run
-                )
+                self.publish_run(code)
             case 9 | 10:
                 vector = b"".join(self.vector() for _ in range(1 + (code >> 4) % 4))
                 kind = (SEEN, ORIGINS, WANT, DONE)[tape.byte() & 3]
@@ -174,24 +134,7 @@ class Play:
                 )
                 self.serial += 1
             case 14:
-                retained = code & 0x20
-                stamp = (
-                    encode_stamp(Stamp(tape.byte() << 52, tape.byte() << 40, bool(code & 0x10)))
-                    if retained
-                    else b""
-                )
-                first = 0x33 if retained else 0
-                data = bytearray(
-                    message(
-                        payload=tape.string(),
-                        sequence=tape.byte(),
-                        qos=1,
-                        first=first,
-                        properties=stamp,
-                    )
-                )
-                data[tape.byte() % len(data)] = tape.byte()
-                self.say(bytes(data))
+                self.publish_bent(code)
             case _:
                 self.liar.transport.capacity = (
                     None if self.liar.transport.capacity is not None else 50
@@ -200,6 +143,76 @@ class Play:
                     self.liar.take()
                     self.liar.conn.writable(world.now)
                     world.settle()
+
+    def publish(self, code: int) -> None:
+        """A message of some origin."""
+        tape = self.tape
+        o = tape.byte()
+        key = origin_key((FAR, OWN, b"o" * 8, b"n" * 8)[o & 3], 1 + (o >> 6))
+        sequence = (
+            tape.byte()
+            if o & 0x10
+            else (1 << 48) - 1 - tape.byte()
+            if o & 0x20
+            else 1 + (code >> 4)
+        )
+        said = message(
+            TOPICS[tape.byte() & 7],
+            tape.string(),
+            qos=(o >> 2 & 3) % 3,
+            key=key,
+            sequence=sequence,
+            properties=tape.string() if o & 0x20 else b"",
+            first=tape.byte() if o == 0xFF else 0,
+        )
+        self.say(said)
+
+    def publish_run(self, code: int) -> None:
+        """Packets that continue each other."""
+        tape = self.tape
+        o = tape.byte()
+        topic, payload, qos = TOPICS[o & 7], tape.string(), (o >> 3 & 3) % 3
+        section = tape.string() if o & 0x20 else b""
+        body = (
+            len(topic).to_bytes(2, "big")
+            + topic
+            + (b"\0\1" if qos else b"")
+            + encode_varint(len(section))
+            + section
+        )
+        body += payload
+        run = (bytes((0x30 | qos << 1,)) + encode_varint(len(body)) + body) * (1 + (code >> 4))
+        explicit = o & 0x40  # one packet ahead, with which it is one piece
+        self.say(
+            (
+                message(topic, payload, qos=qos, sequence=tape.byte(), properties=section)
+                if explicit
+                else b""
+            )
+            + run
+        )
+
+    def publish_bent(self, code: int) -> None:
+        """A message with one wrong byte."""
+        tape = self.tape
+        retained = code & 0x20
+        stamp = (
+            encode_stamp(Stamp(tape.byte() << 52, tape.byte() << 40, bool(code & 0x10)))
+            if retained
+            else b""
+        )
+        first = 0x33 if retained else 0
+        data = bytearray(
+            message(
+                payload=tape.string(),
+                sequence=tape.byte(),
+                qos=1,
+                first=first,
+                properties=stamp,
+            )
+        )
+        data[tape.byte() % len(data)] = tape.byte()
+        self.say(bytes(data))
 
     def vector(self) -> bytes:
         tape = self.tape

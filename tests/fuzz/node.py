@@ -19,7 +19,7 @@ from broker.core.effects import (
     Hooks,
 )
 from broker.core.message import size_of
-from broker.core.session import RELEASED
+from broker.core.session import RELEASED, Session
 from broker.node import Node
 from broker.wire import (
     Connect,
@@ -519,41 +519,7 @@ class Play:
         subscriptions = 0
         groups = set()
         for client_id, session in node.sessions.items():
-            check(session.client_id == client_id, "a session under another name")
-            conn = session.conn
-            if conn is not None:
-                check(
-                    conn in node.connections and not conn.closed, "a session at a closed connection"
-                )
-                check(
-                    session.outbox is conn.outbox,
-                    "a session with another outbox than its connection's",
-                )
-            else:
-                check(session.expiry > 0, "a session that should be over")
-            check(not session.outbox, "bytes left in an outbox")
-            check(
-                session.queued_bytes == sum(size_of(o.message) for o in session.queue),
-                "queued bytes are miscounted",
-            )
-            check(
-                session.missed_bytes == sum(size_of(o.message) for o in session.missed or ()),
-                "missed bytes are miscounted",
-            )
-            flying = sum(sent is not RELEASED for sent in session.inflight.values())
-            check(
-                conn is None or flying <= session.receive_maximum,
-                "more in flight than the client takes",
-            )
-            check(
-                not (conn is not None and session.queue and not session.inflight),
-                "messages wait for nothing",
-            )
-            check(
-                len(session.queue) <= limits.MAX_QUEUED + session.receive_maximum + 70,
-                "an endless queue",
-            )
-            check(len(session.subscriptions) <= limits.MAX_SUBSCRIPTIONS, "too many subscriptions")
+            self.sound_session(client_id, session)
             for topic_filter, subscription in session.subscriptions.items():
                 check(subscription.session is session, "a subscription of another session")
                 group, inner = split_shared(topic_filter)
@@ -567,6 +533,52 @@ class Play:
                     groups.add((group, inner))
         check(len(node.dispatcher.trie) == subscriptions, "subscriptions of nobody")
         check(len(node.dispatcher.shared) == len(groups), "shared subscriptions of nobody")
+        self.sound_groups(groups)
+        check(len(node.retained) <= limits.MAX_RETAINED, "too many retained messages")
+        for conn in node.connections:
+            check(not conn.outbox, "bytes left in a connection's outbox")
+            check(conn.backlog_bytes == sum(map(len, conn.backlog)), "the backlog is miscounted")
+
+    def sound_session(self, client_id: str, session: Session) -> None:
+        """A session and its connection belong together; its queues are counted and bounded."""
+        node = self.node
+        check(session.client_id == client_id, "a session under another name")
+        conn = session.conn
+        if conn is not None:
+            check(conn in node.connections and not conn.closed, "a session at a closed connection")
+            check(
+                session.outbox is conn.outbox,
+                "a session with another outbox than its connection's",
+            )
+        else:
+            check(session.expiry > 0, "a session that should be over")
+        check(not session.outbox, "bytes left in an outbox")
+        check(
+            session.queued_bytes == sum(size_of(o.message) for o in session.queue),
+            "queued bytes are miscounted",
+        )
+        check(
+            session.missed_bytes == sum(size_of(o.message) for o in session.missed or ()),
+            "missed bytes are miscounted",
+        )
+        flying = sum(sent is not RELEASED for sent in session.inflight.values())
+        check(
+            conn is None or flying <= session.receive_maximum,
+            "more in flight than the client takes",
+        )
+        check(
+            not (conn is not None and session.queue and not session.inflight),
+            "messages wait for nothing",
+        )
+        check(
+            len(session.queue) <= limits.MAX_QUEUED + session.receive_maximum + 70,
+            "an endless queue",
+        )
+        check(len(session.subscriptions) <= limits.MAX_SUBSCRIPTIONS, "too many subscriptions")
+
+    def sound_groups(self, groups: set[tuple[str, str]]) -> None:
+        """Groups of shared subscriptions know which members are connected."""
+        node = self.node
         for name, inner in groups:
             group = node.dispatcher.group(name, inner)
             check(group is not None, "a group that is not in the trie")
@@ -577,10 +589,6 @@ class Play:
                 if member.session.conn is not None
             }
             check(group.connected == online, "members whose connections are miscounted")
-        check(len(node.retained) <= limits.MAX_RETAINED, "too many retained messages")
-        for conn in node.connections:
-            check(not conn.outbox, "bytes left in a connection's outbox")
-            check(conn.backlog_bytes == sum(map(len, conn.backlog)), "the backlog is miscounted")
 
     def healthy(self) -> None:
         """A well behaved client's message reaches a well behaved subscriber, once."""

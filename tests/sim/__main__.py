@@ -47,8 +47,8 @@ def _run(item: tuple[int, str, int | None, int]) -> Result:
     return result
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run, tell, and return the exit code."""
+def options() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
@@ -73,7 +73,12 @@ def main(argv: list[str] | None = None) -> int:
         default=0,
         help="print the transcript; twice: debug lines too",
     )
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run, tell, and return the exit code."""
+    arguments = options().parse_args(argv)
     began = time.perf_counter()
     kinds: Counter[str] = Counter()
     routings: Counter[str] = Counter()
