@@ -122,7 +122,7 @@ class Client:
     # ---------------------------------------------------------------- hot path
 
     # Longer than a screen, as a call for each message costs (`bench micro`): one of two such loops.
-    def packets(self, data: bytes, now: float) -> int:
+    def packets(self, data: bytes, now: float) -> int:  # noqa: C901, PLR0912, PLR0915
         """Handle the whole packets at the start of `data`; returns the bytes used. Runs of QoS 0
         packets that begin alike are found and delivered as one piece."""
         position = 0
