@@ -20,18 +20,15 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.cluster.delivery.replay_log import NEVER
+from broker.cluster.link.link import ACK_MARK, Link
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.origins import Origins
     from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from broker.cluster.events import LinkDown
-    from broker.cluster.link.link import Link
     from broker.cluster.ports import Reporting
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.core.local_broker import LocalBroker
-
-MARK = 1 << 30
-"""Numbers of our marks have this bit, those of other users of `Link.send_mark` have not."""
 
 AHEAD = 2
 """Marks are sent this part of the log before it would drop what is not acknowledged: more than a
@@ -206,9 +203,9 @@ class LinkAcks:
             and link.state == "up"
             and (last + STEP <= end or (last < end and not link.marks))
         ):
-            self._number = self._number + 1 & MARK - 1
-            link.marks.append((MARK | self._number, end))
-            link.send_mark(MARK | self._number)
+            self._number = self._number + 1 & ACK_MARK - 1
+            link.marks.append((ACK_MARK | self._number, end))
+            link.send_mark(ACK_MARK | self._number)
 
     def acknowledged(self, link: Link, number: int) -> None:
         """Take a neighbour's answer to a mark: it has all that was sent before."""

@@ -36,8 +36,8 @@ from broker.wire.varint import read_length
 from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
     from broker.cluster.link.link import Link
+    from broker.cluster.link.ports import LinkHost
 
 AUTHENTICATION = "mqttree-x25519-sha256-aes256gcm"
 """The Authentication Method with a cluster secret,"""
@@ -127,7 +127,7 @@ class LinkHandshake:
         "method",
     )
 
-    def __init__(self, cluster: Cluster, link: Link) -> None:
+    def __init__(self, cluster: LinkHost, link: Link) -> None:
         self.cluster = cluster
         self.link = link
         # Drawn so that the seeds of simulations that broke something still mean the same.

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.base.rate_limit import Budget
-from broker.cluster.delivery.link_acks import MARK as ACK_MARK
 from broker.cluster.link.codec import (
     LINK_ID,
     MARK,
@@ -48,7 +47,7 @@ from broker.wire.publish_header import PUBLISH, QOS_1, QOS_2, QOS_BITS, topic_of
 from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
-    from broker.cluster.cluster import Cluster
+    from broker.cluster.link.ports import LinkHost
     from broker.cluster.link.record_layer import RecordLayer
 
 MARKED = 1 << 31
@@ -57,6 +56,10 @@ handled."""
 
 RUNS = frozenset((PUBLISH | QOS_1, PUBLISH | QOS_2))
 """First bytes of the PUBLISH packets that may continue their predecessor besides those of QoS 0."""
+
+ACK_MARK = 1 << 30
+"""In the number of a mark: it asks for all messages that were sent up to there, and not for a step
+of a comparison of retained ones."""
 
 
 class Link:
@@ -108,7 +111,7 @@ class Link:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: LinkHost,
         conn: Connection,
         dialled: bool,
         address: tuple[str, int],
@@ -462,7 +465,7 @@ class Link:
                 return after
         # Only what is whole and legal counts as having been here, and is passed on.
         if not restored and not forwarder.accept(key, sequence, 1, now, bool(first & 0x07)):
-            forwarder.node.counters.duplicates += 1
+            self.cluster.node.counters.duplicates += 1
             return end
         message = Message(
             topic,
