@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,19 @@ def test_prose_fits_100_columns(page: str) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(text_of("README.md").splitlines()) < 120
+
+
+def test_the_drawn_floors_are_those_that_are_checked() -> None:
+    contracts = tomllib.loads(text_of("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    checked = {
+        contract["name"]: [re.findall(r"[\w.]+", layer) for layer in contract["layers"]]
+        for contract in contracts
+    }
+    drawn = text_of("ARCHITECTURE.md").partition("## Floors")[2].partition("\n\nAll but")[0]
+    floors = [line[4:36].split() for line in drawn.splitlines() if re.match(r" {4}\S", line)]
+    assert floors == checked["floors"]
+    inner = [line[8:36].split() for line in drawn.splitlines() if re.match(r" {8}\S", line)]
+    assert inner == checked["floors of the cluster"]
 
 
 def test_the_contract_has_every_effect() -> None:
