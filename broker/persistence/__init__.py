@@ -1,2 +1,47 @@
-"""What survives a restart: the journal, its records, its snapshot, recovery, the tail of the replay
-log."""
+"""What survives a restart of the broker: sessions, retained messages, and messages that other
+brokers may lack (docs/decisions/0021, 0031).
+
+What it may know: the cluster and all below it. Nothing below knows it: sessions tell a recorder
+(`core.session.SessionRecorder`), everything else a `Journal` (`core.ports`), and the cluster has
+the log tail by a port. It opens no file: it asks for that by effects (`Append`, `Begin`, `Discard`,
+`Tail...`), and `io.journal_writer` and `io.tail_writer` carry them out, each in a thread.
+
+Words. A change is a *record*; all records of one turn of the event loop are a *frame*, which counts
+whole or not at all; the number of a frame is its *LSN*; a file of frames is a *segment*. A frame is
+*durable* when the driver says so: the kernel has it (`async`) or the disk has it (`sync`). The
+*output gate* holds back what a connection is sent until the frame that it tells of is durable.
+
+The order of one turn.
+
+1. Packets are handled: sessions and the cluster record what they change (`record`), and who caused
+   a change that a client is told of has its output held back from then on (`require`).
+2. `Node.flush` hands each outbox to its connection; one with a gate goes to `hold` instead.
+3. `Journal.seal` records what changes often and counts once (retained topics, which messages of
+   other brokers have been here), and makes all records one frame: LSN + 1, effect `Append`.
+4. The thread writes all frames that have come while it wrote: groups commit by themselves.
+5. `Node.answer` brings the driver's word to `written`: the LSN is durable, and what waited for it
+   goes out, in its order.
+
+The states of the journal (`journal_states` has the table, a test goes through all pairs).
+
+    NEW              nothing has been asked for
+    WRITING          frames are written
+    SNAPSHOT         the same; the whole state is recorded again, a step at a time, in a new segment
+    SNAPSHOT_ENDING  all of it is recorded; when that is durable, older segments are deleted
+    FAILED           frames are dropped; each second a new segment is tried
+    REBUILDING       a new segment has begun, and the whole state is recorded in it
+    REBUILD_ENDING   all of it is recorded; when that is durable, nothing is missing any more
+
+When the disk is full, or a write fails: FAILED. With `async` one error line says that what comes
+dies with the broker, acknowledgements go out, and nobody waits. With `sync` nothing is acknowledged
+that cannot be written; clients that need no disk are served, links do not wait. `/readyz` is 503
+and `mqttree_journal_ok` 0. A failed fsync is never tried again on the same file: what it lost is
+recorded again, as all that was dropped is, in a segment of which nothing counts before its snapshot
+is whole. When that is durable, a line says so, and what waited goes out. A disk that only lags has
+its publishers held from 64 MiB on; four times that counts as a failure.
+
+Where to look: what is recorded, `journal`, `durable_sessions`, `session_recorder`,
+`message_records`, `shared_records`; what becomes of it, `write_ahead_log`, `journal_states`,
+`output_gate`, `snapshot`; how it looks as bytes, `records`; what a broker that starts makes of it,
+`recovery`; messages for members that are away, `absent_members`, `log_tail`, `tail_segment`.
+"""

@@ -100,7 +100,11 @@ class AbsentMember:
         return position >= self.cut_from and entry.at < self.cut_at + limits.CUT_TIME
 
     def drop(self, key: bytes, first: int, last: int, count: int) -> None:
-        """Note that messages are lost, as far as it lacks them."""
+        """Note that messages are lost, as far as it lacks them.
+
+        `key`: of the origin; `first`, `last`: their lowest and highest number; `count`: how
+        many they are.
+        """
         if key in self.lacking:
             self._lost += common(first, last, count, self.lacking[key])
             return
@@ -138,7 +142,10 @@ def filters_of(keys: Iterable[bytes]) -> tuple[bytes, ...]:
 
 
 def common(first: int, last: int, count: int, lacked: Ranges) -> int:
-    """Return how many of `count` messages between two numbers are lacked, at most."""
+    """Return how many of `count` messages between two numbers are lacked, at most.
+
+    `first`, `last`: the lowest and the highest; `lacked`: ranges of numbers.
+    """
     return min(count, sum(high - low + 1 for low, high in intersect([(first, last)], lacked)))
 
 
@@ -294,7 +301,10 @@ class AbsentMembers:
         return len(self.absent)
 
     def oldest_piece(self, broker_id: bytes, key: bytes, lacks: Ranges) -> TailPiece | None:
-        """Return the oldest messages of an origin in the tail that a broker lacks."""
+        """Return the oldest messages of an origin in the tail that a broker lacks.
+
+        `broker_id`: who lacks them; `key`: of the origin; `lacks`: the numbers.
+        """
         frame = self.tail.first(broker_id, key, lacks)
         if frame is None:
             return None
@@ -309,7 +319,10 @@ class AbsentMembers:
         self, asked: Container[bytes], pause: float, now: float
     ) -> Iterator[tuple[bytes, bytes, Ranges]]:
         """Return what is to be offered to brokers that have been back, and silent, for `pause` s:
-        broker, origin, numbers. `asked`: origins that are asked for theirs."""
+        broker, origin, numbers. `asked`: origins that are asked for theirs.
+
+        `now`: s.
+        """
         for broker_id, absent in self.absent.items():
             if absent.back is None or now < absent.back + pause or now < absent.asked_at + pause:
                 continue

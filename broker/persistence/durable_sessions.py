@@ -44,6 +44,8 @@ class DurableSessions:
 
         `gone`: when its connection had ended (ms since the epoch), 0 if it had one until the
         broker died, which was at `died` (ms).
+
+        `number`: what records call the session.
         """
         recorder = self._adopt(session, number)
         recorder.left = gone or died

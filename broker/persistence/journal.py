@@ -83,6 +83,8 @@ class Journal:
 
         `segment`: its number, the first that is free; `segments`, `size`: how many there are, and
         their bytes; `now`: s.
+
+        `image`: what earlier segments say.
         """
         self.messages.last, self.sessions.last = image.numbers
         recovery = Recovery(self.node, self._cluster, self._absent_members, image, now)
@@ -299,6 +301,8 @@ class Journal:
 
         `mark`: of the group; `key`: of the origin; `since`: when (s) the group became known, None:
         not known.
+
+        `ranges`: the numbers.
         """
         at = 0
         if since is not None:

@@ -340,7 +340,10 @@ class LogTail:
 
     def first(self, broker_id: bytes, key: bytes, lacks: Ranges) -> Frame | None:
         """Return the first frame with something of an origin that a broker lacks; None: there is
-        none."""
+        none.
+
+        `broker_id`: who lacks it; `key`: of the origin; `lacks`: its numbers.
+        """
         where = (broker_id, key)
         frames = self._index.get(where)
         if self._pending and where in self._pending and lacks:

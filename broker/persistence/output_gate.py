@@ -36,7 +36,10 @@ class OutputGate:
         """Keep a copy of an outbox until frame `mark` is safe. False: it would be too much for one
         connection. The largest piece does not count: a session that goes on, or a new subscription,
         gets in one turn all that there is for it, and a client for which that is too much would be
-        closed each time it comes."""
+        closed each time it comes.
+
+        `conn`: whose `outbox` it is, whole packets.
+        """
         size = sum(map(len, outbox))
         whole = self._bytes.get(conn, 0) + size
         largest = max(self._largest.get(conn, 0), size)

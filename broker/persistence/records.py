@@ -95,7 +95,11 @@ them."""
 
 
 def encode_header(broker_id: bytes, generation: int, *, anew: bool = False) -> bytes:
-    """Return the beginning of a file."""
+    """Return the beginning of a file.
+
+    `broker_id`: 8 bytes; `generation`: the number of the segment; `anew`: something before it
+    could not be written (`ANEW`).
+    """
     head = _HEADER.pack(MAGIC, VERSION | ANEW if anew else VERSION, broker_id, generation)
     return head + crc32(head).to_bytes(4, "big")
 
@@ -103,6 +107,8 @@ def encode_header(broker_id: bytes, generation: int, *, anew: bool = False) -> b
 def decode_header(data: bytes, broker_id: bytes, generation: int) -> bool:
     """Check the beginning of a file. False: it is cut off or damaged, so that nothing in the file
     counts.
+
+    `data`: HEADER_SIZE bytes or fewer; `broker_id`, `generation`: what must stand in them.
 
     Raises:
         JournalError: it is another thing altogether, of a newer version, or of another broker.
@@ -143,7 +149,10 @@ def encode_frame(records: list[bytes], wall: int) -> bytes:
 def encode_frames(records: list[bytes], wall: int, most: int) -> bytes:
     """Return encoded records as several frames, each of about `most` bytes (more if one record is
     larger), for what is more than one may have. Messages come first, as the others refer to them.
-    `wall`: as for `encode_frame`."""
+    `wall`: as for `encode_frame`.
+
+    `records`: encoded.
+    """
     bulk = [record for record in records if record[0] in BULK]
     frames: list[bytes] = []
     found: list[bytes] = []
@@ -568,13 +577,19 @@ def encode_unsubscribed(session: int, topic_filter: bytes) -> bytes:
 
 
 def encode_sent_run(session: int, packet_id: int, count: int, number: int, qos: int) -> bytes:
-    """Return SENT_RUN: `count` messages from `number` on are in flight, from `packet_id` on."""
+    """Return SENT_RUN: `count` messages from `number` on are in flight, from `packet_id` on.
+
+    `session`: its number; `qos`: 1 or 2.
+    """
     return _RECORD.pack(9, _SENT_RUN.size) + _SENT_RUN.pack(session, packet_id, count, number, qos)
 
 
 def encode_pumped(session: int, packet_id: int, count: int, number: int) -> bytes:
     """Return PUMPED: the `count` messages from the one with `number` on that waited first are in
-    flight."""
+    flight.
+
+    `session`: its number; `packet_id`: of the first.
+    """
     return _RECORD.pack(10, _PUMPED.size) + _PUMPED.pack(session, packet_id, count, number)
 
 

@@ -3,7 +3,7 @@ Pure.
 
 Records say what changed, so they are taken in their order. What refers to a session or a message
 that is not known is skipped: the beginning of a journal is forgotten once everything that was known
-then has been said again, session by session.
+then has been recorded again, session by session.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ Waiting = tuple[int, int, bool, bytes, bytes]
 subscription."""
 
 
-class Kept:
+class RecordedSession:
     """A session as the records have it."""
 
     __slots__ = (
@@ -108,7 +108,7 @@ class Image:
     __slots__ = (
         "_late",
         "_older_shared",
-        "_said",
+        "_recorded",
         "_take",
         "alive",
         "logged",
@@ -124,7 +124,7 @@ class Image:
     )
 
     def __init__(self) -> None:
-        self.sessions: dict[int, Kept] = {}
+        self.sessions: dict[int, RecordedSession] = {}
         self.messages: dict[int, bytes | RunRecord] = {}
         self.retained: dict[bytes, bytes] = {}  # topic -> body
         self.logged: list[LoggedRecord] = []
@@ -133,10 +133,10 @@ class Image:
         self._older_shared = 0  # of these, as `older`
         self.alive = 0  # ms; the time of day of the last frame
         self.numbers = [0, 0]  # the highest of a message, and of a session
-        self.size = 0  # bytes in which everything was said once, the last time
+        self.size = 0  # bytes of the last snapshot
         self.skipped = 0  # records that cannot be read
         self.older = 0  # of `logged`, what is in older generations than the present one
-        self._said: dict[
+        self._recorded: dict[
             int, set[Any]
         ] = {}  # sessions, topics and origins of which it says everything; empty in the first one
         self._late: list[bytes] | None = None  # frames of a generation that may not count
@@ -163,12 +163,14 @@ class Image:
         }
 
     def begin(self, *, anew: bool = False) -> None:
-        """A generation begins; the frames that follow are its own. `anew`: something before it
-        could not be written, so they do not count before all is said again: what they change is not
-        what is there."""
+        """Begin a segment; the frames that follow are its own.
+
+        `anew`: something before it could not be written, so its frames do not count before all is
+        recorded again: what they change is not what is there.
+        """
         self.older, self._older_shared = len(self.logged), len(self.shared)
         there = self.sessions or self.retained or self.seen
-        self._said = (
+        self._recorded = (
             {kind: set() for kind in (Kind.SESSION, Kind.RETAINED, Kind.SEEN)} if there else {}
         )
         self._late = [] if anew and (there or self.logged) else None
@@ -221,7 +223,7 @@ class Image:
             yield piece
 
     def _everything(self) -> Iterator[bytes]:
-        said: set[int] = set()
+        written: set[int] = set()
         for number, kept in self.sessions.items():
             yield kept.head._replace(flags=kept.head.flags | NEW).encode()
             for subscription in kept.subscriptions.values():
@@ -241,8 +243,8 @@ class Image:
                 if waiting is None:
                     yield encode_settled(number, PUBREC_HEAD + PACKET_IDS[packet_id])
                 elif (message := self.message(waiting[0])) is not None:
-                    if message.number not in said:
-                        said.add(message.number)
+                    if message.number not in written:
+                        written.add(message.number)
                         yield message.encode()
                     yield OutgoingRecord(number, packet_id, *waiting).encode()
         for body in self.retained.values():
@@ -279,9 +281,9 @@ class Image:
         self.numbers[1] = max(self.numbers[1], head.number)
         known = self.sessions.get(head.number)
         if head.flags & NEW:
-            self.sessions[head.number] = Kept(head)
-            if self._said:
-                self._said[Kind.SESSION].add(head.number)
+            self.sessions[head.number] = RecordedSession(head)
+            if self._recorded:
+                self._recorded[Kind.SESSION].add(head.number)
         elif known is not None:
             known.head = head
 
@@ -365,8 +367,8 @@ class Image:
     def _retained(self, body: bytes) -> None:
         topic = RetainedRecord.topic_of(body)
         self.retained[topic] = body
-        if self._said:
-            self._said[Kind.RETAINED].add(topic)
+        if self._recorded:
+            self._recorded[Kind.RETAINED].add(topic)
 
     def _logged(self, body: bytes) -> None:
         self.logged.append(LoggedRecord.decode(body))
@@ -377,25 +379,25 @@ class Image:
             end = at + 19 + 12 * body[at + 18]
             origin = body[at : at + 12]
             self.seen[origin] = body[at:end]
-            if self._said:
-                self._said[Kind.SEEN].add(origin)
+            if self._recorded:
+                self._recorded[Kind.SEEN].add(origin)
             at = end
 
     def _whole(self, body: bytes) -> None:
         """What is not in this generation is over, although older ones are still there: they were to
         be deleted."""
         self.size = decode_whole(body)[1]
-        if self._said:
-            _keep_only(self.sessions, self._said[Kind.SESSION])
-            _keep_only(self.retained, self._said[Kind.RETAINED])
-            _keep_only(self.seen, self._said[Kind.SEEN])
+        if self._recorded:
+            _keep_only(self.sessions, self._recorded[Kind.SESSION])
+            _keep_only(self.retained, self._recorded[Kind.RETAINED])
+            _keep_only(self.seen, self._recorded[Kind.SEEN])
         del self.logged[: self.older]
         del self.shared[: self._older_shared]
-        self.older, self._older_shared, self._said = 0, 0, {}
+        self.older, self._older_shared, self._recorded = 0, 0, {}
 
 
-def _keep_only(found: dict[Any, Any], said: set[Any]) -> None:
-    for name in found.keys() - said:
+def _keep_only(found: dict[Any, Any], recorded: set[Any]) -> None:
+    for name in found.keys() - recorded:
         del found[name]
 
 
@@ -590,7 +592,7 @@ class Recovery:
             self.made[number] = message
         return message
 
-    def _items(self, kept: Kept, shared: dict[bytes, int]) -> Iterable[Item]:
+    def _items(self, kept: RecordedSession, shared: dict[bytes, int]) -> Iterable[Item]:
         for packet_id, sent in kept.inflight.items():
             if sent is None:
                 yield Item(IS_RELEASED, packet_id, 2, False, b"", RELEASED.message)
@@ -602,7 +604,7 @@ class Recovery:
             if (message := self._message(number)) is not None:
                 yield Item(WAITING, 0, qos, retain, ids, message, shared.get(group))
 
-    def _session(self, kept: Kept) -> Session | None:
+    def _session(self, kept: RecordedSession) -> Session | None:
         node, head = self.node, kept.head
         try:
             client_id, will = (

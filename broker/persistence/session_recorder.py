@@ -191,7 +191,10 @@ class SessionRecorder:
 
     def dequeued(self, packet_id: int, count: int, first: Message, qos: int) -> None:
         """Record that `count` messages of the queue are in flight, from `packet_id` on; `qos`: the
-        highest of them."""
+        highest of them.
+
+        `first`: the first of them that had not expired.
+        """
         number: int = getattr(first, "number", 0)
         self._frames.record(encode_pumped(self.number, packet_id, count, number))
         if qos == 2:

@@ -49,7 +49,10 @@ def taken(refs: list[Ref]) -> bytes:
 
 def covered(mark: bytes, key: bytes, ranges: Ranges, since: int) -> bytes:
     """Return the record of which messages of ours a group got. `since`: ms of the time of day, 0:
-    it is not known."""
+    it is not known.
+
+    `mark`: of the group; `key`: of the origin; `ranges`: the numbers.
+    """
     return encode_shared(
         bytes((COVERED,)) + mark + key + since.to_bytes(8, "big") + encode_pairs(ranges)
     )
@@ -95,7 +98,10 @@ def everything(cluster: Cluster, now: float) -> Iterator[bytes]:
 
 def restore(cluster: Cluster, bodies: list[bytes], now: float) -> int:
     """Go on with what the `bodies` of a journal's records say, at `now` (s); returns how many of
-    them cannot be read."""
+    them cannot be read.
+
+    `cluster`: has just been made.
+    """
     over: set[Ref] = set()
     groups: dict[tuple[bytes, bytes], tuple[bytes, bytes, Ranges, float | None]] = {}
     wall = cluster.clock.physical(now)

@@ -127,7 +127,10 @@ def read_frames(
     stream: BinaryIO, size: int, broker_id: bytes, number: int
 ) -> Iterator[Found | Cut]:
     """Read a file of `size` bytes from its beginning: each frame, without its messages, and last a
-    Cut if there is something that is none. Raises OSError."""
+    Cut if there is something that is none. Raises OSError.
+
+    `stream`: stands at the beginning; `broker_id`, `number`: what must stand in the header.
+    """
     head = stream.read(HEADER_SIZE)
     if len(head) < HEADER_SIZE or head != encode_header(broker_id, number):
         yield Cut(0, "is no beginning of a segment of this broker's")
