@@ -98,6 +98,7 @@ class Counters:
     sessions_refused: int = 0
     sessions_expired: int = 0
     sessions_moved: int = 0  # taken over from another broker
+    takeover_unexpected: int = 0  # answers about sessions that no state waits for
     sessions_unmoved: int = 0  # at a broker that did not answer: their clients began anew
     # moved although what they had had is not all kept in mind: QoS 2 may come twice
     sessions_uncertain: int = 0

@@ -50,6 +50,7 @@ COUNTER_HELP = {
     "sessions_refused": "CONNECT packets refused because there are too many sessions.",
     "sessions_shed": "Sessions of clients that are away, ended because memory is short.",
     "sessions_moved": "Sessions taken over from another broker.",
+    "takeover_unexpected": "Answers about sessions that fit no state of a takeover: dropped.",
     "sessions_unmoved": "Takeovers that got no answer: the client began a new session.",
     "sessions_uncertain": "Takeovers after which a QoS 2 message may come twice.",
     "sessions_merged": "Older sessions merged into newer ones of the same client.",

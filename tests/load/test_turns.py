@@ -18,7 +18,7 @@ from broker.cluster.delivery.answers import ASK
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import OriginWindow, encode_for_links, encode_vector, origin_key
 from broker.cluster.link.control_records import DIRECTORY, ROUTED, SEEN
-from broker.cluster.sessions.pending_takeover import CLOSING, RESTING
+from broker.cluster.sessions.pending_takeover import State
 from broker.cluster.sessions.session_codec import WAITING, Item, SessionState, encode_state
 from broker.cluster.sessions.session_parts import PART_SIZE, split
 from broker.cluster.sessions.takeover_messages import MERGE, PART, REQUEST, REST, TAKE, say
@@ -265,7 +265,9 @@ def test_a_session_comes_from_another_broker() -> None:
     for data in parts[:-1]:
         part(data)
     what = f"a session of {FILTERS} subscriptions comes"
-    longest(world, what, lambda: part(parts[-1]), lambda: pull.state in (RESTING, CLOSING))
+    longest(
+        world, what, lambda: part(parts[-1]), lambda: pull.state in (State.RESTING, State.CLOSING)
+    )
 
 
 @pytest.mark.parametrize("filters", [1, FILTERS])

@@ -11,7 +11,7 @@ from broker.base import limits
 from broker.cluster.link.control_records import ROUTED
 from broker.cluster.sessions import merge, session_codec, session_history
 from broker.cluster.sessions.handover import Handover
-from broker.cluster.sessions.merge import State
+from broker.cluster.sessions.pending_merge import State
 from broker.cluster.sessions.session_codec import WAITING, Item, SessionState, encode_state
 from broker.cluster.sessions.session_parts import split
 from broker.cluster.sessions.takeover_messages import DONE, MERGE, PART, REQUEST, heard, say

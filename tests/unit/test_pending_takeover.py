@@ -11,7 +11,7 @@ from broker.base import limits
 from broker.base.turns import PAUSE
 from broker.cluster.link.control_records import DIRECTORY, ROUTED
 from broker.cluster.sessions import session_codec
-from broker.cluster.sessions.pending_takeover import CLOSING, RESTORING
+from broker.cluster.sessions.pending_takeover import State
 from broker.cluster.sessions.session_codec import WAITING, Item, SessionState, encode_state
 from broker.cluster.sessions.session_parts import WHERE
 from broker.cluster.sessions.takeover_messages import ANSWER, ENDED, PART, TAKE, say
@@ -66,7 +66,7 @@ class Taking:
 
     def finish(self) -> list[bytes]:
         """Let it come to an end; returns the payloads that the client gets."""
-        while self.pull.state != CLOSING:
+        while self.pull.state is not State.CLOSING:
             self.step()
             assert self.steps < 1000
         self.say(ANSWER, say(ENDED, self.pull.stamp, "k"))
@@ -150,7 +150,7 @@ def subscribed(world: World) -> int:
 def half_taken() -> Taking:
     """A session with three messages, not all of whose subscriptions are there yet."""
     taking = Taking(state_of(AMONG, 3))
-    while taking.pull.state != RESTORING or subscribed(taking.world) < 20:
+    while taking.pull.state is not State.RESTORING or subscribed(taking.world) < 20:
         taking.step()
     return taking
 

@@ -35,7 +35,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from broker.base import limits
@@ -48,6 +47,14 @@ from broker.cluster.sessions.message_vectors import (
     offered,
     only,
     ranges_of,
+)
+from broker.cluster.sessions.pending_merge import (
+    RETRY,
+    RETRY_MOST,
+    Action,
+    Input,
+    Merge,
+    State,
 )
 from broker.cluster.sessions.session_codec import (
     IN_FLIGHT,
@@ -66,7 +73,7 @@ from broker.cluster.sessions.session_history import (
     had,
     ordinary_starts,
 )
-from broker.cluster.sessions.session_parts import Added, SessionParts
+from broker.cluster.sessions.session_parts import Added
 from broker.cluster.sessions.takeover_messages import (
     DONE,
     ENDED,
@@ -104,9 +111,6 @@ ACTIVE = 16
 PACE, IDLE = 0.05, 1.0
 """s between two looks at what is to be asked; and while nobody is there who could be."""
 
-RETRY, RETRY_MOST = 0.25, 1.0
-"""s until an old broker is asked again; twice as long each time."""
-
 SUBSCRIBING = 0.25
 """s since a client's last SUBSCRIBE in which another one may follow."""
 
@@ -118,6 +122,10 @@ HELD_TIME = 30.0
 """s for which an old session that is here waits for newer ones at most; no longer does its broker
 keep what it has encoded."""
 
+ANSWERS = {NOTHING: Input.NOTHING, ENDED: Input.ENDED, NEWER: Input.NEWER}
+"""What a holder's answer is to the merge that it is for; all else changes nothing, and it is asked
+again."""
+
 Content = tuple[bytes, bytes]
 """Topic and payload."""
 
@@ -125,47 +133,11 @@ Known = tuple[bytes, int]
 """Origin and number of a message."""
 
 
-class State(Enum):
-    """Of one merge."""
-
-    WANTED = 1
-    ASKING = 2
-    HELD = 3
-    CLOSING = 4
-    READING = 5
-
-
-class Merge:
-    """An old session of a client at one broker. `stamp`: of the newer session when it was asked
-    for."""
-
-    __slots__ = (
-        "ask_at",
-        "began",
-        "client_id",
-        "holder",
-        "parts",
-        "pause",
-        "stamp",
-        "state",
-        "work",
-    )
-
-    def __init__(self, client_id: str, holder: bytes, stamp: int, state: State, now: float) -> None:
-        self.client_id = client_id
-        self.holder = holder
-        self.stamp = stamp
-        self.state = state
-        self.began = self.ask_at = now
-        self.pause = RETRY
-        self.parts = SessionParts()
-        self.work: Iterator[int] | None = None  # while it is read
-
-
 class SessionMerge:
     """The old sessions that sessions here are to take, and those here that wait to be taken."""
 
     __slots__ = (
+        "_actions",
         "_delivered_ranges",
         "_directory",
         "_gap_recovery",
@@ -180,7 +152,6 @@ class SessionMerge:
         "_starts",
         "_timer",
         "_tombstones",
-        "_transitions",
     )
 
     def __init__(
@@ -213,14 +184,16 @@ class SessionMerge:
         self._reporting = reporting
         self._merges: dict[tuple[str, bytes], Merge] = {}
         self._timer: Timer | None = None
-        # What an old broker may answer, and what follows; all else changes nothing, and it is asked
-        # again.
-        self._transitions: dict[tuple[State, int], Callable[[Merge], None]] = {
-            (State.ASKING, NOTHING): self._over,
-            (State.CLOSING, NOTHING): self._over,
-            (State.CLOSING, ENDED): self._over,
-            (State.ASKING, NEWER): self._over,
-            (State.CLOSING, NEWER): self._newer,
+        self._actions: dict[Action, Callable[[Merge, float], None]] = {
+            Action.ASK: self._ask,
+            Action.ASK_AGAIN: self._ask_again,
+            Action.HOLD: self._hold,
+            Action.READ: self._read,
+            Action.ASK_LATER: self._ask_later,
+            Action.TELL_DONE: self._tell_done,
+            Action.DROP: self._drop,
+            Action.DROP_GARBAGE: self._drop_garbage,
+            Action.LOOK_AGAIN: self._look_again,
         }
 
     def __len__(self) -> int:
@@ -256,26 +229,45 @@ class SessionMerge:
     def taken(self, client_id: str, holder: bytes, stamp: int) -> None:
         """A session was taken whole, and its holder has not said that it has forgotten it: tell it
         until it does."""
-        self._merges.pop((client_id, holder), None)
+        if (old := self._merges.get((client_id, holder))) is not None:
+            self._step(old, Input.WITHDRAWN, self._node.now)
         self._add(Merge(client_id, holder, stamp, State.CLOSING, self._node.now))
 
     def withdrawn(self, client_id: str, broker_id: bytes) -> None:
         """A broker has no session of this client any more."""
-        if self._merges:
-            self._merges.pop((client_id, broker_id), None)
+        if (merge := self._merges.get((client_id, broker_id))) is not None:
+            self._step(merge, Input.WITHDRAWN, self._node.now)
 
     def _add(self, merge: Merge) -> None:
         self._merges[merge.client_id, merge.holder] = merge
         if self._timer is None:
             self._timer = self._node.schedule(self._node.now, self._turn)
 
-    def _over(self, merge: Merge) -> None:
+    def _step(self, merge: Merge, given: Input, now: float) -> None:
+        """Have the table say what an input leads to, and do that."""
+        action = merge.step(given)
+        if action is None:
+            self._node.counters.takeover_unexpected += 1
+        else:
+            self._actions[action](merge, now)
+
+    def _drop(self, merge: Merge, now: float) -> None:
         self._merges.pop((merge.client_id, merge.holder), None)
 
-    def _newer(self, merge: Merge) -> None:
+    def _drop_garbage(self, merge: Merge, now: float) -> None:
+        self._drop(merge, now)
+        self._reporting.count("routed_dropped")
+        holder = merge.holder.hex()
+        text = (
+            f"broker {holder}: old session of client {shorten(merge.client_id)}: "
+            f"{merge.why}; dropped"
+        )
+        self._reporting.log("warning", text, cause="garbage from a broker", peer=holder)
+
+    def _look_again(self, merge: Merge, now: float) -> None:
         """The client has been at the old broker again since: what it has there now is another
         session."""
-        self._over(merge)
+        self._drop(merge, now)
         session = self._node.sessions.get(merge.client_id)
         if session is not None and session.stamp:
             self.look(session)
@@ -299,10 +291,10 @@ class SessionMerge:
         for merge in list(self._merges.values()):
             session = self._node.sessions.get(merge.client_id)
             if session is None or not session.stamp:
-                self._over(merge)
+                self._step(merge, Input.WITHDRAWN, now)
             elif session.conn is None and untouched(session):
                 self._tombstones.discard(session)
-                self._over(merge)
+                self._step(merge, Input.WITHDRAWN, now)
             elif merge.state is not State.CLOSING and self._handover.leaves(merge.client_id):
                 continue  # whoever takes the newer one takes the older ones, too
             elif merge.state is State.READING:
@@ -310,11 +302,11 @@ class SessionMerge:
             elif merge.state is State.HELD and merge.stamp == session.stamp:
                 soon = True
                 if now >= merge.ask_at or not self._newer_first(merge):
-                    self._read(merge)
+                    self._step(merge, Input.TURN, now)
             elif asked < ACTIVE and self._directory.reaches(merge.holder):
                 asked += 1
                 if merge.ask_at <= now:
-                    self._ask(merge, session, now)
+                    self._proceed(merge, session, now)
         if self._merges:
             self._timer = self._node.schedule(now + (PACE if asked or soon else IDLE), self._turn)
 
@@ -340,46 +332,61 @@ class SessionMerge:
             m is not None and m.state is not State.CLOSING and stamp(m.holder) > mine for m in found
         )
 
-    def _ask(self, merge: Merge, session: Session, now: float) -> None:
-        starts = [start for start in starts_of(session) if start is not None]
+    def _proceed(self, merge: Merge, session: Session, now: float) -> None:
+        """Ask the holder of an older session, once it is known what the newer one lacks."""
         if merge.state is State.WANTED:
-            asking = self._gap_recovery.asking
-            # Its SUBSCRIBE waits until all brokers know.
-            waits = session.conn is not None and session.conn.waiting
-            longest = UNSETTLED if session.subscriptions or waits else UNSUBSCRIBED
-            subscribing = not session.subscriptions or any(
-                now < s.at + SUBSCRIBING or asking(s.open) for s in starts
-            )
-            if subscribing and now < merge.began + longest:
-                return
-            merge.state = State.ASKING
-        # Its client has come once more.
-        if merge.state is not State.CLOSING and merge.stamp != session.stamp:
-            merge.stamp, merge.state = session.stamp, State.ASKING
-            merge.parts.clear()
+            if self._begins(merge, session, now):
+                self._step(merge, Input.BEGUN, now)
+        elif merge.state is not State.CLOSING and merge.stamp != session.stamp:
+            self._step(merge, Input.CHANGED, now)
+        else:
+            self._ask(merge, now)
+
+    def _begins(self, merge: Merge, session: Session, now: float) -> bool:
+        """Whether it is known where the subscriptions of a newer session begin, or that was waited
+        for too long."""
+        asking = self._gap_recovery.asking
+        starts = [start for start in starts_of(session) if start is not None]
+        # Its SUBSCRIBE waits until all brokers know.
+        waits = session.conn is not None and session.conn.waiting
+        longest = UNSETTLED if session.subscriptions or waits else UNSUBSCRIBED
+        subscribing = not session.subscriptions or any(
+            now < s.at + SUBSCRIBING or asking(s.open) for s in starts
+        )
+        return not subscribing or now >= merge.began + longest
+
+    def _ask(self, merge: Merge, now: float) -> None:
+        """Send the request whose answer this state waits for."""
+        session = self._node.sessions[merge.client_id]
+        if merge.state is State.ASKING:
+            merge.stamp = session.stamp
         merge.ask_at = now + merge.pause
         merge.pause = min(2 * merge.pause, RETRY_MOST)
         at = merge.parts.position.to_bytes(4, "big") + digest(session.owner)
         if merge.state is State.ASKING:
-            body = say(
-                MERGE,
-                merge.stamp,
-                merge.client_id,
-                at + encode_vector(need_of(s.tops for s in starts)),
-            )
+            starts = [start for start in starts_of(session) if start is not None]
+            need = need_of(s.tops for s in starts)
+            body = say(MERGE, merge.stamp, merge.client_id, at + encode_vector(need))
         else:
             body = say(DONE, merge.stamp, merge.client_id, at)
         self._directory.send(merge.holder, REQUEST, body)
+
+    def _ask_again(self, merge: Merge, now: float) -> None:
+        """Its client has come once more: what was encoded for the connection before is not what
+        its newer session lacks now."""
+        merge.parts.clear()
+        self._ask(merge, now)
+
+    def _ask_later(self, merge: Merge, now: float) -> None:
+        merge.ask_at = now
 
     # ---------------------------------------------------------------- answers
 
     def answered(self, sender: bytes, answer: int, stamp: int, client_id: str) -> None:
         """Take an old broker's answer."""
-        merge = self._merges.get((client_id, sender))
-        if merge is not None and merge.stamp == stamp:
-            then = self._transitions.get((merge.state, answer))
-            if then is not None:
-                then(merge)
+        merge, given = self._merges.get((client_id, sender)), ANSWERS.get(answer)
+        if merge is not None and merge.stamp == stamp and given is not None:
+            self._step(merge, given, self._node.now)
 
     def part(self, sender: bytes, stamp: int, client_id: str, rest: bytes, now: float) -> None:
         """Take a part of an old session. Raises MalformedPacket."""
@@ -392,21 +399,21 @@ class SessionMerge:
         merge.pause = RETRY
         session = self._node.sessions.get(client_id)
         if session is None or not session.stamp:
-            self._over(merge)
+            self._step(merge, Input.WITHDRAWN, now)
         elif self._handover.leaves(client_id):
             merge.parts.clear()  # what is added now would not go with it
         elif added is Added.WHOLE:
-            if self._newer_first(merge):
-                merge.state, merge.ask_at = State.HELD, now + HELD_TIME
-            else:
-                self._read(merge)
+            early = self._newer_first(merge)
+            self._step(merge, Input.WHOLE_EARLY if early else Input.WHOLE, now)
         elif added is Added.WINDOW_ENDS:
-            self._ask(merge, session, now)
+            self._proceed(merge, session, now)
 
-    def _read(self, merge: Merge) -> None:
+    def _hold(self, merge: Merge, now: float) -> None:
+        merge.ask_at = now + HELD_TIME
+
+    def _read(self, merge: Merge, now: float) -> None:
         """Add an old session that is here: a large one when it has been decoded, in steps. It is
         asked for again if its client comes once more meanwhile, or goes to another broker."""
-        merge.state = State.READING
         work = merge.work = self._reading(merge, merge.parts.take())
         key = (merge.client_id, merge.holder)
         self._node.turns.go(
@@ -418,28 +425,25 @@ class SessionMerge:
         try:
             state = yield from decoding(data, self._node.now)
         except WireError as error:
-            self._over(merge)
-            self._reporting.count("routed_dropped")
-            text = (
-                f"broker {merge.holder.hex()}: old session of client {shorten(client_id)}: "
-                f"{error.message}; dropped"
-            )
-            self._reporting.log(
-                "warning", text, cause="garbage from a broker", peer=merge.holder.hex()
-            )
+            merge.why = error.message
+            self._step(merge, Input.UNUSABLE, self._node.now)
             return
         absorbed = Absorbed(state.seen)
         yield from absorbed.adding(state.subscriptions)
         session, now = self._node.sessions.get(client_id), self._node.now
         if session is None or not session.stamp:
-            self._over(merge)
+            self._step(merge, Input.WITHDRAWN, now)
         elif session.stamp != merge.stamp or self._handover.leaves(client_id):
-            merge.state, merge.ask_at = State.ASKING, now
+            self._step(merge, Input.CHANGED, now)
         else:
             if state.owner == session.owner:
                 self.absorb(session, state, now, absorbed)
-            merge.state, merge.pause = State.CLOSING, RETRY
-            self._ask(merge, session, now)
+            self._step(merge, Input.DECODED, now)
+
+    def _tell_done(self, merge: Merge, now: float) -> None:
+        """Have the holder forget the older session."""
+        merge.pause = RETRY
+        self._ask(merge, now)
 
     # ---------------------------------------------------------------- one session of two
 

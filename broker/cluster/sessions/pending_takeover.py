@@ -1,9 +1,24 @@
-"""One session that this broker takes from another one: where that has got to (`takeover` shows the
-whole of it)."""
+"""One session that this broker takes from another one: its states, and what leads from one to the
+next (`takeover` does what the table says).
+
+| state     | what it waits for |
+|---|---|
+| ASKING    | the session itself, in parts: TAKE has been sent to its holder |
+| READING   | the decoding of the session, which is done in steps |
+| COVERING  | what the session was offered at its holder, and has not been here yet |
+| RESTORING | its subscriptions, which are made in steps |
+| SETTLING  | all brokers to know of these (where messages only go where somebody wants them) |
+| RESTING   | what came to the holder meanwhile: REST has been sent |
+| CLOSING   | the holder to forget the session: DONE has been sent |
+| OVER      | nothing |
+
+Before CLOSING the session is its holder's; from then on it is this broker's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from broker.cluster.link.codec import Vector
@@ -17,8 +32,104 @@ if TYPE_CHECKING:
     from broker.core.connect import ConnectHandshake
     from broker.core.session import Session
 
-ASKING, READING, COVERING, RESTORING, SETTLING, RESTING, CLOSING = range(7)
-"""States of a move."""
+
+class State(Enum):
+    """Where the takeover of a session has got to."""
+
+    ASKING = 1
+    READING = 2
+    COVERING = 3
+    RESTORING = 4
+    SETTLING = 5
+    RESTING = 6
+    CLOSING = 7
+    OVER = 8
+
+
+class Input(Enum):
+    """What happens to it."""
+
+    SESSION = "all parts of the session have come"
+    REST = "all parts of the rest have come"
+    DECODED = "the session has been decoded"
+    COVERED = "nothing can come any more that it was offered at its holder"
+    UNTOLD = "its subscriptions stand, and other brokers have to know of them"
+    LACKING = "its subscriptions stand, and messages are missing that its holder waits for"
+    COMPLETE = "nothing is missing"
+    SETTLED = "all brokers know of its subscriptions"
+    UNUSABLE = "what came cannot be read, or is not all that the session needs"
+    COMING = "the holder says that it is on its way"
+    MOVED = "the holder says that another broker has it"
+    NOTHING = "the holder says that there is none"
+    ENDED = "the holder says that it has forgotten it"
+    NEWER = "the holder says that a newer connection has it"
+    FOREIGN = "it is another user's"
+    SILENT = "the holder has not answered for too long"
+    LEFT = "the client is gone, or has connected once more"
+
+
+class Action(Enum):
+    """What is to be done then."""
+
+    WAIT = "nothing"
+    ASK = "send the request whose answer the new state waits for"
+    READ = "decode the session"
+    COVER = "look until nothing can come any more that it was offered"
+    RESTORE = "make the session"
+    TELL = "have all brokers know of its subscriptions"
+    TAKE_REST = "offer the session what its holder got meanwhile"
+    CLOSE = "keep the session, and have its holder forget it"
+    ASK_ELSEWHERE = "drop what is here, and ask the broker that has it"
+    START_NEW = "drop what is here, and let the client in with a new session: log and count that"
+    ADMIT_NEW = "drop what is here, and let the client in with a new session"
+    ADMIT = "let the client in"
+    ADMIT_UNTOLD = "let the client in, and tell the holder again when it is back"
+    REFUSE = "drop what is here, and refuse the client"
+    HANG_UP = "drop what is here, and close the client's connection"
+
+
+Table = dict[tuple[State, Input], tuple[Action, State]]
+
+
+def _table() -> Table:
+    taking = [state for state in State if state not in (State.CLOSING, State.OVER)]
+    table: Table = {
+        (State.ASKING, Input.SESSION): (Action.READ, State.READING),
+        (State.READING, Input.DECODED): (Action.COVER, State.COVERING),
+        (State.COVERING, Input.COVERED): (Action.RESTORE, State.RESTORING),
+        (State.RESTORING, Input.UNTOLD): (Action.TELL, State.SETTLING),
+        (State.RESTORING, Input.LACKING): (Action.ASK, State.RESTING),
+        (State.RESTORING, Input.COMPLETE): (Action.CLOSE, State.CLOSING),
+        (State.SETTLING, Input.SETTLED): (Action.ASK, State.RESTING),
+        (State.RESTING, Input.REST): (Action.TAKE_REST, State.RESTING),
+        (State.RESTING, Input.COMPLETE): (Action.CLOSE, State.CLOSING),
+        (State.CLOSING, Input.COMING): (Action.WAIT, State.CLOSING),
+        (State.CLOSING, Input.ENDED): (Action.ADMIT, State.OVER),
+        (State.CLOSING, Input.NOTHING): (Action.ADMIT, State.OVER),
+        (State.CLOSING, Input.LEFT): (Action.ADMIT, State.OVER),
+        (State.CLOSING, Input.SILENT): (Action.ADMIT_UNTOLD, State.OVER),
+        (State.CLOSING, Input.NEWER): (Action.HANG_UP, State.OVER),
+        (State.CLOSING, Input.FOREIGN): (Action.REFUSE, State.OVER),
+    }
+    for state in taking:
+        table[state, Input.COMING] = (Action.WAIT, state)
+        table[state, Input.MOVED] = (Action.ASK_ELSEWHERE, State.ASKING)
+        table[state, Input.NOTHING] = (Action.ADMIT_NEW, State.OVER)
+        table[state, Input.NEWER] = (Action.HANG_UP, State.OVER)
+        table[state, Input.FOREIGN] = (Action.REFUSE, State.OVER)
+        table[state, Input.LEFT] = (Action.HANG_UP, State.OVER)
+        # Only the states that wait for the holder end when it is silent.
+        table[state, Input.SILENT] = (Action.WAIT, state)
+    for state in (State.ASKING, State.RESTING):
+        table[state, Input.SILENT] = (Action.START_NEW, State.OVER)
+    for state in (State.READING, State.RESTING):
+        table[state, Input.UNUSABLE] = (Action.START_NEW, State.OVER)
+    return table
+
+
+TRANSITIONS = _table()
+"""What an input in a state leads to: an action and the next state. What is not in it is dropped,
+and counted (`takeover_unexpected`)."""
 
 RETRY = 0.25
 """s between two requests for the same."""
@@ -31,6 +142,7 @@ class PendingTakeover:
         "began",
         "client_id",
         "dropped",
+        "elsewhere",
         "handshake",
         "heard",
         "holder",
@@ -43,23 +155,38 @@ class PendingTakeover:
         "stamp",
         "start",
         "state",
+        "taken",
         "told",
         "waiting",
+        "why",
         "work",
     )
 
     def __init__(
         self, handshake: ConnectHandshake, client_id: str, stamp: int, holder: bytes, now: float
     ) -> None:
+        """Take the session of a client.
+
+        Args:
+            handshake: the client's connection, which waits for the session.
+            client_id: of the client.
+            stamp: of its connection (hybrid clock).
+            holder: id of the broker that is asked for the session.
+            now: s.
+        """
         self.handshake = handshake
         self.client_id = client_id
         self.stamp = stamp
         self.holder = holder
         self.hops = 0  # brokers that said who has it instead
-        self.state = ASKING
-        self.began = self.since = self.heard = now  # the move; this state; the holder's last word
+        self.state = State.ASKING
+        # s: when the takeover began; when this state did; when the holder spoke last.
+        self.began = self.since = self.heard = now
         self.parts = SessionParts()
         self.work: Iterator[int] | None = None  # what is done in steps just now
+        self.elsewhere = holder  # the broker that has it, as this holder says
+        self.taken: SessionState | None = None  # as it was decoded
+        self.why = ""  # why its client gets a new session, for the log
         self.session: Session | None = None
         # An older one here that was added to it.
         self.left: tuple[int, Permissions | None, SessionState] | None = None
@@ -84,3 +211,14 @@ class PendingTakeover:
         return self.dropped or need_of(
             (self.told, *((self.start.tops,) if self.start is not None else ()))
         )
+
+    def step(self, given: Input, now: float) -> Action | None:
+        """Go to the next state at `now` (s); returns what is to be done, None for an input that
+        this state does not expect."""
+        found = TRANSITIONS.get((self.state, given))
+        if found is None:
+            return None
+        action, following = found
+        if following is not self.state:
+            self.state, self.since = following, now
+        return action

@@ -33,7 +33,7 @@ stamp than its own session has (of equal ones that of the higher id) ends that s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -55,17 +55,7 @@ from broker.cluster.sessions.message_vectors import (
     unlogged,
     whole,
 )
-from broker.cluster.sessions.pending_takeover import (
-    ASKING,
-    CLOSING,
-    COVERING,
-    READING,
-    RESTING,
-    RESTORING,
-    RETRY,
-    SETTLING,
-    PendingTakeover,
-)
+from broker.cluster.sessions.pending_takeover import RETRY, Action, Input, PendingTakeover, State
 from broker.cluster.sessions.session_codec import SessionState, decoding, restoring
 from broker.cluster.sessions.session_entries import entries_of, key_of
 from broker.cluster.sessions.session_history import Absorbed, SessionHistory
@@ -130,11 +120,22 @@ SLICE = 2000
 SLICE_TIME = 0.02
 """entries posted at a time when the first other broker is met, and s between."""
 
+ANSWERS = {
+    NOTHING: Input.NOTHING,
+    MOVED: Input.MOVED,
+    NEWER: Input.NEWER,
+    ENDED: Input.ENDED,
+    COMING: Input.COMING,
+    FOREIGN: Input.FOREIGN,
+}
+"""What a holder's answer is to the takeover that it is for."""
+
 
 class Takeover:
     """Who has which client's session; takes and gives them."""
 
     __slots__ = (
+        "_actions",
         "_barrier",
         "_clock",
         "_delivered_ranges",
@@ -213,6 +214,23 @@ class Takeover:
             history,
         )
         self._pulls: dict[str, PendingTakeover] = {}
+        self._actions: dict[Action, Callable[[PendingTakeover, float], None]] = {
+            Action.WAIT: self._wait,
+            Action.ASK: self._ask,
+            Action.READ: self._read,
+            Action.COVER: self._cover,
+            Action.RESTORE: self._restore,
+            Action.TELL: self._tell,
+            Action.TAKE_REST: self._take_rest,
+            Action.CLOSE: self._close,
+            Action.ASK_ELSEWHERE: self._ask_elsewhere,
+            Action.START_NEW: self._start_new,
+            Action.ADMIT_NEW: self._admit_new,
+            Action.ADMIT: self._admit,
+            Action.ADMIT_UNTOLD: self._admit_untold,
+            Action.REFUSE: self._refuse,
+            Action.HANG_UP: self._hang_up,
+        }
         self.tombstones = Tombstones(node, directory)
         self.merging = SessionMerge(
             node,
@@ -265,7 +283,7 @@ class Takeover:
             handshake.foreign()
             return 0
         if old is not None:
-            self._give_up(old, now)
+            self._step(old, Input.LEFT, now)
         stamp = clock.tick(
             now, max([self._handover.newest(client_id), *(entry.stamp for _, entry in others)])
         )
@@ -288,7 +306,7 @@ class Takeover:
             handshake, client_id, stamp, max(kept)[1], now
         )
         self.spared.keep(pull, None)
-        self._ask(pull)
+        self._ask(pull, now)
         self._node.schedule(now + RETRY, lambda at: self._check(pull, at))
         return 0
 
@@ -331,7 +349,7 @@ class Takeover:
         if event.via is not None:
             for pull in self._pulls.values():
                 if pull.holder == event.broker_id:
-                    self._ask(pull)
+                    self._ask(pull, self._node.now)
 
     def _post_all(self, sessions: list[Session]) -> None:
         for session in sessions[:SLICE]:
@@ -427,9 +445,20 @@ class Takeover:
 
     # ---------------------------------------------------------------- taking: a client comes
 
-    def _ask(self, pull: PendingTakeover) -> None:
-        """Send the request that this state waits for the answer to."""
-        request = {ASKING: TAKE, RESTING: REST, CLOSING: DONE}.get(pull.state)
+    def _step(self, pull: PendingTakeover, given: Input, now: float) -> None:
+        """Have the table say what an input leads to, and do that."""
+        action = pull.step(given, now)
+        if action is None:
+            self._node.counters.takeover_unexpected += 1
+        else:
+            self._actions[action](pull, now)
+
+    def _wait(self, pull: PendingTakeover, now: float) -> None:
+        """Do nothing."""
+
+    def _ask(self, pull: PendingTakeover, now: float) -> None:
+        """Send the request whose answer this state waits for."""
+        request = {State.ASKING: TAKE, State.RESTING: REST, State.CLOSING: DONE}.get(pull.state)
         if request is not None:
             whose = digest(pull.handshake.owner)
             body = say(
@@ -440,64 +469,41 @@ class Takeover:
             self._directory.send(pull.holder, REQUEST, body)
 
     def _check(self, pull: PendingTakeover, now: float) -> None:
-        """Look after a move now and then: what got lost is asked for again, but not for ever."""
+        """Look after a takeover now and then: what got lost is asked for again, but not for
+        ever."""
         if self._pulls.get(pull.client_id) is not pull:
             return
         self._node.now = now
-        if pull.state != CLOSING and (pull.handshake.conn.closed or pull.handshake.conn.closing):
-            self._give_up(pull, now)
+        if pull.state is not State.CLOSING and _gone(pull):
+            self._step(pull, Input.LEFT, now)
             return
         quiet = now - max(pull.heard, pull.since)
         if quiet >= limits.MOVE_TIME or now >= pull.began + limits.MOVE_LONGEST:
-            self._silent(pull, now)
+            if self._has_to_wait(pull, now):
+                self._ask(pull, now)
+            else:
+                pull.why = "the broker that has its session does not answer"
+                self._step(pull, Input.SILENT, now)
         elif quiet >= RETRY / 2:
-            self._ask(pull)
+            self._ask(pull, now)
         if self._pulls.get(pull.client_id) is pull:
             self._node.schedule(now + RETRY, lambda at: self._check(pull, at))
 
-    def _silent(self, pull: PendingTakeover, now: float) -> None:
-        if pull.state == CLOSING:  # it is told again when it is back
-            if pull.session is not None:
-                self.merging.taken(pull.client_id, pull.holder, pull.stamp)
-            self._finish(pull, now)
-        elif (
-            self._has_to_wait(pull)
-            and now < pull.began + limits.MOVE_LONGEST
-            and self._lives(pull.holder)
-        ):
-            self._ask(pull)
-        elif pull.state in (ASKING, RESTING):
-            self._begin_anew(pull, "the broker that has its session does not answer")
-
-    def _begin_anew(self, pull: PendingTakeover, why: str) -> None:
-        self._reporting.log("warning", f"client {shorten(pull.client_id)}: {why}; it begins anew")
-        self._node.counters.sessions_unmoved += 1
-        self._drop(pull)
-        self._finish(pull, self._node.now)
-
-    def _has_to_wait(self, pull: PendingTakeover) -> bool:
+    def _has_to_wait(self, pull: PendingTakeover, now: float) -> bool:
         """Whether a client waits for a holder that lives, and is silent."""
+        if now >= pull.began + limits.MOVE_LONGEST or not self._lives(pull.holder):
+            return False
+        if pull.state is State.RESTING:
+            return True
+        if pull.state is not State.ASKING:
+            return False
         link = self._links.get(pull.holder) or self._directory.link_to(pull.holder)
         older = pull.client_id in self._node.sessions or len(self._elsewhere(pull.client_id)) > 1
-        early = pull.state == ASKING and (
-            older or (link is not None and pull.slow(link.conn.last_heard))
-        )
-        return pull.state == RESTING or early
+        return older or (link is not None and pull.slow(link.conn.last_heard))
 
     def _lives(self, broker_id: bytes) -> bool:
         """Whether a broker is there: a way leads to it, or its link stands."""
         return self._directory.reaches(broker_id) or broker_id in self._links
-
-    def _give_up(self, pull: PendingTakeover, now: float) -> None:
-        """The client is gone, or has connected once more: before DONE, the holder still has the
-        session; then it is ours."""
-        if self._pulls.get(pull.client_id) is pull:
-            if pull.state == CLOSING:
-                self._finish(pull, now)
-                return
-            self._drop(pull)
-            self._remove(pull)
-            self._hang_up(pull)
 
     def _remove(self, pull: PendingTakeover) -> None:
         pull.work = None
@@ -514,15 +520,21 @@ class Takeover:
                 self._post(self.merging.put_back(pull.client_id, *pull.left), True)
                 pull.left = None
 
-    def _refuse(self, pull: PendingTakeover) -> None:
-        """The session is another user's: it stays where it is."""
+    def _refuse(self, pull: PendingTakeover, now: float) -> None:
+        """Refuse the client: the session is another user's, and stays where it is."""
         self._drop(pull)
         self._remove(pull)
         pull.handshake.conn.waiting = False
         if not pull.handshake.conn.closed:
             pull.handshake.foreign()
 
-    def _hang_up(self, pull: PendingTakeover) -> None:
+    def _hang_up(self, pull: PendingTakeover, now: float) -> None:
+        """Close the client's connection: the session stays its holder's."""
+        self._drop(pull)
+        self._remove(pull)
+        self._close_connection(pull)
+
+    def _close_connection(self, pull: PendingTakeover) -> None:
         conn = pull.handshake.conn
         if not conn.closed:
             conn.waiting = False
@@ -538,27 +550,21 @@ class Takeover:
             self.merging.answered(sender, answer, stamp, client_id)
             return
         pull.heard = now
-        if answer == NEWER:
-            self._drop(pull)
-            self._remove(pull)
-            self._hang_up(pull)
-        elif answer == FOREIGN:
-            self._refuse(pull)
-        elif pull.state == CLOSING:
-            if answer in (ENDED, NOTHING):
-                self._finish(pull, now)
-        elif answer == COMING:
-            pass
-        elif answer == MOVED and len(rest) == 8 and rest != self._own and pull.hops < MAX_HOPS:
-            pull.hops += 1
-            pull.holder = rest
-            pull.parts.clear()
-            self._drop(pull)
-            pull.state = ASKING
-            self._ask(pull)
-        elif answer in (NOTHING, MOVED):
-            self._drop(pull)
-            self._finish(pull, now)
+        given = ANSWERS.get(answer)
+        if given is Input.MOVED:
+            if len(rest) == 8 and rest != self._own and pull.hops < MAX_HOPS:
+                pull.elsewhere = rest
+            elif pull.state is not State.CLOSING:
+                given = Input.NOTHING  # who has it is nobody that can be asked
+        if given is not None:
+            self._step(pull, given, now)
+
+    def _ask_elsewhere(self, pull: PendingTakeover, now: float) -> None:
+        pull.hops += 1
+        pull.holder = pull.elsewhere
+        pull.parts.clear()
+        self._drop(pull)
+        self._ask(pull, now)
 
     def _part(self, sender: bytes, body: bytes, now: float) -> None:
         what, stamp, client_id, rest = heard(body)
@@ -570,7 +576,7 @@ class Takeover:
             pull is None
             or pull.holder != sender
             or pull.stamp != stamp
-            or {TAKE: ASKING, REST: RESTING}.get(what) != pull.state
+            or {TAKE: State.ASKING, REST: State.RESTING}.get(what) is not pull.state
         ):
             return
         added = pull.parts.add(rest)
@@ -578,55 +584,49 @@ class Takeover:
             return
         pull.heard = now
         if added is Added.WHOLE:
-            self._whole(pull, now)
+            self._step(pull, Input.SESSION if what == TAKE else Input.REST, now)
         elif added is Added.WINDOW_ENDS:
-            self._ask(pull)
-
-    def _whole(self, pull: PendingTakeover, now: float) -> None:
-        data = pull.parts.take()
-        if pull.state == ASKING:
-            pull.state, pull.since = READING, now
-            self._work(pull, self._read(pull, data))
-            return
-        try:
-            if self._take_rest(pull, data, now):
-                self._close(pull, now)
-            else:  # nobody else can be asked: its session is added to the new one when it is whole
-                self._begin_anew(pull, "the broker that has its session waits for some of it")
-        except WireError as error:
-            self._begin_anew(pull, f"its session cannot be read: {error.message}")
+            self._ask(pull, now)
 
     def _work(self, pull: PendingTakeover, work: Iterator[int]) -> None:
         """Do something in steps, unless the move ends or begins again meanwhile."""
         pull.work = work
         self._node.turns.go(work, lambda: pull.work is not work)
 
-    def _read(self, pull: PendingTakeover, data: bytes) -> Iterator[int]:
+    def _read(self, pull: PendingTakeover, now: float) -> None:
+        self._work(pull, self._reading(pull, pull.parts.take()))
+
+    def _reading(self, pull: PendingTakeover, data: bytes) -> Iterator[int]:
         try:
             taken = yield from decoding(data, self._node.now)
-            taken.began = self._starts.by_our_clock(taken.began, pull.holder)
         except WireError as error:
-            self._begin_anew(pull, f"its session cannot be read: {error.message}")
+            pull.why = f"its session cannot be read: {error.message}"
+            self._step(pull, Input.UNUSABLE, self._node.now)
             return
-        if taken.owner != pull.handshake.owner:
-            self._refuse(pull)
-            return
-        pull.state, pull.since = COVERING, self._node.now
-        self._cover(pull, taken, self._node.now)
+        taken.began = self._starts.by_our_clock(taken.began, pull.holder)
+        pull.taken = taken
+        foreign = taken.owner != pull.handshake.owner
+        self._step(pull, Input.FOREIGN if foreign else Input.DECODED, self._node.now)
 
-    def _cover(self, pull: PendingTakeover, taken: SessionState, now: float) -> None:
+    def _cover(self, pull: PendingTakeover, now: float) -> None:
         """Go on once nothing can come any more that the session has been offered at its holder."""
-        if self._pulls.get(pull.client_id) is not pull or pull.state != COVERING:
+        taken = pull.taken
+        if self._pulls.get(pull.client_id) is not pull or pull.state is not State.COVERING:
             return
+        assert taken is not None
         self._node.now = now
         waits = not self._strategy.leaves_out and now < pull.since + COVER_TIME
         if waits and only(taken.seen, offered(self._origins.vector)):
-            self._node.schedule(now + COVER, lambda at: self._cover(pull, taken, at))
-            return
-        pull.state, pull.since = RESTORING, now
-        self._work(pull, self._restore(pull, taken))
+            self._node.schedule(now + COVER, lambda at: self._cover(pull, at))
+        else:
+            self._step(pull, Input.COVERED, now)
 
-    def _restore(self, pull: PendingTakeover, state: SessionState) -> Iterator[int]:
+    def _restore(self, pull: PendingTakeover, now: float) -> None:
+        taken, pull.taken = pull.taken, None
+        assert taken is not None
+        self._work(pull, self._restoring(pull, taken))
+
+    def _restoring(self, pull: PendingTakeover, state: SessionState) -> Iterator[int]:
         """Make the session, and in the turn in which it is whole offer it what has been here and
         not at its holder."""
         node, leaves_out = self._node, self._strategy.leaves_out
@@ -639,16 +639,15 @@ class Takeover:
                 old.stamp and old.expiry and old.stamp >= state.floor
             ):  # an older one, which nobody has taken
                 if not (state.subscriptions or state.items or state.incoming):
-                    self._close(
-                        pull, node.now
-                    )  # there is nothing in the newer one: go on with this
+                    # There is nothing in the newer one: go on with this.
+                    self._complete(pull, node.now)
                     return
                 old.unpack()
                 left = self._history.old_state(old, node.now)
                 pull.left = (old.stamp, old.permissions, left)
             self.tombstones.discard(old)
         if len(node.sessions) >= limits.MAX_SESSIONS:
-            self._close(pull, node.now)
+            self._complete(pull, node.now)
             return
         session = pull.session = node.sessions[client_id] = Session(node, client_id)
         session.permissions = node.permissions(
@@ -678,19 +677,21 @@ class Takeover:
         ordinary = any(split_shared(s[0])[0] is None for s in state.subscriptions)
         if leaves_out and ordinary:
             # Some of it goes to the holder alone until all know that its filters are wanted here.
-            pull.state, pull.since = SETTLING, now
-            if not self._barrier.expect((), lambda at: self._known(pull, at)):
-                self._known(pull, now)
+            self._step(pull, Input.UNTOLD, now)
             return
         found = list(self._history.since(pull.seen, now - limits.LOG_AGE))
         pull.dropped = unlogged(self._origins.vector, pull.seen, state.before, found)
         if ordinary and pull.dropped:
-            pull.state, pull.since = RESTING, now
-            self._ask(pull)
+            self._step(pull, Input.LACKING, now)
             return
         for key, number, message in found:
             self._history.offer(session, key, number, message)
-        self._close(pull, now)
+        self._complete(pull, now)
+
+    def _tell(self, pull: PendingTakeover, now: float) -> None:
+        """Have all brokers know what the session wants here."""
+        if not self._barrier.expect((), lambda at: self._known(pull, at)):
+            self._known(pull, now)
 
     def _known(self, pull: PendingTakeover, now: float) -> None:
         """All brokers know what the session wants here; what they sent to its holder before that is
@@ -701,11 +702,24 @@ class Takeover:
         self._node.schedule(now + SETTLE, lambda at: self._settled(pull, at))
 
     def _settled(self, pull: PendingTakeover, now: float) -> None:
-        if self._pulls.get(pull.client_id) is pull and pull.state == SETTLING:
-            pull.state, pull.since = RESTING, now
-            self._ask(pull)
+        if self._pulls.get(pull.client_id) is pull and pull.state is State.SETTLING:
+            self._step(pull, Input.SETTLED, now)
 
-    def _take_rest(self, pull: PendingTakeover, data: bytes, now: float) -> bool:
+    def _take_rest(self, pull: PendingTakeover, now: float) -> None:
+        """Offer the session what came to its holder, if that is all that it needs: nobody else can
+        be asked. Else it is added to the client's new session when it is whole."""
+        try:
+            whole = self._offer_rest(pull, pull.parts.take(), now)
+        except WireError as error:
+            whole, pull.why = False, f"its session cannot be read: {error.message}"
+        else:
+            pull.why = "the broker that has its session waits for some of it"
+        if whole:
+            self._complete(pull, now)
+        else:
+            self._step(pull, Input.UNUSABLE, now)
+
+    def _offer_rest(self, pull: PendingTakeover, data: bytes, now: float) -> bool:
         """Offer the session what came to its holder, and not to us, since it was encoded; False:
         some of `dropped` is missing."""
         if (session := pull.session) is None:
@@ -748,18 +762,36 @@ class Takeover:
 
     # ---------------------------------------------------------------- taking: the end
 
+    def _complete(self, pull: PendingTakeover, now: float) -> None:
+        self._step(pull, Input.LEFT if _gone(pull) else Input.COMPLETE, now)
+
     def _close(self, pull: PendingTakeover, now: float) -> None:
-        if pull.handshake.conn.closed or pull.handshake.conn.closing:
-            self._give_up(pull, now)
-            return
-        pull.state, pull.since = CLOSING, now
+        """Keep the session, before its holder is asked to forget it."""
         if (session := pull.session) is not None:
             session.stamp = pull.stamp
             if session.expiry and self._node.journal is not None:
-                self._node.journal.keep(session)  # before the holder forgets it
-        self._ask(pull)
+                self._node.journal.keep(session)
+        self._ask(pull, now)
 
-    def _finish(self, pull: PendingTakeover, now: float) -> None:
+    def _start_new(self, pull: PendingTakeover, now: float) -> None:
+        """Let the client in with a new session, as its own cannot be had."""
+        text = f"client {shorten(pull.client_id)}: {pull.why}; it begins anew"
+        self._reporting.log("warning", text)
+        self._node.counters.sessions_unmoved += 1
+        self._admit_new(pull, now)
+
+    def _admit_new(self, pull: PendingTakeover, now: float) -> None:
+        self._drop(pull)
+        self._admit(pull, now)
+
+    def _admit_untold(self, pull: PendingTakeover, now: float) -> None:
+        """Let the client in, though its holder has not said that it has forgotten the session: it
+        is told again when it is back."""
+        if pull.session is not None:
+            self.merging.taken(pull.client_id, pull.holder, pull.stamp)
+        self._admit(pull, now)
+
+    def _admit(self, pull: PendingTakeover, now: float) -> None:
         """Let the client in, with its session or with a new one."""
         node = self._node
         self._remove(pull)
@@ -775,7 +807,7 @@ class Takeover:
                 node.expire_later(session)
                 for broker_id, entry in newer:
                     self._compare(broker_id, pull.client_id, entry, read=True)
-            self._hang_up(pull)
+            self._close_connection(pull)
             return
         node.counters.sessions_moved += session is not None
         pull.handshake.moved(pull.stamp, now)
@@ -795,5 +827,10 @@ class Takeover:
         _, stamp, client_id, rest = heard(body)
         pull = self._pulls.get(client_id)
         if pull is not None and pull.stamp < stamp and rest[4:12] == digest(pull.handshake.owner):
-            self._give_up(pull, now)
+            self._step(pull, Input.LEFT, now)
         self._handover.requested(sender, body, now)
+
+
+def _gone(pull: PendingTakeover) -> bool:
+    """Whether the connection that waits for a session is closed, or is about to be."""
+    return pull.handshake.conn.closed or pull.handshake.conn.closing
