@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from broker.cluster.link.link import Link
     from broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from broker.cluster.sessions.session_history import SessionHistory
-    from broker.node import Node
+    from broker.core.local_broker import LocalBroker
 
 ENTRY = PLACE + 31
 """bytes of a topic in a LIST: place, time, origin, death, whether it is dead."""
@@ -94,7 +94,7 @@ class RetainedSync:
 
     def __init__(
         self,
-        node: Node,
+        node: LocalBroker,
         own_id: bytes,
         *,
         clock: HybridClock,

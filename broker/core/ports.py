@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from broker.base.sequence_set import Ranges
     from broker.core.connection import Connection
     from broker.core.dispatcher import Route, SharedGroup
     from broker.core.message import Message
     from broker.core.publish_run import PublishRun
+    from broker.core.retained_index import RetainedVersion
     from broker.core.session import Session, SharedOutgoing
     from broker.wire import Connect
     from broker.wire.constants import ReasonCode
@@ -57,6 +59,22 @@ class Journal(Protocol):
 
     def ended(self, session: Session) -> None:
         """A session is over."""
+
+    def retained(self, version: RetainedVersion, /) -> None:
+        """A retained topic was written, or its message has its number."""
+
+    def shared_closed(self, refs: list[tuple[bytes, int, bytes]], /) -> None:
+        """Messages for members of shared subscriptions elsewhere are acknowledged, or another
+        one's; each is named by origin, number and group."""
+
+    def shared_taken(self, refs: list[tuple[bytes, int, bytes]], /) -> None:
+        """Messages of other brokers were granted to members here."""
+
+    def shared_covered(
+        self, mark: bytes, key: bytes, ranges: Ranges, since: float | None, /
+    ) -> None:
+        """Tell which messages of an origin (`key`, one of this broker's) a group (`mark`) got, and
+        since when (s) it is known."""
 
     def batch(self, route: Route, batch: PublishRun) -> None:
         """Number a run of messages before durable sessions get them."""

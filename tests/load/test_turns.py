@@ -255,7 +255,7 @@ def test_a_session_comes_from_another_broker() -> None:
     world.open().send(
         connect_packet("k", clean=False, properties={Property.SESSION_EXPIRY_INTERVAL: 1000})
     )
-    pull = world.node.takeover._pulls["k"]
+    pull = world.node.takeover._pending["k"]
 
     def part(data: bytes) -> None:
         one.send(

@@ -345,7 +345,7 @@ def test_an_older_session_that_is_put_back(routing: str) -> None:
     moving = row.node(1).cluster.takeover
     row.until(lambda: moving._elsewhere("c"), 20.0)
     third = row.client(1)
-    row.until(lambda: moving._pulls and moving._pulls["c"].state is State.SETTLING)
+    row.until(lambda: moving._pending and moving._pending["c"].state is State.SETTLING)
     row.host(2).pause()
     row.until(lambda: third.connacks, 10.0)
     assert third.present

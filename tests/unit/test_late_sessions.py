@@ -152,7 +152,7 @@ def test_what_comes_while_they_are_looked_at(monkeypatch: pytest.MonkeyPatch) ->
     assert not here.closed
     comes = world.open()
     comes.send(connect_packet("nowhere", clean=False, properties=KEPT_LONG))
-    assert "nowhere" in world.node.takeover._pulls, "its session is fetched"
+    assert "nowhere" in world.node.takeover._pending, "its session is fetched"
     world.advance(10 * PACE)
     assert here.closed
     assert ("older-there", bid(101)) in world.node.takeover.merging._merges

@@ -64,7 +64,7 @@ class Holder:
         self.neighbour.send(ping((DIRECTORY, head + encode_changes(entries))))
         self.client = self.world.open()
         self.client.send(connect_packet("k", clean=False, properties=FOREVER))
-        pull = self.world.node.takeover._pulls["k"]
+        pull = self.world.node.takeover._pending["k"]
         for what, data in ((TAKE, state), (REST, bytes(4) + rest)):
             self.say(ANSWER, say(COMING, pull.stamp, "k"))
             self.say(PART, say(what, pull.stamp, "k", WHERE.pack(1, len(data), 0) + data))

@@ -1,1 +1,33 @@
-"""One session for a client id in the whole federation: takeover, handover, merge."""
+"""One session for a client id in the whole federation (docs/decisions/0016-sessions.md).
+
+A client may connect to any broker. If its session is at another one, the broker to which it came
+*takes it over*; the one that has it, its holder, *hands it over*. If a client began a new session
+while its holder could not be reached, the older one is *merged* into the newer one later. Nothing
+that was acknowledged is lost, and nothing at QoS 2 comes twice.
+
+This package may use what delivers messages (`delivery`), the directory (`strategy`), shared
+subscriptions and the sessions of this broker (`core`). What is above it is known to it by the
+Protocols of `broker.cluster.ports` alone.
+
+* `takeover` drives the broker that takes: CONNECT waits until the session is here. Its states are a
+  table in `pending_takeover`.
+* `handover` drives the holder: it encodes a session, and keeps it until the taker has it.
+* `merge` adds older sessions to newer ones. Its states are a table in `pending_merge`.
+* `takeover_messages` has what two brokers say, `session_codec` a session as bytes, `session_parts`
+  how these are sent in parts.
+* `session_history` knows which messages a session had that the start of its subscriptions does not
+  tell of, `delivered_ranges` what a session had elsewhere and comes here later; `message_vectors`
+  are the sets of numbers in which all of them count.
+* `session_entries` reads what brokers post of their sessions, `tombstones` remembers sessions that
+  have ended while brokers are away, `whereabouts` which clients were elsewhere a moment ago.
+
+States, in short:
+
+    takeover  ASKING -> READING -> COVERING -> RESTORING -> [SETTLING] -> [RESTING] -> CLOSING
+              -> OVER; another broker has it (MOVED): ASKING again; OVER from every state when the
+              client leaves, the holder has no session, or has a newer one
+    handover  nothing -(TAKE or MERGE)-> encoding, in steps -> encoded, sent in parts as often as
+              asked -(REST)-> the rest encoded -(DONE)-> given: who asks is told where it is, for
+              some seconds; nothing again when the client comes back or a newer taker asks
+    merge     WANTED -> ASKING -> [HELD] -> READING -> CLOSING -> OVER
+"""

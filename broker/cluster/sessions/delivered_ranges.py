@@ -56,14 +56,14 @@ class DeliveredRanges:
             sessions[session] = merge([*sessions.get(session, ()), *ranges])
             self.highest[key] = max(self.highest.get(key, 0), ranges[-1][1])
         if had:
-            # What is not in any log any more comes to nobody.
+            # What is in no log any more is delivered to no session.
             self._node.schedule(
                 self._node.now + limits.LOG_AGE, lambda now: self._forget(session, had)
             )
 
     def fetch(self, session: Session, key: bytes, ranges: Ranges) -> None:
-        """Note what an origin is asked for as this session alone lacks it: those here count as
-        having had it."""
+        """Note what an origin is asked for as this session alone lacks it: all other sessions here
+        count as having had it."""
         sessions = self._fetched.setdefault(key, {})
         sessions[session] = merge([*sessions.get(session, ()), *ranges])
         self.highest[key] = max(self.highest.get(key, 0), ranges[-1][1])
@@ -146,8 +146,14 @@ class DeliveredRanges:
     def deliver(
         self, key: bytes, sequence: int, message: Message, choice: ReceiverAssignment | None
     ) -> None:
-        """Deliver a message from a link to those here that have not had it. `choice`: who of shared
-        subscriptions gets it."""
+        """Deliver a message from a link to local subscribers that have not had it.
+
+        Args:
+            key: its origin.
+            sequence: its number there.
+            message: what is delivered.
+            choice: who of shared subscriptions gets it; None: there are none.
+        """
         if choice is not None:
             self._sharing.received(message, choice, ordinary=False)
             if choice.passed:
@@ -183,7 +189,7 @@ class DeliveredRanges:
         return known is not None and known.payload == message.payload
 
     def restored(self, key: bytes, sequence: int, message: Message) -> None:
-        """Deliver a retained message that a comparison brought to those here that have not had it.
+        """Deliver a retained message that a comparison brought to local subscribers that lack it.
         For a subscription that began after it was published it is the state of its topic, which was
         not here then."""
         dispatcher = self._node.dispatcher

@@ -75,9 +75,9 @@ LINGER = 1.0
 broker that hears that the old one is withdrawn has heard of the new one by then. With neither, it
 would begin a new session."""
 LATE = 10.0
-"""s; with routing by interest, what came to a broker so long before a move began has been offered
-to those there: no repair takes longer, and what is held from them until it ends comes from the
-log."""
+"""s; with routing by interest, what came to a broker so long before a takeover began has been
+offered to its local subscribers: no repair takes longer, and what is held back from them until it
+ends comes from the log."""
 COMPLETE_TIME = 5.0
 """s for which a session that another broker takes waits for what was published before that one's
 subscriptions: longer than it takes to notice that a neighbour is silent (2 s), and to ask again."""
@@ -355,8 +355,8 @@ class Handover:
     def _on_its_way(self, need: Vector, waited: float, late: bool) -> bool:
         """Whether something of `need` is still to come, with flooding: over links, behind what they
         carry, though its origin may be gone. What newer messages have overtaken comes soon, in a
-        replay, or not at all: one that had expired is not replayed. What did not come no later move
-        waits for."""
+        replay, or not at all: one that had expired is not replayed. No later takeover waits for
+        what did not come."""
         vector = self._origins.vector
         lacks = uncovered(need, dict.fromkeys(need, OriginWindow(0, 0.0)), self._offered())
         overtaken = {
@@ -371,7 +371,7 @@ class Handover:
             return True
         self._gave_up(overtaken)
         if lasts:
-            # This move's taker hears that it lacks them.
+            # This taker hears that it lacks them.
             self._node.schedule(self._node.now, lambda now: self._gave_up(lasts))
         return False
 

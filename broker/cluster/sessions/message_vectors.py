@@ -47,7 +47,7 @@ def offered(vector: Vector) -> Vector:
 
 def only(mine: Vector, theirs: Vector, *, held: bool = True) -> dict[bytes, list[tuple[int, int]]]:
     """Return what is in `mine` and not in `theirs`: origin -> ascending inclusive pairs. `held`:
-    also what is here and held from those here until what is before it has come."""
+    also what is here and held back from local subscribers until what is before it has come."""
     found = {}
     for key, window in mine.items():
         other = theirs.get(key)

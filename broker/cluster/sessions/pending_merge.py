@@ -62,7 +62,7 @@ class Action(Enum):
     TELL_DONE = "have the holder forget the older session"
     DROP = "drop the merge"
     DROP_GARBAGE = "drop the merge, log and count what came"
-    LOOK_AGAIN = "drop the merge, and find the older sessions of the client anew"
+    LOOK_AGAIN = "drop the merge, and find the older sessions of the client again"
 
 
 Table = dict[tuple[State, Input], tuple[Action, State]]

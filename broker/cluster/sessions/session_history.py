@@ -211,8 +211,14 @@ class SessionHistory:
     # ---------------------------------------------------------------- from comparisons
 
     def brought(self, key: bytes, number: int, message: Message) -> None:
-        """Note a retained message that those here get from a comparison, whether it is older than
-        their subscriptions or not."""
+        """Note a retained message that a comparison brings to local subscribers, whether it is
+        older than their subscriptions or not.
+
+        Args:
+            key: its origin.
+            number: its sequence number there.
+            message: what they get.
+        """
         topic = message.topic
         self._brought.append((self._node.now, key, number, topic, hash((topic, message.payload))))
 

@@ -1,5 +1,5 @@
-"""One session for a client id in the whole federation: the newest connection takes it along
-(docs/decisions/0016).
+"""One session for a client id in the whole federation: the newest connection takes it
+over (docs/decisions/0016). `pending_takeover` has the states as a table.
 
 Every broker posts which clients it has sessions for, with the time when their connection began. A
 client that connects where nobody else knows it, or that wants a clean start, is accepted at once.
@@ -149,7 +149,7 @@ class Takeover:
         "_node",
         "_origins",
         "_own",
-        "_pulls",
+        "_pending",
         "_reporting",
         "_starts",
         "_strategy",
@@ -213,7 +213,7 @@ class Takeover:
             whereabouts,
             history,
         )
-        self._pulls: dict[str, PendingTakeover] = {}
+        self._pending: dict[str, PendingTakeover] = {}
         self._actions: dict[Action, Callable[[PendingTakeover, float], None]] = {
             Action.WAIT: self._wait,
             Action.ASK: self._ask,
@@ -261,7 +261,10 @@ class Takeover:
     @property
     def arriving(self) -> int:
         """Bytes that have come of sessions on their way, old ones included."""
-        return sum(pull.parts.position for pull in self._pulls.values()) + self.merging.arriving
+        return (
+            sum(pending.parts.position for pending in self._pending.values())
+            + self.merging.arriving
+        )
 
     # ---------------------------------------------------------------- our own sessions
 
@@ -274,7 +277,7 @@ class Takeover:
         client_id = connect.client_id
         others = self._elsewhere(client_id)
         own = self._node.sessions.get(client_id)
-        old = self._pulls.get(client_id) if self._pulls else None
+        old = self._pending.get(client_id) if self._pending else None
         mine = digest(handshake.owner)
         if old is not None and old.handshake.owner != handshake.owner:
             handshake.foreign()
@@ -296,18 +299,18 @@ class Takeover:
         ]
         if not kept or (own is not None and (own.stamp, self._own) > max(kept)):
             return stamp
-        if len(self._pulls) >= limits.MAX_MOVES:
+        if len(self._pending) >= limits.MAX_MOVES:
             handshake.turn_away(
                 ReasonCode.SERVER_BUSY, "comes while too many sessions are being moved"
             )
             return 0
         handshake.conn.waiting = True
-        pull = self._pulls[client_id] = PendingTakeover(
+        pending = self._pending[client_id] = PendingTakeover(
             handshake, client_id, stamp, max(kept)[1], now
         )
-        self.spared.keep(pull, None)
-        self._ask(pull, now)
-        self._node.schedule(now + RETRY, lambda at: self._check(pull, at))
+        self.spared.keep(pending, None)
+        self._ask(pending, now)
+        self._node.schedule(now + RETRY, lambda at: self._check(pending, at))
         return 0
 
     def came(self, session: Session, resumed: bool) -> None:
@@ -347,9 +350,9 @@ class Takeover:
             self.active = True
             self._post_all(list(self._node.sessions.values()))
         if event.via is not None:
-            for pull in self._pulls.values():
-                if pull.holder == event.broker_id:
-                    self._ask(pull, self._node.now)
+            for pending in self._pending.values():
+                if pending.holder == event.broker_id:
+                    self._ask(pending, self._node.now)
 
     def _post_all(self, sessions: list[Session]) -> None:
         for session in sessions[:SLICE]:
@@ -390,7 +393,7 @@ class Takeover:
         """See which session of a client is the newer one. `read`: its connection here was read to
         its end."""
         session = self._node.sessions.get(client_id)
-        if session is None or not session.stamp or client_id in self._pulls:
+        if session is None or not session.stamp or client_id in self._pending:
             return
         newer = (entry.stamp, broker_id) > (session.stamp, self._own)
         if newer and not read and session.conn is not None and entry.owner == digest(session.owner):
@@ -445,97 +448,102 @@ class Takeover:
 
     # ---------------------------------------------------------------- taking: a client comes
 
-    def _step(self, pull: PendingTakeover, given: Input, now: float) -> None:
+    def _step(self, pending: PendingTakeover, given: Input, now: float) -> None:
         """Have the table say what an input leads to, and do that."""
-        action = pull.step(given, now)
+        action = pending.step(given, now)
         if action is None:
             self._node.counters.takeover_unexpected += 1
         else:
-            self._actions[action](pull, now)
+            self._actions[action](pending, now)
 
-    def _wait(self, pull: PendingTakeover, now: float) -> None:
+    def _wait(self, pending: PendingTakeover, now: float) -> None:
         """Do nothing."""
 
-    def _ask(self, pull: PendingTakeover, now: float) -> None:
+    def _ask(self, pending: PendingTakeover, now: float) -> None:
         """Send the request whose answer this state waits for."""
-        request = {State.ASKING: TAKE, State.RESTING: REST, State.CLOSING: DONE}.get(pull.state)
+        request = {State.ASKING: TAKE, State.RESTING: REST, State.CLOSING: DONE}.get(pending.state)
         if request is not None:
-            whose = digest(pull.handshake.owner)
+            whose = digest(pending.handshake.owner)
             body = say(
-                request, pull.stamp, pull.client_id, pull.parts.position.to_bytes(4, "big") + whose
+                request,
+                pending.stamp,
+                pending.client_id,
+                pending.parts.position.to_bytes(4, "big") + whose,
             )
             if request == REST:
-                body += encode_vector(pull.need)
-            self._directory.send(pull.holder, REQUEST, body)
+                body += encode_vector(pending.need)
+            self._directory.send(pending.holder, REQUEST, body)
 
-    def _check(self, pull: PendingTakeover, now: float) -> None:
+    def _check(self, pending: PendingTakeover, now: float) -> None:
         """Look after a takeover now and then: what got lost is asked for again, but not for
         ever."""
-        if self._pulls.get(pull.client_id) is not pull:
+        if self._pending.get(pending.client_id) is not pending:
             return
         self._node.now = now
-        if pull.state is not State.CLOSING and _gone(pull):
-            self._step(pull, Input.LEFT, now)
+        if pending.state is not State.CLOSING and _gone(pending):
+            self._step(pending, Input.LEFT, now)
             return
-        quiet = now - max(pull.heard, pull.since)
-        if quiet >= limits.MOVE_TIME or now >= pull.began + limits.MOVE_LONGEST:
-            if self._has_to_wait(pull, now):
-                self._ask(pull, now)
+        quiet = now - max(pending.heard, pending.since)
+        if quiet >= limits.MOVE_TIME or now >= pending.began + limits.MOVE_LONGEST:
+            if self._has_to_wait(pending, now):
+                self._ask(pending, now)
             else:
-                pull.why = "the broker that has its session does not answer"
-                self._step(pull, Input.SILENT, now)
+                pending.why = "the broker that has its session does not answer"
+                self._step(pending, Input.SILENT, now)
         elif quiet >= RETRY / 2:
-            self._ask(pull, now)
-        if self._pulls.get(pull.client_id) is pull:
-            self._node.schedule(now + RETRY, lambda at: self._check(pull, at))
+            self._ask(pending, now)
+        if self._pending.get(pending.client_id) is pending:
+            self._node.schedule(now + RETRY, lambda at: self._check(pending, at))
 
-    def _has_to_wait(self, pull: PendingTakeover, now: float) -> bool:
+    def _has_to_wait(self, pending: PendingTakeover, now: float) -> bool:
         """Whether a client waits for a holder that lives, and is silent."""
-        if now >= pull.began + limits.MOVE_LONGEST or not self._lives(pull.holder):
+        if now >= pending.began + limits.MOVE_LONGEST or not self._lives(pending.holder):
             return False
-        if pull.state is State.RESTING:
+        if pending.state is State.RESTING:
             return True
-        if pull.state is not State.ASKING:
+        if pending.state is not State.ASKING:
             return False
-        link = self._links.get(pull.holder) or self._directory.link_to(pull.holder)
-        older = pull.client_id in self._node.sessions or len(self._elsewhere(pull.client_id)) > 1
-        return older or (link is not None and pull.slow(link.conn.last_heard))
+        link = self._links.get(pending.holder) or self._directory.link_to(pending.holder)
+        older = (
+            pending.client_id in self._node.sessions or len(self._elsewhere(pending.client_id)) > 1
+        )
+        return older or (link is not None and pending.slow(link.conn.last_heard))
 
     def _lives(self, broker_id: bytes) -> bool:
         """Whether a broker is there: a way leads to it, or its link stands."""
         return self._directory.reaches(broker_id) or broker_id in self._links
 
-    def _remove(self, pull: PendingTakeover) -> None:
-        pull.work = None
-        del self._pulls[pull.client_id]
-        self.spared.release(pull)
+    def _remove(self, pending: PendingTakeover) -> None:
+        pending.work = None
+        del self._pending[pending.client_id]
+        self.spared.release(pending)
 
-    def _drop(self, pull: PendingTakeover) -> None:
-        session, pull.session = pull.session, None
-        pull.work = None
+    def _drop(self, pending: PendingTakeover) -> None:
+        session, pending.session = pending.session, None
+        pending.work = None
         if session is not None and self._node.sessions.get(session.client_id) is session:
             session.stamp = 0  # it was never ours
             end_quietly(self._node, session, len(session.queue))
-            if pull.left is not None:
-                self._post(self.merging.put_back(pull.client_id, *pull.left), True)
-                pull.left = None
+            if pending.left is not None:
+                self._post(self.merging.put_back(pending.client_id, *pending.left), True)
+                pending.left = None
 
-    def _refuse(self, pull: PendingTakeover, now: float) -> None:
+    def _refuse(self, pending: PendingTakeover, now: float) -> None:
         """Refuse the client: the session is another user's, and stays where it is."""
-        self._drop(pull)
-        self._remove(pull)
-        pull.handshake.conn.waiting = False
-        if not pull.handshake.conn.closed:
-            pull.handshake.foreign()
+        self._drop(pending)
+        self._remove(pending)
+        pending.handshake.conn.waiting = False
+        if not pending.handshake.conn.closed:
+            pending.handshake.foreign()
 
-    def _hang_up(self, pull: PendingTakeover, now: float) -> None:
+    def _hang_up(self, pending: PendingTakeover, now: float) -> None:
         """Close the client's connection: the session stays its holder's."""
-        self._drop(pull)
-        self._remove(pull)
-        self._close_connection(pull)
+        self._drop(pending)
+        self._remove(pending)
+        self._close_connection(pending)
 
-    def _close_connection(self, pull: PendingTakeover) -> None:
-        conn = pull.handshake.conn
+    def _close_connection(self, pending: PendingTakeover) -> None:
+        conn = pending.handshake.conn
         if not conn.closed:
             conn.waiting = False
             conn.close()
@@ -545,92 +553,95 @@ class Takeover:
 
     def _answered(self, sender: bytes, body: bytes, now: float) -> None:
         answer, stamp, client_id, rest = heard(body)
-        pull = self._pulls.get(client_id)
-        if pull is None or pull.holder != sender or pull.stamp != stamp:
+        pending = self._pending.get(client_id)
+        if pending is None or pending.holder != sender or pending.stamp != stamp:
             self.merging.answered(sender, answer, stamp, client_id)
             return
-        pull.heard = now
+        pending.heard = now
         given = ANSWERS.get(answer)
         if given is Input.MOVED:
-            if len(rest) == 8 and rest != self._own and pull.hops < MAX_HOPS:
-                pull.elsewhere = rest
-            elif pull.state is not State.CLOSING:
+            if len(rest) == 8 and rest != self._own and pending.hops < MAX_HOPS:
+                pending.elsewhere = rest
+            elif pending.state is not State.CLOSING:
                 given = Input.NOTHING  # who has it is nobody that can be asked
         if given is not None:
-            self._step(pull, given, now)
+            self._step(pending, given, now)
 
-    def _ask_elsewhere(self, pull: PendingTakeover, now: float) -> None:
-        pull.hops += 1
-        pull.holder = pull.elsewhere
-        pull.parts.clear()
-        self._drop(pull)
-        self._ask(pull, now)
+    def _ask_elsewhere(self, pending: PendingTakeover, now: float) -> None:
+        pending.hops += 1
+        pending.holder = pending.elsewhere
+        pending.parts.clear()
+        self._drop(pending)
+        self._ask(pending, now)
 
     def _part(self, sender: bytes, body: bytes, now: float) -> None:
         what, stamp, client_id, rest = heard(body)
-        pull = self._pulls.get(client_id)
+        pending = self._pending.get(client_id)
         if what == MERGE:
             self.merging.part(sender, stamp, client_id, rest, now)
             return
         if (
-            pull is None
-            or pull.holder != sender
-            or pull.stamp != stamp
-            or {TAKE: State.ASKING, REST: State.RESTING}.get(what) is not pull.state
+            pending is None
+            or pending.holder != sender
+            or pending.stamp != stamp
+            or {TAKE: State.ASKING, REST: State.RESTING}.get(what) is not pending.state
         ):
             return
-        added = pull.parts.add(rest)
+        added = pending.parts.add(rest)
         if added is Added.NOTHING:
             return
-        pull.heard = now
+        pending.heard = now
         if added is Added.WHOLE:
-            self._step(pull, Input.SESSION if what == TAKE else Input.REST, now)
+            self._step(pending, Input.SESSION if what == TAKE else Input.REST, now)
         elif added is Added.WINDOW_ENDS:
-            self._ask(pull, now)
+            self._ask(pending, now)
 
-    def _work(self, pull: PendingTakeover, work: Iterator[int]) -> None:
-        """Do something in steps, unless the move ends or begins again meanwhile."""
-        pull.work = work
-        self._node.turns.go(work, lambda: pull.work is not work)
+    def _work(self, pending: PendingTakeover, work: Iterator[int]) -> None:
+        """Do something in steps, unless the takeover ends or begins again meanwhile."""
+        pending.work = work
+        self._node.turns.go(work, lambda: pending.work is not work)
 
-    def _read(self, pull: PendingTakeover, now: float) -> None:
-        self._work(pull, self._reading(pull, pull.parts.take()))
+    def _read(self, pending: PendingTakeover, now: float) -> None:
+        self._work(pending, self._reading(pending, pending.parts.take()))
 
-    def _reading(self, pull: PendingTakeover, data: bytes) -> Iterator[int]:
+    def _reading(self, pending: PendingTakeover, data: bytes) -> Iterator[int]:
         try:
             taken = yield from decoding(data, self._node.now)
         except WireError as error:
-            pull.why = f"its session cannot be read: {error.message}"
-            self._step(pull, Input.UNUSABLE, self._node.now)
+            pending.why = f"its session cannot be read: {error.message}"
+            self._step(pending, Input.UNUSABLE, self._node.now)
             return
-        taken.began = self._starts.by_our_clock(taken.began, pull.holder)
-        pull.taken = taken
-        foreign = taken.owner != pull.handshake.owner
-        self._step(pull, Input.FOREIGN if foreign else Input.DECODED, self._node.now)
+        taken.began = self._starts.by_our_clock(taken.began, pending.holder)
+        pending.taken = taken
+        foreign = taken.owner != pending.handshake.owner
+        self._step(pending, Input.FOREIGN if foreign else Input.DECODED, self._node.now)
 
-    def _cover(self, pull: PendingTakeover, now: float) -> None:
+    def _cover(self, pending: PendingTakeover, now: float) -> None:
         """Go on once nothing can come any more that the session has been offered at its holder."""
-        taken = pull.taken
-        if self._pulls.get(pull.client_id) is not pull or pull.state is not State.COVERING:
+        taken = pending.taken
+        if (
+            self._pending.get(pending.client_id) is not pending
+            or pending.state is not State.COVERING
+        ):
             return
         assert taken is not None
         self._node.now = now
-        waits = not self._strategy.leaves_out and now < pull.since + COVER_TIME
+        waits = not self._strategy.leaves_out and now < pending.since + COVER_TIME
         if waits and only(taken.seen, offered(self._origins.vector)):
-            self._node.schedule(now + COVER, lambda at: self._cover(pull, at))
+            self._node.schedule(now + COVER, lambda at: self._cover(pending, at))
         else:
-            self._step(pull, Input.COVERED, now)
+            self._step(pending, Input.COVERED, now)
 
-    def _restore(self, pull: PendingTakeover, now: float) -> None:
-        taken, pull.taken = pull.taken, None
+    def _restore(self, pending: PendingTakeover, now: float) -> None:
+        taken, pending.taken = pending.taken, None
         assert taken is not None
-        self._work(pull, self._restoring(pull, taken))
+        self._work(pending, self._restoring(pending, taken))
 
-    def _restoring(self, pull: PendingTakeover, state: SessionState) -> Iterator[int]:
+    def _restoring(self, pending: PendingTakeover, state: SessionState) -> Iterator[int]:
         """Make the session, and in the turn in which it is whole offer it what has been here and
         not at its holder."""
         node, leaves_out = self._node, self._strategy.leaves_out
-        client_id, connect = pull.client_id, pull.handshake.connect
+        client_id, connect = pending.client_id, pending.handshake.connect
         assert connect is not None
         old = node.sessions.get(client_id)
         left = None
@@ -640,21 +651,21 @@ class Takeover:
             ):  # an older one, which nobody has taken
                 if not (state.subscriptions or state.items or state.incoming):
                     # There is nothing in the newer one: go on with this.
-                    self._complete(pull, node.now)
+                    self._complete(pending, node.now)
                     return
                 old.unpack()
                 left = self._history.old_state(old, node.now)
-                pull.left = (old.stamp, old.permissions, left)
+                pending.left = (old.stamp, old.permissions, left)
             self.tombstones.discard(old)
         if len(node.sessions) >= limits.MAX_SESSIONS:
-            self._complete(pull, node.now)
+            self._complete(pending, node.now)
             return
-        session = pull.session = node.sessions[client_id] = Session(node, client_id)
+        session = pending.session = node.sessions[client_id] = Session(node, client_id)
         session.permissions = node.permissions(
-            connect.username, client_id, pull.handshake.conn.listener
+            connect.username, client_id, pending.handshake.conn.listener
         )
         if leaves_out:
-            self.spared.keep(pull, session)
+            self.spared.keep(pending, session)
         stepped = False
         absorbed = None if left is None else Absorbed(left.seen)
         noting = () if absorbed is None or left is None else absorbed.adding(left.subscriptions)
@@ -664,72 +675,72 @@ class Takeover:
         if stepped:
             node.dispatcher.forget_routes()  # those that were made meanwhile are without it
         now = node.now
-        self.spared.keep(pull, session)
-        pull.seen = state.seen
+        self.spared.keep(pending, session)
+        pending.seen = state.seen
         self._history.inherit(session, state)
         if left is not None and absorbed is not None:
             self.merging.absorb(session, left, now, absorbed, state.seen)
-            pull.seen = seen_by_both(state, left)
-        pull.waiting = len(session.queue)
+            pending.seen = seen_by_both(state, left)
+        pending.waiting = len(session.queue)
         here = offered(self._origins.vector)
-        self._delivered_ranges.add(session, behind(only(pull.seen, here), state.before))
+        self._delivered_ranges.add(session, behind(only(pending.seen, here), state.before))
         self._delivered_ranges.add(session, lacking(state.given, here))
         ordinary = any(split_shared(s[0])[0] is None for s in state.subscriptions)
         if leaves_out and ordinary:
             # Some of it goes to the holder alone until all know that its filters are wanted here.
-            self._step(pull, Input.UNTOLD, now)
+            self._step(pending, Input.UNTOLD, now)
             return
-        found = list(self._history.since(pull.seen, now - limits.LOG_AGE))
-        pull.dropped = unlogged(self._origins.vector, pull.seen, state.before, found)
-        if ordinary and pull.dropped:
-            self._step(pull, Input.LACKING, now)
+        found = list(self._history.since(pending.seen, now - limits.LOG_AGE))
+        pending.dropped = unlogged(self._origins.vector, pending.seen, state.before, found)
+        if ordinary and pending.dropped:
+            self._step(pending, Input.LACKING, now)
             return
         for key, number, message in found:
             self._history.offer(session, key, number, message)
-        self._complete(pull, now)
+        self._complete(pending, now)
 
-    def _tell(self, pull: PendingTakeover, now: float) -> None:
+    def _tell(self, pending: PendingTakeover, now: float) -> None:
         """Have all brokers know what the session wants here."""
-        if not self._barrier.expect((), lambda at: self._known(pull, at)):
-            self._known(pull, now)
+        if not self._barrier.expect((), lambda at: self._known(pending, at)):
+            self._known(pending, now)
 
-    def _known(self, pull: PendingTakeover, now: float) -> None:
+    def _known(self, pending: PendingTakeover, now: float) -> None:
         """All brokers know what the session wants here; what they sent to its holder before that is
         about to get there."""
-        pull.start = self._starts.begin()
+        pending.start = self._starts.begin()
         last_before = self._barrier.last_before
-        pull.told = {key: last_before(key) or 0 for key in self._origins.vector}
-        self._node.schedule(now + SETTLE, lambda at: self._settled(pull, at))
+        pending.told = {key: last_before(key) or 0 for key in self._origins.vector}
+        self._node.schedule(now + SETTLE, lambda at: self._settled(pending, at))
 
-    def _settled(self, pull: PendingTakeover, now: float) -> None:
-        if self._pulls.get(pull.client_id) is pull and pull.state is State.SETTLING:
-            self._step(pull, Input.SETTLED, now)
+    def _settled(self, pending: PendingTakeover, now: float) -> None:
+        if self._pending.get(pending.client_id) is pending and pending.state is State.SETTLING:
+            self._step(pending, Input.SETTLED, now)
 
-    def _take_rest(self, pull: PendingTakeover, now: float) -> None:
+    def _take_rest(self, pending: PendingTakeover, now: float) -> None:
         """Offer the session what came to its holder, if that is all that it needs: nobody else can
         be asked. Else it is added to the client's new session when it is whole."""
         try:
-            whole = self._offer_rest(pull, pull.parts.take(), now)
+            whole = self._offer_rest(pending, pending.parts.take(), now)
         except WireError as error:
-            whole, pull.why = False, f"its session cannot be read: {error.message}"
+            whole, pending.why = False, f"its session cannot be read: {error.message}"
         else:
-            pull.why = "the broker that has its session waits for some of it"
+            pending.why = "the broker that has its session waits for some of it"
         if whole:
-            self._complete(pull, now)
+            self._complete(pending, now)
         else:
-            self._step(pull, Input.UNUSABLE, now)
+            self._step(pending, Input.UNUSABLE, now)
 
-    def _offer_rest(self, pull: PendingTakeover, data: bytes, now: float) -> bool:
+    def _offer_rest(self, pending: PendingTakeover, data: bytes, now: float) -> bool:
         """Offer the session what came to its holder, and not to us, since it was encoded; False:
         some of `dropped` is missing."""
-        if (session := pull.session) is None:
+        if (session := pending.session) is None:
             return True
         end = 4 + int.from_bytes(data[:4], "big")
         seen = decode_vector(data[4:end], now)
-        if (left := uncovered(pull.need, pull.seen, seen)) and pull.dropped:
+        if (left := uncovered(pending.need, pending.seen, seen)) and pending.dropped:
             return False
         all_up_to, holds = (
-            whole(pull.seen, seen),
+            whole(pending.seen, seen),
             self._gap_recovery.holds,
         )  # behind it, what is held here is on its way
         rest = read_link_messages(data[end:], now)
@@ -739,13 +750,13 @@ class Takeover:
             if n <= all_up_to.get(key, 0) or not holds(key, n)
         }
         self._delivered_ranges.add(session, lacking(numbered(found), offered(self._origins.vector)))
-        horizon = pull.began - LATE if self._strategy.leaves_out else now - limits.LOG_AGE
+        horizon = pending.began - LATE if self._strategy.leaves_out else now - limits.LOG_AGE
         found |= {
             (key, sequence): message
-            for key, sequence, message in self._history.since(pull.seen, horizon)
+            for key, sequence, message in self._history.since(pending.seen, horizon)
         }
         # What has come here already is in the log, and has to be sorted with what is older.
-        late = [session.queue.pop() for _ in range(len(session.queue) - pull.waiting)]
+        late = [session.queue.pop() for _ in range(len(session.queue) - pending.waiting)]
         session.queued_bytes -= sum(size_of(outgoing.message) for outgoing in late)
         for (key, number), message in sorted(found.items(), key=lambda item: item[0]):
             self._history.offer(session, key, number, message)
@@ -762,58 +773,58 @@ class Takeover:
 
     # ---------------------------------------------------------------- taking: the end
 
-    def _complete(self, pull: PendingTakeover, now: float) -> None:
-        self._step(pull, Input.LEFT if _gone(pull) else Input.COMPLETE, now)
+    def _complete(self, pending: PendingTakeover, now: float) -> None:
+        self._step(pending, Input.LEFT if _gone(pending) else Input.COMPLETE, now)
 
-    def _close(self, pull: PendingTakeover, now: float) -> None:
+    def _close(self, pending: PendingTakeover, now: float) -> None:
         """Keep the session, before its holder is asked to forget it."""
-        if (session := pull.session) is not None:
-            session.stamp = pull.stamp
+        if (session := pending.session) is not None:
+            session.stamp = pending.stamp
             if session.expiry and self._node.journal is not None:
                 self._node.journal.keep(session)
-        self._ask(pull, now)
+        self._ask(pending, now)
 
-    def _start_new(self, pull: PendingTakeover, now: float) -> None:
+    def _start_new(self, pending: PendingTakeover, now: float) -> None:
         """Let the client in with a new session, as its own cannot be had."""
-        text = f"client {shorten(pull.client_id)}: {pull.why}; it begins anew"
+        text = f"client {shorten(pending.client_id)}: {pending.why}; it starts a new session"
         self._reporting.log("warning", text)
         self._node.counters.sessions_unmoved += 1
-        self._admit_new(pull, now)
+        self._admit_new(pending, now)
 
-    def _admit_new(self, pull: PendingTakeover, now: float) -> None:
-        self._drop(pull)
-        self._admit(pull, now)
+    def _admit_new(self, pending: PendingTakeover, now: float) -> None:
+        self._drop(pending)
+        self._admit(pending, now)
 
-    def _admit_untold(self, pull: PendingTakeover, now: float) -> None:
+    def _admit_untold(self, pending: PendingTakeover, now: float) -> None:
         """Let the client in, though its holder has not said that it has forgotten the session: it
         is told again when it is back."""
-        if pull.session is not None:
-            self.merging.taken(pull.client_id, pull.holder, pull.stamp)
-        self._admit(pull, now)
+        if pending.session is not None:
+            self.merging.taken(pending.client_id, pending.holder, pending.stamp)
+        self._admit(pending, now)
 
-    def _admit(self, pull: PendingTakeover, now: float) -> None:
+    def _admit(self, pending: PendingTakeover, now: float) -> None:
         """Let the client in, with its session or with a new one."""
         node = self._node
-        self._remove(pull)
-        session, pull.session = pull.session, None
+        self._remove(pending)
+        session, pending.session = pending.session, None
         newer = [
             (broker_id, entry)
-            for broker_id, entry in self._elsewhere(pull.client_id)
-            if entry.stamp > pull.stamp
+            for broker_id, entry in self._elsewhere(pending.client_id)
+            if entry.stamp > pending.stamp
         ]
         if newer:  # it is connected elsewhere by now
             if session is not None and session.conn is None:
                 self._post(session, True)
                 node.expire_later(session)
                 for broker_id, entry in newer:
-                    self._compare(broker_id, pull.client_id, entry, read=True)
-            self._close_connection(pull)
+                    self._compare(broker_id, pending.client_id, entry, read=True)
+            self._close_connection(pending)
             return
         node.counters.sessions_moved += session is not None
-        pull.handshake.moved(pull.stamp, now)
-        if (found := node.sessions.get(pull.client_id)) is not None:
+        pending.handshake.moved(pending.stamp, now)
+        if (found := node.sessions.get(pending.client_id)) is not None:
             self.merging.look(found)
-        if session is None or node.sessions.get(pull.client_id) is not session:
+        if session is None or node.sessions.get(pending.client_id) is not session:
             return
         if (
             session.conn is None and session.expiry_timer is None
@@ -825,12 +836,16 @@ class Takeover:
         """Take the request of a taker; whoever waits for the session here has connected elsewhere,
         if that is newer."""
         _, stamp, client_id, rest = heard(body)
-        pull = self._pulls.get(client_id)
-        if pull is not None and pull.stamp < stamp and rest[4:12] == digest(pull.handshake.owner):
-            self._step(pull, Input.LEFT, now)
+        pending = self._pending.get(client_id)
+        if (
+            pending is not None
+            and pending.stamp < stamp
+            and rest[4:12] == digest(pending.handshake.owner)
+        ):
+            self._step(pending, Input.LEFT, now)
         self._handover.requested(sender, body, now)
 
 
-def _gone(pull: PendingTakeover) -> bool:
+def _gone(pending: PendingTakeover) -> bool:
     """Whether the connection that waits for a session is closed, or is about to be."""
-    return pull.handshake.conn.closed or pull.handshake.conn.closing
+    return pending.handshake.conn.closed or pending.handshake.conn.closing

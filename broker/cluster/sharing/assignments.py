@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from broker.cluster.sharing.group_table import GroupTable
     from broker.cluster.sharing.ports import Giver
     from broker.cluster.strategy.directory import Directory
-    from broker.node import Node
+    from broker.core.local_broker import LocalBroker
 
 REPORT, RULING, QUERY = 10, 11, 12
 """Kinds of messages to one broker."""
@@ -108,7 +108,7 @@ class Assignments:
 
     def __init__(
         self,
-        node: Node,
+        node: LocalBroker,
         directory: Directory,
         forwarder: Forwarder,
         groups: GroupTable,

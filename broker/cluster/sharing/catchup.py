@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from broker.cluster.sharing.group_table import GroupTable
     from broker.cluster.sharing.ports import Giver
     from broker.cluster.strategy.directory import Directory
-    from broker.node import Node
+    from broker.core.local_broker import LocalBroker
 
 ASK, TOLD = 13, 14
 """Kinds of messages to one broker."""
@@ -168,7 +168,7 @@ class Catchup:
 
     def __init__(
         self,
-        node: Node,
+        node: LocalBroker,
         directory: Directory,
         forwarder: Forwarder,
         groups: GroupTable,

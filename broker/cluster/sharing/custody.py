@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from broker.cluster.sharing.ports import Giver
     from broker.cluster.strategy.directory import Directory
     from broker.core.dispatcher import SharedGroup
-    from broker.node import Node
+    from broker.core.local_broker import LocalBroker
 
 SOON = 0.002
 """s; what is said within goes in one message."""
@@ -102,7 +102,7 @@ class Custody:
 
     def __init__(
         self,
-        node: Node,
+        node: LocalBroker,
         boot: int,
         directory: Directory,
         forwarder: Forwarder,

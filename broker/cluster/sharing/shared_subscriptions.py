@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from broker.cluster.strategy.directory import Directory
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.core.dispatcher import Route, SharedGroup
+    from broker.core.local_broker import LocalBroker
     from broker.core.session import Session
-    from broker.node import Node
 
 
 class SharedSubscriptions:
@@ -59,7 +59,7 @@ class SharedSubscriptions:
 
     def __init__(
         self,
-        node: Node,
+        node: LocalBroker,
         own: Identity,
         *,
         directory: Directory,
