@@ -141,7 +141,7 @@ def waits_for_nobody(patch: Patch) -> None:
     """A client goes on with an older session when its newest one does not come within a second, as
     links are slow, or begins a new one, whose SUBACK does not wait for what is on its way
     either."""
-    patch.setattr(Takeover, "_has_to_wait", lambda self, pull: False)
+    patch.setattr(Takeover, "_has_to_wait", lambda self, pending, now: False)
     patch.setattr(Whereabouts, "elsewhere", lambda self, client_id: False)
 
 
