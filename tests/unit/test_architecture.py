@@ -273,9 +273,6 @@ LONG = {
     "broker/core/qos_fast_path.py:_batch",
     "tests/process/test_drain.py:test_rolling_restart",
     "tests/process/test_federation.py:test_only_those_with_the_secret_federate",
-    "tests/unit/test_node_hooks.py:test_any_order_of_answers",
-    "tests/unit/test_spark_tables.py:made",
-    "tests/unit/test_wire_packets.py:packets",
 }
 """Functions that are longer."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -327,6 +328,31 @@ def test_events_are_told_only_when_somebody_listens() -> None:
 # ---------------------------------------------------------------- any interleaving
 
 
+def check_answers(
+    number: int, packets: list[Any], messages: list[tuple[int, str, int]], refused: set[bytes]
+) -> None:
+    """What one of three clients got: an answer for each PUBLISH, and every message that was
+    allowed, once and in order."""
+    assert isinstance(packets[0], Connack)
+    assert isinstance(packets[-1], Pingresp | Publish)
+    assert sum(isinstance(p, Pingresp) for p in packets) == 2
+    answered = [p.packet_id for p in packets if isinstance(p, Puback | Pubrec)]
+    assert answered == [i for i, (who, _, qos) in enumerate(messages, 1) if who == number and qos]
+    got = [p.payload for p in packets if isinstance(p, Publish)]
+    assert len(set(got)) == len(got)
+    for sender in range(3):
+        sent = [
+            b"%d:%d" % (sender, i)
+            for i, (who, t, _) in enumerate(messages, 1)
+            if who == sender and t != "$x"
+        ]
+        sent = [body for body in sent if body not in refused]
+        came = [body for body in got if body.startswith(b"%d:" % sender)]
+        assert came == sent[len(sent) - len(came) :]  # all since its subscription was granted
+        if sender == number:
+            assert came == sent
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 2), st.sampled_from(["a", "b", "$x"]), st.integers(0, 2)),
@@ -389,27 +415,7 @@ def test_any_order_of_answers(
     while answer_one():
         pass
     for number, (client, _) in enumerate(streams):
-        packets = client.take()
-        assert isinstance(packets[0], Connack)
-        assert isinstance(packets[-1], Pingresp | Publish)
-        assert sum(isinstance(p, Pingresp) for p in packets) == 2
-        answered = [p.packet_id for p in packets if isinstance(p, Puback | Pubrec)]
-        assert answered == [
-            i for i, (who, _, qos) in enumerate(messages, 1) if who == number and qos
-        ]
-        got = [p.payload for p in packets if isinstance(p, Publish)]
-        assert len(set(got)) == len(got)
-        for sender in range(3):
-            sent = [
-                b"%d:%d" % (sender, i)
-                for i, (who, t, _) in enumerate(messages, 1)
-                if who == sender and t != "$x"
-            ]
-            sent = [body for body in sent if body not in refused]
-            came = [body for body in got if body.startswith(b"%d:" % sender)]
-            assert came == sent[len(sent) - len(came) :]  # all since its subscription was granted
-            if sender == number:
-                assert came == sent
+        check_answers(number, client.take(), messages, refused)
 
 
 # ---------------------------------------------------------- clients that go while a plugin is asked

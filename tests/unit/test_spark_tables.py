@@ -260,13 +260,8 @@ def subscriptions_of_all_kinds() -> list[Script]:
     return [moved, beside, groups, away]
 
 
-@pytest.fixture(scope="module")
-def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Script], Any]:
-    """All runs in one folder, and their tables: Spark starts and thinks once."""
-    from bench.spark import messages, subscriptions, tables
-
-    folder = tmp_path_factory.mktemp("runs")
-    found = [script(seed) for seed in range(FIRST, FIRST + SEEDS)]
+def told_runs() -> list[Script]:
+    """Runs that are written out, each for one thing."""
     repaired = with_faults(
         told("repaired", 1), (10 * S - MS, "kill", "b1"), agreed=(10 * S + 199 * MS,)
     )
@@ -332,6 +327,17 @@ def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, li
     more[-1].subscribers = [event for event in more[-1].subscribers if event[0] != "agreed"]
     more[2].killed = frozenset({"publishers"})
     more[2].about |= {"cell": {"fault": "none", "broker": "mqttree-flood"}}
+    return more
+
+
+@pytest.fixture(scope="module")
+def made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Script], Any]:
+    """All runs in one folder, and their tables: Spark starts and thinks once."""
+    from bench.spark import messages, subscriptions, tables
+
+    folder = tmp_path_factory.mktemp("runs")
+    found = [script(seed) for seed in range(FIRST, FIRST + SEEDS)]
+    more = told_runs()
     for each in [*found, *more]:
         each.write(folder)
     shutil.rmtree(folder / "absent" / "trace")

@@ -119,6 +119,24 @@ def publishes(version: int) -> st.SearchStrategy[Publish]:
     return at_0 | above
 
 
+def connacks(version: int) -> st.SearchStrategy[Packet]:
+    """CONNACK, accepting or not."""
+    v5 = version == V5
+    refused = st.builds(
+        Connack,
+        st.just(False),
+        st.sampled_from([0x80, 0x87, 0x9F] if v5 else [1, 2, 3, 4, 5]),
+        properties_for(PacketType.CONNACK, version),
+    )
+    accepted = st.builds(
+        Connack,
+        st.just(False) if version == V31 else st.booleans(),
+        st.just(0),
+        properties_for(PacketType.CONNACK, version),
+    )
+    return accepted | refused
+
+
 def packets(version: int) -> st.SearchStrategy[Packet]:
     """Every packet that ``version`` can express."""
     v5 = version == V5
@@ -140,21 +158,9 @@ def packets(version: int) -> st.SearchStrategy[Packet]:
     unsubscribed = (
         st.lists(st.sampled_from([0, 0x11, 0x80]), min_size=1, max_size=4) if v5 else st.just([])
     )
-    refused = st.builds(
-        Connack,
-        st.just(False),
-        st.sampled_from([0x80, 0x87, 0x9F] if v5 else [1, 2, 3, 4, 5]),
-        properties_for(PacketType.CONNACK, version),
-    )
-    accepted = st.builds(
-        Connack,
-        st.just(False) if version == V31 else st.booleans(),
-        st.just(0),
-        properties_for(PacketType.CONNACK, version),
-    )
     kinds: list[st.SearchStrategy[Any]] = [
         connects(version),
-        accepted | refused,
+        connacks(version),
         publishes(version),
         st.builds(Puback, IDS, received, properties_for(PacketType.PUBACK, version)),
         st.builds(Pubrec, IDS, received, properties_for(PacketType.PUBREC, version)),
