@@ -96,29 +96,29 @@ class Node:
         self.now = now
         self.rng = rng
         self.log = log
-        self.log_limit = LogLimit(self)
-        self.timers = Timers()
-        self.schedule, self.cancel = self.timers.schedule, self.timers.cancel
+        self.log_limit: LogLimit = LogLimit(self)
+        self.timers: Timers = Timers()
+        self.schedule: Callable[[float, Callable[[float], None]], Timer] = self.timers.schedule
+        self.cancel: Callable[[Timer], None] = self.timers.cancel
         self.hooks = hooks or Hooks()
         self.fast = not self.hooks.every_packet
-        self.turns = Turns(self)
+        self.turns: Turns = Turns(self)
         # connections whose transport holds enough; not 0: flush after every read, see
         # `hold_publishers`
         self.paused = 0
-        self.counters = Counters()
+        self.counters: Counters = Counters()
         self.dirty: list[Connection | Session] = []
         # Publishers that were held, and had been read further than was handled.
         self.unheld: deque[Connection] = deque()
         self.ended = 0  # connections whose peer has gone and whose last packets wait for plugins
         self.effects: list[Effect] = []
         self.connections: set[Connection] = set()
-        self.links_by_connection: dict[Connection, Link] = {}
         self.sessions: dict[str, Session] = {}
         self.access: Access | None = None  # None: the plugins alone have a say
         self.checking = 0  # passwords
-        self.retained = RetainedStore(self.counters, config.retained_limit())
-        self.feeds = RetainedFeeds(self)
-        self.dispatcher = Dispatcher(self)
+        self.retained: RetainedStore = RetainedStore(self.counters, config.retained_limit())
+        self.feeds: RetainedFeeds = RetainedFeeds(self)
+        self.dispatcher: Dispatcher = Dispatcher(self)
         self.forwarding: list[Link] = []  # links in the live stream
         # Somebody else was there: what is published must be numbered and kept.
         self.federated = False
@@ -135,19 +135,21 @@ class Node:
         self.methods: dict[str, Method] = {}
         """Authentication Method -> what begins an exchange; the driver puts them in (they need
         secrets and true randomness)."""
-        self.connected = 0  # clients
+        self.connected: int = 0  # clients
         self.stopping = False
         """This broker is saying goodbye to very many clients, some in each turn."""
         self.drain: Drain | None = None
         self.journal: Journal | None = None
-        self.predecessors = Predecessors(self)
-        self.rate = RateLimit(config.connection_rate, now) if config.connection_rate else None
-        self.cluster = Cluster(self, now, wall, rng)
-        self.absent_members = AbsentMembers(self, self.cluster)
+        self.predecessors: Predecessors = Predecessors(self)
+        self.rate: RateLimit | None = (
+            RateLimit(config.connection_rate, now) if config.connection_rate else None
+        )
+        self.cluster: Cluster = Cluster(self, now, wall, rng)
+        self.absent_members: AbsentMembers = AbsentMembers(self, self.cluster)
         self.cluster.attach(self.absent_members)
         self.forwarder = self.cluster.forwarder
         self.takeover = self.cluster.takeover
-        self.memory = MemoryLimit(self)
+        self.memory: MemoryLimit = MemoryLimit(self)
         self.federated = self.cluster.enabled
 
     # ---------------------------------------------------------------- inputs
@@ -241,7 +243,7 @@ class Node:
         if conn.owner is not None:
             conn.owner.lost(reason, now)
         self.current = current
-        self.links_by_connection.pop(conn, None)
+        conn.link = None
         if self.journal is not None:
             self.journal.gone(conn)
         conn.owner = conn.conn = None  # free at once, without the garbage collector
@@ -356,14 +358,13 @@ class Node:
         on."""
         self.counters.published_single += 1
         if message.retain:
-            self.cluster.retained_sync.written(message)
-        sharing = self.cluster.sharing
-        if sharing.elsewhere:
-            sharing.publish(self.dispatcher.route(message.topic), message)
+            self.cluster.retained_written(message)
+        if self.cluster.shares:
+            self.cluster.share(self.dispatcher.route(message.topic), message)
             return
         self.dispatcher.publish(message)
         if self.federated:
-            self.forwarder.forward(message)
+            self.cluster.forward(message)
 
     def publish_internal(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
         """Publish on behalf of the broker; topics that begin with `$` stay here."""
@@ -447,7 +448,7 @@ class Node:
         self.counters.connects += 1
         self.connected += 1
         if self.dispatcher.members:
-            self.cluster.sharing.session_changed(client.session)
+            self.cluster.session_changed(client.session)
         if client.keep_alive:
             client.timer = self._keep_alives.add(client, now + client.keep_alive)
         self.event("broker_client_connected", client=client)
@@ -472,7 +473,7 @@ class Node:
         session.listener = client.conn.listener
         session.conn = None
         if self.dispatcher.members:
-            self.cluster.sharing.session_changed(session)
+            self.cluster.session_changed(session)
         session.outbox = []
         conn = client.conn
         conn.outbox = list(conn.outbox)
@@ -500,7 +501,7 @@ class Node:
         """Keep a session without a connection as long as it is to be kept (MQTT-3.1.2-23)."""
         if self.journal is not None:
             self.journal.keep(session)
-        self.cluster.unlogged.watch(session)
+        self.cluster.session_away(session)
         if session.expiry != NEVER:
             session.expiry_timer = self.schedule(
                 self.now + session.expiry, lambda now: self.expire(session)
@@ -569,7 +570,7 @@ class Node:
         MQTT-4.1.0)."""
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
-            self.takeover.ended(session)
+            self.cluster.session_ended(session)
         if self.journal is not None:
             self.journal.ended(session)
         session.stop_timers()
@@ -599,7 +600,7 @@ class Node:
     def watched(self, slow: Connection) -> bool:
         """Whether publishers may wait for `slow`. It is looked at from now on: they do so until
         HOLD_TIME without progress."""
-        if slow not in self._holding and slow not in self.links_by_connection and not slow.stalled:
+        if slow not in self._holding and slow.link is None and not slow.stalled:
             slow.waiting_since = self.now
             self._watch_hold(slow)
             self._holding[slow] = set()
@@ -614,7 +615,7 @@ class Node:
         """Do not read `source` until `release_publishers(reason)`. A link is read on: those are
         held whose messages it brings."""
         publishers = self._holding.setdefault(reason, set())
-        if source in self.links_by_connection and not isinstance(reason, Rest):
+        if source.link is not None and not isinstance(reason, Rest):
             self.cluster.remote_flow_control.note(reason)
         elif source not in publishers:
             publishers.add(source)
@@ -640,7 +641,7 @@ class Node:
         else:
             slow.stalled = True
             if isinstance(slow.owner, Client):
-                self.cluster.unlogged.watch(slow.owner.session)
+                self.cluster.session_away(slow.owner.session)
             text = f"{slow.peer} reads too slowly; its publishers no longer wait for it"
             self.log_limit.line("info", "slow subscriber", slow.peer, text)
             self.release_publishers(slow)

@@ -10,14 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol, TypeVar
 
 from broker.base import limits
 from routing.subscription_trie import SubscriptionTrie
 from routing.topic_filter import covers, matches
-
-if TYPE_CHECKING:
-    from broker.core.session import Session
 
 PUBLISH = 1
 SUBSCRIBE = 2
@@ -225,10 +222,21 @@ def _order(rule: Rule) -> int:
     return rule.order
 
 
-def receivers(topic: str, sessions: Iterable[Session]) -> set[Session]:
+class Restricted(Protocol):
+    """A session, as far as rules are concerned."""
+
+    @property
+    def permissions(self) -> Permissions | None:
+        """None: it may do everything."""
+
+
+R = TypeVar("R", bound=Restricted)
+
+
+def receivers(topic: str, sessions: Iterable[R]) -> set[R]:
     """Return those of `sessions` that messages of a topic may be sent to."""
     known: dict[int, list[Rule]] = {}  # by the identity of groups: most sessions have the same
-    allowed: set[Session] = set()
+    allowed: set[R] = set()
     for session in sessions:
         permissions = session.permissions
         if permissions is None:

@@ -4,18 +4,12 @@ whatever the method."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from broker.base import limits
 from broker.wire.constants import ReasonCode
-from broker.wire.encode import encode_packet
 from broker.wire.errors import ProtocolViolation
 from broker.wire.packets import Auth
 from broker.wire.properties import Properties, Property
-from broker.wire.strings import shorten
-
-if TYPE_CHECKING:
-    from broker.core.client import Client
 
 
 class AuthenticationFailed(Exception):  # noqa: N818 - what happened, not a fault
@@ -105,50 +99,3 @@ class Authentication:
         self.username = exchange.username
         self._exchange = None
         return Auth(ReasonCode.SUCCESS, properties)
-
-
-def authenticate_again(client: Client, packet: Auth, now: float) -> None:
-    """Handle an AUTH of a client that is connected (MQTT 5, 4.12.1). What it publishes meanwhile is
-    handled as before.
-
-    Raises ProtocolViolation for a client that has not authenticated this way at first
-    (MQTT-4.12.0-7), a wrong order, or another method (MQTT-4.12.1-1).
-    """
-    authentication = client.authentication
-    if authentication is None:
-        raise ProtocolViolation(
-            "AUTH of a client whose CONNECT had no Authentication Method [MQTT-4.12.0-7]"
-        )
-    begun = authentication.running
-    try:
-        answer = authentication.take(packet, connected=True)
-    except AuthenticationFailed as error:
-        _failed(client, str(error))
-        return
-    data = encode_packet(answer, 5)
-    if len(data) > client.session.maximum_packet_size:
-        raise ProtocolViolation(
-            "AUTH exceeds the client's Maximum Packet Size", ReasonCode.PACKET_TOO_LARGE
-        )
-    client.send(data)
-    if authentication.running and not begun:
-        run = authentication.run
-
-        def check(now: float) -> None:
-            if (
-                authentication.running
-                and authentication.run == run
-                and not (client.conn.closing or client.conn.closed)
-            ):
-                _failed(client, f"it took longer than {limits.AUTHENTICATION_TIME:g} s")
-
-        client.node.schedule(now + limits.AUTHENTICATION_TIME, check)
-
-
-def _failed(client: Client, why: str) -> None:
-    node = client.node
-    node.counters.authentication_failed += 1
-    name, peer = shorten(client.session.client_id), client.conn.peer
-    text = f"client {name} at {peer} failed to authenticate again ({shorten(why)}); closed"
-    node.log_limit.line("warning", "failed to authenticate again", peer, text)
-    client.shut(ReasonCode.NOT_AUTHORIZED, "failed to authenticate again")

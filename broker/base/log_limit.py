@@ -8,18 +8,30 @@ logged at the level debug alone; one line at the end of the minute says how many
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
 from broker.base import limits
-
-if TYPE_CHECKING:
-    from broker.node import Node
+from broker.base.counters import Counters
+from broker.base.timers import Scheduler
 
 MANY = "several hosts"
 """Stands for the hosts that are too many to be told apart."""
 
 OTHER = "other causes"
 """Stands for the causes of one host that are too many to be told apart."""
+
+
+class Logging(Scheduler, Protocol):
+    """What is asked of the broker whose log it is."""
+
+    @property
+    def log(self) -> Callable[[str, str], None]:
+        """Called with a level and a line."""
+
+    @property
+    def counters(self) -> Counters:
+        """What is counted."""
 
 
 class _Minute:
@@ -39,7 +51,7 @@ class LogLimit:
 
     __slots__ = ("_causes", "_minutes", "_node")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Logging) -> None:
         self._node = node
         self._minutes: dict[tuple[str, str], _Minute] = {}
         self._causes: Counter[str] = Counter()  # of each host, that are in the table

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from broker.base import limits
-
-if TYPE_CHECKING:
-    from broker.core.connection import Connection
-    from broker.node import Node
+from broker.base.counters import Counters
+from broker.base.timers import Scheduler
 
 PAUSE = 0.0001
 """s until the next turn: what the sockets have brought comes in between."""
@@ -28,21 +26,48 @@ Piece = Callable[[float], None]
 """Some work, at most a tenth of a turn's; called with now (s)."""
 
 
+class Peer(Protocol):
+    """A connection, as far as its share of a turn is concerned."""
+
+    closed: bool
+    last_heard: float
+
+    @property
+    def link(self) -> object | None:
+        """Not None: another broker speaks on it."""
+
+
+class Reading(Scheduler, Protocol):
+    """What is asked of the broker whose turns these are. Connections are those that it hands in
+    itself."""
+
+    @property
+    def counters(self) -> Counters:
+        """What is counted."""
+
+    @property
+    def hold(self) -> Callable[[Any, object], None]:
+        """Called with a connection and a reason: it is not read until that is released."""
+
+    def release_publishers(self, reason: object, /) -> None:
+        """Read what was held for a reason."""
+
+
 class Rest:
     """Why a connection is not read: it has had its share of this turn."""
 
-    __slots__ = ("conn",)
+    __slots__ = ("_turns", "conn")
 
-    def __init__(self, conn: Connection) -> None:
+    def __init__(self, conn: Peer, turns: Turns) -> None:
         self.conn = conn
+        self._turns = turns
 
     def __call__(self, now: float) -> None:
         """Go on with it: that is all there is in this turn."""
         conn = self.conn
         if not conn.closed:
             conn.last_heard = now  # what waits here shows that it lives
-            conn.node.release_publishers(self)
-            conn.node.turns.work = 0
+            self._turns.go_on(self)
 
 
 class Turns:
@@ -50,7 +75,7 @@ class Turns:
 
     __slots__ = ("_links", "_node", "_others", "_planned", "_turn_of_links", "longest", "work")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Reading) -> None:
         self._node = node
         self._links: deque[Rest] = deque()
         self._others: deque[Piece] = deque()
@@ -71,14 +96,19 @@ class Turns:
         """Return whether the rest of what is due is to wait for the next turn."""
         return self.work >= limits.TURN_WORK
 
-    def rest(self, conn: Connection) -> None:
+    def rest(self, conn: Peer) -> None:
         """Read and handle no more of a connection in this turn."""
         node = self._node
         node.counters.turns_cut += 1
-        rest = Rest(conn)
+        rest = Rest(conn, self)
         node.hold(conn, rest)
-        (self._links if conn in node.links_by_connection else self._others).append(rest)
+        (self._links if conn.link is not None else self._others).append(rest)
         self._plan()
+
+    def go_on(self, rest: Rest) -> None:
+        """Read one that rested again."""
+        self._node.release_publishers(rest)
+        self.work = 0
 
     def later(self, piece: Piece) -> None:
         """Do something in a later turn."""

@@ -7,7 +7,7 @@ knows who is there.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from broker.base import limits
@@ -73,7 +73,14 @@ from stp.tree import Tree
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.ports import AbsentMembers
+    from broker.core.dispatcher import Route, SharedGroup
+    from broker.core.message import Message
+    from broker.core.ports import Claimant
+    from broker.core.publish_run import PublishRun
+    from broker.core.session import Session, SharedOutgoing
+    from broker.core.start_point import SubscriptionStart
     from broker.node import Node
+    from routing.group_selection import Pool
 
 STOPPED = 1.0
 """s; a broker that did not run for so long was stopped: it is not everybody else who is dead."""
@@ -97,14 +104,16 @@ class Cluster:
         self.rng = rng
         self.entropy: Callable[[int], bytes] = rng.randbytes
         """Makes so many bytes for keys and nonces; a driver puts in what nobody can guess."""
-        self.own = Identity(config.id, config.boot, Address(config.host, config.port))
-        self.tree = Tree(self.own, config.capability, config.tree(), now, rng)
-        self.membership = Membership(config.membership(), config.announced(), now, wall, rng)
+        self.own: Identity = Identity(config.id, config.boot, Address(config.host, config.port))
+        self.tree: Tree = Tree(self.own, config.capability, config.tree(), now, rng)
+        self.membership: Membership = Membership(
+            config.membership(), config.announced(), now, wall, rng
+        )
         self._due = now
         self._planned = now  # the same, but for what is hurried
         self._ran = now  # s; this broker was running then
         self.enabled = config.discovery != "off" or bool(config.seeds)
-        self.events = ClusterEvents()
+        self.events: ClusterEvents = ClusterEvents()
         self.links: dict[bytes, Link] = {}  # by the peer's id, once admitted
         self.handshakes: dict[Link, None] = {}  # oldest first
         self.to_ping: list[Link] = []
@@ -112,7 +121,7 @@ class Cluster:
         # Which way messages go.
         self.directory: Directory = Directory(node, self.own, self.events, self)
         self.strategy: RoutingStrategy = strategy_for(config, node, self.directory, self)
-        self.barrier = SubscriptionBarrier(
+        self.barrier: SubscriptionBarrier = SubscriptionBarrier(
             node,
             self.own,
             directory=self.directory,
@@ -126,7 +135,7 @@ class Cluster:
         # Each message once, whole and in order.
         self.origins: Origins = Origins(self.own, now, sparse=self.strategy.leaves_out)
         self.replay_log: ReplayLog = ReplayLog(node.counters, config.log_limit(), config.log_room())
-        self.acks = LinkAcks(
+        self.acks: LinkAcks = LinkAcks(
             node,
             origins=self.origins,
             log=self.replay_log,
@@ -134,15 +143,17 @@ class Cluster:
             report=self,
             timeout=config.link_timeout,
         )
-        self.unlogged = UnloggedNumbers(node, self.replay_log)
-        self.remote_flow_control = RemoteFlowControl(node, self.directory, self, self)
-        self.subscription_starts = SubscriptionStarts(
+        self.unlogged: UnloggedNumbers = UnloggedNumbers(node, self.replay_log)
+        self.remote_flow_control: RemoteFlowControl = RemoteFlowControl(
+            node, self.directory, self, self
+        )
+        self.subscription_starts: SubscriptionStarts = SubscriptionStarts(
             node, self.origins, self.directory, self.barrier, self.behind, enabled=self.enabled
         )
-        self.orphans = Orphans(self.directory, self.origins)
-        self.walks = LogWalks(node, self.replay_log, self.strategy, self.orphans, self)
-        self.history = HistoryRequests(node, self.links, self)
-        self.gap_recovery = GapRecovery(
+        self.orphans: Orphans = Orphans(self.directory, self.origins)
+        self.walks: LogWalks = LogWalks(node, self.replay_log, self.strategy, self.orphans, self)
+        self.history: HistoryRequests = HistoryRequests(node, self.links, self)
+        self.gap_recovery: GapRecovery = GapRecovery(
             node,
             config=config,
             origins=self.origins,
@@ -182,7 +193,7 @@ class Cluster:
             above=self,
             alarm=self,
         )
-        self.answers = Answers(
+        self.answers: Answers = Answers(
             node,
             origins=self.origins,
             log=self.replay_log,
@@ -194,7 +205,7 @@ class Cluster:
             above=self,
             report=self,
         )
-        self.late_offers = LateOffers(
+        self.late_offers: LateOffers = LateOffers(
             node,
             origins=self.origins,
             forwarder=self.forwarder,
@@ -205,7 +216,7 @@ class Cluster:
         )
 
         # One subscription of several brokers, one session for a client id, retained messages.
-        self.sharing = SharedSubscriptions(
+        self.sharing: SharedSubscriptions = SharedSubscriptions(
             node,
             self.own,
             directory=self.directory,
@@ -219,13 +230,15 @@ class Cluster:
         self.assignments = self.sharing.assignments
         self.custody = self.sharing.custody
         self.catchup = self.sharing.catchup
-        self.delivered_ranges = DeliveredRanges(node, self.origins, self.sharing, self)
-        self.whereabouts = Whereabouts(node, self.directory)
-        self.session_history = SessionHistory(
+        self.delivered_ranges: DeliveredRanges = DeliveredRanges(
+            node, self.origins, self.sharing, self
+        )
+        self.whereabouts: Whereabouts = Whereabouts(node, self.directory)
+        self.session_history: SessionHistory = SessionHistory(
             node, self.origins, self.replay_log, self.unlogged, self.delivered_ranges
         )
         self.clock: HybridClock = HybridClock(now, wall)
-        self.takeover = Takeover(
+        self.takeover: Takeover = Takeover(
             node,
             self.own.id,
             clock=self.clock,
@@ -256,9 +269,9 @@ class Cluster:
             now=now,
         )
 
-        self.admission = Admission(self)
-        self.id_conflict = IdConflict(node, self.links, self, self.link_lost)
-        self.topology = Topology(
+        self.admission: Admission = Admission(self)
+        self.id_conflict: IdConflict = IdConflict(node, self.links, self, self.link_lost)
+        self.topology: Topology = Topology(
             node,
             tree=self.tree,
             membership=self.membership,
@@ -298,6 +311,98 @@ class Cluster:
         """Take what has been built above: to be called before anything happens."""
         self.absent_members = absent_members
         self.events.subscribe(self._event_order())
+        self._bind()
+
+    def _bind(self) -> None:
+        """Offer what core asks for (`broker.core.ports.Cluster`) where it is done, bound once."""
+        self.forward: Callable[[Message], None] = self.forwarder.forward
+        self.forward_run: Callable[[bytes, int, int, int], None] = self.forwarder.forward_run
+        self.forward_batch: Callable[[PublishRun], None] = self.forwarder.forward_batch
+        self.retained_written: Callable[[Message], None] = self.retained_sync.written
+        self.subscription_start: Callable[[], SubscriptionStart | None] = (
+            self.subscription_starts.begin
+        )
+        self.group_changed: Callable[[SharedGroup], None] = self.sharing.tell
+        self.session_changed: Callable[[Session], None] = self.sharing.session_changed
+        self.share: Callable[[Route, Message], None] = self.sharing.publish
+        self.stays: Callable[[SharedGroup, Message, set[Session] | None], bool] = self.sharing.stays
+        self.shared_settled: Callable[[SharedOutgoing], None] = self.custody.settled
+        self.claim_session: Callable[[Claimant, Connect, float], int] = self.takeover.begin
+        self.session_came: Callable[[Session, bool], None] = self.takeover.came
+        self.session_ended: Callable[[Session], None] = self.takeover.ended
+        self.session_floor: Callable[[str, str | None], int] = self.takeover.tombstones.floor
+        self.session_away: Callable[[Session], None] = self.unlogged.watch
+        self.session_elsewhere: Callable[[str], bool] = self.whereabouts.elsewhere
+        self.subscribing: Callable[[Session, Callable[[float], None]], None] = (
+            self.whereabouts.subscribing
+        )
+        self.subscribed: Callable[[Session, Callable[[float], None]], None] = (
+            self.whereabouts.subscribed
+        )
+        self.room: Callable[[Session, int], bool] = self.remote_flow_control.room
+        self.limit_log: Callable[[int], None] = self.replay_log.give_room
+
+    def filter_changed(self, topic_filter: str, *, wanted: bool) -> None:
+        """The first subscription to a filter has come, or the last one is gone."""
+        if self.strategy.telling:
+            self.strategy.filter_changed(topic_filter, wanted=wanted)
+
+    def remote_members(
+        self, topic: str, groups: list[SharedGroup]
+    ) -> Sequence[tuple[Pool, SharedGroup | None]]:
+        """Return the groups for a topic of which other brokers have members."""
+        return self.sharing.matching(topic, groups)
+
+    def share_run(
+        self,
+        route: Route,
+        chunk: bytes,
+        prefix: int,
+        size: int,
+        version: int,
+        properties: bytes,
+        sender: Session,
+    ) -> None:
+        """Deliver a run of QoS 0 packets and pass it on: other brokers have members of groups."""
+        self.sharing.publish_run(route, chunk, prefix, size, version, properties, sender)
+
+    def pass_on(self, mark: bytes, message: Message, *, denied: bool = False) -> None:
+        """Give a message to a group's members at another broker."""
+        self.sharing.pass_on(mark, message, denied=denied)
+
+    def shared_delivered(self, session: Session, outgoing: SharedOutgoing, *, kept: bool) -> None:
+        """A message of another broker was given to a member here."""
+        self.custody.delivered(session, outgoing, kept=kept)
+
+    def again(self, source: Connection | None, at_hand: tuple[bytes, bytes, float] | None) -> None:
+        """Go on with a message that plugins were asked about."""
+        self.remote_flow_control.again(source, at_hand)
+
+    @property
+    def shares(self) -> bool:
+        """Whether any other broker has members of a shared subscription."""
+        return self.sharing.elsewhere
+
+    @property
+    def guards(self) -> bool:
+        """Whether any message of another broker is with a client here that has not acknowledged
+        it."""
+        return self.custody.guards
+
+    @property
+    def yields(self) -> bool:
+        """Whether another broker has our id, and is the one that serves."""
+        return self.id_conflict.yields
+
+    @property
+    def at_hand(self) -> tuple[bytes, bytes, float]:
+        """Which message of a link is being handled (see `RemoteFlowControl`)."""
+        return self.remote_flow_control.at_hand
+
+    @property
+    def log_size(self) -> int:
+        """Bytes of the log of messages for other brokers."""
+        return self.replay_log.size
 
     def _event_order(self) -> EventOrder:
         """Return who hears of each event, in this order."""
@@ -421,7 +526,7 @@ class Cluster:
         self.admission.make_room(now)
         link = Link(self, conn, False, split_peer(conn.peer), now)
         conn.owner = link
-        self.node.links_by_connection[conn] = link
+        conn.link = link
         self.handshakes[link] = None
         if not self.enabled:
             link.handshake.refuse(
@@ -438,7 +543,7 @@ class Cluster:
         """Take a connection that we dialled and that stands."""
         link = Link(self, conn, True, (dial.host, dial.port), now)
         conn.owner = link
-        self.node.links_by_connection[conn] = link
+        conn.link = link
         self.handshakes[link] = None
         link.handshake.call()
 
@@ -606,7 +711,7 @@ class Cluster:
             return
         was_up = link.state == "up"
         link.state = "closed"
-        self.node.links_by_connection.pop(link.conn, None)
+        link.conn.link = None
         self.handshakes.pop(link, None)
         self.events.dispatch(
             LinkDown(link, reason, now, was_up=was_up, quiet=quiet, replaced=replaced)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.auth.enhanced_auth import Authentication, authenticate_again
+from broker.auth.enhanced_auth import Authentication
 from broker.base import limits
 from broker.core import unsent
 from broker.core.capabilities import UNLIMITED, ReceiveWindow
@@ -14,6 +14,7 @@ from broker.core.message import Message
 from broker.core.publish import publish, refuse, take
 from broker.core.qos_fast_path import ACKNOWLEDGED, acknowledgements, publish_run
 from broker.core.reason_string import explain
+from broker.core.reauthentication import authenticate_again
 from broker.core.session import Session
 from broker.core.subscribe import grant, receive_large, subscribe, unsubscribe
 from broker.wire.constants import PacketType, ReasonCode
@@ -42,7 +43,7 @@ from broker.wire.varint import encode_varint, read_length
 if TYPE_CHECKING:
     from broker.auth.authorization import Rule
     from broker.core.dispatcher import Route
-    from broker.node import Node
+    from broker.core.local_broker import LocalBroker
 
 TURN_WORK, PACKET_WORK = limits.TURN_WORK, limits.PACKET_WORK
 
@@ -76,7 +77,9 @@ class Client:
         "window",
     )
 
-    def __init__(self, node: Node, conn: Connection, session: Session, connect: Connect) -> None:
+    def __init__(
+        self, node: LocalBroker, conn: Connection, session: Session, connect: Connect
+    ) -> None:
         self.node = node
         self.conn = conn
         self.session = session
@@ -259,7 +262,7 @@ class Client:
         if route.elsewhere:
             properties = data[start - section : start]
             prefix = start - position
-            node.cluster.sharing.publish_run(
+            node.cluster.share_run(
                 route, chunk, prefix, packet, self.version, properties, self.session
             )
             return after
@@ -270,11 +273,11 @@ class Client:
                 message = Message(topic, payload, 0, False, properties, None, self.session)
                 node.dispatcher.deliver(route, message)
                 if route.forward and node.federated:
-                    node.forwarder.forward(message)
+                    node.cluster.forward(message)
             return after
         node.dispatcher.run(route, chunk, start - position, packet, self.version, self.session)
         if route.forward and node.federated:
-            node.forwarder.forward_run(chunk, start - position, packet, self.version)
+            node.cluster.forward_run(chunk, start - position, packet, self.version)
         return after
 
     # ---------------------------------------------------------------- everything else

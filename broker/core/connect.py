@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from broker.auth.certificate import common_name
 from broker.auth.enhanced_auth import Authentication, AuthenticationFailed
 from broker.base import limits
-from broker.cluster.link.handshake import calls_as_broker
 from broker.core.client import Client
 from broker.core.connection import Connection
 from broker.core.effects import Authenticate
@@ -29,7 +28,7 @@ from broker.wire.varint import read_length
 
 if TYPE_CHECKING:
     from broker.auth.authorization import Access
-    from broker.node import Node
+    from broker.core.local_broker import LocalBroker
 
 
 MQTT_5 = (b"\x00\x04MQTT\x05", b"\x00\x04MQTT\x85")
@@ -53,7 +52,7 @@ class ConnectHandshake:
         "version",
     )
 
-    def __init__(self, node: Node, conn: Connection) -> None:
+    def __init__(self, node: LocalBroker, conn: Connection) -> None:
         self.node = node
         self.conn = conn
         self.connect: Connect | None = None
@@ -222,7 +221,7 @@ class ConnectHandshake:
         if node.drain is not None or node.stopping:
             self._elsewhere("" if node.drain is None else node.drain.reference())
             return False
-        if node.cluster.id_conflict.yields:
+        if node.cluster.yields:
             why = "comes while another broker has this one's id"
             self.turn_away(ReasonCode.SERVER_UNAVAILABLE, why, level="debug")
             return False
@@ -475,7 +474,7 @@ class ConnectHandshake:
             return
         if not (stamp or read) and node.predecessors.wait(self, connect.client_id, now):
             return
-        if not stamp and not (stamp := node.takeover.begin(self, connect, now)):
+        if not stamp and not (stamp := node.cluster.claim_session(self, connect, now)):
             return  # waits for its session, or is refused
         old = node.sessions.get(connect.client_id)
         if old is None and len(node.sessions) >= limits.MAX_SESSIONS:
@@ -500,11 +499,11 @@ class ConnectHandshake:
         session.stamp = stamp
         if not present:
             session.born = stamp
-            session.floor = node.takeover.tombstones.floor(connect.client_id, self.owner)
+            session.floor = node.cluster.session_floor(connect.client_id, self.owner)
         if connect.clean_start:
             session.floor = stamp
         self._configure(session, connect, answer)
-        node.takeover.came(session, present)
+        node.cluster.session_came(session, present)
         client = Client(node, conn, session, connect)
         client.authentication = self.authentication
         client.keep_alive = self._keep_alive(connect, answer) * 1.5
@@ -634,3 +633,10 @@ class ConnectHandshake:
 
     def drained(self, now: float) -> None:
         """Nothing waits here."""
+
+
+def calls_as_broker(connect: Connect) -> bool:
+    """Return whether a CONNECT with the top bit of the protocol level is another broker's:
+    Mosquitto's bridges set that bit, too."""
+    said = (connect.properties or {}).get(Property.USER_PROPERTY, [])
+    return connect.version == 5 and any(name == "protocol" for name, _ in said)

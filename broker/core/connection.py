@@ -8,7 +8,7 @@ from broker.base import limits
 from broker.wire.publish_header import PUBLISH, QOS_BITS, RETAIN, packet_size
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from broker.core.local_broker import LocalBroker
 
 
 class Transport(Protocol):
@@ -93,6 +93,13 @@ class Owner(Protocol):
         """Note that the peer has caught up with everything that waited for it."""
 
 
+class LinkEnd(Protocol):
+    """Another broker that speaks on a connection."""
+
+    def overflowed(self) -> None:
+        """Note that it takes less than is sent to it: what is left out is replayed later."""
+
+
 class Connection:
     """One connection. `receive` is the only entry of the hot path; whoever appends to `outbox`
     first lists it in `node.dirty`."""
@@ -114,6 +121,7 @@ class Connection:
         "kind",
         "last_heard",
         "linger",
+        "link",
         "listener",
         "max_packet_size",
         "node",
@@ -130,7 +138,13 @@ class Connection:
     )
 
     def __init__(
-        self, node: Node, kind: str, peer: str, listener: str, transport: Transport, now: float
+        self,
+        node: LocalBroker,
+        kind: str,
+        peer: str,
+        listener: str,
+        transport: Transport,
+        now: float,
     ) -> None:
         """`kind`: "in" (accepted) or "out" (dialled); `peer`: HOST:PORT for log lines; `now`: s."""
         self.node = node
@@ -139,6 +153,7 @@ class Connection:
         self.listener = listener
         self.transport = transport
         self.owner: Owner | None = None
+        self.link: LinkEnd | None = None  # the owner, if it is another broker
         self.traffic = node.counters.to_clients
         self.outbox: list[bytes] = []
         # An outlet's connection; a session's is None while its client is away.
@@ -300,7 +315,7 @@ class Connection:
                 self.transport.close()
 
     def _to_backlog(self, outbox: list[bytes]) -> None:
-        link = self.node.links_by_connection.get(self)
+        link = self.link
         limit = limits.LINK_BACKLOG_BYTES if link is not None else limits.CLIENT_BACKLOG_BYTES
         backlog = self.backlog
         size = self.backlog_bytes

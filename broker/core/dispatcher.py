@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import count, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.auth.authorization import receivers
 from broker.base import limits
@@ -23,10 +23,9 @@ from routing.subscription_trie import SubscriptionTrie
 from routing.topic_filter import split_shared, valid_topic_name
 
 if TYPE_CHECKING:
-    from broker.cluster.link.link import Link
     from broker.core.client import Client
+    from broker.core.local_broker import LocalBroker
     from broker.core.publish_run import PublishRun
-    from broker.node import Node
 
 
 class SharedGroup:
@@ -139,9 +138,9 @@ class Route:
         self.permitted: set[Session] | None = None
         self.generation = -1  # of `InterestTable`, for which `links` is right
         # Those that the topic's messages take, with routing by interest.
-        self.links: list[Link] = NO_LINKS
+        self.links: list[Any] = NO_LINKS
         # The same of messages of other origins, with routing by topic.
-        self.onward: dict[bytes, list[Link]] = NO_WAYS
+        self.onward: dict[bytes, list[Any]] = NO_WAYS
         # Who have it among their own `routes`, as rules are in force.
         self.viewers: set[Client] | None = None
         self.plain4: Sequence[Session] = ()
@@ -166,8 +165,8 @@ class Route:
                 self.raw5 = interned.setdefault(raw5, raw5)
 
 
-NO_LINKS: list[Link] = []
-NO_WAYS: dict[bytes, list[Link]] = {}
+NO_LINKS: list[Any] = []
+NO_WAYS: dict[bytes, list[Any]] = {}
 """Of routes that nobody has asked for them yet; both are replaced then, and stay empty."""
 
 EVICTED = 64
@@ -179,7 +178,7 @@ Interned = dict[tuple[Session, ...], tuple[Session, ...]]
 class Dispatcher:
     """Subscriptions of all sessions, and the way of every message to them."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: LocalBroker) -> None:
         self.node = node
         self.trie: SubscriptionTrie[Subscription] = SubscriptionTrie()
         self.shared: SubscriptionTrie[SharedGroup] = SubscriptionTrie()
@@ -204,9 +203,8 @@ class Dispatcher:
                 session.forms.add(form)
         session.subscriptions[subscription.filter] = subscription
         if group is None:
-            strategy = self.node.cluster.strategy
-            if self.trie.insert(inner, session.client_id, subscription) and strategy.telling:
-                strategy.filter_changed(inner, wanted=True)
+            if self.trie.insert(inner, session.client_id, subscription):
+                self.node.cluster.filter_changed(inner, wanted=True)
         else:
             shared = self.shared.get(inner, group)
             if shared is None:
@@ -215,7 +213,7 @@ class Dispatcher:
             self.members += session.client_id not in shared.members
             shared.members[session.client_id] = subscription
             shared.note(session)
-            self.node.cluster.sharing.tell(shared)
+            self.node.cluster.group_changed(shared)
         self.invalidate(inner)
         if session.recorder is not None:
             session.recorder.subscribed(subscription)
@@ -232,11 +230,10 @@ class Dispatcher:
         if session.forms is not None and (form := form_of(topic_filter)) is not None:
             session.forms.remove(form)
         if group is None:
-            strategy = self.node.cluster.strategy
             if session.ended and self.trie.get(inner, session.client_id) is not subscription:
                 return True
-            if self.trie.remove(inner, session.client_id) and strategy.telling:
-                strategy.filter_changed(inner, wanted=False)
+            if self.trie.remove(inner, session.client_id):
+                self.node.cluster.filter_changed(inner, wanted=False)
         else:
             shared = self.shared.get(inner, group)
             if (
@@ -251,7 +248,7 @@ class Dispatcher:
                 shared.note(session)
                 if not shared.members:
                     self.shared.remove(inner, group)
-                self.node.cluster.sharing.tell(shared)
+                self.node.cluster.group_changed(shared)
         self.invalidate(inner)
         if session.recorder is not None:
             session.recorder.unsubscribed(topic_filter)
@@ -339,7 +336,7 @@ class Dispatcher:
         name = topic_name(topic)
         steps = self.trie.steps + self.shared.steps
         shared = self.shared.match(name)
-        sharing = self.node.cluster.sharing
+        cluster = self.node.cluster
         sessions: dict[Session, list[Subscription]] = {}
         for value in self.trie.match(name):
             if not value.session.ended:
@@ -357,14 +354,14 @@ class Dispatcher:
             # (MQTT-4.7.2-1).
             route = Route(deliveries, shared, not name.startswith("$"), {})
             route.permitted = permitted
-            route.elsewhere = sharing.matching(name, shared)
+            route.elsewhere = cluster.remote_members(name, shared)
             return route
         self._make_room()
         self._receivers += len(deliveries)
         route = Route(deliveries, shared, True, self._interned)
         route.permitted = permitted
-        if sharing.elsewhere:
-            route.elsewhere = sharing.matching(name, shared)
+        if cluster.shares:
+            route.elsewhere = cluster.remote_members(name, shared)
         self.routes[topic] = route
         return route
 
@@ -502,19 +499,19 @@ class Dispatcher:
             outgoing = SharedOutgoing(message, qos, retain, ids, group, allowed)
             kept = member.session.deliver_shared(outgoing)
             if message.sender is None and message.qos:
-                self.node.cluster.custody.delivered(member.session, outgoing, kept=kept)
+                self.node.cluster.shared_delivered(member.session, outgoing, kept=kept)
         else:
-            self.node.cluster.sharing.pass_on(group.mark, message, denied=bool(group.members))
+            self.node.cluster.pass_on(group.mark, message, denied=bool(group.members))
 
     def pass_on(self, outgoing: SharedOutgoing) -> None:
         """Give a message of a member whose session ended to another one."""
         message, group = outgoing.message, outgoing.group
         if message.expired(self.node.now):
-            self.node.cluster.custody.settled(outgoing)
+            self.node.cluster.shared_settled(outgoing)
         else:
             permitted = self.route(message.topic).permitted  # the rules may be others by now
             allowed = both(outgoing.allowed, permitted)
-            if self.node.cluster.sharing.stays(group, message, allowed):
+            if self.node.cluster.stays(group, message, allowed):
                 self._deliver_shared(group, message, allowed)
 
     def batch(self, route: Route, batch: PublishRun, *, groups: bool = True) -> None:
@@ -561,7 +558,7 @@ class Dispatcher:
         if not receivers:
             return
         node = self.node
-        at_hand = node.cluster.remote_flow_control.at_hand
+        at_hand = node.cluster.at_hand
         effect = AuthorizeReceive(
             message, receivers, list(groups), only, None, node.current, at_hand
         )
@@ -583,7 +580,7 @@ class Dispatcher:
             )
             narrowed = Route(deliveries, [], False, {})
             narrowed.permitted = route.permitted
-            self.node.cluster.remote_flow_control.again(known.source, known.at_hand)
+            self.node.cluster.again(known.source, known.at_hand)
             self.deliver(narrowed, known.message, known.allowed, known.groups)
 
 

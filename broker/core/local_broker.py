@@ -3,24 +3,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.base.timers import Scheduler
 
 if TYPE_CHECKING:
-    from broker.auth.authorization import Permissions
+    from broker.auth.authorization import Access, Permissions
+    from broker.auth.enhanced_auth import Method
     from broker.base.counters import Counters
     from broker.base.log_limit import LogLimit
+    from broker.base.rate_limit import RateLimit
     from broker.base.turns import Turns
     from broker.config.node_config import NodeConfig
     from broker.core.client import Client
+    from broker.core.connect import ConnectHandshake
     from broker.core.connection import Connection
     from broker.core.dispatcher import Dispatcher
     from broker.core.effects import Effect, Hooks
+    from broker.core.memory_limit import MemoryLimit
     from broker.core.message import Message
-    from broker.core.ports import Journal
+    from broker.core.ports import Cluster, Draining, Journal
     from broker.core.predecessor import Predecessors
+    from broker.core.retained_feed import RetainedFeeds
     from broker.core.retained_store import RetainedStore
     from broker.core.session import Session
 
@@ -68,11 +74,63 @@ class LocalBroker(Scheduler, Protocol):
     def journal(self) -> Journal | None:
         """What keeps its state, None for a broker that keeps nothing."""
 
+    @property
+    def cluster(self) -> Cluster:
+        """The other brokers."""
+
+    @property
+    def memory(self) -> MemoryLimit:
+        """How much memory clients and what waits for them may take."""
+
     # ---------------------------------------------------------------- clients
 
     @property
-    def connected(self) -> int:
-        """How many clients are connected."""
+    def access(self) -> Access | None:
+        """Users and rules in force; None: plugins alone decide."""
+
+    @property
+    def methods(self) -> dict[str, Method]:
+        """Authentication Methods (MQTT 5) and what begins an exchange."""
+
+    @property
+    def rate(self) -> RateLimit | None:
+        """How many connections may be accepted in a second."""
+
+    checking: int
+    """Passwords that are being checked."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this broker is saying goodbye to its clients."""
+
+    @property
+    def drain(self) -> Draining | None:
+        """What sends clients to other brokers, while it does."""
+
+    @property
+    def connections(self) -> set[Connection]:
+        """All that stand."""
+
+    def connection_gone(self, conn: Connection, reason: str, now: float) -> None:
+        """A connection is closed, and nothing that came on it waits; harmless when repeated."""
+
+    def handshake_over(self, handshake: ConnectHandshake) -> None:
+        """A connection's CONNECT was accepted or refused, or the connection is gone."""
+
+    def new_client_id(self) -> str:
+        """Make a client id for a client that brought none."""
+
+    def client_came(self, client: Client, now: float) -> None:
+        """A client is connected."""
+
+    def client_gone(self, client: Client, reason: str, *, graceful: bool) -> None:
+        """A client's connection ended; harmless when repeated."""
+
+    def revoke(self, session: Session) -> None:
+        """Drop what waits for a session that may not receive it any more."""
+
+    connected: int
+    """How many clients are connected."""
 
     @property
     def dirty(self) -> list[Connection | Session]:
@@ -122,6 +180,24 @@ class LocalBroker(Scheduler, Protocol):
     def retained(self) -> RetainedStore:
         """Retained messages."""
 
+    @property
+    def feeds(self) -> RetainedFeeds:
+        """Sends retained messages to who has subscribed."""
+
+    @property
+    def fast(self) -> bool:
+        """Whether runs of PUBLISH packets need not be shown to plugins one by one."""
+
+    @property
+    def forwarding(self) -> Sequence[object]:
+        """Links on which messages are forwarded."""
+
+    def publish(self, message: Message) -> None:
+        """Take over a message that was published here: deliver it and pass it on."""
+
+    def event(self, name: str, **arguments: Any) -> None:
+        """Tell plugins, if one listens to this."""
+
     def publish_internal(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
         """Publish on behalf of the broker."""
 
@@ -129,6 +205,19 @@ class LocalBroker(Scheduler, Protocol):
         """A message has become the retained one of its topic."""
 
     # ---------------------------------------------------------------- backpressure
+
+    paused: int
+    """How many transports hold enough; not 0: the driver flushes after each read."""
+
+    @property
+    def unheld(self) -> deque[Connection]:
+        """Publishers that were held, and had been read further than was handled."""
+
+    def holds(self, source: Connection) -> bool:
+        """Whether a connection is not read because somebody is behind."""
+
+    def withholds(self, conn: Connection) -> bool:
+        """Whether something for a connection waits for the journal."""
 
     current: Connection | None
     """Whose bytes are being handled."""

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from broker.core.connection import Connection
+    from broker.core.local_broker import LocalBroker
     from broker.core.session import Session
-    from broker.node import Node
     from broker.wire.packets import Will
 
 
@@ -89,7 +89,7 @@ class MemoryLimit:
         "queued_limit",
     )
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: LocalBroker) -> None:
         config = node.config
         self._node = node
         self.limit = config.memory_limit
@@ -136,7 +136,7 @@ class MemoryLimit:
             + len(node.retained) * limits.RETAINED_MEMORY
             + node.retained.index
             + node.retained.tombstones * limits.TOMBSTONE_MEMORY
-            + node.forwarder.log.size
+            + node.cluster.log_size
             + len(node.sessions) * limits.SESSION_MEMORY
             + node.dispatcher.memory
             + node.dispatcher.routes_memory
@@ -241,7 +241,7 @@ class MemoryLimit:
         share = self.used / self.limit if self.limit else 0.0
         self.pressure = Pressure((share >= 0.8) + (share >= 1.0) + (share >= 1.1))
         self._node.retained.closed = self.pressure > Pressure.NONE
-        self._node.forwarder.log.give_room(0 if self.pressure else self._node.config.log_room())
+        self._node.cluster.limit_log(0 if self.pressure else self._node.config.log_room())
         if self.pressure > self._said:
             what = SAID[min(self.pressure, Pressure.FULL)]
             self._node.log(
@@ -284,7 +284,7 @@ class MemoryLimit:
             if left <= 0:
                 return
             del self._loud[conn]
-            if not conn.closed and conn not in node.links_by_connection:
+            if not conn.closed and conn.link is None:
                 text = (
                     f"memory: {conn.peer} is closed, "
                     f"with {size:,} bytes that wait or are kept for it"

@@ -10,9 +10,18 @@ from broker.wire.publish_header import DUP, PACKET_IDS, PUBLISH
 from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
-    from broker.cluster.link.receiver_assignment import ReceiverAssignment
+    from broker.core.receiver_assignment import ReceiverAssignment
 
 EXPIRY = 0x02
+
+
+ORIGIN = b"\x26\x00\x01o"
+"""What the properties of a PUBLISH on a link begin with: a User Property "o". A client's that begin
+like that take the slow path, where the two cannot be mixed up."""
+
+LINK_ID = b"\0\1"
+"""The packet identifier of every QoS 1 and 2 PUBLISH on a link. It means nothing there: no packet
+is acknowledged by itself."""
 
 
 class Stamp(NamedTuple):

@@ -8,7 +8,7 @@ Neither is needed by a lone broker that keeps nothing. `Scheduler` (whoever call
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from broker.base.sequence_set import Ranges
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from broker.core.publish_run import PublishRun
     from broker.core.retained_index import RetainedVersion
     from broker.core.session import Session, SharedOutgoing
+    from broker.core.start_point import SubscriptionStart
     from broker.wire import Connect
     from broker.wire.constants import ReasonCode
+    from routing.group_selection import Pool
 
-Then = Callable[[float], object]
+Then = Callable[[float], None]
 """Called with now (s)."""
 
 
@@ -142,10 +144,6 @@ class Cluster(Protocol):
     def retained_written(self, message: Message, /) -> None:
         """A message with RETAIN was published here: other brokers are to have it, too."""
 
-    @property
-    def forwarding(self) -> bool:
-        """Whether a neighbour gets each message that is published."""
-
     # ---------------------------------------------------------------- subscriptions
 
     @property
@@ -155,7 +153,7 @@ class Cluster(Protocol):
     def filter_changed(self, topic_filter: str, /, *, wanted: bool) -> None:
         """The first subscription to a filter has come, or the last one is gone."""
 
-    def subscription_start(self) -> Any:
+    def subscription_start(self) -> SubscriptionStart | None:
         """Return where a subscription that begins now begins; None: all that comes is for it."""
 
     # ---------------------------------------------------------------- shared subscriptions
@@ -170,7 +168,9 @@ class Cluster(Protocol):
     def session_changed(self, session: Session, /) -> None:
         """A session that may be a member of groups has connected or disconnected."""
 
-    def remote_members(self, topic: str, groups: list[SharedGroup], /) -> Sequence[object]:
+    def remote_members(
+        self, topic: str, groups: list[SharedGroup], /
+    ) -> Sequence[tuple[Pool, SharedGroup | None]]:
         """Return the groups for a topic of which other brokers have members; `groups`: those that
         have members here."""
 
@@ -185,7 +185,7 @@ class Cluster(Protocol):
         size: int,
         version: int,
         properties: bytes,
-        sender: object,
+        sender: Session,
         /,
     ) -> None:
         """The same of a run of QoS 0 packets, `size` bytes each, whose payloads begin at `prefix`;
@@ -238,11 +238,23 @@ class Cluster(Protocol):
     def session_elsewhere(self, client_id: str, /) -> bool:
         """Whether a client has a session at another broker, or had one until a moment ago."""
 
-    def subscribing(self, session: Session, hurry: Callable[[float], None] | None, /) -> None:
-        """A client waits for the end of a SUBSCRIBE: `hurry` is called with now (s) when its
-        session is about to go to another broker. None: it does not wait any more."""
+    def subscribing(self, session: Session, hurry: Callable[[float], None], /) -> None:
+        """A client waits for the answer to a SUBSCRIBE: `hurry` is called when its session is about
+        to go to another broker."""
+
+    def subscribed(self, session: Session, hurry: Callable[[float], None], /) -> None:
+        """It does not wait any more."""
 
     # ---------------------------------------------------------------- backpressure, memory
+
+    @property
+    def at_hand(self) -> tuple[bytes, bytes, float]:
+        """Which message of a link is being handled: its origin's key, its topic, since when (s)."""
+
+    def again(
+        self, source: Connection | None, at_hand: tuple[bytes, bytes, float] | None, /
+    ) -> None:
+        """Go on with a message that plugins were asked about; `source`: where it came from."""
 
     def room(self, session: Session, size: int, /) -> bool:
         """Whether a session with a full queue may have one more message of `size` bytes: it was on

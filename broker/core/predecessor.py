@@ -29,7 +29,7 @@ from broker.wire.strings import shorten
 
 if TYPE_CHECKING:
     from broker.core.connect import ConnectHandshake
-    from broker.node import Node
+    from broker.core.local_broker import LocalBroker
 
 LOOK = 0.001
 LOOK_AGAIN = 0.005
@@ -59,7 +59,7 @@ class Predecessors:
 
     __slots__ = ("_lines", "_node")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: LocalBroker) -> None:
         self._node = node
         self._lines: dict[str, Line] = {}
 

@@ -9,8 +9,7 @@ by comparing one prefix.
 
 from __future__ import annotations
 
-from broker.cluster.link.codec import LINK_ID, encode_link_publish
-from broker.core.message import Message
+from broker.core.message import LINK_ID, Message
 from broker.wire.publish_header import PACKET_IDS, PUBLISH
 from broker.wire.varint import encode_varint
 
@@ -133,18 +132,6 @@ class PublishRun:
         packets = bytearray(self.data)
         packets[self.start :: self.size] = HIGH[first : first + self.count]
         packets[self.start + 1 :: self.size] = LOW[first : first + self.count]
-        return bytes(packets)
-
-    def for_links(self, key: bytes, sequence: int) -> bytes:
-        """Return the packets (of MQTT 5) for links: the first names its origin, the others, `size`
-        bytes each, continue it."""
-        packets = bytearray(self.data)
-        packets[self.start :: self.size] = LINK_ID[:1] * self.count
-        packets[self.start + 1 :: self.size] = LINK_ID[1:] * self.count
-        payload = self.data[self.payload : self.size]
-        packets[: self.size] = encode_link_publish(
-            self.topic, payload, self.qos, False, self.properties, None, key, sequence
-        )
         return bytes(packets)
 
     def messages(self) -> list[Message]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from broker.cluster.link.codec import ORIGIN
-from broker.core.message import Message
+from broker.core.message import ORIGIN, Message
 from broker.core.publish_run import HIGH, LARGEST, LOW, MOST, PublishRun
 from broker.core.session import RELEASED, Session, SharedOutgoing
 from broker.wire.properties import forwardable_cached
@@ -63,8 +62,8 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
     if numbers and _settle(client, first, numbers, data[position : position + 4 * len(numbers)]):
         return position + 4 * len(numbers)
     begin = position
-    custody = client.node.cluster.custody
-    guarded = custody.guards
+    cluster = client.node.cluster
+    guarded = cluster.guards
     while position + 4 <= size and data[position] == first and data[position + 1] == 2:
         packet_id = data[position + 2] << 8 | data[position + 3]
         if first == PUBREL:
@@ -81,7 +80,7 @@ def acknowledgements(client: Client, first: int, data: bytes, position: int, siz
             else:
                 qos = sent.qos
                 if guarded and type(sent) is SharedOutgoing and (first, qos) in SETTLING:
-                    custody.settled(sent)
+                    cluster.shared_settled(sent)
             if first == PUBACK:
                 if qos != 1:
                     break
@@ -206,7 +205,7 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
         if batch is not None:
             node.dispatcher.batch(route, batch)
             if node.federated and route.forward:
-                node.forwarder.forward_batch(batch)
+                node.cluster.forward_batch(batch)
             position += len(batch.data)
             return -position if client.conn.held else position
     targets = (route.raw5 if five else route.raw4) if route.granted >= qos else None
@@ -383,8 +382,8 @@ def _deliver(client: Client, route: Route, message: Message) -> None:
     """Deliver one message to receivers that need more than its bytes, and pass it on."""
     node = client.node
     if route.elsewhere:
-        node.cluster.sharing.publish(route, message)
+        node.cluster.share(route, message)
         return
     node.dispatcher.deliver(route, message)
     if route.forward and node.federated:
-        node.forwarder.forward(message)
+        node.cluster.forward(message)

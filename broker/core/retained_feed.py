@@ -18,7 +18,7 @@ from broker.core.session import Session, Subscription
 from routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from broker.core.local_broker import LocalBroker
 
 BUSY = 0.02
 """s until a client that is behind is looked at again."""
@@ -41,7 +41,7 @@ class RetainedFeeds:
 
     __slots__ = ("_feeds", "_node")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: LocalBroker) -> None:
         self._node = node
         self._feeds: dict[Session, _Feed] = {}
 

@@ -23,12 +23,12 @@ from broker.wire.varint import read_length
 if TYPE_CHECKING:
     from broker.auth.authorization import Permissions
     from broker.base.timers import Timer
-    from broker.cluster.delivery.subscription_start import SubscriptionStart
     from broker.core.connection import Connection
     from broker.core.dispatcher import SharedGroup
+    from broker.core.local_broker import LocalBroker
     from broker.core.publish_run import PublishRun
+    from broker.core.start_point import SubscriptionStart
     from broker.core.topic_alias import TopicAliases
-    from broker.node import Node
     from broker.wire import Will
 
 NEVER = float("inf")
@@ -200,7 +200,7 @@ class Session:
         "will_timer",
     )
 
-    def __init__(self, node: Node, client_id: str) -> None:
+    def __init__(self, node: LocalBroker, client_id: str) -> None:
         self.node = node
         self.client_id = client_id
         self.conn: Connection | None = None
@@ -494,7 +494,7 @@ class Session:
             len(self.queue) >= limits.MAX_QUEUED
             or self.queued_bytes + size > limits.MAX_QUEUED_BYTES
         )
-        if full and not kept and not self.node.cluster.remote_flow_control.room(self, size):
+        if full and not kept and not self.node.cluster.room(self, size):
             self.node.counters.dropped_queue_full += 1
             return False
         memory = self.node.memory
@@ -631,7 +631,7 @@ class Session:
 
     def _settled(self, sent: Outgoing | bytes) -> None:
         if type(sent) is SharedOutgoing:
-            self.node.cluster.custody.settled(sent)
+            self.node.cluster.shared_settled(sent)
 
     def received(self, packet_id: int, reason: int) -> bool:
         """PUBREC: from now on PUBREL is repeated; a failure code ends the exchange (MQTT-4.3.3-1).

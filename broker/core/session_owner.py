@@ -12,8 +12,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from broker.core.local_broker import LocalBroker
     from broker.core.session import Session
-    from broker.node import Node
 
 KEPT, RESUMED, GONE = 1, 2, 4
 """Flags of an entry: the session outlives its connection; it goes on with an older one; it has
@@ -51,7 +51,7 @@ def digest(owner: str | None) -> bytes:
     return ANONYMOUS if owner is None else blake2b(owner.encode(), digest_size=8).digest()
 
 
-def owner_of(node: Node, username: str | None, listener: str, *, proven: bool) -> str | None:
+def owner_of(node: LocalBroker, username: str | None, listener: str, *, proven: bool) -> str | None:
     """Return who a client is; None: nobody has checked its name. `proven`: by enhanced
     authentication."""
     verified = proven or node.hooks.verified
@@ -61,7 +61,7 @@ def owner_of(node: Node, username: str | None, listener: str, *, proven: bool) -
     return username if verified or certified else None
 
 
-def belongs(node: Node, session: Session, owner: str | None) -> bool:
+def belongs(node: LocalBroker, session: Session, owner: str | None) -> bool:
     """Whether a session is this user's: also one from before users were asked for, if it was under
     the same name."""
     return session.owner == owner or (
@@ -69,12 +69,12 @@ def belongs(node: Node, session: Session, owner: str | None) -> bool:
     )
 
 
-def abandoned(node: Node, session: Session) -> bool:
+def abandoned(node: LocalBroker, session: Session) -> bool:
     """Whether nobody can come back for a session: its owner would not be let in any more."""
     return session.conn is None and not _comes(node, session.owner)
 
 
-def _comes(node: Node, owner: str | None) -> bool:
+def _comes(node: LocalBroker, owner: str | None) -> bool:
     access = node.access
     if node.hooks.authenticate or (access is None and node.methods):
         return True  # plugins decide

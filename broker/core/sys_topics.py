@@ -18,7 +18,7 @@ from broker.core.message import Message
 
 if TYPE_CHECKING:
     from broker.base.counters import Counters
-    from broker.node import Node
+    from broker.core.local_broker import LocalBroker
 
 ROOT = "$SYS/broker/"
 
@@ -65,7 +65,7 @@ class SysTopics:
     """Publishes the statistics of one node; see `start`."""
 
     def __init__(
-        self, node: Node, version: str, memory: Callable[[], int], interval: float = INTERVAL
+        self, node: LocalBroker, version: str, memory: Callable[[], int], interval: float = INTERVAL
     ) -> None:
         """`version`: the text under version; `memory`: returns the bytes that the process uses;
         `interval`: s."""

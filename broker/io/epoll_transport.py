@@ -153,7 +153,6 @@ class EpollTransport:
         returns the events of others. What these have sent is not for them any more: it would count
         as sent to somebody who may have got it (MQTT-4.3.3-1). Neighbours that gave us up have sent
         most, so links come last, and before them who has sent least."""
-        links = self.driver.node.links_by_connection
         ended = [
             stream
             for number, event in events
@@ -161,7 +160,7 @@ class EpollTransport:
         ]
         ended.sort(
             key=lambda stream: (
-                stream.state == OPEN and stream.conn in links,
+                stream.state == OPEN and stream.conn.link is not None,
                 in_kernel(stream.number),
             )
         )

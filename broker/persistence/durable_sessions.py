@@ -14,8 +14,8 @@ from broker.persistence.session_recorder import SessionRecorder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from broker.cluster.delivery.subscription_start import SubscriptionStart
     from broker.core.session import Session
+    from broker.core.start_point import SubscriptionStart
     from broker.persistence.message_records import MessageRecords
     from broker.persistence.ports import Host
     from broker.persistence.write_ahead_log import WriteAheadLog

@@ -8,7 +8,6 @@ its frame, and marks never fall.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container
 
 from broker.base import limits
 from broker.core.connection import Connection
@@ -75,12 +74,12 @@ class OutputGate:
                 conn.gate = 0
             conn.flush(chunks)
 
-    def release_links(self, links: Container[Connection]) -> None:
-        """Let all go that waits for one of `links`."""
+    def release_links(self) -> None:
+        """Let all go that waits for a link."""
         held, self._held = self._held, deque()
         for entry in held:
             conn = entry[1]
-            if conn in links:
+            if conn.link is not None:
                 conn.gate = 0
                 self._size -= sum(map(len, entry[2]))
                 self._bytes.pop(conn, None)

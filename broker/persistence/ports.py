@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import TYPE_CHECKING, Protocol
 
 from broker.core.local_broker import LocalBroker
 
 if TYPE_CHECKING:
-    from broker.core.connection import Connection
     from broker.core.session import Session
 
 
 class Host(LocalBroker, Protocol):
     """The broker: its clock, its sessions, its driver, its publishers."""
-
-    @property
-    def links_by_connection(self) -> Container[Connection]:
-        """The connections that are links."""
 
     def new_session(self, client_id: str) -> Session:
         """Return a session that nobody knows yet."""

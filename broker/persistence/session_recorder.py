@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from broker.cluster.delivery.subscription_start import UNKNOWN, oldest
+from broker.cluster.delivery.subscription_start import oldest
 from broker.cluster.link.codec import encode_vector
 from broker.cluster.sessions.session_codec import before
 from broker.core.session import RELEASED, Outgoing, Repeat, SharedOutgoing
+from broker.core.start_point import UNKNOWN
 from broker.persistence.records import (
     CLEAN,
     HAS_WILL,
@@ -33,10 +34,10 @@ from broker.persistence.recovery import encode_will
 from broker.wire.publish_header import PACKET_IDS, PUBREC, PUBREC_HEAD, PUBREL
 
 if TYPE_CHECKING:
-    from broker.cluster.delivery.subscription_start import SubscriptionStart
     from broker.core.message import Message
     from broker.core.publish_run import PublishRun
     from broker.core.session import Session, Subscription
+    from broker.core.start_point import SubscriptionStart
     from broker.persistence.message_records import MessageRecords
     from broker.persistence.write_ahead_log import WriteAheadLog
 

@@ -157,16 +157,14 @@ class WriteAheadLog:
         conn = self._host.current
         if conn is None:
             return
-        if conn not in self._host.links_by_connection:
+        if conn.link is None:
             conn.gate = self.lsn + 1
         if self._pending > self._most:
             self._host.hold(conn, self)
 
     def hold(self, conn: Connection, outbox: list[bytes]) -> None:
         """Take the outbox of a connection whose gate is not 0; `outbox` is empty afterwards."""
-        if conn.gate <= self.durable_lsn or (
-            not self.healthy and conn in self._host.links_by_connection
-        ):
+        if conn.gate <= self.durable_lsn or (not self.healthy and conn.link is not None):
             conn.gate = 0
             conn.flush(outbox)
             return
@@ -322,7 +320,7 @@ class WriteAheadLog:
             self._release(self.lsn)
         else:
             # It must not cut this broker off from the others.
-            self.gate.release_links(self._host.links_by_connection)
+            self.gate.release_links()
 
     def _fail_again(self, error: str) -> None:
         # Nothing was promised by what is in it, and the next one has it again.

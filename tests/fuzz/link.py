@@ -20,6 +20,7 @@ from broker.cluster.link.control_records import (
     SEEN,
     WANT,
 )
+from broker.cluster.link.link import Link
 from broker.core.message import Stamp
 from broker.wire import Connack, encode_packet
 from broker.wire.varint import encode_varint
@@ -277,11 +278,12 @@ class Play:
         came = [p.payload for p in self.client.take() if type(p).__name__ == "Publish"]
         check(came.count(b"served") == 1, "a client is not served")
         check(self.behind.up, f"what a neighbour is told is refused: {self.other.logged[-2:]}")
-        for conn, link in node.links_by_connection.items():
-            check(
-                link.conn is conn and conn in node.connections and link.state != "closed",
-                "a link at another connection",
-            )
+        for conn in node.connections:
+            if isinstance(conn.link, Link):
+                check(
+                    conn.link.conn is conn and conn.link.state != "closed",
+                    "a link at another connection",
+                )
         for peer, link in node.cluster.links.items():
             check(link.peer is not None and link.peer.id == peer, "a link under another name")
         check(len(node.forwarder.vector) <= limits.MAX_ORIGINS + 1, "too many origins")

@@ -282,8 +282,9 @@ def bound_faults(hosts: Iterable[Host]) -> list[tuple[str, str]]:
                 faults.append(
                     ("bounds", f"{host.name}: {conn.backlog_bytes} bytes wait for {conn.peer}")
                 )
-        if len(node.links_by_connection) > limits.MAX_LINKS:
-            faults.append(("bounds", f"{host.name}: {len(node.links_by_connection)} links"))
+        links = [conn.link for conn in node.connections if isinstance(conn.link, Link)]
+        if len(links) > limits.MAX_LINKS:
+            faults.append(("bounds", f"{host.name}: {len(links)} links"))
         for key, window in relay.vector.items():
             if len(window.gaps) > limits.MAX_GAPS:
                 faults.append(("bounds", f"{host.name}: {len(window.gaps)} gaps of {key!r}"))
@@ -291,7 +292,7 @@ def bound_faults(hosts: Iterable[Host]) -> list[tuple[str, str]]:
             faults.append(
                 ("bounds", f"{host.name}: {len(node.cluster.handshakes)} unfinished handshakes")
             )
-        stale = [link for link in node.links_by_connection.values() if link.state == "closed"]
+        stale = [link for link in links if link.state == "closed"]
         if stale:
             faults.append(("bounds", f"{host.name}: {len(stale)} closed links are kept"))
     return faults

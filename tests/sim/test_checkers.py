@@ -502,12 +502,13 @@ def many_gaps(world: World, patch: Patch) -> None:
 
 
 def backlog(world: World, patch: Patch) -> None:
-    conn = next(iter(node(world, 1).links_by_connection))
+    conn = next(conn for conn in node(world, 1).connections if conn.link)
     patch.setattr(conn, "backlog_bytes", 7)
 
 
 def closed_link(world: World, patch: Patch) -> None:
-    patch.setattr(next(iter(node(world, 1).links_by_connection.values())), "state", "closed")
+    link = next(conn.link for conn in node(world, 1).connections if conn.link)
+    patch.setattr(link, "state", "closed")
 
 
 def many_links(world: World, patch: Patch) -> None:

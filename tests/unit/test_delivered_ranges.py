@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from broker.base import limits
 from broker.base.counters import Counters
 from broker.cluster.link.codec import OriginWindow, Ranges, merge, subtract
-from broker.cluster.link.receiver_assignment import ReceiverAssignment
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from broker.core.dispatcher import Route
 from broker.core.message import Message
+from broker.core.receiver_assignment import ReceiverAssignment
 
 KEY = b"k" * 16
 OTHER = b"o" * 16

@@ -107,6 +107,7 @@ class Conn:
         self.node = node
         self.transport = transport
         self.linger = self.closing = self.paused = False
+        self.link: object | None = None
         self.received = b""
         self.outbox: list[bytes] = []
         self.pauses = self.resumed = 0
@@ -145,7 +146,6 @@ class Recorder:
         self.dirty: list[Conn] = []
         self.conns: list[Conn] = []
         self.kinds: list[str] = []
-        self.links_by_connection: dict[Conn, object] = {}
         self.flushes = 0
         self.on_receive: Callable[[Conn, bytes], None] = lambda conn, data: None
         self.on_writable: Callable[[Conn], None] = lambda conn: None
@@ -355,7 +355,7 @@ def test_clients_that_left_while_nothing_was_read_come_before_links_that_were_lo
     heard: list[bool] = []
     scene.node.on_receive = lambda conn, data: heard.append(bool(gone.lost))
     for _, conn, peer in links:
-        scene.node.links_by_connection[conn] = object()
+        conn.link = object()
         peer.send(b"messages")
         peer.close()
     client.close()

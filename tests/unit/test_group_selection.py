@@ -13,7 +13,6 @@ from broker.base import limits
 from broker.cluster.delivery.replay_log import choice_of, read_link_messages
 from broker.cluster.link.codec import encode_for_links, encode_origin, origin_key
 from broker.cluster.link.control_records import ROUTED
-from broker.cluster.link.receiver_assignment import ReceiverAssignment, decode_choice
 from broker.cluster.sharing.assignment_ledger import encode_refs
 from broker.cluster.sharing.assignments import (
     CLAIM,
@@ -28,6 +27,7 @@ from broker.cluster.sharing.assignments import (
 )
 from broker.cluster.strategy.directory import GROUP
 from broker.core.message import Message
+from broker.core.receiver_assignment import ReceiverAssignment, decode_choice
 from broker.wire import Properties, Property, Publish
 from broker.wire.decode import decode_packet
 from broker.wire.errors import MalformedPacket

@@ -13,7 +13,7 @@ from broker.cluster.delivery.gap_recovery import EARLIER, PATIENCE, STRANGER
 from broker.cluster.delivery.ordered_feed import OrderedFeed
 from broker.cluster.delivery.paced_release import SLOW_WAIT, STEP, batch_of
 from broker.cluster.delivery.replay_log import LogEntry
-from broker.cluster.link.codec import LAST, OriginWindow, origin_key
+from broker.cluster.link.codec import LAST, OriginWindow, encode_run_for_links, origin_key
 from broker.core.message import Message
 from broker.core.publish_run import PublishRun
 from broker.wire import Property, Puback, Publish
@@ -316,7 +316,7 @@ def test_a_run_of_the_log_is_a_batch_again(properties: bytes) -> None:
     data = b"".join(head + b"%d" % n for n in range(4))
     run = PublishRun(b"t", 1, properties, 5, data, 5, len(head), len(head) + 1)
     key = origin_key(OWN, 1)
-    entry = LogEntry.run(key, 10, 4, run.for_links(key, 10), run.size, 0.0)
+    entry = LogEntry.run(key, 10, 4, encode_run_for_links(run, key, 10), run.size, 0.0)
     for low, high in ((10, 13), (11, 12), (13, 13)):
         batch = batch_of(entry.part(low, high))
         assert [m.payload for m in batch.messages()] == [

@@ -19,6 +19,7 @@ from broker.cluster.link.codec import (
     OriginWindow,
     decode_sequence,
     encode_for_links,
+    encode_run_for_links,
     encode_vector,
     explicit,
     merge,
@@ -151,7 +152,7 @@ def test_a_log_of_runs_gives_what_is_missed(
         else:
             batch = batch_of(5, 1, b"", payloads)
             entry = LogEntry.run(
-                KEY, sequence, count, batch.for_links(KEY, sequence), batch.size, 0.0
+                KEY, sequence, count, encode_run_for_links(batch, KEY, sequence), batch.size, 0.0
             )
         log.append(entry)
         size += entry.size
@@ -317,7 +318,7 @@ def test_any_mixture_of_runs_and_duplicates_is_as_one_by_one(
                 [payload + b"%04d" % n for n in range(sequence, sequence + count)],
                 topic,
             )
-            pieces.append(batch.for_links(KEY, sequence))
+            pieces.append(encode_run_for_links(batch, KEY, sequence))
         sequence += count
     reference, receiver = Receiver(), Receiver()
     for packet in singles:
@@ -347,8 +348,8 @@ BAD = {
     "a wildcard": message(key=KEY) + batch_of(5, 1, b"", [b"0", b"1"], b"a/#").data,
     "no topic": message(key=KEY) + batch_of(5, 2, b"", [b"0", b"1"], b"").data,
     "beyond the last number": message(key=KEY, sequence=LAST - 2) + CONTINUED.data,
-    "a run beyond the last number": CONTINUED.for_links(KEY, LAST - 2),
-    "a run of wildcards": batch_of(5, 1, b"", [b"0", b"1"], b"+").for_links(KEY, 1),
+    "a run beyond the last number": encode_run_for_links(CONTINUED, KEY, LAST - 2),
+    "a run of wildcards": encode_run_for_links(batch_of(5, 1, b"", [b"0", b"1"], b"+"), KEY, 1),
 }
 
 
@@ -381,7 +382,9 @@ def test_what_was_before_the_origin_was_met_is_not_delivered() -> None:
     window = world.node.forwarder.vector[old]
     window.gaps, window.history = [(10, 15)], []
     client.take()
-    source.send(batch_of(5, 1, b"", [b"%d" % n for n in range(10, 16)]).for_links(old, 10))
+    source.send(
+        encode_run_for_links(batch_of(5, 1, b"", [b"%d" % n for n in range(10, 16)]), old, 10)
+    )
     assert [p.payload for p in client.take() if isinstance(p, Publish)] == [b"13", b"14", b"15"]
     assert window.gaps == []
 
@@ -408,7 +411,7 @@ def test_a_neighbour_gets_the_part_that_it_lacks() -> None:
 def test_the_oldest_runs_make_room() -> None:
     log = ReplayLog(Counters(), 1000)
     batch = batch_of(5, 1, b"", [b"x" * 80] * 5)
-    data = batch.for_links(KEY, 1)
+    data = encode_run_for_links(batch, KEY, 1)
     for number in range(5):
         log.append(LogEntry.run(KEY, 1 + 5 * number, 5, data, batch.size, 0.0))
     assert len(log) == 1000 // len(data) == log._bytes // len(data)
@@ -444,7 +447,14 @@ def test_what_is_asked_of_ourselves_is_found_from_the_oldest_on(
             payloads = [b"%03d" % number for number in range(sequence, sequence + count)]
             batch = batch_of(5, 1, b"", payloads)
             kept.append(
-                LogEntry.run(key, sequence, count, batch.for_links(key, sequence), batch.size, 10.0)
+                LogEntry.run(
+                    key,
+                    sequence,
+                    count,
+                    encode_run_for_links(batch, key, sequence),
+                    batch.size,
+                    10.0,
+                )
             )
         else:
             kept.append(

@@ -14,11 +14,12 @@ from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
 from broker.base import limits
 from broker.cluster.delivery.replay_log import LogEntry
-from broker.cluster.delivery.subscription_start import UNKNOWN, SubscriptionStart, oldest
+from broker.cluster.delivery.subscription_start import oldest
 from broker.cluster.link.codec import OriginWindow, origin_key
 from broker.core.effects import Append, Begin
 from broker.core.message import Message
 from broker.core.retained_index import place_of
+from broker.core.start_point import UNKNOWN, SubscriptionStart
 from broker.io import journal_writer
 from broker.io.journal_writer import JournalWriter
 from broker.persistence import journal, snapshot, write_ahead_log

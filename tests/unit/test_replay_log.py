@@ -11,7 +11,7 @@ from broker.base import limits
 from broker.base.counters import Counters
 from broker.cluster.delivery import replay_log
 from broker.cluster.delivery.replay_log import NEVER, LogEntry, ReplayLog, in_order, lacked_parts
-from broker.cluster.link.codec import OriginWindow, Vector, origin_key
+from broker.cluster.link.codec import OriginWindow, Vector, encode_run_for_links, origin_key
 from broker.core.message import Message, encode_halves
 from broker.core.publish_run import PublishRun
 
@@ -69,7 +69,7 @@ def test_payloads(qos: int, properties: bytes) -> None:
     packet = head + b"\0\1" + tail[:-4]
     packets = b"".join(packet + b"%04d" % number for number in range(9))
     batch = PublishRun(b"t", qos, properties, 5, packets, len(head), len(packet), len(packet) + 4)
-    run = LogEntry.run(KEYS[0], 5, 9, batch.for_links(KEYS[0], 5), batch.size, 0.0)
+    run = LogEntry.run(KEYS[0], 5, 9, encode_run_for_links(batch, KEYS[0], 5), batch.size, 0.0)
     for part in (run, run.part(5, 8), run.part(7, 10), run.part(9, 9)):
         assert part.payloads() == [message.payload for message in part.messages()]
         assert part.payloads()[0] == b"%04d" % (part.sequence - 5)

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.cluster.delivery.replay_log import LogEntry, ReplayLog, read_link_messages
-from broker.cluster.delivery.subscription_start import UNKNOWN, SubscriptionStart
 from broker.cluster.link.codec import (
     LAST,
     OriginWindow,
@@ -45,6 +44,7 @@ from broker.cluster.sessions.session_codec import (
 )
 from broker.core.message import Message
 from broker.core.session import RELEASED, Outgoing, Repeat, SharedOutgoing, Subscription
+from broker.core.start_point import UNKNOWN, SubscriptionStart
 from broker.wire.errors import MalformedPacket, WireError
 from tests.unit.node_harness import World
 

@@ -19,7 +19,6 @@ from broker.cluster.delivery.subscription_start import (
     OLD_NOTES,
     OLDER,
     PASSED,
-    UNKNOWN,
     PastNumbers,
     answer_of,
     encode_ages,
@@ -30,6 +29,7 @@ from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import AGES
 from broker.cluster.sessions.session_codec import SessionState
 from broker.core.message import Message
+from broker.core.start_point import UNKNOWN
 from broker.node import Node
 from broker.wire.errors import MalformedPacket
 from routing.link_state import Listing

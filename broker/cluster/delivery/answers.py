@@ -17,8 +17,8 @@ from broker.base.sequence_set import decode_pairs
 from broker.cluster.delivery.replay_log import LogEntry, Looked, with_expiry
 from broker.cluster.delivery.subscription_start import answer_of, numbers_at, times_of
 from broker.cluster.link.codec import LAST, Ranges, intersect, merge, origin_key, subtract
-from broker.cluster.link.receiver_assignment import ID
 from broker.cluster.strategy.directory import BEHIND, KNOWN, LIVE
+from broker.core.receiver_assignment import ID
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from broker.cluster.link.codec import (
     Vector,
     encode_for_links,
     encode_link_publish,
+    encode_run_for_links,
     encode_vector,
     intersect,
     split_key,
@@ -46,9 +47,9 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.replay_log import ReplayLog
     from broker.cluster.events import LinkBehind, LinkDown
     from broker.cluster.link.link import Link
-    from broker.cluster.link.receiver_assignment import ReceiverAssignment
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.core.publish_run import PublishRun
+    from broker.core.receiver_assignment import ReceiverAssignment
 
 FORGET_ORIGIN = 3600.0
 """s; an origin unheard for so long is forgotten: its messages are long out of every log."""
@@ -175,7 +176,7 @@ class Forwarder:
         sequence = self.own.top + 1
         self.own.top += count
         batch = batch.form(5, batch.qos)
-        data = batch.for_links(self.key, sequence)
+        data = encode_run_for_links(batch, self.key, sequence)
         entry = LogEntry.run(self.key, sequence, count, data, batch.size, self.node.now)
         self.log.append(entry)
         if self.node.journal is not None:
@@ -408,7 +409,7 @@ class Forwarder:
             self.node.counters.received_link += count
             self.remote_flow_control.at_hand = (key, batch.topic, now)
             if not data:
-                data = batch.for_links(key, sequence)
+                data = encode_run_for_links(batch, key, sequence)
             entry = LogEntry.run(key, sequence, count, data, batch.size, now)
             self.log.append(entry)
             window = self.vector[key]

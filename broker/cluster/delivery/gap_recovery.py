@@ -51,7 +51,6 @@ from broker.cluster.link.codec import (
     subtract,
 )
 from broker.cluster.link.control_records import UPTO, Handler
-from broker.cluster.link.receiver_assignment import ReceiverAssignment
 from broker.cluster.strategy.directory import ROUTING
 from broker.cluster.strategy.flood import leaves_out
 from broker.cluster.strategy.path_change import (
@@ -62,6 +61,7 @@ from broker.cluster.strategy.path_change import (
 )
 from broker.cluster.strategy.ports import Feed
 from broker.core.message import Message, size_of
+from broker.core.receiver_assignment import ReceiverAssignment
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:

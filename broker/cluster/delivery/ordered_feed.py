@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from broker.base.timers import Timer
     from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.link.link import Link
-    from broker.cluster.link.receiver_assignment import ReceiverAssignment
     from broker.core.local_broker import LocalBroker
     from broker.core.message import Message
+    from broker.core.receiver_assignment import ReceiverAssignment
 
 RETRY, RETRY_MOST = 0.1, 2.0
 """s until an origin is asked again; twice as long each time. Not sooner than in twice the time that

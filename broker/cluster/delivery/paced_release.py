@@ -16,9 +16,8 @@ from broker.base import limits
 from broker.base.sequence_set import discard
 from broker.cluster.delivery.ordered_feed import HeldPackets
 from broker.cluster.delivery.replay_log import LogEntry, read_link_packets
-from broker.cluster.link.codec import LINK_ID
 from broker.core.client import Client
-from broker.core.message import encode_halves
+from broker.core.message import LINK_ID, encode_halves
 from broker.core.publish_run import PublishRun
 from broker.wire.varint import encode_varint
 
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.origins import Origins
     from broker.cluster.delivery.ports import Above
     from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
-    from broker.cluster.link.receiver_assignment import ReceiverAssignment
     from broker.cluster.ports import Reporting
     from broker.core.local_broker import LocalBroker
     from broker.core.message import Message
+    from broker.core.receiver_assignment import ReceiverAssignment
     from broker.core.session import Session
 
 STEP = 500

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from broker.cluster.events import LinkDown, MemberGone, RouteChanged
     from broker.cluster.link.codec import Ranges, Vector
     from broker.cluster.link.link import Link
-    from broker.cluster.link.receiver_assignment import ReceiverAssignment
     from broker.core.message import Message
+    from broker.core.receiver_assignment import ReceiverAssignment
     from broker.core.session import Session
 
 

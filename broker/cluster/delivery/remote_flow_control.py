@@ -149,7 +149,7 @@ class RemoteFlowControl:
         again."""
         node = self._node
         node.current = None if source is None or source.closed else source
-        if at_hand is not None and source in node.links_by_connection:
+        if at_hand is not None and source is not None and source.link is not None:
             self.at_hand = (*at_hand[:2], node.now)
 
     def note_for(self, slow: object, key: bytes, topic: bytes) -> None:

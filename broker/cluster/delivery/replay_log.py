@@ -14,7 +14,6 @@ from broker.base.counters import Counters
 from broker.base.sequence_set import find
 from broker.cluster.link.codec import (
     MARK,
-    ORIGIN,
     SIZE,
     STAMP_MARK,
     STAMP_SIZE,
@@ -27,8 +26,8 @@ from broker.cluster.link.codec import (
     explicit,
     intersect,
 )
-from broker.cluster.link.receiver_assignment import CHOSEN, ReceiverAssignment, decode_choice
-from broker.core.message import Message, Stamp, size_of
+from broker.core.message import ORIGIN, Message, Stamp, size_of
+from broker.core.receiver_assignment import CHOSEN, ReceiverAssignment, decode_choice
 from broker.wire.constants import PacketType
 from broker.wire.errors import MalformedPacket
 from broker.wire.properties import decode_properties

@@ -32,10 +32,11 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Protocol
 
 from broker.base import limits
-from broker.cluster.link.codec import LAST, Ranges, origin_key, subtract
+from broker.cluster.link.codec import LAST, origin_key, subtract
 from broker.cluster.link.control_records import AGES, Handler
 from broker.core.local_broker import LocalBroker
 from broker.core.ports import Journal
+from broker.core.start_point import ADOPTED, UNKNOWN, SubscriptionStart
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:
@@ -80,37 +81,6 @@ NOTED, NOTES = 0.1, 2048
 
 NOTED_OLD, OLD_NOTES = 10.0, 512
 """and the same of those that are older: as long as a broker may be away."""
-
-ADOPTED = (-1, 0, 0)
-"""State of a start that was made at another broker, or before this one was started."""
-
-UNKNOWN = float("-inf")
-"""When a start began that was made elsewhere, as long as nobody can tell."""
-
-
-class SubscriptionStart:
-    """Where subscriptions of one moment begin: numbers up to `tops` are not for them. `open`:
-    origins of which it may be more. `early`: numbers up to `tops` that were delivered to them
-    before it was known that they are older. `began`: when they began, by our clock; `at`: since
-    when the start is known here; `was_open`: `open` as it came from elsewhere."""
-
-    __slots__ = ("at", "began", "early", "open", "state", "tops", "was_open")
-
-    def __init__(
-        self, at: float, tops: dict[bytes, int], unsettled: set[bytes], state: tuple[int, int, int]
-    ) -> None:
-        self.at = at
-        self.began = UNKNOWN if state == ADOPTED else at
-        self.tops = tops
-        self.early: dict[bytes, Ranges] = {}
-        self.open = unsettled
-        self.was_open: frozenset[bytes] = frozenset()
-        self.state = state  # of this broker: what else begins now begins here
-
-    @property
-    def adopted(self) -> bool:
-        """Whether it was made at another broker, or before this one was started."""
-        return self.state == ADOPTED
 
 
 def starts_of(session: Session) -> list[SubscriptionStart | None]:

@@ -29,25 +29,22 @@ from broker.base.sequence_set import (
     roughly,
     subtract,
 )
-from broker.core.message import Message, Stamp
+from broker.core.message import LINK_ID, ORIGIN, Message, Stamp
 from broker.wire.errors import MalformedPacket
 from broker.wire.publish_header import PACKET_IDS, PUBLISH, QOS_BITS, topic_end
 from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.ordered_feed import OrderedFeed
+    from broker.core.publish_run import PublishRun
 
 __all__ = ["LAST", "Ranges", "intersect", "merge", "roughly", "subtract"]
 """Of sets of numbers, for those who work with windows."""
 
-ORIGIN = b"\x26\x00\x01o"
 MARK = ORIGIN + b"\x00\x18"
 SIZE = len(MARK) + 24
 STAMP_MARK = b"\x26\x00\x01h\x00\x14"
 STAMP_SIZE = len(STAMP_MARK) + 20
-LINK_ID = b"\0\1"
-"""The packet identifier of every QoS 1 and 2 PUBLISH on a link. It means nothing there: no packet
-is acknowledged by itself."""
 
 
 def origin_key(broker_id: bytes, boot: int) -> bytes:
@@ -382,3 +379,17 @@ def decode_vector(data: bytes, now: float) -> Vector:
         at += 12 * gaps
         vector[key] = window
     return vector
+
+
+def encode_run_for_links(batch: PublishRun, key: bytes, sequence: int) -> bytes:
+    """Return the packets of a run (of MQTT 5) for links: the first names its origin, the others,
+    `batch.size` bytes each, continue it."""
+    size, start = batch.size, batch.start
+    packets = bytearray(batch.data)
+    packets[start::size] = LINK_ID[:1] * batch.count
+    packets[start + 1 :: size] = LINK_ID[1:] * batch.count
+    payload = batch.data[batch.payload : size]
+    packets[:size] = encode_link_publish(
+        batch.topic, payload, batch.qos, False, batch.properties, None, key, sequence
+    )
+    return bytes(packets)

@@ -68,13 +68,6 @@ class Peer:
     """Which process says this, should two have one id and one boot number; 0: it does not say."""
 
 
-def calls_as_broker(connect: Connect) -> bool:
-    """Return whether a CONNECT with the top bit of the protocol level is one of ours: Mosquitto's
-    bridges set that bit, too."""
-    said = (connect.properties or {}).get(Property.USER_PROPERTY, [])
-    return connect.version == 5 and any(name == "protocol" for name, _ in said)
-
-
 def peer_of(connect: Connect) -> Peer:
     """Read who connects.
 

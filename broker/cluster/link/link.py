@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.base.rate_limit import Budget
-from broker.cluster.link.codec import (
-    LINK_ID,
-    MARK,
-    ORIGIN,
-    SIZE,
-    STAMP_SIZE,
-    Vector,
-    decode_sequence,
-    decode_stamp,
-)
+from broker.cluster.link.codec import MARK, SIZE, STAMP_SIZE, Vector, decode_sequence, decode_stamp
 from broker.cluster.link.control_records import (
     ORIGINS,
     PING,
@@ -33,10 +24,10 @@ from broker.cluster.link.control_records import (
     work,
 )
 from broker.cluster.link.handshake import LinkHandshake, Peer
-from broker.cluster.link.receiver_assignment import ReceiverAssignment, decode_choice
 from broker.core.connection import Connection
-from broker.core.message import Message, Stamp, encode_halves
+from broker.core.message import LINK_ID, ORIGIN, Message, Stamp, encode_halves
 from broker.core.publish_run import PublishRun
+from broker.core.receiver_assignment import ReceiverAssignment, decode_choice
 from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import decode_packet
 from broker.wire.encode import encode_packet

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker.base.address import Address
 from broker.base.broker_id import Identity
-from broker.cluster.link.receiver_assignment import ReceiverAssignment
 from broker.cluster.ports import Reporting
 from broker.config.node_config import NodeConfig
 from broker.core.local_broker import LocalBroker
 from broker.core.message import Message
 from broker.core.publish_run import PublishRun
+from broker.core.receiver_assignment import ReceiverAssignment
 from discovery.membership import Membership
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from broker.core.dispatcher import Delivery, Route
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.origins import Origins
-    from broker.cluster.link.receiver_assignment import ReceiverAssignment
     from broker.cluster.ports import OldMessages
     from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
     from broker.core.local_broker import LocalBroker
     from broker.core.message import Message
+    from broker.core.receiver_assignment import ReceiverAssignment
     from broker.core.session import Session
 
 

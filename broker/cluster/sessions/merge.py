@@ -97,12 +97,13 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.gap_recovery import GapRecovery
     from broker.cluster.delivery.origins import Origins
     from broker.cluster.delivery.replay_log import ReplayLog
-    from broker.cluster.delivery.subscription_start import SubscriptionStart, SubscriptionStarts
+    from broker.cluster.delivery.subscription_start import SubscriptionStarts
     from broker.cluster.ports import Reporting
     from broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from broker.cluster.sessions.handover import Handover
     from broker.cluster.sessions.tombstones import Tombstones
     from broker.cluster.strategy.directory import Directory
+    from broker.core.start_point import SubscriptionStart
     from broker.node import Node
 
 ACTIVE = 16

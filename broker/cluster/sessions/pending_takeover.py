@@ -27,10 +27,10 @@ from broker.cluster.sessions.session_parts import SessionParts
 
 if TYPE_CHECKING:
     from broker.auth.authorization import Permissions
-    from broker.cluster.delivery.subscription_start import SubscriptionStart
     from broker.cluster.sessions.session_codec import SessionState
-    from broker.core.connect import ConnectHandshake
+    from broker.core.ports import Claimant
     from broker.core.session import Session
+    from broker.core.start_point import SubscriptionStart
 
 
 class State(Enum):
@@ -163,7 +163,7 @@ class PendingTakeover:
     )
 
     def __init__(
-        self, handshake: ConnectHandshake, client_id: str, stamp: int, holder: bytes, now: float
+        self, handshake: Claimant, client_id: str, stamp: int, holder: bytes, now: float
     ) -> None:
         """Take the session of a client.
 

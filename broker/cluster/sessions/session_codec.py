@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.base.sequence_set import encode_pairs
-from broker.cluster.delivery.subscription_start import UNKNOWN, oldest
+from broker.cluster.delivery.subscription_start import oldest
 from broker.cluster.link.codec import (
     LAST,
     OriginWindow,
@@ -41,6 +41,7 @@ from broker.cluster.link.codec import (
 from broker.core.dispatcher import Dispatcher, SharedGroup
 from broker.core.message import Message, size_of
 from broker.core.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
+from broker.core.start_point import UNKNOWN
 from broker.wire.constants import PacketType
 from broker.wire.errors import MalformedPacket
 from broker.wire.properties import Property, decode_properties

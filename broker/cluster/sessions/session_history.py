@@ -35,10 +35,10 @@ from routing.topic_filter import SHARE_PREFIX
 if TYPE_CHECKING:
     from broker.cluster.delivery.origins import Origins
     from broker.cluster.delivery.replay_log import ReplayLog
-    from broker.cluster.delivery.subscription_start import SubscriptionStart
     from broker.cluster.delivery.unlogged import UnloggedNumbers
     from broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from broker.core.local_broker import LocalBroker
+    from broker.core.start_point import SubscriptionStart
 
 ABSORBED = 1_000
 """subscriptions of an old session that are noted at a time."""

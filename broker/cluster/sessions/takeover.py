@@ -102,7 +102,7 @@ if TYPE_CHECKING:
     from broker.cluster.strategy.directory import Directory
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
-    from broker.core.connect import ConnectHandshake
+    from broker.core.ports import Claimant
     from broker.node import Node
 
 COVER = 0.01
@@ -268,7 +268,7 @@ class Takeover:
 
     # ---------------------------------------------------------------- our own sessions
 
-    def begin(self, handshake: ConnectHandshake, connect: Connect, now: float) -> int:
+    def begin(self, handshake: Claimant, connect: Connect, now: float) -> int:
         """Return the stamp of a connection that begins, newer than all that is known of its client;
         0 when it has to wait."""
         clock = self._clock

@@ -66,6 +66,15 @@ class Whereabouts:
         if hurry is not None:
             hurry(now)
 
+    def subscribing(self, session: Session, hurry: Callable[[float], None]) -> None:
+        """Note that a client waits for the answer to a SUBSCRIBE."""
+        self.waits[session] = hurry
+
+    def subscribed(self, session: Session, hurry: Callable[[float], None]) -> None:
+        """Note that it does not wait any more."""
+        if self.waits.get(session) == hurry:
+            del self.waits[session]
+
     def elsewhere(self, client_id: str) -> bool:
         """Whether a client has a session at another broker, or had one until a moment ago: it may
         have had there what is on its way to us. So it may while listings have not come that a

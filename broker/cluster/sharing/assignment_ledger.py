@@ -14,8 +14,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
 from broker.base import limits
-from broker.cluster.link.receiver_assignment import Tries
 from broker.core.message import Message, size_of
+from broker.core.receiver_assignment import Tries
 from broker.wire.errors import MalformedPacket
 from routing.group_selection import MARK_SIZE
 

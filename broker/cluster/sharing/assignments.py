@@ -31,7 +31,6 @@ from broker.base import limits
 from broker.cluster.delivery.replay_log import read_link_packets
 from broker.cluster.events import RouteChanged
 from broker.cluster.link.link import Link
-from broker.cluster.link.receiver_assignment import ReceiverAssignment, Tries
 from broker.cluster.sharing.assignment_ledger import (
     GRANTED,
     NOBODY,
@@ -44,6 +43,7 @@ from broker.cluster.sharing.assignment_ledger import (
     encode_refs,
 )
 from broker.core.message import Message
+from broker.core.receiver_assignment import ReceiverAssignment, Tries
 from broker.wire.errors import MalformedPacket
 
 if TYPE_CHECKING:

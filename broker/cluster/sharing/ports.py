@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from broker.cluster.link.receiver_assignment import Tries
     from broker.cluster.sharing.assignment_ledger import Ref
     from broker.core.message import Message
+    from broker.core.receiver_assignment import Tries
 
 
 class Giver(Protocol):

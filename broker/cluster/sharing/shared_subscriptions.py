@@ -15,13 +15,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.cluster.link.receiver_assignment import ID, ReceiverAssignment, Tries
 from broker.cluster.sharing.assignment_ledger import Ref
 from broker.cluster.sharing.assignments import Assignments
 from broker.cluster.sharing.catchup import Catchup
 from broker.cluster.sharing.custody import Custody, ref_of
 from broker.cluster.sharing.group_table import GroupTable
 from broker.core.message import Message
+from broker.core.receiver_assignment import ID, ReceiverAssignment, Tries
 from broker.wire.publish_header import topic_of
 from routing.group_selection import HERE, Own, Pool
 

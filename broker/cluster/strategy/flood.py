@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from broker.cluster.events import LinkUp, RouteChanged
 from broker.cluster.link.link import Link
-from broker.cluster.link.receiver_assignment import ReceiverAssignment
 from broker.cluster.strategy.directory import EVERYTHING, INTEREST, Changes, Directory
 from broker.cluster.strategy.ports import Delivery, LinkedBroker
 from broker.cluster.strategy.spanning_tree import OverSpanningTree
+from broker.core.receiver_assignment import ReceiverAssignment
 
 FLOOD = "flood"
 

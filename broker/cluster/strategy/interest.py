@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from broker.cluster.events import LinkUp, RouteChanged
 from broker.cluster.link.link import Link
-from broker.cluster.link.receiver_assignment import ID, ReceiverAssignment
 from broker.cluster.strategy.directory import Directory
 from broker.cluster.strategy.flood import leaves_out
 from broker.cluster.strategy.interest_table import InterestTable, remembering
 from broker.cluster.strategy.ports import Delivery, LinkedBroker, LostBrokers
 from broker.cluster.strategy.spanning_tree import OverSpanningTree
 from broker.core.dispatcher import Route
+from broker.core.receiver_assignment import ID, ReceiverAssignment
 
 NOWHERE: list[Link] = []
 """Stays empty."""

@@ -18,8 +18,8 @@ from broker.cluster.events import (
     RouteChanged,
 )
 from broker.cluster.link.link import Link
-from broker.cluster.link.receiver_assignment import ReceiverAssignment
 from broker.cluster.strategy.ports import Feed
+from broker.core.receiver_assignment import ReceiverAssignment
 
 
 class RoutingStrategy(Protocol):

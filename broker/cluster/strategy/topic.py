@@ -22,12 +22,12 @@ from broker.cluster.events import (
 )
 from broker.cluster.link.codec import split_key
 from broker.cluster.link.link import Link
-from broker.cluster.link.receiver_assignment import ID, ReceiverAssignment
 from broker.cluster.strategy.directory import Directory
 from broker.cluster.strategy.interest import Interest
 from broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker
 from broker.cluster.strategy.source_trees import OverlaySettings, SourceTrees
 from broker.core.dispatcher import Route
+from broker.core.receiver_assignment import ID, ReceiverAssignment
 
 
 class Topic(Interest):

@@ -1,0 +1,42 @@
+"""Where a subscription begins: what others published before they knew of it is not for it.
+
+`broker.cluster.delivery.subscription_start` makes these; core only keeps them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.base.sequence_set import Ranges
+
+ADOPTED = (-1, 0, 0)
+"""State of a start that was made at another broker, or before this one was started."""
+
+UNKNOWN = float("-inf")
+"""When a start began that was made elsewhere, as long as nobody can tell."""
+
+
+class SubscriptionStart:
+    """Where subscriptions of one moment begin: numbers up to `tops` are not for them. `open`:
+    origins of which it may be more. `early`: numbers up to `tops` that were delivered to them
+    before it was known that they are older. `began`: when they began, by our clock; `at`: since
+    when the start is known here; `was_open`: `open` as it came from elsewhere."""
+
+    __slots__ = ("at", "began", "early", "open", "state", "tops", "was_open")
+
+    def __init__(
+        self, at: float, tops: dict[bytes, int], unsettled: set[bytes], state: tuple[int, int, int]
+    ) -> None:
+        self.at = at
+        self.began = UNKNOWN if state == ADOPTED else at
+        self.tops = tops
+        self.early: dict[bytes, Ranges] = {}
+        self.open = unsettled
+        self.was_open: frozenset[bytes] = frozenset()
+        self.state = state  # of this broker: what else begins now begins here
+
+    @property
+    def adopted(self) -> bool:
+        """Whether it was made at another broker, or before this one was started."""
+        return self.state == ADOPTED
