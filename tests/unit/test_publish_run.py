@@ -114,7 +114,7 @@ def test_forms(version: int, qos: int, properties: bytes) -> None:
     assert one.packet(9 - version, qos, False, 8) == batch.form(9 - version, qos).part(
         3, 4
     ).numbered(8)
-    assert told(batch.form(5, qos).for_links(KEY, 70)) == [
+    assert told(encode_run_for_links(batch.form(5, qos), KEY, 70)) == [
         (KEY, 70 + n, b"t", qos, section, payload) for n, payload in enumerate(payloads)
     ]
 
