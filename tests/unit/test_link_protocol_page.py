@@ -38,12 +38,16 @@ def named(module: ModuleType, *names: str) -> Numbers:
 
 
 def test_every_record_and_no_other() -> None:
-    defined = {
+    defined = {record.number: record.name for record in control_records.RECORDS}
+    assert defined == {
         number: name
         for name, number in vars(control_records).items()
         if name.isupper() and type(number) is int
     }
     assert rows("## Records", "number") == defined
+    for record in control_records.RECORDS:
+        sender = f"receiver of {record.answers}" if record.answers else "each"
+        assert f"\n| {record.number} | `{record.name}` | {sender} |" in PAGE
     taken = lone(routing="topic").node.cluster.records.keys()
     assert taken == defined.keys() - {control_records.PING}
 

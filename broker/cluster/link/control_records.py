@@ -6,7 +6,7 @@ A record is u8 type, u24 length, body. Types that a broker does not know are ski
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from broker.base import limits
 from broker.wire.errors import MalformedPacket
@@ -18,32 +18,54 @@ Handler = Callable[["Link", bytes, float], None]
 """Takes the body of a record from a link at `now` (s); raises MalformedPacket for one that cannot
 be read."""
 
-PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE, DIRECTORY, ROUTED, UPTO = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    9,
-    10,
-    11,
-)
-TOLD, HEARD = 12, 13
+
+class RecordType(NamedTuple):
+    """One kind of record."""
+
+    number: int
+    name: str
+    answers: str = ""
+    """The name of the record that it answers; "": either end sends it by itself."""
+    costly: bool = False
+    """It makes us go through tables,"""
+    replaying: bool = False
+    """and this one through the log."""
+    paced: bool = False
+    """Honest neighbours send it often, on behalf of all behind them; each broker paces how many it
+    sends itself."""
+
+
+PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE = 1, 2, 3, 4, 5, 6, 7, 8
+DIRECTORY, ROUTED, UPTO, TOLD, HEARD = 9, 10, 11, 12, 13
 DIGEST, PARTS, LIST, FETCH = 16, 17, 18, 19
 AGES = 24
-"""Types of records. `Cluster` has the table of who takes which; PING is the number that the
-PINGRESP repeats."""
 
-COSTLY = frozenset((MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DIGEST))
-"""Records that make us go through tables,"""
-REPLAYING = frozenset((SEEN, WANT))
-"""and these through the log."""
-PACED = frozenset((DIRECTORY, ROUTED, TOLD, HEARD))
-"""Records that honest neighbours send often, on behalf of all behind them, and whose number each
-broker paces at its source."""
+RECORDS = (
+    RecordType(PING, "PING"),
+    RecordType(BPDU, "BPDU"),
+    RecordType(MEMBERS, "MEMBERS", costly=True),
+    RecordType(SEEN, "SEEN", costly=True, replaying=True),
+    RecordType(ASK_SEEN, "ASK_SEEN", costly=True),
+    RecordType(ORIGINS, "ORIGINS", costly=True),
+    RecordType(WANT, "WANT", costly=True, replaying=True),
+    RecordType(DONE, "DONE", answers="WANT"),
+    RecordType(DIRECTORY, "DIRECTORY", paced=True),
+    RecordType(ROUTED, "ROUTED", paced=True),
+    RecordType(UPTO, "UPTO"),
+    RecordType(TOLD, "TOLD", paced=True),
+    RecordType(HEARD, "HEARD", answers="TOLD", paced=True),
+    RecordType(DIGEST, "DIGEST", costly=True),
+    RecordType(PARTS, "PARTS"),
+    RecordType(LIST, "LIST"),
+    RecordType(FETCH, "FETCH"),
+    RecordType(AGES, "AGES"),
+)
+"""All records; their fields are in docs/reference/link-protocol.md. `Cluster` has the table of who
+takes which; PING brings the number that the PINGRESP repeats."""
+
+COSTLY = frozenset(record.number for record in RECORDS if record.costly)
+REPLAYING = frozenset(record.number for record in RECORDS if record.replaying)
+PACED = frozenset(record.number for record in RECORDS if record.paced)
 
 
 def encode_record(kind: int, body: bytes) -> bytes:
