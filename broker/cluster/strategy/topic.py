@@ -62,7 +62,7 @@ class Topic(Interest):
     def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
         """Return the links on the origin's tree that lead to brokers that want a topic."""
         if not self.trees.active:
-            return super().onward(topic, key, source)
+            return Interest.onward(self, topic, key, source)  # `super()` costs as much as the rest
         routes = self._node.dispatcher.routes
         route = routes.get(topic)
         if route is None or route.generation != self.table.generation:
@@ -109,7 +109,7 @@ class Topic(Interest):
         tree."""
         if self.trees.active:
             self.trees.came(key, link)
-        else:
+        elif feed is not None and feed.source is not link:
             super().admit(key, feed, link)
 
     def live_hop(self, message: bytes) -> Link | None:
