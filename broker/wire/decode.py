@@ -33,7 +33,6 @@ from broker.wire.packets import (
     Will,
 )
 from broker.wire.properties import Properties, Property, decode_properties
-from broker.wire.publish_header import packet_id_at
 from broker.wire.steps import finish
 from broker.wire.strings import SHARE_PREFIX, check_topic_name, read_binary, read_string, shorten
 
@@ -373,7 +372,7 @@ def _read_packet_id(body: bytes, pos: int) -> tuple[int, int]:
     end = pos + 2
     if end > len(body):
         raise MalformedPacket("packet is truncated before its packet identifier")
-    packet_id = packet_id_at(body, pos)
+    packet_id = body[pos] << 8 | body[pos + 1]  # `packet_id_at`, without its call
     if not packet_id:
         raise ProtocolViolation("packet identifier is 0")
     return packet_id, end
