@@ -7,7 +7,7 @@ knows who is there.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from broker.base import limits
@@ -80,7 +80,6 @@ if TYPE_CHECKING:
     from broker.core.session import Session, SharedOutgoing
     from broker.core.start_point import SubscriptionStart
     from broker.node import Node
-    from routing.group_selection import Pool
 
 STOPPED = 1.0
 """s; a broker that did not run for so long was stopped: it is not everybody else who is dead."""
@@ -322,10 +321,14 @@ class Cluster:
         self.subscription_start: Callable[[], SubscriptionStart | None] = (
             self.subscription_starts.begin
         )
-        self.group_changed: Callable[[SharedGroup], None] = self.sharing.tell
-        self.session_changed: Callable[[Session], None] = self.sharing.session_changed
+        self.group_changed: Callable[[SharedGroup], None] = self.sharing.groups.tell
+        self.session_changed: Callable[[Session], None] = self.sharing.groups.session_changed
+        self.remote_members = self.sharing.groups.matching
         self.share: Callable[[Route, Message], None] = self.sharing.publish
+        self.share_run = self.sharing.publish_run
         self.stays: Callable[[SharedGroup, Message, set[Session] | None], bool] = self.sharing.stays
+        self.pass_on = self.sharing.pass_on
+        self.shared_delivered = self.custody.delivered
         self.shared_settled: Callable[[SharedOutgoing], None] = self.custody.settled
         self.claim_session: Callable[[Claimant, Connect, float], int] = self.takeover.begin
         self.session_came: Callable[[Session, bool], None] = self.takeover.came
@@ -339,6 +342,7 @@ class Cluster:
         self.subscribed: Callable[[Session, Callable[[float], None]], None] = (
             self.whereabouts.subscribed
         )
+        self.again = self.remote_flow_control.again
         self.room: Callable[[Session, int], bool] = self.remote_flow_control.room
         self.limit_log: Callable[[int], None] = self.replay_log.give_room
 
@@ -346,37 +350,6 @@ class Cluster:
         """The first subscription to a filter has come, or the last one is gone."""
         if self.strategy.telling:
             self.strategy.filter_changed(topic_filter, wanted=wanted)
-
-    def remote_members(
-        self, topic: str, groups: list[SharedGroup]
-    ) -> Sequence[tuple[Pool, SharedGroup | None]]:
-        """Return the groups for a topic of which other brokers have members."""
-        return self.sharing.matching(topic, groups)
-
-    def share_run(
-        self,
-        route: Route,
-        chunk: bytes,
-        prefix: int,
-        size: int,
-        version: int,
-        properties: bytes,
-        sender: Session,
-    ) -> None:
-        """Deliver a run of QoS 0 packets and pass it on: other brokers have members of groups."""
-        self.sharing.publish_run(route, chunk, prefix, size, version, properties, sender)
-
-    def pass_on(self, mark: bytes, message: Message, *, denied: bool = False) -> None:
-        """Give a message to a group's members at another broker."""
-        self.sharing.pass_on(mark, message, denied=denied)
-
-    def shared_delivered(self, session: Session, outgoing: SharedOutgoing, *, kept: bool) -> None:
-        """A message of another broker was given to a member here."""
-        self.custody.delivered(session, outgoing, kept=kept)
-
-    def again(self, source: Connection | None, at_hand: tuple[bytes, bytes, float] | None) -> None:
-        """Go on with a message that plugins were asked about."""
-        self.remote_flow_control.again(source, at_hand)
 
     @property
     def shares(self) -> bool:

@@ -23,7 +23,7 @@ from broker.cluster.sharing.group_table import GroupTable
 from broker.core.message import Message
 from broker.core.receiver_assignment import ID, ReceiverAssignment, Tries
 from broker.wire.publish_header import topic_of
-from routing.group_selection import HERE, Own, Pool
+from routing.group_selection import HERE, Own
 
 if TYPE_CHECKING:
     from broker.base.broker_id import Identity
@@ -97,23 +97,6 @@ class SharedSubscriptions:
         kept = self.assignments.ledger.size + self.custody.size + self.catchup.keeps
         return self.groups.memory + kept + refs * limits.REF_MEMORY
 
-    # ---------------------------------------------------------------- members here
-
-    def tell(self, group: SharedGroup) -> None:
-        """Note that members of a group here came, went, connected or disconnected."""
-        self.groups.tell(group)
-
-    def session_changed(self, session: Session) -> None:
-        """Note that a session has a connection now, or none any more."""
-        self.groups.session_changed(session)
-
-    def matching(
-        self, topic: str, groups: list[SharedGroup]
-    ) -> list[tuple[Pool, SharedGroup | None]]:
-        """Return the groups for a topic that other brokers have members of, each with that of the
-        same name here, if it is one of `groups`."""
-        return self.groups.matching(topic, groups)
-
     # ---------------------------------------------------------------- published here
 
     def publish(self, route: Route, message: Message) -> None:
@@ -138,8 +121,7 @@ class SharedSubscriptions:
         sender: Session,
     ) -> None:
         """The same of a run of QoS 0 packets (see `Dispatcher.run`): one by one, unless members
-        here
-        get all of it."""
+        here get all of it."""
         node = self._node
         if not properties and all(
             self.groups.best(group, route.permitted) is Own.READY for _, group in route.elsewhere
