@@ -1,5 +1,5 @@
-"""A whole broker as one synchronous object: bytes in, bytes out, `now` handed in (design section
-1).
+"""A whole broker as one synchronous object: bytes in, bytes out, `now` handed in
+(docs/decisions/0001).
 
 It reads no clock, opens no socket and awaits nothing. A driver calls the inputs, then `flush` and
 `take_effects`, and `tick` at `next_deadline`. Nothing here raises for what peers send.
