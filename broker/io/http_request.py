@@ -8,10 +8,10 @@ smuggling) is refused, not guessed at.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from h11 import SERVER, Connection, RemoteProtocolError
-from h11 import Request as Head
+if TYPE_CHECKING:
+    from h11 import Request as Head
 
 _DOUBTFUL = re.compile(rb"[\0\v\f]|\r(?!\n)|(?<!\r)\n|\r\n[ \t\r]")
 """What h11 would take, or take long to refuse: control characters that end a line for some and not
@@ -78,13 +78,16 @@ def parse_request(head: bytes) -> HttpRequest | int:
 def _read(head: bytes) -> Head | None:
     """Have h11 read a head. HTTP/1.1 without Host is served (health checks that someone wrote by
     hand), and so is given an empty one, which h11 wants to see."""
+    # Not at the top: with the first request, so that a broker's start does not wait for it.
+    from h11 import SERVER, Connection, RemoteProtocolError, Request
+
     connection = Connection(SERVER)
     connection.receive_data(head + (b"\r\n\r\n" if _HOST.search(head) else b"\r\nHost:\r\n\r\n"))
     try:
         event = connection.next_event()
     except RemoteProtocolError:
         return None
-    return event if isinstance(event, Head) else None
+    return event if isinstance(event, Request) else None
 
 
 def _field(head: Head, name: bytes) -> bytes | None:
