@@ -57,7 +57,7 @@ check:
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-logo
-	@$(PYTHON) -m pytest -q tests/unit/test_architecture.py
+	@$(PYTHON) -m pytest -q tests/unit/test_architecture.py tests/unit/test_docstrings.py
 
 sim:
 	@scripts/setup venv
