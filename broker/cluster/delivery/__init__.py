@@ -1,1 +1,36 @@
-"""Messages over links, each once and in order: forwarding, replay log, resync, gap recovery."""
+"""Messages between brokers: each crosses a broker once, and local subscribers get the messages of
+one origin in order.
+
+This package may use links (`link`), the routing strategy and the link-state database (`strategy`),
+and of this broker its dispatcher and its sessions (`core`). Shared subscriptions, moving sessions,
+retained messages and the log's tail on the disk are above it: it reaches them by the Protocols in
+`ports`.
+
+* `forwarder` takes messages from clients and links and passes them on; `origins` knows which
+  sequence numbers of each origin have been here.
+* `replay_log` keeps the recent messages at QoS 1 and 2; `replay` walks it, `link_acks` says how
+  much of it the neighbours have, `unlogged` and `spared` note what leaves it too early.
+* `resync` replays to a neighbour what it lacks before its link enters the live stream; `history`
+  asks neighbours for what is not in the log here; `orphans` says which origins are gone.
+* `ordered_feed` is one origin as local subscribers get it; `gap_recovery` asks the origin for what
+  is missing, `answers` answers such questions, `paced_release` delivers what a feed held back.
+* `late` offers the log's tail to a broker that is back.
+* `subscription_start` says behind which sequence number of each origin a subscription begins.
+* `remote_flow_control` carries backpressure from a slow subscriber to its publishers elsewhere.
+
+States of a link, as `resync` sees it:
+
+    blocked -(the tree: forwards)-> telling -(SEEN of both, introductions done)-> gathering
+            -(history fetched)-> joining -(the replay has nothing left)-> live
+    any     -(the tree: blocked; too much is queued; the link is lost)-> blocked
+
+States of an ordered feed, as `gap_recovery` sees it:
+
+    fed      all that is wanted comes over one link, the source, in order
+             -(path change, a link is lost)-> asking
+    asking   what arrives is held back; the origin is asked
+             -(an answer, the last part)-> releasing -(nothing is held back)-> fed
+             -(the origin stays unreachable, or silent, for too long)-> free
+    free     nothing is held back; what was missing is delivered whenever it comes
+             -(an answer)-> fed
+"""

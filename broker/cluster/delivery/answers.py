@@ -1,9 +1,9 @@
-"""Answers to brokers that ask for what they lack of the messages published here (`gap_recovery`):
-from the replay log, and first from its tail on the disk, for who was away (docs/decisions/0031).
+"""Answers to brokers that ask for messages published here that they lack (`gap_recovery`): from the
+log's tail on the disk for a broker that was away (docs/decisions/0031), then from the replay log.
 
-What the tail has is older than what the log has. It comes a frame at a time: whoever asks goes on
-asking, behind what that brought, until the log has the rest. While a frame is read, further
-questions of the same broker wait: it asks again.
+The tail has older messages than the log. A question brings one frame of the tail; the broker asks
+on, behind that frame, until the log has the rest. While a frame is read, further questions of the
+same broker are not answered: it repeats them.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ PART = 60_000
 """bytes of an answer in one record."""
 
 CHUNK = 256 * 1024
-"""bytes of messages for which one is asked at a time."""
+"""bytes of messages in the answer to one question."""
 
 LOOKS = 25_000
-"""messages of which it is looked whether they are wanted, at a time: some 15 ms. The asker goes on
-behind them."""
+"""messages that one answer compares with the filters of the broker that asks: some 15 ms. It asks
+on behind them."""
 
 SMALL = 8 * 1024
-"""bytes of messages in an ANSWER, which takes only live links. More come as PIECEs, over any, and
-are asked on: what they fill (the queue of a slow link, so that it leaves the live stream) must not
-stop them."""
+"""bytes of messages in an ANSWER, which takes only links in the live stream. More bytes come as
+PIECEs, which take any link: they may fill the queue of a slow link, so that it leaves the live
+stream, and that must not stop them."""
 
 READ_COST = 5.0
 """Units of work (limits.LINK_REQUESTS) of a question for which the disk is read."""
 
 
 class Asked(NamedTuple):
-    """A question."""
+    """A question of another broker (ASK)."""
 
     sender: bytes
     key: bytes
@@ -67,7 +67,7 @@ class Asked(NamedTuple):
 
 
 class Answers:
-    """Answers what other brokers ask."""
+    """Answers other brokers' questions for messages that were published here."""
 
     __slots__ = (
         "_above",
@@ -114,7 +114,7 @@ class Answers:
         directory.receive(ASK, self._ask_received)
 
     def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
-        """Answer with what the sender wants of what it lacks."""
+        """Answer with those of the missing messages that the sender has subscribers for."""
         origins, directory = self._origins, self._directory
         if len(body) < 20:
             raise MalformedPacket("question for messages is truncated")
@@ -123,10 +123,12 @@ class Answers:
         if key not in origins.ours or key not in origins.vector:
             return
         if directory.via(sender) is None or directory.state(sender) < state:
-            return  # what it wants by now is not known, or not used, here; it asks again
-        # As much as all neighbours may ask for.
+            # The filters that it posted meanwhile are not known here yet; it asks again.
+            return
+        # The budget is the one of all neighbours together.
         self._budget.earn(now, max(1, len(self._links)))
-        if self._budget.left < 0:  # it asks again
+        # It asks again.
+        if self._budget.left < 0:
             self._report.count("routed_dropped")
             return
         times, ranges = times_of(body[20:])
@@ -164,9 +166,9 @@ class Answers:
         self._send(asked, numbers, parts, top, now, more=more, gone=gone)
 
     def _logged(self, asked: Asked, looked: Looked, now: float) -> tuple[int, Iterable[LogEntry]]:
-        """Return up to which number what is asked for has left the log, and what is there. Of this
-        life of ours no more of the log is looked at than an answer takes: who lacks all of it asks
-        a hundred times."""
+        """Return the number up to which the messages have left the log, and the entries that are
+        there. Of this incarnation no more of the log is walked through than one answer takes: a
+        broker that lacks all of it asks a hundred times."""
         log = self._log
         horizon = now - limits.LOG_AGE
         if not asked.lacks:
@@ -183,21 +185,21 @@ class Answers:
         return left[-1][1] if left else 0, found
 
     def _from_tail(self, asked: Asked, entries: list[LogEntry] | None, piece: TailPiece) -> None:
-        """Answer with a piece of the tail, up to its last number. None: it cannot be read any more,
-        and is asked for again."""
+        """Answer with a piece of the tail, up to its last number. `entries`: None if it could not
+        be read; then the other broker asks again."""
         self._reading.discard((asked.sender, asked.key))
         now = self._node.now
         if entries is None or asked.key not in self._origins.ours:
             return
         ours = [entry for entry in entries if entry.key == asked.key]
-        # What was later than this piece is told with the one that has it.
+        # Subscriptions that were made behind this piece are answered with a later one.
         numbers, _ = numbers_at(reversed(ours), asked.key, asked.times, piece.last + 1)
         parts = parts_of(ours, asked.key, asked.lacks)
         data = []
         for entry in filter(self._wants(asked, now, named_too=True), parts):
             data.append(current(entry, now))
             self._node.counters.tail_replayed += entry.count
-        # What is before all that is in the tail may be on its way; what is missing in between was
+        # Messages older than the whole tail may be under way; those that are missing within it were
         # not wanted.
         begins = piece.first > 1 and piece.first == self._above.absent_members.tail_begins(
             asked.sender, asked.key
@@ -207,8 +209,8 @@ class Answers:
         self._send(asked, numbers, data, piece.last, now, more=True, gone=gone)
 
     def _wants(self, asked: Asked, now: float, *, named_too: bool) -> Callable[[LogEntry], bool]:
-        """Return what tells whether the sender wants an entry. `named_too`: some may be for members
-        of shared subscriptions."""
+        """Return a function that says whether the sender wants an entry. `named_too`: entries may
+        be for members of shared subscriptions that were chosen by name."""
         wanted = self._strategy.wanted_by(asked.sender)
 
         def wants(entry: LogEntry) -> bool:
@@ -229,8 +231,8 @@ class Answers:
         more: bool,
         gone: int = 0,
     ) -> None:
-        """Send an answer. `more`: it is asked on behind `top`; `gone`: what has left the log ends
-        here, and may be on its way."""
+        """Send an answer. `more`: there are later messages than `top`; `gone`: the numbers up to
+        this one have left the log and may be under way."""
         data = answer_of(numbers, now) + b"".join(parts)
         self._budget.left -= 1 + len(data) / 50_000
         more = more or len(data) > SMALL
@@ -254,13 +256,14 @@ class Answers:
 
 
 def named(entry: LogEntry, broker_id: bytes) -> bool:
-    """Whether a message is for members of shared subscriptions at a broker."""
+    """Whether a message was given to members of shared subscriptions at a broker."""
     choice = entry.choice
     return choice is not None and any(who[:ID] == broker_id for who, _ in choice.entries)
 
 
 def parts_of(entries: Iterable[LogEntry], key: bytes, lacks: Ranges) -> list[LogEntry]:
-    """Return what these have of an origin's messages that somebody lacks."""
+    """Return those of `entries`, or parts of them, that are messages of the origin `key` with
+    numbers in `lacks`."""
     return [
         entry.part(low, high)
         for entry in entries
@@ -270,14 +273,19 @@ def parts_of(entries: Iterable[LogEntry], key: bytes, lacks: Ranges) -> list[Log
 
 
 def lacked(data: bytes, top: int) -> Ranges:
-    """Return the numbers up to `top` that a question is for. Raises MalformedPacket."""
+    """Return the numbers up to `top` that a question is for.
+
+    Raises:
+        MalformedPacket: it is truncated or too large.
+    """
     if len(data) > 12 * limits.MAX_GAPS:
         raise MalformedPacket("question for messages is too large")
     return intersect(decode_pairs(data, "question for messages"), [(1, top)])
 
 
 def current(entry: LogEntry, now: float) -> bytes:
-    """Return an old entry as links carry it; what expires says how long it still has."""
+    """Return an old entry as links carry it, with the message expiry interval that is left at `now`
+    (s)."""
     data = entry.data(now)
     return (
         data

@@ -1,13 +1,14 @@
-"""Messages over the tree: flooding, each at most once per broker.
+"""Forwarding of messages between brokers: each message crosses a broker at most once.
 
-Every broker numbers what is published on it; (origin, boot, sequence) travels with the message. A
-broker takes a message once, from whichever link it comes, delivers it and passes it on over its
-other tree links. QoS 1, QoS 2 and retained messages stay in a log for a while, from which `Resync`
-replays what a neighbour lacks before it joins the live stream.
+Every broker numbers the messages that are published on it; (origin, boot number, sequence number)
+travels with the message. A broker accepts a message once, from whichever link it comes, delivers it
+and passes it on over its other links, as the routing strategy says. Messages at QoS 1 and 2 and
+retained messages stay in the replay log for a while, from which `Resync` replays what a neighbour
+lacks before its link enters the live stream.
 
-Who meets an origin delivers what is published from then on. So that nobody takes an origin's first
-messages, lost on the way, for old ones, a new origin is made known (ORIGINS) over all links ahead
-of its messages. What is older is history.
+A broker that meets an origin delivers what is published from then on; what is older is history. If
+the first messages of a new origin are lost on the way, they must not be taken for history: so a new
+origin is made known (ORIGINS) over all links ahead of its messages.
 """
 
 from __future__ import annotations
@@ -52,15 +53,15 @@ if TYPE_CHECKING:
     from broker.core.receiver_assignment import ReceiverAssignment
 
 FORGET_ORIGIN = 3600.0
-"""s; an origin unheard for so long is forgotten: its messages are long out of every log."""
+"""s; an origin that published nothing for so long is forgotten: no log has its messages."""
 
 QUIET = FORGET_ORIGIN / 2
-"""s; an origin unheard for so long counts as quiet, and so does at once one that a neighbour only
-told of."""
+"""s; an origin that published nothing for so long counts as quiet. So does an origin of which only
+a neighbour has told."""
 
 RECENT = 1000
-"""messages of an origin that a broker which meets it takes over at once, some hundredths of a
-second's work."""
+"""messages before the first one that a broker which meets an origin accepts as well: some
+hundredths of a second's work."""
 
 ILLEGAL = frozenset(
     PUBLISH | flags
@@ -71,7 +72,7 @@ ILLEGAL = frozenset(
 
 
 class Forwarder:
-    """The message side of a federation."""
+    """Passes on what is published here and what links bring, and keeps the live stream's links."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class Forwarder:
         self.vector = origins.vector
         self.ours = origins.ours
         self.log = log
-        # Origin -> last number of what is not kept (QoS 0), which is numbered by itself.
+        # Origin -> last number at QoS 0, which is not kept and has numbers of its own.
         self.runs: dict[bytes, int] = {}
         self.own_runs = 0
         self._highest = origins.highest
@@ -110,8 +111,8 @@ class Forwarder:
     # ---------------------------------------------------------------- published here
 
     def forward(self, message: Message, choice: ReceiverAssignment | None = None) -> None:
-        """Pass on a message that was published here. `choice`: who of shared subscriptions gets
-        it."""
+        """Pass on a message that was published here. `choice`: which members of shared
+        subscriptions get it."""
         if message.topic[:1] == b"$":
             return
         node = self.node
@@ -155,8 +156,9 @@ class Forwarder:
         return links if choice is None else self._assigned(choice, links, self.key)
 
     def forward_run(self, chunk: bytes, prefix: int, size: int, version: int) -> None:
-        """Pass on a run of QoS 0 packets that was published here: only its first packet says where
-        it comes from."""
+        """Pass on a run of QoS 0 packets that was published here, as one piece in which only the
+        first packet names the origin. `chunk`: the packets, all of `size` bytes, of which `prefix`
+        bytes are ahead of the payload; `version`: the protocol version of the publisher."""
         if not self.node.forwarding or not (links := self._next_hops(topic_of(chunk))):
             return
         sequence = self.own_runs + 1
@@ -202,8 +204,9 @@ class Forwarder:
     def check(
         self, topic: bytes, first: int, sequence: int, count: int, often: bool = True
     ) -> None:
-        """Refuse a PUBLISH before it is passed on: others would take it for our fault. `often`:
-        more of its topic may come.
+        """Refuse an invalid PUBLISH of a link before it is passed on: the next broker would blame
+        this one. `first`: its first byte; `sequence` and `count`: its number and how many follow
+        each other; `often`: more of its `topic` may come.
 
         Raises:
             MalformedPacket, ProtocolViolation: QoS 3, no topic name, or numbers that no broker
@@ -222,11 +225,11 @@ class Forwarder:
                 topic_name(topic)
 
     def accept(self, key: bytes, first: int, count: int, now: float, late: bool = True) -> int:
-        """Take sequence numbers of an origin; returns `count` when all are new, 0 when none is, -1
-        for some.
+        """Accept `count` sequence numbers of the origin `key`, from `first` on; `now`: s. Returns
+        `count` if all are new, 0 if none is, -1 if some are.
 
-        Not `late`: QoS 0, which is not worth more than its order; what newer messages have
-        overtaken is dropped.
+        `late`: also those that newer ones have overtaken. Not at QoS 0, where they are dropped to
+        keep the order.
         """
         if not late:
             return self._accept_run(key, first, count)
@@ -256,20 +259,22 @@ class Forwarder:
         return count
 
     def _meet(self, key: bytes, known: OriginWindow, now: float) -> OriginWindow:
-        """Begin with an origin where a neighbour is. The last that was before is missed at once:
-        after a repair somebody else is likely to lack it, too, and then it is here in time."""
+        """Begin with the origin `key` where a neighbour is (`known`). The last RECENT numbers
+        before count as missing and are asked for: after a repair another broker is likely to lack
+        them, too, and then they are here in time."""
         broker_id, boot = split_key(key)
         if len(self.vector) >= limits.MAX_ORIGINS:
             others = (k for k in self.vector if k != self.key)
             for oldest in nsmallest(
                 limits.MAX_ORIGINS // 16, others, key=lambda k: self.vector[k].heard
             ):
-                del self.vector[oldest]  # some at a time: to find them takes a walk through all
+                # Some at a time, as finding them takes a walk through all.
+                del self.vector[oldest]
                 self._highest.pop(oldest, None)
         if boot >= self._origins.since and broker_id != self._origins.own_id:
-            # It began after us, or in the same second (boot numbers are seconds where they can be):
-            # what we have not heard of it, we missed, or it was published before anybody here had
-            # subscribed.
+            # It started after this broker, or in the same second (boot numbers are seconds where
+            # they can be): this broker missed what it published until now, or no client here had
+            # subscribed by then.
             window = self.vector[key] = OriginWindow(0, now, self.node.counters)
             self._gap_recovery.met(key, window)
             return window
@@ -283,7 +288,7 @@ class Forwarder:
             window.gaps = [*intersect(known.gaps, old), (max(1, known.top - RECENT + 1), known.top)]
             window.limit()
         if broker_id == self._origins.own_id:
-            # An earlier start of this very broker: its subscribers went with it.
+            # An earlier incarnation of this broker: its subscribers went with it.
             window.begin = LAST
         self._gap_recovery.met(key, window)
         return window
@@ -300,7 +305,7 @@ class Forwarder:
 
     def _note_told(self, link: Link, origins: Vector) -> None:
         """Note that a neighbour was told of origins that are new here, and begins with them where
-        we do: it lacks what comes of them before it is in the live stream."""
+        this broker does: it lacks what they publish before its link enters the live stream."""
         if link.seen is not None:
             for key, window in origins.items():
                 if key not in link.seen:
@@ -309,15 +314,15 @@ class Forwarder:
 
     def learn(self, seen: Vector, link: Link, now: float) -> None:
         """Begin with the origins that a neighbour knows and that are new here where that neighbour
-        is.
+        is. `seen`: its version vector, which came over `link`; `now`: s.
 
         Raises:
-            MalformedPacket: it knows numbers that no broker reaches.
+            MalformedPacket: it has numbers that no broker reaches.
         """
         if any(window.top >= LAST for window in seen.values()):
             raise MalformedPacket("neighbour that has seen a number that no broker reaches")
-        # What nobody published goes first when the table is full, and takes nobody's place then: it
-        # would circulate for ever.
+        # Origins of which only other brokers tell are dropped first when the table is full, and are
+        # not taken in place of others: they would circulate for ever.
         quiet = sum(window.heard <= now - QUIET for window in self.vector.values())
         room = min(limits.MAX_ORIGINS - len(self.vector), limits.MAX_QUIET_ORIGINS - quiet)
         new = {key: window for key, window in seen.items() if key not in self.vector}
@@ -338,10 +343,13 @@ class Forwarder:
         now: float,
         choice: ReceiverAssignment | None = None,
     ) -> None:
-        """Deliver a message from a link here and pass it on, byte for byte."""
+        """Deliver a `message` that came over `link` to local subscribers, and pass it on byte for
+        byte (`data`). `key` and `sequence`: its origin and number; `choice`: which members of
+        shared subscriptions get it, if it has been chosen; `now`: s."""
         self.node.counters.received_link += 1
         here = True
-        held = had = False  # from those here for now; because they have had it
+        # Held back from local subscribers for now; they have had it from an answer.
+        held = had = False
         entry: LogEntry | None = None
         if message.qos or message.retain:
             self.remote_flow_control.at_hand = (key, message.topic, now)
@@ -391,8 +399,9 @@ class Forwarder:
     def batch_received(
         self, link: Link, batch: PublishRun, key: bytes, sequence: int, data: bytes, now: float
     ) -> None:
-        """Deliver and pass on a run of QoS 1 or 2 packets. `data`: as it came, when its first
-        packet names its origin, or b""."""
+        """Deliver and pass on a run of QoS 1 or 2 packets that came over `link`. `key`, `sequence`:
+        its origin, and the number of its first packet; `data`: the bytes that came, if the first
+        packet names the origin, else b""; `now`: s."""
         count = batch.count
         new = self.accept(key, sequence, count, now)
         if not new:
@@ -415,7 +424,7 @@ class Forwarder:
             window = self.vector[key]
             self._admit(key, window.stream, link)
             self._send(data, count, self._onward(batch.topic, key, link), link)
-            # So many were published before we met their origin, or are held for now.
+            # So many were published before this broker met their origin, or are held back for now.
             stream = window.stream
             old = (
                 window.begin + 1 - sequence
@@ -429,8 +438,8 @@ class Forwarder:
                 self._gap_recovery.hold(stream, entry)
 
     def _mixed(self, key: bytes, sequence: int) -> bool:
-        """Whether of numbers in a row, from this one on, some may be for those here and some
-        not."""
+        """Whether of the consecutive numbers from `sequence` on some may be for local subscribers
+        and some not."""
         window = self.vector[key]
         if (stream := window.stream) is None:
             return bool(window.owed)
@@ -446,8 +455,9 @@ class Forwarder:
         sequence: int,
         now: float,
     ) -> None:
-        """Deliver and pass on a run of QoS 0 packets that continues what came before it on this
-        link."""
+        """Deliver and pass on a run of QoS 0 packets that continues the run before it on `link`.
+        `chunk`: the packets, all of `size` bytes, of which `prefix` bytes are ahead of the payload;
+        `key`, `sequence`: their origin, and the number of the first one; `now`: s."""
         count = len(chunk) // size
         top = self.runs.get(key, 0)
         if sequence <= top < sequence + count - 1:
@@ -464,7 +474,7 @@ class Forwarder:
         topic = topic_of(chunk)
         links = self._onward(topic, key, link)
         if any(other is not link for other in links):
-            # Explicit again: what preceded it here need not be what preceded it on the next link.
+            # The origin is named again: on the next link another run may precede this one.
             first = encode_link_publish(
                 topic, chunk[prefix:size], 0, False, b"", None, key, sequence
             )
@@ -482,14 +492,14 @@ class Forwarder:
     # ---------------------------------------------------------------- live stream
 
     def enter(self, link: Link) -> None:
-        """Let a link into the live stream: its neighbour has what went before."""
+        """Let a link into the live stream: its neighbour has had the older messages."""
         if not link.live:
             link.live = True
             self._refresh()
             self._above.retained_sync.entered(link)
 
     def link_left(self, event: LinkDown | LinkBehind) -> None:
-        """Send nothing more on a link that is gone, or for which too much waits."""
+        """Stop sending on a link that is gone, or whose queue is too long."""
         self.leave(event.link)
 
     @property
@@ -511,8 +521,8 @@ class Forwarder:
     # ---------------------------------------------------------------- time
 
     def _limit_ranges(self) -> None:
-        """Give up what is missing of very many origins, from the oldest on: others may make them
-        up."""
+        """Give up the missing numbers of very many origins, the oldest first: other brokers may
+        make origins up."""
         windows = self.vector.values()
         if (
             len(windows) * 3 * limits.MAX_SKIPS <= limits.MAX_RANGES
@@ -523,8 +533,8 @@ class Forwarder:
         self.node.counters.gaps_forgotten += sum(window.give_up(most) for window in windows)
 
     def sweep(self, now: float) -> None:
-        """Forget origins that nobody has heard for very long, and what is missing of very many. To
-        be called once a second."""
+        """Forget origins that published nothing for FORGET_ORIGIN, and the missing numbers of very
+        many. To be called once a second."""
         self._limit_ranges()
         for link in self._links_by_id.values():
             link.replayed = max(0, link.replayed - limits.LOG_BYTES)

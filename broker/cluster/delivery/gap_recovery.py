@@ -1,21 +1,22 @@
-"""Routing by interest: what reaches those here of each origin is whole and in order
+"""Routing by interest: local subscribers get the messages of each origin without gaps and in order
 (docs/decisions/0013).
 
-A message crosses only links behind which somebody wants it, so numbers are missing here that nobody
-missed. Which they are, only the broker knows where they were published; and it is asked only when
-something may have been lost on the way. As long as nothing has, what comes over the link that leads
-to an origin is all that is wanted here, in order: the stream has a source. It loses it when the way
-to the origin or back changes: who finds a new way to a broker tells that broker (BREAK), ahead of
-the messages that take it. From then on messages are passed on as ever, but held from those here
-until the origin has sent what is missing:
+A message crosses only links that have subscribers behind them. So sequence numbers are missing here
+of messages that no local subscriber wanted. Only the origin knows which numbers these are, and it
+is asked only when a message may have been lost on the way. Until then everything that is wanted
+here comes over the link that leads to the origin, in order: that link is the source of the origin's
+feed. A feed loses its source when the path to the origin or back changes: a broker that finds a new
+path to another one tells it (BREAK), ahead of the messages that take the new path. From then on
+messages are still passed on to neighbours, but they are held back from local subscribers until the
+origin has sent what is missing:
 
     ASK     to the origin: what is not here, and when subscriptions were made meanwhile
     ANSWER  back, behind the messages that are on their way: of that, what is wanted here; "up to
             number n that is all"
 
-A broker on the way passes an ANSWER on only while it knows what the receiver knew of itself when it
-asked, over a link in the live stream: so what is published behind the answer takes the same way, or
-a BREAK precedes it.
+A broker on the path passes an ANSWER on over a link in the live stream only, and only while it
+knows all filters that the asking broker had posted when it asked. So what is published behind the
+answer takes the same path, or a BREAK precedes it.
 
     record UPTO  (id, boot, u48 number)...: all that is wanted behind this link, up to here, has
                  been sent over it
@@ -80,33 +81,35 @@ if TYPE_CHECKING:
     from broker.core.session import Session
 
 ASK_PAUSE = 0.005
-"""s; several breaks that one change leads to are one."""
+"""s; path changes within this time have one cause, and lead to one question."""
 
 MAX_QUESTIONS = 16
-"""questions to one origin whose answers are still taken: over a slow link they come later than the
-next question is asked, and who took the last one's alone would never get any further. As many as
-are asked within PATIENCE."""
+"""questions to one origin whose answers are still accepted. Over a slow link an answer arrives
+after the next question was sent; a broker that accepted only the answer to its last question would
+never advance. As many as are asked within PATIENCE."""
 
 SPLIT, RELINK = 5.0, 3.5
-"""s; a split that is shorter leaves order whole; and after a split, until brokers are linked again:
-a dial that was begun before its end times out first (3 s), and the next one follows."""
+"""s; a shorter split does not cost order; and the time after a split until brokers are linked
+again: a dial that began before the end of the split times out first (3 s), and the next one
+follows."""
 
 HOLD = SPLIT + RELINK
-"""s; longest wait for an origin that is gone. What came meanwhile is delivered then, and what is
-missing later, should it come."""
+"""s; longest wait for an origin that is unreachable. After it the messages that were held back are
+delivered, and those that are missing are delivered later, if they arrive."""
 
 PATIENCE = 30.0
-"""s; the same for one that is there and does not answer: what it cannot say now, it cannot publish
-now."""
+"""s; longest wait for an origin that is reachable and does not answer: a broker that is too busy to
+answer is too busy to publish."""
 
 STRANGER = 1.0
-"""s; the same for an origin that the directory does not know: it is about to, or never will."""
+"""s; longest wait for an origin that the directory does not know: it learns of it soon, or
+never."""
 
 STEP = 12 + 6
 
 
 class GapRecovery:
-    """The streams of all origins, and what other brokers are told of ways that break."""
+    """The ordered feeds of all origins, and the path changes that other brokers are told of."""
 
     def __init__(
         self,
@@ -141,10 +144,12 @@ class GapRecovery:
         self._link_timeout = config.link_timeout
         self.release = PacedRelease(node, origins, flow_control, self, above, report)
         self._number = 0
-        self._ways: dict[bytes, Link] = {}  # over the tree, by the broker at the end
-        self._away: dict[bytes, float] = {}  # s; when the tree lost brokers, within HOLD
-        # With the boot number: an entry that changes tells that a broker is another one than
-        # before, at the end of the same way.
+        # By broker: the link that leads to it over the tree.
+        self._ways: dict[bytes, Link] = {}
+        # By broker that the tree lost within HOLD: when (s).
+        self._away: dict[bytes, float] = {}
+        # With the boot number: an entry that changes says that the broker at the end of the same
+        # path was restarted.
         directory.post(ROUTING, config.boot.to_bytes(4, "big") + strategy.name.encode())
         directory.watch(ROUTING[:1], self._posted)
         directory.receive_over(ANSWER, self._answer_received)
@@ -155,11 +160,11 @@ class GapRecovery:
 
     @property
     def active(self) -> bool:
-        """Whether some broker routes by interest, so that numbers that do not come may be wanted by
-        nobody."""
+        """Whether some broker routes by interest, so that a missing number may be one that no local
+        subscriber wants."""
         return self._origins.sparse
 
-    # ---------------------------------------------------------------- which streams there are
+    # ---------------------------------------------------------------- which feeds there are
 
     def _posted(
         self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
@@ -176,15 +181,15 @@ class GapRecovery:
             self.activate()
 
     def link_up(self, event: LinkUp) -> None:
-        """A neighbour says in its CONNECT already whether it leaves numbers out."""
+        """Begin feeds if a new neighbour routes by interest, as its CONNECT says."""
         link = event.link
         if link.peer is not None and leaves_out(link.peer.routing):
             self.activate()
 
     def _started(self, broker_id: bytes) -> None:
-        """Note that a broker is there, perhaps another incarnation of it: what it was asked before
-        it was started is asked again, and what its last incarnation had not sent yet, it sends no
-        more over the way of up to now."""
+        """Note that a broker can be reached, perhaps in a new incarnation: questions to the earlier
+        incarnation are asked again, and messages that it had not sent yet no longer come over the
+        path of before."""
         listing = self._directory.listing(broker_id)
         if listing is None:
             return
@@ -200,15 +205,15 @@ class GapRecovery:
                 self._events.dispatch(OriginLost(broker_id))
 
     def tell_earlier(self) -> None:
-        """Tell others of which earlier incarnations of this broker it can still be asked for
-        messages."""
+        """Post of which earlier incarnations of this broker it still has messages, so that others
+        ask it for them."""
         origins = self._origins
         boots = (split_key(key)[1] for key in origins.ours if key != origins.key)
         self._directory.post(EARLIER, b"".join(boot.to_bytes(4, "big") for boot in boots))
 
     def follows(self, stream: OrderedFeed) -> bool:
-        """Whether a stream has to wait for what an earlier incarnation of its broker published:
-        that comes first. It waits for PATIENCE at most, should the broker not say what that was."""
+        """Whether a feed has to wait for the feed of an earlier incarnation of its broker, whose
+        messages come first. It waits for PATIENCE at most, if the broker does not answer."""
         earlier = [
             s for s in self._of(stream.broker_id) if s.boot < stream.boot and self._unfinished(s)
         ]
@@ -228,8 +233,9 @@ class GapRecovery:
         )
 
     def activate(self) -> None:
-        """Somebody routes by interest. The neighbours hear of it ahead of all messages: these may
-        leave numbers out from now on, and are passed on as they come."""
+        """Begin feeds, as some broker routes by interest. Neighbours are told ahead of all
+        messages: from now on numbers may be left out, and messages are passed on in the order in
+        which they arrive."""
         if not self.active:
             self._origins.sparse = True
             for origin, window in self._vector.items():
@@ -239,8 +245,8 @@ class GapRecovery:
                     tell_break_over(self._directory, link, link.peer.id)
 
     def met(self, key: bytes, window: OriginWindow) -> None:
-        """Begin the stream of an origin that has just been met, or of one that floods did for up to
-        now."""
+        """Begin the feed of the origin `key` that is new here, or that was flooded until now;
+        `window`: which of its numbers have been here."""
         broker_id, _ = split_key(key)
         if self.active and window.stream is None and broker_id != self._origins.own_id:
             stream = window.stream = OrderedFeed(self, key, window, max(window.top, window.begin))
@@ -254,13 +260,14 @@ class GapRecovery:
         return [window.stream for window in self._vector.values() if window.stream is not None]
 
     def _of(self, broker_id: bytes) -> Iterable[OrderedFeed]:
-        """Return the streams of all lives of a broker."""
+        """Return the feeds of all incarnations of a broker."""
         return [stream for stream in self._all() if stream.broker_id == broker_id]
 
-    # ---------------------------------------------------------------- ways
+    # ---------------------------------------------------------------- paths
 
     def route_changed(self, event: RouteChanged) -> None:
-        """Tell a broker of its new way, and ask it for what may have been lost on the old one."""
+        """Tell a broker of the new path to it, and ask it for what may have been lost on the old
+        one."""
         broker_id, via = event.broker_id, event.via
         old = self._ways.pop(broker_id, None)
         self._away = {
@@ -284,25 +291,26 @@ class GapRecovery:
         return [broker_id for broker_id, way in self._ways.items() if way is link]
 
     def changed(self, broker_id: bytes) -> None:
-        """A broker is reached another way, or not at all, or is another one."""
+        """Ask a broker that is reached by another path, or that was restarted, for what may be
+        missing; hold its feeds while it cannot be reached."""
         gap_recovery = self._of(broker_id)
         newest = max((stream.boot for stream in gap_recovery), default=0)
         for stream in gap_recovery:
             if (
                 stream.boot == newest or not stream.held
-            ):  # no way to a later start brings what an earlier one has left out
+            ):  # no path to a later incarnation brings what an earlier one did not send
                 stream.since = self.node.now
             self.lose(stream)
 
     def entering(self, link: Link) -> None:
-        """A link is about to enter the live stream: what goes over it from now on is not what went
-        there before."""
+        """Tell the neighbour of a link that is about to enter the live stream that its messages
+        take another path from now on (BREAK)."""
         if self.active:
             self._strategy.link_joining(link)
         link.upto.clear()
 
     def link_down(self, event: LinkDown) -> None:
-        """A link is gone: nothing comes over it any more."""
+        """Take the source from all feeds that had a link that is gone as theirs."""
         for stream in self._all():
             if event.link in (stream.source, stream.behind):
                 self.lose(stream)
@@ -322,10 +330,11 @@ class GapRecovery:
             self.lose(stream)
 
     def came(self, stream: Feed, link: Link) -> None:
-        """Note that something is about to be passed on that did not come over the stream's source.
-        If it is not the tree's way either (retained messages take all links, also those that a
-        repair has left in a circle) it may be ahead of others, and those behind us, who trust that
-        what comes from here is whole, are told before they get it."""
+        """Note that a message of the feed `stream` is about to be passed on that came over `link`,
+        which is not the feed's source. If the link is not on the tree's path either (retained
+        messages take all links, also those that a repair has left in a circle), the message may be
+        ahead of older ones. The brokers behind this one trust that what comes from here is
+        complete, so they are told before they get it."""
         if link is stream.behind:
             return
         if link is self._ways.get(stream.broker_id):
@@ -344,13 +353,13 @@ class GapRecovery:
                     tell_changed_over(directory, onward, listing.id, stream.broker_id)
 
     def answered(self, broker_id: bytes) -> None:
-        """Note that an answer of a broker is passed on: behind it everything has to come over the
-        tree's way again."""
+        """Note that an answer of a broker is passed on: the messages behind it have to come over
+        the tree's path again."""
         for stream in self._of(broker_id):
             stream.strange = False
 
     def lose(self, stream: OrderedFeed) -> None:
-        """What comes of an origin may not be all any more."""
+        """Take the source from a feed: a message of its origin may be missing. Plan a question."""
         if stream.fed:
             stream.source = stream.behind = None
             self._broken(stream)
@@ -361,12 +370,13 @@ class GapRecovery:
                 stream.pause = RETRY
             elif (
                 len(stream.questions) < MAX_QUESTIONS // 2
-            ):  # they may be lost, or answers on their way, behind much else
+            ):  # questions may be lost, and answers may be queued behind much else
                 stream.ask_at = min(stream.ask_at, self.node.now + RETRY)
             self.arm(stream)
 
     def holds(self, key: bytes, sequence: int) -> bool:
-        """Whether a message is here and comes to everybody here when what is before it has come."""
+        """Whether a message is held here, for all local subscribers, until the earlier ones have
+        arrived."""
         window = self._vector.get(key)
         if (
             window is None
@@ -378,8 +388,8 @@ class GapRecovery:
         return find(window.history, sequence, sequence) < 0
 
     def fetch(self, session: Session, key: bytes, ranges: Ranges) -> None:
-        """Ask an origin for what a session here lacks, and nobody here wanted when it was
-        published."""
+        """Ask the origin `key` for the numbers `ranges` that `session` lacks, and that no local
+        subscriber wanted when they were published."""
         window = self._vector.get(key)
         stream = None if window is None else window.stream
         if window is None or stream is None:
@@ -387,7 +397,7 @@ class GapRecovery:
         waiting = intersect(stream.here(), [(stream.done + 1, stream.settled)])
         owed = subtract(
             merge([*stream.owed, *waiting]), self._above.delivered_ranges.alone(key)
-        )  # to all here
+        )  # to all local subscribers
         missing = subtract(intersect(ranges, merge([*window.history, *window.lacks])), owed)
         if old := intersect(missing, [(1, max(stream.done, stream.settled))]):
             self._above.delivered_ranges.fetch(session, key, old)
@@ -396,12 +406,13 @@ class GapRecovery:
             self.lose(stream)
 
     def doubt(self) -> None:
-        """Trust nobody any more to have sent all that is wanted here: not all know what that is."""
+        """Ask all origins: not all brokers know which filters are wanted here, so none is trusted
+        to have sent everything."""
         self.distrust(())
 
     def distrust(self, known: Collection[bytes]) -> None:
-        """Trust no stream but those of these brokers: the others do not know all that is wanted
-        here. What they were asked before may be answered without it, and is asked again."""
+        """Ask all origins but the brokers in `known`: the others do not know all filters that are
+        wanted here, and may have answered earlier questions without them."""
         if self.active:
             for stream in self._all():
                 if stream.broker_id not in known:
@@ -409,7 +420,8 @@ class GapRecovery:
                     self.lose(stream)
 
     def want(self, key: bytes, ranges: Ranges, now: float) -> None:
-        """Ask all neighbours for messages of an origin that has them in its log no more."""
+        """Ask all neighbours for the numbers `ranges` of the origin `key`, which no longer has them
+        in its log. `now`: s."""
         self._history.want(key, ranges, now)
 
     def _broken(self, stream: OrderedFeed) -> None:
@@ -431,7 +443,8 @@ class GapRecovery:
                 self.arm(stream)
 
     def arm(self, stream: OrderedFeed) -> None:
-        """Plan what is to be done next for a stream without a source."""
+        """Set the timer of a feed without a source: for the next question, and for the end of the
+        wait."""
         times = []
         if self._orphans.reachable(stream) and not stream.more:
             times.append(stream.ask_at)
@@ -446,8 +459,8 @@ class GapRecovery:
             )
 
     def stood_still(self, seconds: float, now: float) -> None:
-        """Note that this broker did not run for so long: what came meanwhile is still to be read,
-        and nobody was away."""
+        """Prolong all waits by `seconds` in which this broker did not run: what arrived in that
+        time is still to be read, and the other brokers were not away. `now`: s."""
         self._away = {
             broker_id: min(now, since + seconds) for broker_id, since in self._away.items()
         }
@@ -457,7 +470,8 @@ class GapRecovery:
     def _due(self, stream: OrderedFeed, now: float) -> None:
         stream.timer = None
         known = self._vector.get(stream.key)
-        if known is None or known.stream is not stream:  # its origin is forgotten
+        # Its origin is forgotten.
+        if known is None or known.stream is not stream:
             self.release.drop(stream)
             return
         if stream.fed:
@@ -474,20 +488,20 @@ class GapRecovery:
             return PATIENCE
         listing = self._directory.listing(stream.broker_id)
         if listing is not None and listing.via is not None and listing.boot > stream.boot:
-            # The broker is there again and has nothing of that incarnation any more. Others may:
-            # one that hangs or is cut off, which is noticed within link_timeout, or whose log is on
-            # its way to here.
+            # The broker is back and has no messages of that incarnation. Others may have some: one
+            # that hangs or is cut off, which is noticed within link_timeout, or one whose log is
+            # being replayed to here.
             split = any(since > self.node.now - HOLD for since in self._away.values())
             quiet = max(0.0, stream.window.heard - stream.since) + self._link_timeout + STRANGER
             return HOLD if split else min(HOLD, quiet)
-        # The directory takes the tree alone: with overlays an origin's messages can be here before
-        # any word of it.
+        # Directory entries take the tree only: on source-rooted trees messages of an origin can
+        # arrive before its directory entry.
         known = listing is not None or self._strategy.precedes_directory()
         return HOLD if known else STRANGER
 
     def _set_free(self, stream: OrderedFeed, now: float) -> None:
-        """Hold nothing any more: what waits is delivered, and what is missing is taken whenever it
-        comes."""
+        """Stop holding messages back: deliver those that are held, and deliver the missing ones
+        whenever they arrive."""
         stream.free = True
         here = self._settle_all(stream)
         stream.owe(subtract(stream.refused, here))
@@ -495,8 +509,8 @@ class GapRecovery:
         self.release.begin(stream, now)
 
     def _settle_all(self, stream: OrderedFeed) -> Ranges:
-        """Have all that waits delivered, and take what is missing before it whenever it comes.
-        Returns which numbers wait."""
+        """Let all held messages be delivered, and note the missing ones before them as owed.
+        Returns the numbers that are held."""
         begin = max(stream.done, stream.settled)
         here = stream.here()
         top = max(stream.window.top, here[-1][1] if here else 0)
@@ -506,7 +520,7 @@ class GapRecovery:
         return here
 
     def unsettled(self) -> bool:
-        """Whether something may be missing here that is about to come."""
+        """Whether a message may be missing here that is about to arrive."""
         reachable = self._orphans.reachable
         return any(s.waiting or (not s.fed and (s.held or reachable(s))) for s in self._all())
 
@@ -565,9 +579,7 @@ class GapRecovery:
             raise MalformedPacket("answer with messages that is too large")
         stream.ask_at = max(stream.ask_at, now + stream.pause)
         if not flags & 1:
-            if (
-                not stream.free and now < question.at + PATIENCE
-            ):  # it answers: over a slow link that takes a while
+            if not stream.free and now < question.at + PATIENCE:  # it answers, over a slow link
                 stream.since = now
             return
         before = max(stream.done, stream.settled)
@@ -589,12 +601,12 @@ class GapRecovery:
         if more and top > before:
             self._advanced(stream, now)
         listing = self._directory.listing(sender)
-        # An incarnation that was killed may have sent what it had not written yet: the next one
-        # cannot say any more of it.
+        # An incarnation that was killed may have sent messages that it had not recorded: the next
+        # one does not know of them.
         later = listing is not None and listing.boot > stream.boot
         missed = (
             bool(stream.refused) and stream.refused[0][0] <= top
-        )  # refused since the question, which was not for it
+        )  # refused after the question, which did not ask for it
         if waits:
             self.release.begin(stream, now)
             stream.ask_at = now + stream.pause
@@ -602,19 +614,19 @@ class GapRecovery:
         elif more or question.again or missed or (stream.window.top > top and not later):
             self.release.begin(stream, now)
             stream.pause = max(RETRY, min(RETRY_MOST, 2 * (now - question.at)))
-            # What is asked for already is not asked for again, unless this answer was a step
-            # forward and that one would be none.
+            # A question that is under way is not repeated, unless this answer advanced the feed and
+            # the answer to that question would not.
             if (more and top > before) or all(newer.again for newer in stream.questions.values()):
                 if stream.next_held() is None:
                     self._ask(stream, now)
                 else:
-                    stream.more = True  # when those here have had this
+                    stream.more = True  # asked when local subscribers have had this part
             self.arm(stream)
         elif link.state == "up":
             stream.behind = link
             stream.free = stream.more = False
             stream.finished = later
-            if later:  # nobody knows more than is here
+            if later:  # no broker knows more than this one
                 self._settle_all(stream)
             self.release.begin(stream, now)
 
@@ -625,8 +637,8 @@ class GapRecovery:
         )
 
     def _advanced(self, stream: OrderedFeed, now: float) -> None:
-        """Note that an answer was a step forward: what waits for the rest of it waits on, however
-        long that takes."""
+        """Note that an answer advanced a feed: later feeds of the same broker wait on for the rest,
+        however long that takes."""
         stream.since = now
         for later in self._of(stream.broker_id):
             if later.boot > stream.boot and later.follows_since:
@@ -635,9 +647,9 @@ class GapRecovery:
     def _take_found(
         self, stream: OrderedFeed, question: Question, data: bytes, top: int, now: float, gone: int
     ) -> bool:
-        """Take what an answer brought, and its word that up to `top` there is nothing else; up to
-        `gone` it may be on its way. Returns whether that is waited for: for as long as a split may
-        last without order being lost."""
+        """Take the messages `data` of an answer to `question`. Up to `top` there are no others that
+        are wanted, but those up to `gone` have left the origin's log and may be under way. Returns
+        whether these are waited for: for as long as a split may last without a loss of order."""
         found: Ranges = []
         for key, sequence, message, choice, _ in read_link_packets(data, now):
             if key != stream.key or not 0 < sequence <= top:
@@ -661,10 +673,10 @@ class GapRecovery:
         stream.settled = max(stream.settled, top)
         return waits
 
-    # ---------------------------------------------------------------- to those here
+    # ---------------------------------------------------------------- to local subscribers
 
     def hold(self, stream: OrderedFeed, entry: LogEntry) -> None:
-        """Have an entry of the log wait that those here may not have yet."""
+        """Hold back an entry of the log from local subscribers until the feed has got so far."""
         self.release.hold(
             stream,
             HeldPackets(
@@ -673,7 +685,7 @@ class GapRecovery:
         )
 
     def released(self, stream: OrderedFeed, now: float) -> None:
-        """Note that those here have had everything that they may have."""
+        """Note that local subscribers have had all messages of a feed that may be delivered."""
         stream.done = max(stream.done, stream.settled)
         stream.held = bool(stream.waiting)
         if stream.behind is not None and not stream.waiting and not self.follows(stream):
@@ -691,8 +703,8 @@ class GapRecovery:
         choice: ReceiverAssignment | None,
         now: float,
     ) -> None:
-        """Keep what an answer brought: a session that moves on may need it. It may still cross this
-        broker, for others."""
+        """Keep a message that an answer brought in the log: a session that moves on may need it.
+        The message may still cross this broker, for others."""
         window = stream.window
         if not window.missing(sequence) and find(window.history, sequence, sequence) < 0:
             return
@@ -710,8 +722,8 @@ class GapRecovery:
     # ---------------------------------------------------------------- what is not wanted
 
     def send_upto(self, link: Link) -> None:
-        """Tell a neighbour, behind what it was sent, how far that is all. Not while messages wait:
-        some may be dropped."""
+        """Tell a neighbour up to which number of each origin it was sent all that is wanted behind
+        the link (UPTO). Not while messages are queued for it: some may be dropped."""
         if (
             not (self.active and self._strategy.carries(link))
             or link.conn.backlog
@@ -734,7 +746,12 @@ class GapRecovery:
             link.send_behind(UPTO, b"".join(news))
 
     def upto_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take the neighbour's word for what was not wanted here."""
+        """Take an UPTO record of a neighbour: numbers up to there that did not arrive were not
+        wanted here. `link`: over which it came; `body`: the record without its type; `now`: s.
+
+        Raises:
+            MalformedPacket: it is truncated, or has a number that no broker reaches.
+        """
         if len(body) % STEP:
             raise MalformedPacket("UPTO record is truncated")
         for at in range(0, len(body), STEP):

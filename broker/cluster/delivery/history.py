@@ -1,5 +1,5 @@
-"""Neighbours are asked for messages that are not in our log, for somebody behind us or for those
-here (WANT), and say when they have sent what they have (DONE)."""
+"""Requests to neighbours for messages that are not in the log here (WANT), for local subscribers or
+for other brokers. A neighbour says when it has sent what it has (DONE)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from broker.core.local_broker import LocalBroker
 
 FETCH_TIME = 0.5
-"""s; longest wait for history: a neighbour that hangs must not keep another one from the live
+"""s; longest wait for an answer: a neighbour that hangs must not keep another one out of the live
 stream."""
 
 Then = Callable[[float], None]
-"""Called when all have answered, or time is up."""
+"""Called with the time (s) when all neighbours have answered, or after FETCH_TIME."""
 
 
 class HistoryRequests:
-    """What neighbours have been asked for, and who waits for it."""
+    """The requests that are under way, and what is done when they have been answered."""
 
     __slots__ = ("_alarm", "_fetches", "_links", "_node", "_number", "records")
 
@@ -32,7 +32,7 @@ class HistoryRequests:
         self._node = node
         self._links = links
         self._alarm = alarm
-        # By number: who has to answer, who waits.
+        # By number: which neighbours have to answer, and what is called then.
         self._fetches: dict[int, tuple[set[Link], list[Then]]] = {}
         self._number = 0
         self.records: dict[int, Handler] = {DONE: self._done_received}
@@ -46,8 +46,8 @@ class HistoryRequests:
             waiting.append(then)
 
     def fetch(self, wanted: Vector, source: Link, then: Then, now: float) -> None:
-        """Ask all neighbours but `source` for messages, then call `then`; at once when there is
-        nothing to ask, or nobody."""
+        """Ask all neighbours but `source` for the messages that the vector `wanted` lacks, then
+        call `then`; without neighbours or missing messages at once. `now`: s."""
         asked = [link for link in self._up() if link is not source] if wanted else []
         if not asked:
             then(now)
@@ -57,7 +57,8 @@ class HistoryRequests:
         self._node.schedule(now + FETCH_TIME, lambda at: self._answered(number, None, at))
 
     def want(self, key: bytes, ranges: Ranges, now: float) -> None:
-        """Ask all neighbours for messages of an origin that has them in its log no more."""
+        """Ask all neighbours for the numbers `ranges` of the origin `key`, which no longer has them
+        in its log. `now`: s."""
         self._ask({key: everything_in(ranges)}, list(self._up()))
         self._alarm.hurry(now)
 
@@ -65,7 +66,7 @@ class HistoryRequests:
         return (link for link in self._links.values() if link.state == "up")
 
     def _ask(self, wanted: Vector, links: list[Link]) -> int:
-        """Ask neighbours for messages; returns the number that their answers will have."""
+        """Ask neighbours for messages. Returns the number that their answers will have."""
         self._number = self._number + 1 & 0xFFFFFFFF
         body = self._number.to_bytes(4, "big") + encode_vector(wanted)
         for link in links:
@@ -73,7 +74,7 @@ class HistoryRequests:
         return self._number
 
     def _answered(self, number: int, link: Link | None, now: float) -> None:
-        """Note that one who was asked has answered; None: that time is up."""
+        """Note that a neighbour has answered; None: that time is up."""
         fetch = self._fetches.get(number)
         if fetch is not None:
             asked, waiting = fetch
@@ -85,18 +86,18 @@ class HistoryRequests:
                     then(now)
 
     def _done_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take the answer to a WANT: what it brings has come before it."""
+        """Take the end of the answer to a WANT: the messages have come ahead of it."""
         self._answered(int.from_bytes(body[:4], "big"), link, now)
 
     def link_down(self, event: LinkDown) -> None:
-        """Wait no more for a neighbour whose link is gone."""
+        """Do not wait for a neighbour whose link is gone."""
         link = event.link
         for number in [n for n, (asked, _) in self._fetches.items() if link in asked]:
             self._answered(number, link, event.now)
 
 
 def everything_in(ranges: Ranges) -> OriginWindow:
-    """Return a window that lacks these numbers only."""
+    """Return a window that lacks these numbers and no others."""
     window = OriginWindow(LAST, 0.0)
     window.gaps = ranges
     return window

@@ -1,8 +1,8 @@
-"""The origins of messages: which of their numbers have been at this broker.
+"""The origins of messages, and which of their sequence numbers have been at this broker.
 
-An origin is one incarnation of a broker: its id and boot number. What has been here of it is an
-`OriginWindow`; this broker is an origin like all others, and so are earlier incarnations of it of
-which the journal has brought back messages.
+An origin is one incarnation of a broker: its id and boot number. An `OriginWindow` says which of
+its numbers have been here. This broker is an origin like all others, and so are earlier
+incarnations of it whose messages the journal has brought back.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from broker.cluster.link.codec import LAST, OriginWindow, Vector, origin_key
 
 
 class Origins:
-    """All origins that are known here."""
+    """The origins that are known here."""
 
     __slots__ = (
         "down",
@@ -29,38 +29,40 @@ class Origins:
     def __init__(self, own: Identity, now: float, *, sparse: bool) -> None:
         self.own_id = own.id
         self.key = origin_key(own.id, own.boot)
-        """The origin that this broker is."""
+        """The origin of what is published here: this broker's id and boot number."""
         self.own = OriginWindow(0, now)
         self.vector: Vector = {self.key: self.own}
-        """By origin, what has been here of it."""
+        """By origin: which of its numbers have been here."""
         self.ours = {self.key}
-        """This incarnation, and earlier ones of this broker of which the log has messages."""
+        """This incarnation, and earlier ones of this broker whose messages the log has."""
         self.since = own.boot
-        """What began later we miss from its first message on; sessions may be older than we are."""
+        """Boot number: of origins that started later, this broker wants all messages from the first
+        one on. Sessions may be older than this incarnation."""
         self.down = 0.0
         """s for which this broker was down before it started."""
         self.highest: dict[bytes, int] = {}
-        """Origin -> the highest number that some session here has had elsewhere, or that was
-        published before it subscribed. Empty as long as there is none: look here first."""
+        """Origin -> the highest number that some local session has had at another broker, or that
+        was published before it subscribed. Above it, and while it is empty, no session has to be
+        looked at."""
         self.sparse = sparse
-        """Whether some broker routes by interest, so that numbers that do not come may be wanted by
-        nobody: each origin has an ordered feed then."""
+        """Whether some broker routes by interest, so that a missing number may be one that no local
+        subscriber wants. Each origin has an ordered feed then."""
 
     def remember(self, key: bytes, last: int, now: float) -> None:
-        """Go on with what an earlier incarnation of this broker published, up to number `last`:
-        others may ask for it. Sessions here have had it."""
+        """Add the origin `key`, an earlier incarnation of this broker that published up to number
+        `last`: others may ask for its messages. Local sessions have had them. `now`: s."""
         window = self.vector.setdefault(key, OriginWindow(0, now))
         window.begin = LAST
         window.top = max(window.top, last)
         self.ours.add(key)
 
     def uncounted(self, key: bytes) -> float:
-        """Return how much older (s) the messages of an origin are than our log says: it does not
+        """Return how much older (s) the messages of an origin are than the log says, which does not
         count the time in which this broker was down."""
         return self.down if key != self.key and key in self.ours else 0.0
 
     def forget(self, key: bytes) -> bool:
-        """Forget an origin; returns whether it was an earlier incarnation of this broker."""
+        """Forget an origin. Returns whether it was an earlier incarnation of this broker."""
         del self.vector[key]
         self.highest.pop(key, None)
         if key in self.ours:

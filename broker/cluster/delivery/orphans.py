@@ -1,16 +1,17 @@
-"""Origins that are gone, and of which some brokers have messages that others lack: nobody else can
-be asked for these.
+"""Origins that are gone, and of which some brokers have messages that others lack. Only these other
+brokers can be asked for them.
 
-With flooding the neighbours of a link that begins to forward replay all that is missing behind it,
-whoever published it. Where messages cross only links behind which somebody wants them, a broker
-takes what does not come for unwanted, and asks the origin. Of an origin that is gone it says what
-may be missing (SEEN), and fetches history for others as with flooding (`resync`). With routing by
-topic messages did not take the tree; so the neighbours there tell each other what they have of an
-origin, as soon as it is gone, and send what the other one lacks (`Resync.exchange`). It passes that
-on over the tree (`SourceTrees.onward`).
+With flooding, the neighbours of a link that begins to forward replay all messages that are missing
+behind it, of all origins. With routing by interest, messages cross only links that have subscribers
+behind them; a broker takes missing numbers for unwanted ones, and asks the origin in doubt. Of an
+origin that is gone it tells its neighbours what may be missing (SEEN), and fetches history for
+others as with flooding (`resync`). With routing by topic, messages did not take the tree; so as
+soon as an origin is gone, neighbours on the tree tell each other which of its messages they have,
+and send what the other one lacks (`Resync.exchange`). These are passed on over the tree
+(`SourceTrees.onward`).
 
-    origin   there -(the tree loses it; no links lead to it any more; it is back and knows nothing
-                     of that incarnation)-> gone
+    origin   reachable -(the tree loses it; no links lead to it; it is back and has no messages of
+                         that incarnation)-> gone
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
     from broker.cluster.strategy.directory import Directory
 
 EARLIER = STATE + b"earlier"
-"""Boot numbers of a broker's earlier starts of which it still has messages, 4 bytes each."""
+"""Directory entry: the boot numbers of a broker's earlier incarnations of which it still has
+messages, 4 bytes each."""
 
 
 class Orphans:
-    """Which origins are gone."""
+    """Tells which origins are gone, and what is said of these to neighbours."""
 
     __slots__ = ("_directory", "_origins")
 
@@ -39,7 +41,7 @@ class Orphans:
         self._origins = origins
 
     def reachable(self, feed: OrderedFeed) -> bool:
-        """Whether an origin can be asked for messages of this incarnation."""
+        """Whether the broker of a feed can be asked for messages of that incarnation."""
         listing = self._directory.listing(feed.broker_id)
         if listing is None or listing.via is None:
             return False
@@ -48,15 +50,15 @@ class Orphans:
         )
 
     def gone(self, key: bytes) -> bool:
-        """Whether an origin cannot be asked for what is wanted of it."""
+        """Whether an origin that has an ordered feed cannot be asked for messages."""
         window = self._origins.vector.get(key)
         return (
             window is not None and window.stream is not None and not self.reachable(window.stream)
         )
 
     def told(self) -> Vector:
-        """Return what has been here, for neighbours; what may be missing of origins that are gone
-        is not taken for unwanted."""
+        """Return the version vector for neighbours. Of origins that are gone, numbers that are
+        missing here count as lacking, not as unwanted."""
         vector = self._origins.vector
         told: Vector = {}
         for key, window in vector.items():
@@ -70,8 +72,8 @@ class Orphans:
         return vector | told if told else vector
 
     def lacked(self, seen: Vector) -> Vector:
-        """Return what a neighbour has had of origins that are gone and of which it lacks
-        something."""
+        """Return the part of a neighbour's version vector `seen` with the origins that are gone and
+        of which it lacks messages."""
         vector = self._origins.vector
         return {
             key: theirs
@@ -81,5 +83,5 @@ class Orphans:
 
 
 def earlier_boots(value: bytes) -> list[bytes]:
-    """Return the boot numbers of EARLIER."""
+    """Return the boot numbers in the value of EARLIER, 4 bytes each."""
     return [value[at : at + 4] for at in range(0, len(value), 4)]

@@ -1,10 +1,10 @@
-"""What streams hold from those here is delivered in steps, as fast as those who get it keep up
-(docs/decisions/0013).
+"""Messages that ordered feeds held back are delivered in steps, as fast as local subscribers keep
+up (docs/decisions/0013).
 
-A step is a few ms of work; between two, bytes are read and written, and other streams have their
-turn. Publishers are held at the origin of what waits while much does (docs/decisions/0018). What
-comes while more waits than there is room for is not taken: the origin is asked for it again when
-there is.
+A step is a few ms of work; between two steps, bytes are read and written, and other feeds have
+their turn. While a feed holds many messages, the publishers at its origin are held
+(docs/decisions/0018). Messages that arrive while there is no room for them are dropped: the origin
+is asked for them again when there is room.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from broker.core.session import Session
 
 STEP = 500
-"""messages of a step, each counted once for every session that gets it: about 5 ms of work one by
-one, less in runs."""
+"""messages of a step, each counted once for every session that gets it: about 5 ms of work if they
+come one by one, less in runs."""
 
 PACE = 0.001
 """s between two steps."""
@@ -44,25 +44,25 @@ SLOW_PACE = 0.005
 """s between two looks at sessions that have to catch up first."""
 
 SLOW_WAIT = 0.1
-"""s that a step waits for a session whose publishers can be held: a slow one has room for more in
-its own queue, and must not keep the others waiting."""
+"""s that a step waits for a session whose publishers can be held. Then it goes on: the slow session
+has room in its own queue, and must not delay the others."""
 
 
 class FeedKeeper(Protocol):
-    """Who decides what of a feed may be delivered (`GapRecovery`)."""
+    """Decides which messages of a feed may be delivered (`GapRecovery`)."""
 
     def follows(self, stream: OrderedFeed) -> bool:
         """Whether a feed has to wait for one of an earlier incarnation of its broker."""
 
     def lose(self, stream: OrderedFeed) -> None:
-        """What comes of an origin may not be all any more."""
+        """Take the source from a feed: a message of its origin may be missing."""
 
     def released(self, stream: OrderedFeed, now: float) -> None:
-        """Note that those here have had everything that they may have."""
+        """Note that local subscribers have had all messages of a feed that may be delivered."""
 
 
 class PacedRelease:
-    """Everything that waits in all streams of a broker."""
+    """The messages that all feeds of a broker hold back."""
 
     __slots__ = (
         "_above",
@@ -91,16 +91,17 @@ class PacedRelease:
         self._feeds = feeds
         self._above = above
         self._report = report
-        self._turns: deque[OrderedFeed] = deque()  # have something that may be delivered
+        # Feeds with messages that may be delivered.
+        self._turns: deque[OrderedFeed] = deque()
         self._timer: Timer | None = None
         self.held_bytes = 0
-        """Bytes that wait in all streams."""
+        """Bytes that all feeds hold back."""
 
-    # ---------------------------------------------------------------- what comes
+    # ---------------------------------------------------------------- messages that arrive
 
     def hold(self, stream: OrderedFeed, held: HeldPackets) -> None:
-        """Have messages wait that have just come; publishers at their origin wait, too, while it is
-        many."""
+        """Hold back messages that have just arrived. While there are many, the publishers at their
+        origin are held as well."""
         if self.held_bytes + held.size > limits.HELD_FEEDS_BYTES and stream.waiting:
             self._refuse(stream, held)
             return
@@ -111,12 +112,12 @@ class PacedRelease:
             self._go_on(stream)
 
     def put_by(self, stream: OrderedFeed, held: HeldPackets) -> None:
-        """Have messages wait."""
+        """Put messages into the queue of a feed."""
         stream.put_by(held)
         self.held_bytes += held.size
 
     def _refuse(self, stream: OrderedFeed, held: HeldPackets) -> None:
-        """Leave out what there is no room for: its origin is asked for it again."""
+        """Drop messages for which there is no room: their origin is asked for them again."""
         self._node.counters.feeds_refused += held.count
         origin = stream.broker_id.hex()
         text = (
@@ -129,24 +130,24 @@ class PacedRelease:
             self._feeds.lose(stream)
 
     def drop(self, stream: OrderedFeed) -> None:
-        """Forget what waits in a stream: its origin is forgotten."""
+        """Drop the held messages of a feed: its origin is forgotten."""
         self.held_bytes -= stream.held_bytes
         stream.held_count = stream.held_bytes = 0
         stream.waiting.clear()
         self._flow_control.released(stream)
 
-    # ---------------------------------------------------------------- what goes
+    # ---------------------------------------------------------------- messages that are delivered
 
     def _go_on(self, stream: OrderedFeed) -> None:
-        """Deliver what may be delivered of a stream, in turn with all others."""
+        """Deliver the messages of a feed that may be delivered, in turn with all other feeds."""
         if stream not in self._turns:
             self._turns.append(stream)
         if self._timer is None:
             self._timer = self._node.schedule(self._node.now + PACE, self._turn)
 
     def begin(self, stream: OrderedFeed, now: float) -> None:
-        """Deliver what may be delivered of a stream: a step at once, the rest in turn with all
-        others."""
+        """Deliver the messages of a feed that may be delivered: a step at once, the rest in turn
+        with all other feeds."""
         if stream in self._turns:
             return
         self._step(stream, now)
@@ -172,13 +173,14 @@ class PacedRelease:
             self._timer = self._node.schedule(now + (PACE if worked else SLOW_PACE), self._turn)
 
     def _step(self, stream: OrderedFeed, now: float) -> bool:
-        """Deliver some messages of a stream; False when somebody has to catch up first."""
+        """Deliver some messages of a feed. Returns False if a subscriber has to catch up first."""
         node = self._node
         if self._feeds.follows(stream):
             return False
         if node.journal is not None:
             node.journal.saw(stream.key)
-        # Publishers at the origin are held, by name, and nobody who is read here.
+        # If a queue is full, the origin holds its publishers; no connection of this broker is the
+        # publisher.
         current, node.current = node.current, None
         left = STEP
         ready: set[bytes] = set()
@@ -239,11 +241,11 @@ class PacedRelease:
         else:
             self._node.dispatcher.publish(message, ())
 
-    # ---------------------------------------------------------------- who gets it
+    # ---------------------------------------------------------------- subscribers
 
     def _behind(self, stream: OrderedFeed, topic: bytes, now: float) -> bool:
-        """Whether somebody who gets a topic has to catch up first. Publishers at the origin wait
-        for those, too."""
+        """Whether a subscriber to a topic has to catch up first. The publishers at the origin are
+        held for these subscribers."""
         node = self._node
         if node.journal is not None and node.journal.pending > limits.JOURNAL_BACKLOG_BYTES // 2:
             return True
@@ -274,8 +276,8 @@ class PacedRelease:
 
 
 def crowded(session: Session) -> bool:
-    """Whether so much waits for a client that is connected, and takes something now and then, that
-    it gets no more for now."""
+    """Whether the queue of a connected client that still reads is so long that nothing should be
+    added for now."""
     conn = session.conn
     if conn is None or conn.stalled or not isinstance(conn.owner, Client):
         return False
@@ -285,7 +287,7 @@ def crowded(session: Session) -> bool:
 
 
 def deliver_run(node: LocalBroker, run: PublishRun) -> None:
-    """Deliver a run of QoS 1 or 2 packets of another broker to those here."""
+    """Deliver a run of QoS 1 or 2 packets of another broker to local subscribers."""
     dispatcher = node.dispatcher
     if node.hooks.topics:
         for message in run.messages():
@@ -295,7 +297,7 @@ def deliver_run(node: LocalBroker, run: PublishRun) -> None:
 
 
 def batch_of(entry: LogEntry) -> PublishRun:
-    """Return a run of the log (`LogEntry.run`) as a batch for those here."""
+    """Return a run of the log (`LogEntry.run`) as a batch for local subscribers."""
     data = entry.data(0.0)
     rest = len(data) - (entry.count - 1) * entry.step
     _, _, message, _, _ = next(read_link_packets(data[:rest], entry.at))
