@@ -1,6 +1,7 @@
-"""What has left the log for its tail, and nobody asks for, is offered to a broker that was away,
-once it is back (docs/decisions/0031): with flooding by who published it; and in any case what was
-on its way over a link that was lost, by the broker that had it last.
+"""Messages in the log's tail for which no broker asks are offered to a broker that was away, once
+it is back (docs/decisions/0031): with flooding, by the broker that published them; and with every
+routing strategy, messages that were under way on a link that was lost, by the broker that sent
+them.
 
     broker that has it                      broker that is back
     OFFER  numbers that the tail has  --->
@@ -11,7 +12,8 @@ on its way over a link that was lost, by the broker that had it last.
                                       <---  LACK   when subscribers here have room: what is still
                                                    missing, until nothing is
 
-It is offered again each second until something is heard. It comes behind what is newer.
+The offer is repeated each second until the other broker answers. These messages arrive behind newer
+ones.
 
     body of OFFER, LACK   origin, (u48 first, u48 last)...
     body of PIECE         origin, u32 number of it, u32 index, u8 last, u48 up to which number it
@@ -58,25 +60,25 @@ OFFER, LACK, PIECE = BEHIND | 17, 18, BEHIND | 19
 """Kinds of messages to one broker."""
 
 AGAIN = 1.0
-"""s without an answer after which is offered again; and after a broker is back until it is for the
-first time."""
+"""s without an answer until the offer is repeated; and from a broker's return to the first
+offer."""
 
 PAUSE = 0.005
-"""s between two looks at subscribers that have to catch up."""
+"""s between two checks of subscribers that have to catch up."""
 
 ORIGIN_SIZE = 12
 """bytes of an origin,"""
 
 HEAD = ORIGIN_SIZE + 15
-"""and ahead of what is in a part of a PIECE."""
+"""and bytes ahead of the content in one part of a PIECE."""
 
 LONGEST = 4 * CHUNK
-"""bytes of all pieces that are coming, beyond the largest message; of more, some are offered
-again."""
+"""bytes of all pieces of which parts are here, beyond the largest message; if there are more, some
+pieces are dropped, and offered again."""
 
 
 class LateOffers:
-    """Both ends of it."""
+    """Offers the tail's messages to other brokers, and takes what they offer."""
 
     __slots__ = (
         "_above",
@@ -114,7 +116,7 @@ class LateOffers:
         self._number = 0
         # Brokers and origins for which the tail is being read.
         self._reading: set[tuple[bytes, bytes]] = set()
-        # By who offers it, and origin: number of the piece that comes, and what has come of it.
+        # By offering broker and origin: the number of the piece that is arriving, and its parts.
         self._parts: dict[tuple[bytes, bytes], tuple[int, list[bytes]]] = {}
         self._coming = 0  # bytes of these
         self._asked: dict[tuple[bytes, bytes], Ranges] = {}  # what is offered, by the same
@@ -122,10 +124,10 @@ class LateOffers:
         directory.receive(LACK, self._lack_received)
         directory.receive_over(PIECE, self._piece_received, pieces=ORIGIN_SIZE)
 
-    # ---------------------------------------------------------------- who has it
+    # ---------------------------------------------------------------- the broker that has them
 
     def tick(self, now: float) -> None:
-        """Once a second: offer what is in the tail for brokers that are back."""
+        """Offer brokers that are back what the tail has for them. To be called once a second."""
         asked = self._origins.ours if self._origins.sparse else ()
         offers = self._above.absent_members.to_offer(asked, AGAIN, now)
         for broker_id, key, numbers in offers:
@@ -173,21 +175,22 @@ class LateOffers:
     def _offer_received(self, sender: bytes, body: bytes, now: float) -> None:
         key, offered = decode_ranges(body)
         if key not in self._origins.vector or key in self._origins.ours:
-            return  # it is about to be known
+            return  # the origin is about to be made known
         if self._origins.sparse and split_key(key)[0] == sender:
-            return  # it is asked
+            return  # the origin itself is asked
         if len(self._asked) < limits.ABSENT_BROKERS or (sender, key) in self._asked:
             self._asked[sender, key] = offered
             self._ask(key, sender, now)
 
     def _ask(self, key: bytes, sender: bytes, now: float) -> None:
-        """Tell who offers something what of it is missing here."""
+        """Tell the offering broker which of its messages are missing here (LACK)."""
         window = self._origins.vector.get(key)
         offered = self._asked.get((sender, key))
         if window is None or offered is None:
             return
         missing = window.lacks
-        if window.stream is not None:  # what was lost on its way was taken for what nobody wanted
+        # A feed takes messages that were lost on their way for unwanted ones.
+        if window.stream is not None:
             missing = subtract(merge([*window.history, *missing]), window.stream.kept)
         lacks = roughly(intersect(offered, missing))
         if not lacks:
@@ -217,8 +220,8 @@ class LateOffers:
         if body[20]:
             self._forget(sender, key)
             topics = self._take(link, key, b"".join(parts), now)
-            # What is missing up to there is not there, either: nobody here wanted it. It must not
-            # be asked for again.
+            # The offering broker does not have the numbers that are still missing up to there: no
+            # local subscriber wanted them. They must not be asked for again.
             top = int.from_bytes(body[21:HEAD], "big")
             self._asked[sender, key] = (
                 intersect(self._asked[sender, key], [(top + 1, LAST)]) if top < LAST else []
@@ -229,7 +232,7 @@ class LateOffers:
         self._coming -= sum(map(len, self._parts.pop((sender, key), (0, []))[1]))
 
     def _take(self, link: Link, key: bytes, data: bytes, now: float) -> set[bytes]:
-        """Take messages as if they had come over a link; returns their topics."""
+        """Take messages as if they had come over a link. Returns their topics."""
         end = 4 + int.from_bytes(data[:4], "big")
         forwarder = self._forwarder
         self._starts.aged(data[4:end], now, holes=True)
@@ -254,7 +257,7 @@ class LateOffers:
         return topics
 
     def _when_room(self, key: bytes, sender: bytes, topics: set[bytes], now: float) -> None:
-        """Ask for more when the sessions that got this have room."""
+        """Ask for more when the sessions that get these topics have room."""
         node = self._node
         journal = node.journal
         full = node.dispatcher.waiting >= limits.HOLD_QUEUED
@@ -270,12 +273,16 @@ class LateOffers:
 
 
 def encode_ranges(key: bytes, ranges: Ranges) -> bytes:
-    """Return an OFFER or a LACK."""
+    """Encode the body of an OFFER or a LACK."""
     return a2b_base64(key) + encode_pairs(roughly(ranges, limits.MAX_GAPS))
 
 
 def decode_ranges(body: bytes) -> tuple[bytes, Ranges]:
-    """Return the origin and the numbers of an OFFER or a LACK. Raises MalformedPacket."""
+    """Return the origin and the numbers of an OFFER or a LACK.
+
+    Raises:
+        MalformedPacket: it is truncated.
+    """
     if not ORIGIN_SIZE <= len(body) <= ORIGIN_SIZE + 12 * limits.MAX_GAPS:
         raise MalformedPacket("offer of old messages is truncated")
     return b2a_base64(body[:ORIGIN_SIZE], newline=False), decode_pairs(

@@ -1,7 +1,7 @@
 """What delivery asks of the floors above it: sharing, sessions, retained messages, the log's tail.
 
-These are built later than what is here, and take what is here in their constructors; so they are
-reached by way of the cluster, each time (`Above`).
+The modules there are built after those of delivery, which they take in their constructors; so
+delivery reaches them by way of the cluster at each call (`Above`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LogJournal(Journal, Protocol):
-    """What keeps the messages that are published here."""
+    """The journal, which keeps the messages that are published here."""
 
     def logged(self, entry: LogEntry) -> None:
         """Record an entry of the log."""
@@ -33,15 +33,15 @@ class DeliveringBroker(LocalBroker, Protocol):
     """One broker that sends messages to others."""
 
     forwarding: list[Link]
-    """Links in the live stream. Another list each time one enters or leaves it."""
+    """Links in the live stream. A new list replaces it each time a link enters or leaves it."""
 
     @property
     def journal(self) -> LogJournal | None:
-        """What keeps its state, None for a broker that keeps nothing."""
+        """The journal, None for a broker without durability."""
 
 
 TakeEntries = Callable[["list[LogEntry] | None"], None]
-"""Takes what was read from the disk; None: it cannot be read."""
+"""Takes the entries that were read from the disk; None: they cannot be read."""
 
 
 class TailPiece(NamedTuple):
@@ -50,67 +50,73 @@ class TailPiece(NamedTuple):
     first: int
     last: int
     read: Callable[[TakeEntries], None]
-    """Has them read; the call comes later."""
+    """Starts reading them; the entries are handed over later."""
 
 
 class SharedGroups(Protocol):
-    """Shared subscriptions, as far as messages of links are for their members."""
+    """Shared subscriptions, for messages that come over links."""
 
     def chosen_behind(self, link: Link, entry: LogEntry) -> bool:
         """Whether a message is for a member behind a link."""
 
     def received(self, message: Message, choice: ReceiverAssignment, *, ordinary: bool) -> None:
-        """Deliver a message to chosen members here; `ordinary`: to all other subscribers, too."""
+        """Deliver a message to the local members that `choice` names; `ordinary`: to the ordinary
+        subscribers as well."""
 
 
 class DeliveredElsewhere(Protocol):
-    """What sessions had at the broker that they come from."""
+    """What sessions had at the broker from which they came."""
 
     def deliver(
         self, key: bytes, sequence: int, message: Message, choice: ReceiverAssignment | None
     ) -> None:
-        """Deliver a message to those here that have not had it."""
+        """Deliver a message with number `sequence` of the origin `key` to the local subscribers
+        that have not had it. `choice`: which members of shared subscriptions get it, if any."""
 
     def fetch(self, session: Session, key: bytes, ranges: Ranges) -> None:
-        """Note what an origin is asked for as this session alone lacks it."""
+        """Note that the origin `key` is asked for the numbers `ranges`, which this session alone
+        lacks."""
 
     def alone(self, key: bytes) -> Ranges:
-        """Return what an origin is asked for as some sessions alone lack it."""
+        """Return the numbers for which an origin is asked because single sessions lack them."""
 
 
 class RetainedMessages(Protocol):
-    """What is retained, at all brokers alike."""
+    """Retained messages, which all brokers keep."""
 
     def numbered(self, message: Message, sequence: int) -> None:
         """Note the number of a retained message that was published here."""
 
     def received(self, message: Message, key: bytes, sequence: int, now: float) -> bool:
-        """Take a retained message of another broker; returns whether it is new here."""
+        """Take a retained message with number `sequence` of the origin `key`, another broker;
+        `now`: s. Returns whether it is newer than the one here."""
 
     def entered(self, link: Link) -> None:
         """Note that a link is in the live stream."""
 
     def left(self, link: Link) -> None:
-        """Note that a link is not in the live stream any more."""
+        """Note that a link has left the live stream."""
 
 
 class AbsentBrokers(Protocol):
     """Brokers that were away, and what the log's tail has for them."""
 
     def lacks(self, broker_id: bytes, key: bytes, lacked: Ranges) -> None:
-        """Take a broker's word for which numbers of an origin it lacks."""
+        """Note that the broker `broker_id` lacks the numbers `lacked` of the origin `key`, as it
+        said."""
 
     def sent(self, broker_id: bytes, key: bytes) -> None:
         """Note that a broker has been sent everything that it said it lacks."""
 
     def seen(self, broker_id: bytes, vector: Vector) -> None:
-        """Take a neighbour's word for what has been there."""
+        """Take the version vector of a neighbour."""
 
     def holds(self, broker_id: bytes, key: bytes) -> bool:
         """Whether anything of an origin is kept, or has been lost, for a broker."""
 
     def oldest_piece(self, broker_id: bytes, key: bytes, lacks: Ranges) -> TailPiece | None:
-        """Return the oldest messages of an origin in the tail that a broker lacks."""
+        """Return the oldest messages of the origin `key` in the tail that are kept for the broker
+        `broker_id` and have numbers in `lacks`; None: there are none."""
 
     def tail_begins(self, broker_id: bytes, key: bytes) -> int:
         """Return the first number of an origin that the tail has for a broker."""
@@ -118,12 +124,12 @@ class AbsentBrokers(Protocol):
     def to_offer(
         self, asked: Container[bytes], pause: float, now: float
     ) -> Iterable[tuple[bytes, bytes, Ranges]]:
-        """Return what is to be offered to brokers that have been back, and silent, for `pause` s:
-        broker, origin, numbers. `asked`: origins that are asked for theirs."""
+        """Return what is to be offered to brokers that have been back, and silent, for `pause` s at
+        `now` (s): broker, origin, numbers. `asked`: origins that their subscribers' brokers ask."""
 
 
 class AbsentMembers(AbsentBrokers, Protocol):
-    """The same for the cluster, which tells what happens."""
+    """Brokers that were away, as the cluster sees them: it tells what happens."""
 
     def __len__(self) -> int: ...
 
@@ -135,20 +141,21 @@ class AbsentMembers(AbsentBrokers, Protocol):
         """Note what was on its way over a link that is gone."""
 
     def member_gone(self, event: MemberGone) -> None:
-        """Note what a broker wanted that the tree has lost."""
+        """Note which filters a broker had that the tree has lost."""
 
     def route_changed(self, event: RouteChanged) -> None:
         """Note that a broker is back."""
 
     def tick(self, now: float) -> None:
-        """Once a second: who is back and asks for nothing more, or stays away."""
+        """Note brokers that are back and have got everything, and those that stay away. To be
+        called once a second."""
 
 
 class SeenWatcher(Protocol):
-    """Who waits until neighbours have had everything (`Drain`)."""
+    """Waits until neighbours have had all messages (`Drain`)."""
 
     def seen(self, link: Link, seen: Vector, now: float) -> None:
-        """Take a neighbour's word for what has been there."""
+        """Take the version vector `seen` of the neighbour at the end of `link`; `now`: s."""
 
 
 class Above(Protocol):
@@ -160,7 +167,7 @@ class Above(Protocol):
 
     @property
     def delivered_ranges(self) -> DeliveredElsewhere:
-        """What sessions have had elsewhere."""
+        """What sessions have had at other brokers."""
 
     @property
     def retained_sync(self) -> RetainedMessages:

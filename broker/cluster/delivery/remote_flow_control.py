@@ -1,13 +1,13 @@
 """Backpressure over links: a slow subscriber's broker asks the brokers where its messages are
 published to hold their publishers.
 
-Links are never held, as control packets come on them. Instead the broker with the slow subscriber
-(or link, or plugin) notes which origin's messages of which topics wait, and tells that origin
-(HOLD, along the tree). It does not read its publishers of these topics until it is told that they
-may go on, or is told nothing any more (decision 18). What is on its way is kept.
+A link is always read, as it carries control packets. Instead the broker with the slow subscriber
+(or link, or plugin) notes which topics of which origins are queued, and tells these origins (HOLD,
+along the tree). An origin does not read its publishers of these topics until it is released, or
+until HOLD is not repeated (docs/decisions/0018). Messages that are under way are kept.
 
     HOLD  u16 ms for which it is valid, then filters, each u16 length and text; none: RELEASE. Each
-          takes the last one's place
+          HOLD replaces the one before
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ HOLD = 16
 EVERYTHING = b"#"
 
 Filters = dict[bytes, int]
-"""Filters or topic names -> how many want them."""
+"""Filters or topic names -> how many slow receivers want them held."""
 
 
 class Wish:
-    """What one slow subscriber, link or plugin wants held: topics by origin (its 16 characters)."""
+    """What one slow subscriber, link or plugin wants held: topics by origin (key of 16
+    characters)."""
 
     __slots__ = ("origins", "wide")
 
     def __init__(self) -> None:
         self.origins: dict[bytes, set[bytes]] = {}
-        # Origins whose topics were too many, so that filters stand for them; and those not asked.
+        # Origins with too many topics, which filters stand for; and those that are not asked.
         self.wide: set[bytes] = set()
 
 
@@ -60,7 +61,7 @@ class Told:
 
 
 class Asked:
-    """What another broker wants held here: the reason for which publishers are not read."""
+    """What another broker wants held here; it stands for the reason why publishers are not read."""
 
     __slots__ = ("_known", "_wild", "filters", "ignored", "since", "timer", "until")
 
@@ -74,7 +75,7 @@ class Asked:
         self._known: dict[bytes, bool] = {}
 
     def take(self, filters: frozenset[bytes]) -> None:
-        """Hold publishers of what matches these, and of nothing else."""
+        """Replace the filters: publishers to other topics are not held."""
         self.filters = filters
         self._wild = [f.decode(errors="replace") for f in filters if b"#" in f or b"+" in f]
         self._known.clear()
@@ -97,7 +98,7 @@ class Asked:
 
 
 class RemoteFlowControl:
-    """Both sides of it: what we ask other brokers for, and what they ask us for."""
+    """Asks other brokers to hold publishers, and holds local publishers for other brokers."""
 
     __slots__ = (
         "_alarm",
@@ -123,18 +124,18 @@ class RemoteFlowControl:
         """Origin (16 characters) and topic of the last message at QoS 1 or 2 that came from a link,
         and when (s)."""
         self.held: dict[bytes, Asked] = {}
-        """What other brokers want held here, by their id. Nearly always empty, and then publishing
-        costs nothing more."""
+        """What other brokers want held here, by their id. Nearly always empty; then a PUBLISH costs
+        no more than a look at it."""
         self._wishes: dict[object, Wish] = {}
-        self._wanted: dict[bytes, Filters] = {}  # all wishes together, by the origin's id
+        self._wanted: dict[bytes, Filters] = {}  # all wishes together, by the origin's broker id
         self._told: dict[bytes, Told] = {}
         self._timer: Timer | None = None
-        # Sessions with more waiting than others may have -> bytes of memory.
+        # Sessions with longer queues than the limit allows -> bytes of memory.
         self._over: dict[Session, int] = {}
-        self._over_bytes = 0  # of all these, and a little more until the next turn
+        self._over_bytes = 0  # of all these; a little too much until the next turn
         directory.receive(HOLD, self.received)
 
-    # ---------------------------------------------------------------- somebody here is slow
+    # ---------------------------------------------------------------- slow receivers here
 
     def note(self, slow: object) -> None:
         """Have the origin of the message at hand hold its publishers for `slow`, until
@@ -153,7 +154,7 @@ class RemoteFlowControl:
             self.at_hand = (*at_hand[:2], node.now)
 
     def note_for(self, slow: object, key: bytes, topic: bytes) -> None:
-        """Have an origin (16 characters) hold its publishers to a topic for `slow`, until
+        """Have the origin `key` (16 characters) hold its publishers to `topic` for `slow`, until
         `released`."""
         wish = self._wishes.get(slow)
         if (
@@ -165,8 +166,8 @@ class RemoteFlowControl:
         self._note(slow, key, topic)
 
     def hold_origin(self, slow: Connection, key: bytes, topic: bytes) -> None:
-        """Have an origin hold its publishers to a topic until `slow` has caught up, or for
-        HOLD_TIME without progress."""
+        """Have the origin `key` hold its publishers to `topic` until `slow` has caught up, or made
+        no progress for HOLD_TIME."""
         if self._node.watched(slow):
             self.note_for(slow, key, topic)
 
@@ -196,8 +197,8 @@ class RemoteFlowControl:
             self._changed(origin)
 
     def released(self, slow: object) -> None:
-        """Hold nobody for `slow` any more: it has caught up, or it is gone, or nobody waits for it
-        any longer."""
+        """Release the publishers that are held for `slow`: it has caught up, or is gone, or has
+        made no progress for too long."""
         wish = self._wishes.pop(slow, None)
         if wish is None:
             return
@@ -220,8 +221,8 @@ class RemoteFlowControl:
         self._arm()
 
     def _pace(self) -> float:
-        """How long an origin is told nothing new (s): the more there are, the longer, as all links
-        on the way carry it."""
+        """The least time (s) between two HOLDs to one origin: the more origins, the longer, as all
+        links on the path carry them."""
         return max(limits.HOLD_PACE, len(self._told) / limits.HOLDS_PER_SECOND)
 
     def _repeat(self) -> float:
@@ -260,11 +261,11 @@ class RemoteFlowControl:
         self._count()
         self._arm()
 
-    # ---------------------------------------------------------------- what is on its way
+    # ---------------------------------------------------------------- messages under way
 
     def room(self, session: Session, size: int) -> bool:
-        """Whether a session with a full queue may have one more message of `size` bytes: it was on
-        its way when HOLD was sent."""
+        """Whether a session with a full queue may have one more message of `size` bytes: it was
+        under way when HOLD was sent."""
         if session.conn not in self._wishes:
             return False
         queue = session.queue
@@ -278,7 +279,8 @@ class RemoteFlowControl:
         return True
 
     def spacious(self, session: Session) -> bool:
-        """Whether a session with more waiting than others may have could have a good deal more."""
+        """Whether a session whose queue is beyond the limit uses less than half of the memory that
+        such sessions may have."""
         memory = session.queued_bytes + len(session.queue) * limits.QUEUED_MEMORY
         within = (
             memory < limits.HELD_QUEUE_BYTES // 2
@@ -288,7 +290,7 @@ class RemoteFlowControl:
 
     @property
     def over(self) -> int:
-        """Bytes of memory of all sessions that have more waiting than others may."""
+        """Bytes of memory of all sessions whose queues are beyond the limit."""
         return self._over_bytes
 
     def _count(self) -> None:
@@ -300,11 +302,11 @@ class RemoteFlowControl:
                 del self._over[session]
         self._over_bytes = sum(self._over.values())
 
-    # ---------------------------------------------------------------- somebody elsewhere is slow
+    # ---------------------------------------------------------------- slow receivers elsewhere
 
     def check(self, topic: bytes, source: Connection | None) -> None:
-        """Hold `source`, which has published to `topic`, if another broker wants that. Only called
-        while `held` is not empty."""
+        """Hold `source`, which has published to `topic`, if another broker wants that. To be called
+        only while `held` is not empty."""
         if source is None or source.closed:
             return
         for asked in self.held.values():
@@ -314,8 +316,8 @@ class RemoteFlowControl:
                 self._node.hold(source, asked)
 
     def received(self, sender: bytes, body: bytes, now: float) -> None:
-        """Take HOLD or RELEASE from another broker. What cannot be read is not the fault of the
-        neighbour that passed it on."""
+        """Take HOLD or RELEASE (`body`) from the broker `sender`; `now`: s. An invalid one raises
+        nothing, as the neighbour that passed it on is not at fault."""
         life, filters = decode_hold(body)
         asked = self.held.get(sender)
         if not filters:
@@ -323,7 +325,7 @@ class RemoteFlowControl:
                 self._release(sender, asked)
             return
         if self._directory.via(sender) is None:
-            return  # nobody is there by this name
+            return  # no such broker can be reached
         if asked is None:
             asked = self.held[sender] = Asked(now)
             self._node.counters.holds_received += 1
@@ -345,7 +347,7 @@ class RemoteFlowControl:
         elif filters != asked.filters:
             fewer = asked.filters - filters
             asked.take(filters)
-            if fewer:  # who publishes to what is still held is held again with its next message
+            if fewer:  # a publisher to a topic that is still held is held at its next message
                 self._node.release_publishers(asked)
 
     def _watch(self, sender: bytes, asked: Asked, when: float) -> None:
@@ -365,7 +367,7 @@ class RemoteFlowControl:
         self._node.release_publishers(asked)
 
     def route_changed(self, event: RouteChanged) -> None:
-        """Hold no publishers any more for a broker that is gone."""
+        """Release the publishers that were held for a broker that is gone."""
         broker_id, via = event.broker_id, event.via
         asked = self.held.get(broker_id)
         if via is None and asked is not None:
@@ -373,8 +375,8 @@ class RemoteFlowControl:
 
 
 def _filters(slow: object) -> list[bytes]:
-    """What a client wants at QoS 1 or 2; of too many filters, and for all that is no client,
-    everything."""
+    """Return the filters of a client at QoS 1 or 2; "#" if there are too many, or if it is no
+    client."""
     if isinstance(slow, Connection) and isinstance(slow.owner, Client):
         subscriptions = slow.owner.session.subscriptions
         if len(subscriptions) <= limits.HOLD_TOPICS:
@@ -392,8 +394,7 @@ def _subtract(wanted: Filters, topics: set[bytes]) -> None:
 
 
 def encode_hold(life: float, filters: Filters) -> bytes:
-    """Encode HOLD, valid for `life` s; without filters RELEASE. Of too many filters everything is
-    made."""
+    """Encode HOLD, valid for `life` s; without filters RELEASE. "#" stands for too many filters."""
     if len(filters) > limits.HOLD_TOPICS or sum(map(len, filters)) > limits.HOLD_BYTES:
         filters = {EVERYTHING: 1}
     return int(life * 1000).to_bytes(2, "big") + b"".join(
@@ -402,8 +403,8 @@ def encode_hold(life: float, filters: Filters) -> bytes:
 
 
 def decode_hold(body: bytes) -> tuple[float, frozenset[bytes]]:
-    """Return (s, filters). What is cut off or beyond the limits counts as everything: who asks is
-    slow."""
+    """Return (validity in s, filters). If filters are truncated or beyond the limits, they are "#":
+    the broker that asks is slow."""
     life = min(int.from_bytes(body[:2], "big") / 1000, limits.HOLD_LIFE)
     filters: list[bytes] = []
     at = 2

@@ -1,11 +1,11 @@
-"""Replay after a repair of the tree: what a neighbour missed comes before what is new.
+"""Replay after a repair of the tree: a neighbour gets the messages that it missed before new ones.
 
-A link that begins to forward first tells the neighbour what has been here (SEEN); the neighbour
-replays from its log what is missing, in order, and only then adds the link to the live stream. What
-was published before a broker met its origin is history to it: that is fetched (WANT, DONE) when a
-neighbour that was cut off lacks it and can get it only through here. With routing by interest each
-broker asks origins itself (`gap_recovery`), and nothing is fetched but of those that are gone
-(`orphans`).
+When a link begins to forward, a broker first tells the neighbour its version vector (SEEN). The
+neighbour replays from its log what is missing, in order, and only then lets the link into the live
+stream. What was published before a broker met an origin is history to that broker. It is fetched
+(WANT, DONE) when a neighbour that was cut off lacks it and can get it only through here. With
+routing by interest each broker asks the origins itself (`gap_recovery`), and history is fetched
+only of origins that are gone (`orphans`).
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
 
 MAX_WANTS = 16
-"""WANTs of one neighbour that wait to be answered; of more the oldest are dropped, and it goes on
-without."""
+"""WANTs of one neighbour in the queue; of more the oldest are dropped, and the neighbour goes on
+without an answer."""
 
 INTRODUCTIONS = 8
-"""Round trips at most until a neighbour knows all origins that are known here; it needs more only
-if its table is full."""
+"""Most round trips until a neighbour knows all origins that are known here; it needs more only if
+its table is full."""
 
 
 class Resync:
-    """Brings links into the live stream and keeps track of who waits for what."""
+    """Brings links into the live stream, and answers neighbours that want old messages."""
 
     def __init__(
         self,
@@ -83,23 +83,25 @@ class Resync:
         self._above = above
         self._alarm = alarm
         self.watcher: SeenWatcher | None = None
-        """Told first what has been at a neighbour."""
+        """Told each neighbour's version vector before it is used."""
         self.records: dict[int, Handler] = {
             SEEN: self.seen_received,
             ASK_SEEN: self.ask_received,
             ORIGINS: self.origins_received,
             WANT: self.want_received,
         }
-        # What is replayed to those that are about to enter the live stream.
+        # The replay on each link that is about to enter the live stream.
         self._joining: dict[Link, LogWalk] = {}
         self._wants: dict[Link, deque[LogWalk]] = {}  # what answers WANTs, one after the other
-        # Links, for who is behind them; until when (s); what then.
+        # Links of which it is not known yet which brokers are behind them; until when (s) that is
+        # waited for; what is done then.
         self._waiting: list[tuple[Link, float, Callable[[float], None]]] = []
 
-    # ---------------------------------------------------------------- the tree's word
+    # ---------------------------------------------------------------- forwarding
 
     def link_forwards(self, event: LinkForwards) -> None:
-        """Take the tree's word that a link forwards, or that it does not."""
+        """Begin to bring a link into the live stream as the tree lets it forward, or take it out as
+        the tree blocks it."""
         link, now = event.link, event.now
         link.forwarding = event.forwarding
         if event.forwarding:
@@ -117,7 +119,7 @@ class Resync:
                 self._acks.free(link)
 
     def send_seen(self, link: Link) -> None:
-        """Tell a neighbour what has been here."""
+        """Send a neighbour the version vector (SEEN); at most one each SEEN_PAUSE."""
         link.told = True
         now = self.node.now
         if link.tell_at <= now:
@@ -133,19 +135,22 @@ class Resync:
             self.send_seen(link)
             link.send_ping(now)
 
-    # ---------------------------------------------------------------- what has been where
+    # ---------------------------------------------------------------- version vectors
 
     def ask_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take a neighbour's question for what has been here."""
+        """Answer ASK_SEEN, a neighbour's question for the version vector. `link`: over which it
+        came; `body`: empty; `now`: s."""
         self.send_seen(link)
 
     def origins_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take a neighbour's word for where origins begin that are new here."""
+        """Take ORIGINS: where the origins begin that are new at a neighbour. `link`: over which it
+        came; `body`: a version vector; `now`: s."""
         self.forwarder.learn(decode_vector(body, now), link, now)
 
     def seen_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take what has been at a neighbour. Its word for origins that are new here is where we
-        begin with them."""
+        """Take SEEN, a neighbour's version vector, and go on to bring its link into the live
+        stream. Origins that are new here begin where the neighbour is. `link`: over which it came;
+        `body`: the vector; `now`: s."""
         seen = decode_vector(body, now)
         self.forwarder.learn(seen, link, now)
         link.asked = False
@@ -156,8 +161,8 @@ class Resync:
         if link.live:
             self._send_orphans(link, seen, now)
         if link.live or link in self._joining:
-            # asked for twice; the stream to it has been whole since it joined, or has had the first
-            # step of its replay
+            # It was asked twice: its messages have been complete since it joined, or it has had the
+            # first step of its replay.
             return
         link.seen = seen
         if link.forwarding and not link.behind:
@@ -169,8 +174,8 @@ class Resync:
 
     def _prepare(self, link: Link, now: float) -> None:
         """Join, but first make known the origins that the neighbour has not met, so that it says
-        where it begins; and fetch what it lacks and was history here: that has to come before what
-        is newer."""
+        where it begins, and fetch what it lacks and was history here: it has to come before newer
+        messages."""
         assert link.seen is not None
         strange = {
             key: window for key, window in self.forwarder.vector.items() if key not in link.seen
@@ -185,14 +190,14 @@ class Resync:
         self._when_complete(link, lambda at: self._gather(link, at), now)
 
     def _gather(self, link: Link, now: float) -> None:
-        """Tell the others who is behind a link that is going to join, then fetch what it lacks from
-        them: in this order, so that nothing falls in between."""
+        """Tell the other neighbours which brokers are behind a link that is about to join, then
+        fetch from them what it lacks: in this order, so that no message is missed in between."""
         if link.seen is None or not link.forwarding or link.behind:
             return
         self._directory.ready(link)
         self._directory.settle(now)
-        self._strategy.settle(now)  # who is there now may route otherwise
-        # What is being fetched for others is missing for this one, too.
+        self._strategy.settle(now)  # the new brokers may route by another strategy
+        # Messages that are being fetched for other links are missing for this one, too.
         link.fetching += 1 + len(self._history)
         self._history.when_answered(lambda at: self._fetched(link, at))
         wanted = self._missed(link.seen)
@@ -201,13 +206,13 @@ class Resync:
     def _fetched(self, link: Link, now: float) -> None:
         link.fetching -= 1
         ready = not link.fetching and link.seen is not None and link.forwarding and not link.behind
-        # A link that is not named left the tree and is about to gather again.
+        # A link that is not posted left the tree and is about to gather again.
         if ready and self._directory.named(link):
             self._join(link, now)
 
     def _when_complete(self, link: Link, then: Callable[[float], None], now: float) -> None:
-        """Go on when it is known who is behind a link and what they want, which decides what is
-        replayed; or after a while."""
+        """Go on when it is known which brokers are behind a link and which filters they want, as
+        that decides what is replayed; or after FETCH_TIME."""
         if self._strategy.knows_behind(link):
             then(now)
         else:
@@ -215,7 +220,7 @@ class Resync:
             self.node.schedule(now + FETCH_TIME, self.proceed)
 
     def proceed(self, now: float) -> None:
-        """Go on with what waited for the directory."""
+        """Go on with links that waited for the directory."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for entry in waiting:
@@ -228,32 +233,34 @@ class Resync:
                     self._waiting.append(entry)
 
     def _join(self, link: Link, now: float) -> None:
-        """Replay what the neighbour lacks, then let it into the live stream, in the turn in which
-        nothing is left. It hears first that its messages take another way than before: so do those
-        of the first step."""
+        """Replay what the neighbour lacks, then let its link into the live stream, in the turn in
+        which nothing is left to replay. The neighbour is told first that messages take another path
+        than before, as those of the first step already do."""
         assert link.seen is not None
         self._gap_recovery.entering(link)
         walk = self._joining[link] = self.walk(link, link.seen, lambda at: self._enter(link, at))
         walk.begin(now)
 
     def _enter(self, link: Link, now: float) -> None:
-        # If it is not there any more, the last step was more than it can take.
+        # If it is not found, the last step was more than the link's queue takes.
         if self._joining.pop(link, None) is not None:
             link.seen = None
             self.forwarder.enter(link)
             self._alarm.hurry(now)
 
     def _leave(self, link: Link) -> None:
-        """A link is not to join: it does not forward any more, or cannot take what is replayed."""
+        """Stop the replay on a link that no longer forwards, or whose queue is too long."""
         walk = self._joining.pop(link, None)
         if walk is not None:
             walk.stop()
             link.seen = None
 
     def walk(self, link: Link, seen: Vector, then: Callable[[float], None]) -> LogWalk:
-        """Return what sends a neighbour what it lacks. Who asks again and again costs us no more
-        than MAX_REPLAY."""
-        free: bool | None = None  # it has had nothing replayed lately, so it may have the whole log
+        """Return a walk through the log that sends over `link` what the version vector `seen`
+        lacks, then calls `then` with the time (s). A neighbour that asks again and again gets no
+        more than MAX_REPLAY bytes at full speed."""
+        # It has had nothing replayed lately, so it may have the whole log.
+        free: bool | None = None
 
         def may(size: int) -> float:
             nonlocal free
@@ -282,7 +289,8 @@ class Resync:
     # ---------------------------------------------------------------- history
 
     def _missed(self, seen: Vector) -> Vector:
-        """Return what was history here and a neighbour lacks: it is missed from now on."""
+        """Return the messages that were history here and that a neighbour lacks: from now on they
+        count as missing here."""
         wanted: Vector = {}
         for key, theirs in seen.items():
             if self._gap_recovery.active and not self._orphans.gone(key):
@@ -293,7 +301,9 @@ class Resync:
         return wanted
 
     def want_received(self, link: Link, body: bytes, now: float) -> None:
-        """Replay what a neighbour needs for somebody behind it, and say when that is done."""
+        """Take WANT: replay messages that a neighbour needs for others behind it, and send DONE.
+        `link`: over which it came; `body`: 4 bytes number of the request, a version vector; `now`:
+        s."""
         number = body[:4]
         wanted = decode_vector(body[4:], now)
 
@@ -312,7 +322,7 @@ class Resync:
         self._when_complete(link, lambda at: self._want(link, wanted, answer, at), now)
 
     def _wanted(self, link: Link, number: bytes, now: float) -> None:
-        """A WANT has been answered; go on with the next one."""
+        """Send DONE for a WANT that has been answered, and go on with the next one."""
         link.send_behind(DONE, number)
         wants = self._wants[link]
         wants.popleft()
@@ -322,23 +332,23 @@ class Resync:
     def _want(
         self, link: Link, wanted: Vector, answer: Callable[[float], None], now: float
     ) -> None:
-        self._directory.settle(now)  # who is new behind this link is told first
+        self._directory.settle(now)  # new brokers behind this link are posted first
         self._history.fetch(self._missed(wanted), link, answer, now)
 
     # ---------------------------------------------------------------- origins that are gone
 
     def route_changed(self, event: RouteChanged) -> None:
-        """Exchange what is here of the origins of a broker that is gone."""
+        """Exchange the messages of a broker that is gone with the neighbours."""
         if event.via is None:
             self.exchange()
 
     def origin_lost(self, event: OriginLost) -> None:
-        """Exchange what is here of an origin that cannot be asked any more."""
+        """Exchange the messages of an origin that can no longer be asked with the neighbours."""
         self.exchange()
 
     def exchange(self) -> None:
-        """An origin is gone: exchange what is here of it with neighbours in the live stream, which
-        may have got other parts."""
+        """Exchange version vectors with the neighbours in the live stream, as an origin is gone:
+        they may have got other messages of it."""
         for link in self._strategy.exchanging():
             self.send_seen(link)
             link.add_record(ASK_SEEN, b"")
@@ -352,7 +362,7 @@ class Resync:
     # ---------------------------------------------------------------- links
 
     def link_down(self, event: LinkDown) -> None:
-        """Replay nothing any more over a link that is gone."""
+        """Stop all replays over a link that is gone."""
         link = event.link
         link.forwarding = False
         self._leave(link)
@@ -360,11 +370,11 @@ class Resync:
             walk.stop()
 
     def link_behind(self, event: LinkBehind) -> None:
-        """Replay nothing over a link until it has drained."""
+        """Stop the replay over a link until its queue has drained."""
         self._leave(event.link)
 
     def link_drained(self, event: LinkDrained) -> None:
-        """Ask where the neighbour is, to go on from there."""
+        """Ask the neighbour for its version vector, to go on from there."""
         link = event.link
         if link.forwarding and not link.asked:
             link.asked = True

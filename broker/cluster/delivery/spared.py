@@ -1,9 +1,9 @@
-"""Entries that leave the log while sessions are on their way, and that these may need
+"""Entries that leave the log while sessions move between brokers, and that these sessions may need
 (docs/decisions/0016).
 
-Who takes a session finds in its log what came meanwhile, and so does who gives it. Messages of some
-megabytes push everything else out of the log in less time than that takes; what sessions on their
-way get is spared until they have arrived.
+The broker that takes a session and the one that gives it find in their logs the messages that
+arrived while it moved. Messages of some megabytes push everything else out of the log in less time
+than a move takes; so entries that a moving session gets are spared until it has arrived.
 
     on its way: taken here, or given from here -(an entry that it gets leaves the log)-> spared
                                                -(no session is on its way)-> gone
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class SparedEntries:
-    """Sessions on their way, by who moves them, and what is kept for them behind the log
+    """Moving sessions, by what moves them, and the entries that are kept for them
     (`ReplayLog.spared`)."""
 
     __slots__ = ("_log", "_moved", "_movers", "_node", "_strategy", "size")
@@ -38,7 +38,8 @@ class SparedEntries:
         self.size = 0  # bytes
 
     def keep(self, mover: object, session: Session | None) -> None:
-        """Keep what a session gets from now on; None: nobody knows yet what that is."""
+        """Spare what `session` gets from now on; None: its subscriptions are not known yet, so
+        everything is spared. `mover`: what moves it, for `release`."""
         log = self._log
         if not self._movers:
             log.dropped.append(self._dropped)
@@ -53,7 +54,7 @@ class SparedEntries:
             self.size = sum(entry.size for entry in kept)
 
     def release(self, mover: object) -> None:
-        """Note that a session has arrived, or is not moved after all."""
+        """Note that a session has arrived, or is not moved."""
         if mover in self._movers:
             self._leave(mover)
             if not self._movers:
@@ -69,8 +70,8 @@ class SparedEntries:
             del self._moved[session]
 
     def _everything(self) -> bool:
-        """Whether all has to be kept: with flooding, who gives a session away says nothing of what
-        came since."""
+        """Whether all entries have to be spared: with flooding, the broker that gives a session
+        away does not say what arrived since."""
         return None in self._moved and not self._strategy.leaves_out
 
     def _wanted(self, entry: LogEntry) -> bool:
@@ -79,7 +80,7 @@ class SparedEntries:
         return any(delivery.session in self._moved for delivery in route.deliveries)
 
     def _dropped(self, entry: LogEntry, position: int) -> None:
-        """Take an entry that leaves the log; the oldest make room."""
+        """Keep an entry that leaves the log; the oldest ones are dropped if there is no room."""
         if not self._everything() and not self._wanted(entry):
             return
         spared = self._log.spared

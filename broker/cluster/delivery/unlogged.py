@@ -1,10 +1,10 @@
-"""Numbers of QoS 2 messages that wait for clients that are away, and that have left the log
-(docs/decisions/0016).
+"""Sequence numbers of QoS 2 messages that have left the log and are queued for clients that are
+away (docs/decisions/0016).
 
-No message says in a session where it came from: who adds a session to a newer one finds that in the
-log. Large messages push everything else out of the log in milliseconds. So while clients are away
-that left a session, what they get at QoS 2 is noted as it leaves the log: origin, number, and a
-hash of topic and content, a run of messages in one piece.
+A message in a session does not say which origin and number it has: a merge of two sessions finds
+that in the log. Large messages push everything else out of the log in milliseconds. So while
+clients with sessions are away, their messages at QoS 2 are noted as they leave the log: origin,
+number, and a hash of topic and content, a run of messages in one piece.
 
     nothing -(a client leaves its session, or takes nothing)-> noting -(no client is away)-> nothing
 """
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
     from broker.core.session import Session
 
 LOOK = 10.0
-"""s between two looks whether any client is away."""
+"""s between two checks whether any client is away."""
 TOPICS = 10_000
-"""topics of which it is known whether they are for anybody who is away."""
+"""topics of which it is remembered whether clients that are away get them."""
 
 Places = dict[tuple[bytes, bytes], list[int]]
-"""Topic and payload -> which messages of a session these are."""
+"""Topic and payload -> indices of the messages of a session with these."""
 
 
 class UnloggedNumbers:
-    """What has left the log while clients were away."""
+    """The QoS 2 messages that left the log while clients were away."""
 
     __slots__ = ("_away", "_log", "_met", "_node", "_noted", "_noting", "size")
 
     def __init__(self, node: LocalBroker, log: ReplayLog) -> None:
         self._node = node
         self._log = log
-        self._met = False  # somebody else was there: sessions may become one
+        self._met = False  # other brokers were linked: sessions may be merged
         self._noted: deque[tuple[bytes, int, array[int]]] = deque()  # origin, first number, hashes
-        self._away: dict[bytes, bool] = {}  # topic -> whether somebody who gets it is away
+        self._away: dict[bytes, bool] = {}  # topic -> whether a client that gets it is away
         self._noting = False
         self.size = 0
-        """Bytes that these take, about."""
+        """Bytes of memory of the notes, about."""
 
     def route_changed(self, event: RouteChanged) -> None:
         """Begin to note numbers when the first other broker can be reached."""
@@ -55,8 +55,8 @@ class UnloggedNumbers:
             self.watch(*self._node.sessions.values())
 
     def watch(self, *sessions: Session) -> None:
-        """Note from now on what leaves the log, if it is for who is away, as one of these is, and
-        gets anything at QoS 2."""
+        """Begin to note messages that leave the log, if the client of one of these sessions is away
+        and subscribes at QoS 2."""
         self._away.clear()
         if not self._noting and self._met and any(map(misses, sessions)):
             self._noting = True
@@ -64,7 +64,7 @@ class UnloggedNumbers:
             self._node.schedule(self._node.now + LOOK, self._look)
 
     def _look(self, now: float) -> None:
-        """Go on as long as somebody is away."""
+        """Stop noting when no client is away."""
         if any(map(takes_nothing, self._node.sessions.values())):
             self._node.schedule(now + LOOK, self._look)
             return
@@ -75,7 +75,7 @@ class UnloggedNumbers:
         self.size = 0
 
     def _dropped(self, entry: LogEntry, position: int) -> None:
-        """Note an entry that leaves the log; the oldest make room."""
+        """Note an entry that leaves the log; the oldest notes are dropped if there is no room."""
         if entry.qos != 2:
             return
         topic = entry.topic
@@ -95,7 +95,7 @@ class UnloggedNumbers:
             self._node.counters.log_unnumbered += len(oldest)
 
     def _waits(self, topic: bytes) -> bool:
-        """Whether messages of a topic wait for somebody who is away, at QoS 2."""
+        """Whether messages of a topic are queued at QoS 2 for a client that is away."""
         dispatcher = self._node.dispatcher
         route = dispatcher.routes.get(topic) or dispatcher.route(topic, keep=False)
         return any(
@@ -105,8 +105,9 @@ class UnloggedNumbers:
     def find(
         self, places: Places, ranges: dict[bytes, Ranges], found: list[tuple[bytes, int] | None]
     ) -> None:
-        """Find where messages of a session come from, of those that were delivered to it
-        (`ranges`), the newest first."""
+        """Find origin and number of a session's messages, and enter them in `found` by index.
+        `places`: indices of the messages that are looked for; `ranges`: by origin, the numbers that
+        were delivered to the session. The newest notes come first."""
         wanted = {hash(content): waiting for content, waiting in places.items() if waiting}
         for key, first, hashes in reversed(self._noted if wanted else ()):
             delivered = ranges.get(key)
@@ -119,12 +120,12 @@ class UnloggedNumbers:
 
 
 def misses(session: Session) -> bool:
-    """Whether messages at QoS 2 wait for a session that takes nothing."""
+    """Whether a session that takes nothing has subscriptions at QoS 2."""
     return takes_nothing(session) and any(
         subscription.qos == 2 for subscription in session.subscriptions.values()
     )
 
 
 def takes_nothing(session: Session) -> bool:
-    """Whether a session is kept, and its client is away, or takes nothing."""
+    """Whether a session is kept, and its client is away or has stopped reading."""
     return session.expiry > 0 and (session.conn is None or session.conn.stalled)
