@@ -109,7 +109,7 @@ def test_who_asks_for_the_rest_of_what_is_not_encoded_any_more_begins_anew() -> 
     stamp = world.session("k").stamp + 1
     neighbour.take()
     neighbour.send(routed(REQUEST, say(TAKE, stamp, "k", bytes(12)), bid(101)))
-    world.node.cluster.takeover._handover.forget("k")
+    world.node.cluster.takeover._handover.ended("k")
     world.connect("p").publish("a", b"between", 1)
     neighbour.take()
     neighbour.send(routed(REQUEST, say(REST, stamp, "k", bytes(12)), bid(101)))

@@ -11,7 +11,8 @@ Protocols of `broker.cluster.ports` alone.
 
 * `takeover` drives the broker that takes: CONNECT waits until the session is here. Its states are a
   table in `pending_takeover`.
-* `handover` drives the holder: it encodes a session, and keeps it until the taker has it.
+* `handover` drives the holder: it encodes a session, and keeps it until the taker has it. Its
+  states are a table in `pending_handover`.
 * `merge` adds older sessions to newer ones. Its states are a table in `pending_merge`.
 * `takeover_messages` has what two brokers say, `session_codec` a session as bytes, `session_parts`
   how these are sent in parts.
@@ -26,8 +27,8 @@ States, in short:
     takeover  ASKING -> READING -> COVERING -> RESTORING -> [SETTLING] -> [RESTING] -> CLOSING
               -> OVER; another broker has it (MOVED): ASKING again; OVER from every state when the
               client leaves, the holder has no session, or has a newer one
-    handover  nothing -(TAKE or MERGE)-> encoding, in steps -> encoded, sent in parts as often as
-              asked -(REST)-> the rest encoded -(DONE)-> given: who asks is told where it is, for
-              some seconds; nothing again when the client comes back or a newer taker asks
+    handover  HERE -(TAKE or MERGE)-> ENCODING -> ENCODED -(REST)-> COMPLETE -(DONE)-> GIVEN, for
+              some seconds; GIVEN also from every state before; HERE again when the client comes
+              back or the taker stops asking
     merge     WANTED -> ASKING -> [HELD] -> READING -> CLOSING -> OVER
 """

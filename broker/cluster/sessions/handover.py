@@ -1,5 +1,8 @@
-"""Sessions that other brokers take: the holder's side of a takeover (`takeover` has the whole of
-it, `takeover_messages` what both sides say)."""
+"""Sessions of this broker that others take: the holder's side of a takeover.
+
+`takeover` is the other side, `takeover_messages` has what both say, `pending_handover` the states
+and the table of transitions, which is followed here.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,14 @@ from broker.cluster.sessions.message_vectors import (
     uncovered,
     vector_of,
 )
+from broker.cluster.sessions.pending_handover import (
+    TRANSITIONS,
+    Action,
+    Asked,
+    Input,
+    PendingHandover,
+    State,
+)
 from broker.cluster.sessions.session_codec import (
     SessionState,
     encoding,
@@ -34,7 +45,7 @@ from broker.cluster.sessions.session_codec import (
     subscriptions_of,
 )
 from broker.cluster.sessions.session_entries import entries_of, key_of, posted_stamp
-from broker.cluster.sessions.session_parts import PART_SIZE, Sending, split
+from broker.cluster.sessions.session_parts import PART_SIZE, split
 from broker.cluster.sessions.takeover_messages import (
     ANSWER,
     COMING,
@@ -69,69 +80,36 @@ if TYPE_CHECKING:
     from broker.core.local_broker import LocalBroker
 
 GIVEN_TIME = 5.0
-"""s; as long we tell who asks to whom a session went, until everybody knows."""
+"""s for which this broker tells others which one has taken a session, until all have heard."""
 LINGER = 1.0
-"""s for which the entry of a session that went elsewhere stays when the new one is known here: a
-broker that hears that the old one is withdrawn has heard of the new one by then. With neither, it
-would begin a new session."""
+"""s for which the directory entry of a session that was given away stays when the taker's entry is
+known here: a broker that hears of the withdrawal has heard of the taker's entry by then. A broker
+that knew neither would begin a new session."""
 LATE = 10.0
-"""s; with routing by interest, what came to a broker so long before a takeover began has been
-offered to its local subscribers: no repair takes longer, and what is held back from them until it
-ends comes from the log."""
+"""s; with routing by interest, messages that arrived so long before a takeover began have been
+offered to local subscribers: no repair takes longer, and messages that are held back until its end
+come from the log."""
 COMPLETE_TIME = 5.0
-"""s for which a session that another broker takes waits for what was published before that one's
+"""s for which the rest of a session waits for messages that were published before the taker's
 subscriptions: longer than it takes to notice that a neighbour is silent (2 s), and to ask again."""
 MERGE_TIME = 30.0
-"""s for which a session that is to be added to a newer one waits for that, as long as the
-publisher's broker is there: nobody waits for it. What has not come then the newer session's broker
-asks for."""
+"""s for which a session that is to be added to a newer one waits for such messages while their
+origin can be reached: no client waits for it. The broker of the newer session asks for those that
+have not come by then."""
 MERGE_AWAY = 10.0
-"""s of these while that broker is away."""
+"""s; the same while their origin is away."""
 EXPORT_TIME = 30.0
-"""s that an encoded session is kept for a taker that asks for no more of it."""
+"""s for which an encoded session is kept for a taker that has stopped asking."""
 
 Given = tuple[bytes, Entry]
-"""Who has taken a session, and what it is going to post of it."""
-
-
-class Export:
-    """A session of ours that somebody takes."""
-
-    __slots__ = (
-        "at",
-        "awaited",
-        "began",
-        "data",
-        "merged",
-        "number",
-        "queued",
-        "rest",
-        "seen",
-        "sending",
-        "stamp",
-        "taker",
-    )
-
-    def __init__(
-        self, taker: bytes, stamp: int, number: int, seen: Vector, queued: int, at: float
-    ) -> None:
-        self.taker = taker
-        self.stamp = stamp
-        self.number = number
-        self.seen = seen
-        self.queued = queued  # messages in the queue that are part of it
-        self.data: bytes | None = None  # while it is being encoded, in steps,
-        self.awaited = False  # and whether it has been asked for meanwhile
-        self.rest = b""
-        self.merged = False  # encoded for a broker that has a newer session
-        self.began = self.at = at  # s; of the last request
-        self.sending = Sending()
+"""The broker that has taken a session, and the directory entry that it is going to post."""
 
 
 class Handover:
-    """Sessions of ours that others take, and those that they took."""
+    """Sessions of this broker that others take, and notes of those that they have taken."""
 
     __slots__ = (
+        "_actions",
         "_asked",
         "_delivered_ranges",
         "_directory",
@@ -167,7 +145,7 @@ class Handover:
         whereabouts: Whereabouts,
         history: SessionHistory,
     ) -> None:
-        """`own_id`: of this broker; the others are its parts that have what a session needs."""
+        """`own_id`: of this broker; the others are the modules that know what a session needs."""
         self._node = node
         self._own = own_id
         self._directory = directory
@@ -179,24 +157,77 @@ class Handover:
         self._delivered_ranges = delivered_ranges
         self._whereabouts = whereabouts
         self._history = history
-        self._exports: dict[str, Export] = {}
-        self.size = 0  # in all of them
+        self._exports: dict[str, PendingHandover] = {}
+        self.size = 0
+        """Bytes that are encoded."""
         self._number = 0
         self._spared = spared
         self._given: dict[str, Given] = {}
-        # Client -> stamp of who waits for its session to be complete, since when.
+        # Client -> stamp of the taker that waits until the session is complete, since when (s).
         self._asked: dict[str, tuple[int, float]] = {}
-        # With flooding: what was waited for, and did not come.
+        # With flooding: numbers that were waited for and did not arrive.
         self._never: dict[bytes, Ranges] = {}
+        self._actions: dict[Action, Callable[[Asked, float], None]] = {
+            Action.READ_CLIENT: self._read_client,
+            Action.SAY_FOREIGN: lambda asked, now: self._answer(asked, FOREIGN),
+            Action.SAY_NEWER: lambda asked, now: self._answer(asked, NEWER),
+            Action.SAY_MOVED: self._say_moved,
+            Action.SAY_NOTHING: lambda asked, now: self._answer(asked, NOTHING),
+            Action.SAY_ENDED: lambda asked, now: self._answer(asked, ENDED),
+            Action.SAY_COMING: lambda asked, now: self._answer(asked, COMING),
+            Action.BEGIN_AGAIN: lambda asked, now: self._answer(asked, MOVED, self._own),
+            Action.ENCODE: self._encode,
+            Action.SEND_LATER: self._send_later,
+            Action.SEND_FIRST: self._send_first,
+            Action.SEND: self._send,
+            Action.SEND_REST: self._send_rest,
+            Action.GIVE: self._give,
+            Action.DROP: lambda asked, now: self._drop(asked.client_id),
+            Action.DROP_NOTE: self._drop_note,
+            Action.DROP_NOTE_SOON: self._drop_note_soon,
+            Action.WITHDRAW: self._withdraw,
+        }
 
-    # ---------------------------------------------------------------- our own clients
+    # ---------------------------------------------------------------- states
+
+    def _state(self, client_id: str) -> State:
+        session = self._node.sessions.get(client_id)
+        if session is None or not session.stamp:
+            return State.GIVEN if client_id in self._given else State.NONE
+        export = self._exports.get(client_id)
+        return State.HERE if export is None else export.state
+
+    def _step(self, asked: Asked, state: State, given: Input, now: float) -> None:
+        """Do what the table says for an input."""
+        found = TRANSITIONS.get((state, given))
+        if found is None:
+            self._node.counters.takeover_unexpected += 1
+            return
+        action, following = found
+        export = self._exports.get(asked.client_id)
+        if export is not None:
+            export.state = following
+        self._actions[action](asked, now)
+
+    def _happens(self, client_id: str, state: State, given: Input) -> None:
+        """Take an input that is no request of a taker."""
+        self._step(Asked(b"", 0, 0, client_id, 0, b"", {}), state, given, self._node.now)
+
+    # ---------------------------------------------------------------- local clients
 
     def came(self, client_id: str) -> None:
-        """Note that a client has connected here: nobody takes what was encoded before."""
-        if self._exports:
-            self.forget(client_id)
-        if self._given:
-            self._given.pop(client_id, None)
+        """Note that a client has connected here: what was encoded before is dropped."""
+        export = self._exports.get(client_id) if self._exports else None
+        if export is not None:
+            self._happens(client_id, export.state, Input.CAME)
+        if client_id in self._given:
+            self._happens(client_id, State.GIVEN, Input.CAME)
+
+    def ended(self, client_id: str) -> None:
+        """Note that a session has ended here: what was encoded of it is dropped."""
+        export = self._exports.get(client_id)
+        if export is not None:
+            self._happens(client_id, export.state, Input.ENDED)
 
     def newest(self, client_id: str) -> int:
         """Return the stamp of the taker of a session, 0 when there is none."""
@@ -204,12 +235,13 @@ class Handover:
         return 0 if export is None else export.stamp
 
     def given(self, client_id: str) -> Given | None:
-        """Return who has taken a session that not everybody finds without us."""
+        """Return the broker that has taken a session, until all brokers can find it there."""
         return self._given.get(client_id)
 
     def takers(self, client_id: str, lives: Callable[[bytes], bool]) -> list[Given]:
-        """Return who has taken a client's session, or has a newer one and is adding the one here to
-        that: this broker may have heard of it by that alone."""
+        """Return the brokers that have taken a client's session, or have a newer one and are adding
+        the one here to it: this broker may know of that one only by their requests. `lives`: says
+        whether a broker can be reached."""
         found = [] if (given := self._given.get(client_id)) is None else [given]
         export = self._exports.get(client_id) if self._exports else None
         session = self._node.sessions.get(client_id)
@@ -229,108 +261,181 @@ class Handover:
         return found
 
     def known(self, client_id: str, broker_id: bytes, stamp: int) -> None:
-        """Note that a broker tells everybody of a session: then nobody need ask us any more."""
+        """Note that the broker `broker_id` has told all brokers of the session of `client_id` with
+        this `stamp`: they need not ask this broker for it much longer."""
         given = self._given.get(client_id)
         if given is not None and given[0] == broker_id and stamp >= given[1].stamp:
-            self._withdraw_later(client_id, given, LINGER)
+            self._happens(client_id, State.GIVEN, Input.POSTED)
 
-    def _withdraw_later(self, client_id: str, given: Given, seconds: float) -> None:
-        self._node.schedule(self._node.now + seconds, lambda now: self._found(client_id, given))
+    def _drop_note(self, asked: Asked, now: float) -> None:
+        del self._given[asked.client_id]
 
-    def _found(self, client_id: str, given: Given) -> None:
-        if self._given.get(client_id) is given:
-            del self._given[client_id]
-            if client_id not in self._node.sessions:
-                self._directory.withdraw(key_of(client_id))
+    def _drop_note_soon(self, asked: Asked, now: float) -> None:
+        self._found_after(asked.client_id, LINGER)
+
+    def _found_after(self, client_id: str, seconds: float) -> None:
+        given = self._given[client_id]
+
+        def found(now: float) -> None:
+            if self._given.get(client_id) is given:
+                self._happens(client_id, State.GIVEN, Input.FOUND)
+
+        self._node.schedule(self._node.now + seconds, found)
+
+    def _withdraw(self, asked: Asked, now: float) -> None:
+        del self._given[asked.client_id]
+        if asked.client_id not in self._node.sessions:
+            self._directory.withdraw(key_of(asked.client_id))
 
     def leaves(self, client_id: str) -> bool:
-        """Whether another broker is taking a session of ours."""
+        """Whether another broker is taking the session of a client."""
         return self.newest(client_id) > 0 or self._node.predecessors.leaves(client_id)
 
     # ---------------------------------------------------------------- requests
 
     def requested(self, sender: bytes, body: bytes, now: float, *, read: bool = False) -> None:
-        """Answer a request. `read`: the client's connection here was read to its end. Raises
-        MalformedPacket."""
-        request, stamp, client_id, rest = heard(body)
-        node = self._node
-        session = node.sessions.get(client_id)
-        newer = (
-            session is not None
-            and 0 < session.stamp <= stamp
-            and rest[4:12] == digest(session.owner)
-        )
-        need = decode_vector(rest[12:], now) if request in (REST, MERGE) else {}
-        if not read and session is not None and session.conn is not None and newer:
-            node.predecessors.leave(
-                client_id, lambda at: self.requested(sender, body, at, read=True), now
-            )
-            self._answer(sender, COMING, stamp, client_id)
-            return
-        export = self._exports.get(client_id)
-        if (
-            export is not None
-            and export.taker == sender
-            and export.stamp > stamp
-            and request in (TAKE, MERGE)
-        ):
-            # It was started again, and its clock was ahead: who took it then is no more.
-            self.forget(client_id)
-            export = None
-        mine = export is not None and (export.taker, export.stamp) == (sender, stamp)
-        if session is None or not session.stamp:
-            self._absent(sender, request, stamp, client_id, rest[4:12])
-        elif rest[4:12] != digest(session.owner):
-            self._answer(sender, FOREIGN, stamp, client_id)
-        elif session.stamp > stamp or (
-            export is not None and (export.stamp > stamp or (request == DONE and not mine))
-        ):
-            self._answer(sender, NEWER, stamp, client_id)
-        elif (
-            request == TAKE
-            and (holder := self._holder(client_id, rest[4:12], sender, session.stamp, stamp))
-            is not None
-        ):
-            # Who asks has not heard of the newer session.
-            self._answer(sender, MOVED, stamp, client_id, holder)
-        elif request == DONE:
-            # if nothing of it is encoded: it was, before this broker was started again, or a while
-            # ago
-            entry = Entry(KEPT, stamp, session.born, session.floor, digest(session.owner))
-            given = self._given[client_id] = (sender, entry)
-            end_quietly(node, session, len(session.queue) if export is None else export.queued)
-            self._withdraw_later(
-                client_id,
-                given,
-                LINGER if posted_stamp(self._directory, sender, client_id) >= stamp else GIVEN_TIME,
-            )
-            self._answer(sender, ENDED, stamp, client_id)
-        elif (
-            request == MERGE
-            and not (mine and export and export.merged)
-            and self._lacks(client_id, stamp, need, now, merge=True)
-        ):
-            if session.conn is not None:
-                node.take_over(session)
-            self._answer(sender, COMING, stamp, client_id)
-        else:
-            self._give(sender, request, stamp, session, int.from_bytes(rest[:4], "big"), need, now)
+        """Answer the request `body` of the broker `sender`. `now`: s; `read`: the client's
+        connection here was read to its end.
 
-    def _lacks(
-        self,
-        client_id: str,
-        stamp: int,
-        need: Vector,
-        now: float,
-        *,
-        merge: bool = False,
-        late: bool = False,
-    ) -> bool:
-        """Whether something is still to come to a session that was published before its taker's
-        subscriptions (`need`), and has not been waited for too long (`late`). A link may have
-        swallowed it, and nobody knows yet."""
-        if self._asked.get(client_id, (0, now))[0] != stamp:
-            self._asked[client_id] = (stamp, now)
+        Raises:
+            MalformedPacket: the request is invalid.
+        """
+        request, stamp, client_id, rest = heard(body)
+        need = decode_vector(rest[12:], now) if request in (REST, MERGE) else {}
+        position = int.from_bytes(rest[:4], "big")
+        asked = Asked(sender, request, stamp, client_id, position, rest[4:12], need)
+        self._ask(asked, now, read=read)
+
+    def _ask(self, asked: Asked, now: float, *, read: bool) -> None:
+        session = self._node.sessions.get(asked.client_id)
+        state = self._state(asked.client_id)
+        if session is None or state in (State.NONE, State.GIVEN):
+            given = self._absent_input(asked)
+        elif not read and session.conn is not None and self._is_newer(asked, session):
+            given = Input.CONNECTED
+        else:
+            export = self._exports.get(asked.client_id)
+            if (
+                export is not None
+                and export.taker == asked.sender
+                and export.stamp > asked.stamp
+                and asked.request in (TAKE, MERGE)
+            ):
+                # What took the session then is gone.
+                self._step(asked, state, Input.RESTARTED, now)
+                state = self._state(asked.client_id)
+            given = self._refusal(asked, session) or self._request_input(asked, session, now)
+            state = self._state(asked.client_id)
+        self._step(asked, state, given, now)
+
+    def _is_newer(self, asked: Asked, session: Session) -> bool:
+        """Whether a request is of a connection of the same user that is newer than the session."""
+        return 0 < session.stamp <= asked.stamp and asked.owner == digest(session.owner)
+
+    def _absent_input(self, asked: Asked) -> Input:
+        """Return what a request for a session means that is not here."""
+        given = self._given.get(asked.client_id)
+        if given is None:
+            elsewhere = asked.request == TAKE and self._holder(asked, 0) is not None
+            return Input.ELSEWHERE if elsewhere else Input.ABSENT
+        taker, entry = given
+        if asked.owner != entry.owner:
+            return Input.FOREIGN
+        if asked.request == DONE:
+            mine = (taker, entry.stamp) == (asked.sender, asked.stamp)
+            return Input.DONE if mine else Input.OUTDATED
+        return Input.ABSENT if taker == asked.sender else Input.ELSEWHERE
+
+    def _refusal(self, asked: Asked, session: Session) -> Input | None:
+        """Return why a broker may not take a session that is here, None if it may."""
+        export = self._exports.get(asked.client_id)
+        if asked.owner != digest(session.owner):
+            return Input.FOREIGN
+        if session.stamp > asked.stamp:
+            return Input.OUTDATED
+        if export is not None and (
+            export.stamp > asked.stamp
+            or (
+                asked.request == DONE
+                and (export.taker, export.stamp) != (asked.sender, asked.stamp)
+            )
+        ):
+            return Input.OUTDATED
+        if asked.request == TAKE and self._holder(asked, session.stamp) is not None:
+            return Input.ELSEWHERE
+        return None
+
+    def _request_input(self, asked: Asked, session: Session, now: float) -> Input:
+        """Return what a request for a session means that may be taken. The client's connection here
+        is closed if there is one."""
+        merging = asked.request == MERGE
+        if asked.request == DONE:
+            # Nothing of it is encoded if that was long ago, or before this broker was restarted.
+            return Input.DONE
+        export = self._exports.get(asked.client_id)
+        same = export is not None and (export.taker, export.stamp, export.merged) == (
+            asked.sender,
+            asked.stamp,
+            merging,
+        )
+        early = merging and not same and self._lacks(asked, now)
+        if session.conn is not None:
+            self._node.take_over(session)
+            if asked.client_id not in self._node.sessions:
+                return Input.ABSENT
+        if early:
+            return Input.EARLY
+        if export is None or not same:
+            # What the taker has got is not known here any more, nor what arrived since.
+            return Input.UNKNOWN if asked.request == REST else Input.BEGIN
+        if asked.request != REST or export.data is None or export.rest is not None:
+            return Input.MORE
+        # Messages that are under way to here alone would be missing, and those that are held back
+        # for them would be out of order.
+        longest = export.began + limits.MOVE_LONGEST - limits.MOVE_TIME
+        return Input.EARLY if self._lacks(asked, now, late=now >= longest) else Input.REST
+
+    def _read_client(self, asked: Asked, now: float) -> None:
+        def read(at: float) -> None:
+            self._ask(asked, at, read=True)
+
+        self._node.predecessors.leave(asked.client_id, read, now)
+        self._answer(asked, COMING)
+
+    def _say_moved(self, asked: Asked, now: float) -> None:
+        """Name the broker that has the session: the taker has not heard of it yet."""
+        session = self._node.sessions.get(asked.client_id)
+        given = self._given.get(asked.client_id)
+        here = session is not None and session.stamp
+        if session is not None and here:
+            holder = self._holder(asked, session.stamp)
+        else:
+            holder = self._holder(asked, 0) if given is None else given[0]
+        assert holder is not None
+        self._answer(asked, MOVED, holder)
+
+    def _give(self, asked: Asked, now: float) -> None:
+        node, client_id = self._node, asked.client_id
+        session = node.sessions[client_id]
+        export = self._exports.get(client_id)
+        queued = len(session.queue) if export is None else export.queued
+        self._drop(client_id)
+        entry = Entry(KEPT, asked.stamp, session.born, session.floor, digest(session.owner))
+        self._given[client_id] = (asked.sender, entry)
+        end_quietly(node, session, queued)
+        posted = posted_stamp(self._directory, asked.sender, client_id) >= asked.stamp
+        self._found_after(client_id, LINGER if posted else GIVEN_TIME)
+        self._answer(asked, ENDED)
+
+    # ---------------------------------------------------------------- messages under way
+
+    def _lacks(self, asked: Asked, now: float, *, late: bool = False) -> bool:
+        """Whether messages are still to come to a session that were published before its taker's
+        subscriptions. Not if they have been waited for too long (`late`): a link that is gone may
+        have lost them, before this broker has noticed."""
+        client_id, need, merge = asked.client_id, asked.need, asked.request == MERGE
+        if self._asked.get(client_id, (0, now))[0] != asked.stamp:
+            self._asked[client_id] = (asked.stamp, now)
         since = self._asked[client_id][1]
         vector = self._origins.vector
         waited = now - since
@@ -353,10 +458,10 @@ class Handover:
         return False
 
     def _on_its_way(self, need: Vector, waited: float, late: bool) -> bool:
-        """Whether something of `need` is still to come, with flooding: over links, behind what they
-        carry, though its origin may be gone. What newer messages have overtaken comes soon, in a
-        replay, or not at all: one that had expired is not replayed. No later takeover waits for
-        what did not come."""
+        """Whether, with flooding, messages of `need` are still to come: over links, behind what is
+        queued there, even if their origin is gone. Messages that newer ones have overtaken come
+        soon, in a replay, or never, as an expired one is not replayed. Later takeovers do not wait
+        for those that did not come."""
         vector = self._origins.vector
         lacks = uncovered(need, dict.fromkeys(need, OriginWindow(0, 0.0)), self._offered())
         overtaken = {
@@ -371,7 +476,7 @@ class Handover:
             return True
         self._gave_up(overtaken)
         if lasts:
-            # This taker hears that it lacks them.
+            # This taker is told that it lacks them.
             self._node.schedule(self._node.now, lambda now: self._gave_up(lasts))
         return False
 
@@ -387,7 +492,7 @@ class Handover:
                 self._never[key] = merge([*self._never.get(key, ()), *ranges])[-limits.MAX_GAPS :]
 
     def _offered(self) -> Vector:
-        """Return what has come to the sessions here, or does not come any more."""
+        """Return the numbers that local sessions have been offered, or will never be."""
         seen = offered(self._origins.vector)
         for key, never in self._never.items():
             if never and key in seen:
@@ -400,121 +505,66 @@ class Handover:
         return self._directory.reaches(broker_id) and self._directory.boot(broker_id) == boot
 
     def _comes(self, key: bytes, waited: float, merge: bool) -> bool:
-        """Whether what is missing of an origin comes, if it can be had at all, and is to be waited
-        for."""
+        """Whether the missing messages of an origin are to be waited for, as some broker may have
+        them."""
         if self._there(key):
             return waited < (MERGE_TIME if merge else COMPLETE_TIME)
         stream = self._origins.vector[key].stream
         if not merge:
             return False
-        if stream is None:  # links bring it, if they have it
+        if stream is None:  # flooding brings them over links
             return waited < MERGE_AWAY
         return waited < (MERGE_TIME if self._orphans.reachable(stream) else MERGE_AWAY)
 
-    def _answer(
-        self, broker_id: bytes, answer: int, stamp: int, client_id: str, rest: bytes = b""
-    ) -> None:
-        self._directory.send(broker_id, ANSWER, say(answer, stamp, client_id, rest))
+    def _answer(self, asked: Asked, answer: int, rest: bytes = b"") -> None:
+        body = say(answer, asked.stamp, asked.client_id, rest)
+        self._directory.send(asked.sender, ANSWER, body)
 
-    def _absent(
-        self, sender: bytes, request: int, stamp: int, client_id: str, owner: bytes
-    ) -> None:
-        given = self._given.get(client_id)
-        if (
-            given is None
-            and request == TAKE
-            and (holder := self._holder(client_id, owner, sender, 0, stamp)) is not None
-        ):
-            # Who asks has not heard of it yet.
-            self._answer(sender, MOVED, stamp, client_id, holder)
-        elif given is None:
-            self._answer(sender, NOTHING, stamp, client_id)
-        elif owner != given[1].owner:
-            self._answer(sender, FOREIGN, stamp, client_id)
-        elif request == DONE:
-            self._answer(
-                sender,
-                ENDED if (given[0], given[1].stamp) == (sender, stamp) else NEWER,
-                stamp,
-                client_id,
-            )
-        elif given[0] == sender:
-            self._answer(sender, NOTHING, stamp, client_id)
-        else:
-            self._answer(sender, MOVED, stamp, client_id, given[0])
-
-    def _holder(
-        self, client_id: str, owner: bytes, sender: bytes, above: int, below: int
-    ) -> bytes | None:
-        """Return who can be reached and has the newest session of a client that began between two
-        stamps; None for nobody but who asks."""
+    def _holder(self, asked: Asked, above: int) -> bytes | None:
+        """Return the broker that can be reached and has the newest session of a client, with a
+        stamp between `above` and that of a request; None: no broker but the one that asks."""
         directory = self._directory
         kept = [
             (entry.stamp, broker_id)
-            for broker_id, entry in entries_of(directory, client_id)
+            for broker_id, entry in entries_of(directory, asked.client_id)
             if entry.flags & KEPT
-            and entry.owner == owner
-            and broker_id != sender
+            and entry.owner == asked.owner
+            and broker_id != asked.sender
             and directory.reaches(broker_id)
         ]
-        newest = max([one for one in kept if above < one[0] < below], default=None)
+        newest = max([one for one in kept if above < one[0] < asked.stamp], default=None)
         return None if newest is None else newest[1]
 
-    def _give(
-        self,
-        sender: bytes,
-        request: int,
-        stamp: int,
-        session: Session,
-        at: int,
-        need: Vector,
-        now: float,
-    ) -> None:
-        """Send parts of a session, from `at` on."""
-        node = self._node
-        client_id = session.client_id
-        if session.conn is not None:
-            node.take_over(session)
-            if client_id not in node.sessions:
-                self._answer(sender, NOTHING, stamp, client_id)
-                return
-        export = self._exports.get(client_id)
-        same = export is not None and (export.taker, export.stamp, export.merged) == (
-            sender,
-            stamp,
-            request == MERGE,
-        )
-        # What it got is not known here any more, nor what came since: it has to begin again.
-        if request == REST and not same:
-            self._answer(sender, MOVED, stamp, client_id, self._own)
-            return
-        if export is None or not same:
-            export = self._encode(sender, stamp, session, now, merged=request == MERGE)
-            at = 0
-        if export.data is None:
-            export.at, export.awaited = now, True
-            self._answer(sender, COMING, stamp, client_id)
-            return
-        if request == REST and not export.rest:
-            longest = export.began + limits.MOVE_LONGEST - limits.MOVE_TIME
-            if self._lacks(client_id, stamp, need, now, late=now >= longest):
-                # What is on its way to us alone would be missing, and what is held for it out of
-                # order. It is asked again.
-                self._answer(sender, COMING, stamp, client_id)
-                return
-            export.rest = self._rest(session, export, now)
-            self.size += len(export.rest)
-            at = 0
-        self._answer(sender, COMING, stamp, client_id)
-        export.at = now
-        self._send(
-            client_id, export, request, export.rest if request == REST else export.data, at, now
-        )
+    # ---------------------------------------------------------------- encoding and sending
 
-    def _send(
-        self, client_id: str, export: Export, request: int, data: bytes, at: int, now: float
-    ) -> None:
-        """Send parts of what is encoded, from `at` on, as many as are due."""
+    def _send_later(self, asked: Asked, now: float) -> None:
+        export = self._exports[asked.client_id]
+        export.at, export.awaited = now, True
+        self._answer(asked, COMING)
+
+    def _send(self, asked: Asked, now: float) -> None:
+        export = self._exports[asked.client_id]
+        export.at = now
+        data = export.rest if asked.request == REST else export.data
+        self._answer(asked, COMING)
+        self._send_parts(asked.client_id, asked.request, data or b"", asked.position, now)
+
+    def _send_first(self, asked: Asked, now: float) -> None:
+        export = self._exports[asked.client_id]
+        if export.awaited:
+            export.at = now
+            request = MERGE if export.merged else TAKE
+            self._send_parts(asked.client_id, request, export.data or b"", 0, now)
+
+    def _send_rest(self, asked: Asked, now: float) -> None:
+        export = self._exports[asked.client_id]
+        export.rest = self._rest(self._node.sessions[asked.client_id], export, now)
+        self.size += len(export.rest)
+        self._send(asked._replace(position=0), now)
+
+    def _send_parts(self, client_id: str, request: int, data: bytes, at: int, now: float) -> None:
+        """Send parts of `data`, from byte `at` on, as many as are due."""
+        export = self._exports[client_id]
         for part in split(data, export.number, at, export.sending.due(request, at, now)):
             if not self._directory.send(
                 export.taker, PART, say(request, export.stamp, client_id, part)
@@ -523,29 +573,21 @@ class Handover:
                 return
             at += PART_SIZE
 
-    def _encode(
-        self, taker: bytes, stamp: int, session: Session, now: float, *, merged: bool
-    ) -> Export:
-        client_id = session.client_id
+    def _encode(self, asked: Asked, now: float) -> None:
+        """Encode a session in steps, and send its first parts."""
+        node, client_id = self._node, asked.client_id
+        session = node.sessions[client_id]
         if self.size > limits.MAX_EXPORT_BYTES:
-            self._forget_old(now)
-        node = self._node
+            self._make_room(now)
+        merged = asked.request == MERGE
         self._whereabouts.leaves(session, now)
-        if merged:
-            self._history.note(session)
-            state = self._history.old_state(session, now, alone=True)
-        else:
-            seen = offered(self._origins.vector)
-            self._delivered_ranges.complete(seen, session)
-            state = state_of(session, seen, node.dispatcher, alone=True)
-        if not merged and self._left_behind(client_id, session.stamp):
-            state.given = self._given_here(session, state)
-            self._tighten(session, state.before)
+        state = self._state_of(session, now, merged=merged)
         self._number = self._number + 1 & 0xFFFFFFFF
-        export = Export(taker, stamp, self._number, state.seen, len(session.queue), now)
+        export = PendingHandover(asked, self._number, state.seen, len(session.queue), now)
         export.merged = merged
-        self._spared.keep(export, session)  # what is spared for the last one is spared on
-        self.forget(client_id)
+        # Entries that are spared for the export before this one stay spared.
+        self._spared.keep(export, session)
+        self._drop(client_id)
         self._exports[client_id] = export
         node.schedule(now + EXPORT_TIME, lambda at: self._expire(client_id, export, at))
         work = encoding(state, subscriptions_of(session), len(session.subscriptions), now)
@@ -553,27 +595,38 @@ class Handover:
             self._encoded(client_id, export, work),
             lambda: self._exports.get(client_id) is not export,
         )
-        return export
+        self._step(asked._replace(position=0), export.state, Input.MORE, now)
+
+    def _state_of(self, session: Session, now: float, *, merged: bool) -> SessionState:
+        """Return what a taker has to know of a session; `merged`: it adds it to a newer one."""
+        if merged:
+            self._history.note(session)
+            return self._history.old_state(session, now, alone=True)
+        seen = offered(self._origins.vector)
+        self._delivered_ranges.complete(seen, session)
+        state = state_of(session, seen, self._node.dispatcher, alone=True)
+        if self._left_behind(session.client_id, session.stamp):
+            state.given = self._given_here(session, state)
+            self._tighten(session, state.before)
+        return state
 
     def _encoded(
-        self, client_id: str, export: Export, work: Generator[int, None, bytes]
+        self, client_id: str, export: PendingHandover, work: Generator[int, None, bytes]
     ) -> Iterator[int]:
-        """Encode a session in steps. What it is was fixed before; what comes for it from then on is
-        part of the rest. A large one takes some turns: then its first parts are sent, as they have
-        been asked for."""
+        """Encode a session in steps. Its state was fixed before; messages that arrive for it from
+        then on are part of the rest. A large session takes several turns: if the taker has asked
+        for it meanwhile, its first parts are sent then."""
         export.data = data = yield from work
         self.size += len(data)
-        if export.awaited:
-            export.at = self._node.now
-            self._send(client_id, export, MERGE if export.merged else TAKE, data, 0, export.at)
+        self._happens(client_id, export.state, Input.ENCODED)
 
     def _left_behind(self, client_id: str, stamp: int) -> bool:
-        """Whether some broker that is away has an older session of a client."""
+        """Whether a broker that is away has an older session of a client."""
         return any(entry.stamp < stamp for _, entry in entries_of(self._directory, client_id))
 
     def _given_here(self, session: Session, state: SessionState) -> dict[bytes, Ranges]:
-        """Return which messages a session has that its start does not tell of: what waits, and what
-        it got from logs."""
+        """Return the numbers that a session has had and that do not follow from the start of its
+        subscriptions: those in its queue, and those that it got from logs."""
         history = self._history
         history.note(session)
         has = ranges_of(offered(self._origins.vector))
@@ -583,9 +636,9 @@ class Handover:
         return history.given(session)
 
     def _tighten(self, session: Session, before: Vector) -> None:
-        """Say more exactly what was not for a session: what did not come here, as nobody wanted it
-        before it subscribed. The next broker cannot find that in its log when it merges an older
-        session with this one."""
+        """Add to `before` the numbers that were not for a session as they were published before it
+        subscribed, and did not come here, as no local subscriber wanted them. The taker cannot find
+        them in its log when it merges an older session with this one."""
         begun = [start for start in starts_of(session) if start is not None]
         if any(start.adopted for start in begun) or self._gap_recovery.unsettled():
             return
@@ -600,23 +653,23 @@ class Handover:
             lowest[entry.key] = min(entry.sequence, lowest.get(entry.key, entry.sequence))
         else:
             if self._node.counters.log_trimmed:
-                return  # it does not go back so far: large messages empty it in milliseconds
+                return  # the log does not go back so far: large messages empty it quickly
         for key, window in before.items():
             if (here := vector.get(key)) is not None:
                 window.top = max(window.top, min(lowest.get(key, here.top + 1) - 1, LAST))
 
-    def _expire(self, client_id: str, export: Export, now: float) -> None:
+    def _expire(self, client_id: str, export: PendingHandover, now: float) -> None:
         if self._exports.get(client_id) is export:
             if export.at + EXPORT_TIME <= now:
-                self.forget(client_id)
+                self._happens(client_id, export.state, Input.EXPIRED)
             else:
                 self._node.schedule(
                     export.at + EXPORT_TIME, lambda at: self._expire(client_id, export, at)
                 )
 
-    def _rest(self, session: Session, export: Export, now: float) -> bytes:
-        """Encode what came since the session was encoded and is not in it, and how far that is
-        all."""
+    def _rest(self, session: Session, export: PendingHandover, now: float) -> bytes:
+        """Encode the messages that arrived since the session was encoded, and the numbers up to
+        which that is all."""
         seen = encode_vector(self._offered())
         parts = [len(seen).to_bytes(4, "big"), seen]
         came = only(self._origins.vector, export.seen)
@@ -626,15 +679,15 @@ class Handover:
                     parts.append(entry.part(sequence, sequence).data(now))
         return b"".join(parts)
 
-    def forget(self, client_id: str) -> None:
-        """Drop what was encoded of a session."""
+    def _drop(self, client_id: str) -> None:
         export = self._exports.pop(client_id, None)
         if export is not None:
             self._spared.release(export)
-            self.size -= len(export.data or b"") + len(export.rest)
+            self.size -= export.size
 
-    def _forget_old(self, now: float) -> None:
-        """Make room: who asks again gets it encoded again."""
+    def _make_room(self, now: float) -> None:
+        """Drop sessions whose takers have not asked for MOVE_TIME: they are encoded again when they
+        do."""
         for client_id, export in list(self._exports.items()):
             if export.at + limits.MOVE_TIME < now:
-                self.forget(client_id)
+                self._happens(client_id, export.state, Input.EXPIRED)

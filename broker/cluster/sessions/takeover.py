@@ -338,7 +338,7 @@ class Takeover:
         """Tell the others that a session is no more; one that went elsewhere is found until it is
         known there."""
         if self.active:
-            self._handover.forget(session.client_id)
+            self._handover.ended(session.client_id)
             if session.stamp and self._handover.given(session.client_id) is None:
                 self.tombstones.ended(session)
 
