@@ -1,9 +1,9 @@
-"""Messages that a session had at the broker that it came from, and that come here later
+"""Messages that a session had at the broker from which it came, and that arrive here later
 (docs/decisions/0016).
 
-With routing by interest a broker may be behind the one that a session comes from: what that one
-had, and the session got there, is for the others here alone when it comes. Numbers say which these
-are, by origin.
+With routing by interest, messages may arrive here later than at the broker from which a session
+came. A message that the session had there is then delivered to the other local sessions only.
+Sequence numbers, by origin, say which messages these are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class DeliveredRanges:
-    """Which sessions have had which numbers of which origin."""
+    """The sequence numbers of each origin that sessions have had at other brokers."""
 
     __slots__ = ("_fetched", "_node", "_old", "_sessions", "_sharing", "highest")
 
@@ -43,7 +43,7 @@ class DeliveredRanges:
         self._old = old
         self._sessions: dict[bytes, dict[Session, Ranges]] = {}
         self._fetched: dict[bytes, dict[Session, Ranges]] = {}
-        # Origin -> the highest number that some session has had.
+        # Origin -> the highest number that any session has had.
         self.highest = origins.highest
 
     def add(self, session: Session, had: Mapping[bytes, Ranges]) -> None:
@@ -56,21 +56,21 @@ class DeliveredRanges:
             sessions[session] = merge([*sessions.get(session, ()), *ranges])
             self.highest[key] = max(self.highest.get(key, 0), ranges[-1][1])
         if had:
-            # What is in no log any more is delivered to no session.
+            # Messages that have left all logs are delivered to no session.
             self._node.schedule(
                 self._node.now + limits.LOG_AGE, lambda now: self._forget(session, had)
             )
 
     def fetch(self, session: Session, key: bytes, ranges: Ranges) -> None:
-        """Note what an origin is asked for as this session alone lacks it: all other sessions here
-        count as having had it."""
+        """Note that the origin `key` is asked for the numbers `ranges` because `session` alone
+        lacks them: all other local sessions count as having had them."""
         sessions = self._fetched.setdefault(key, {})
         sessions[session] = merge([*sessions.get(session, ()), *ranges])
         self.highest[key] = max(self.highest.get(key, 0), ranges[-1][1])
         self._node.schedule(self._node.now + limits.LOG_AGE, lambda now: self._got(session, key))
 
     def alone(self, key: bytes) -> Ranges:
-        """Return what an origin is asked for as some sessions alone lack it."""
+        """Return the numbers for which an origin is asked because single sessions lack them."""
         return merge([pair for ranges in self._fetched.get(key, {}).values() for pair in ranges])
 
     def _got(self, session: Session, key: bytes) -> None:
@@ -82,7 +82,8 @@ class DeliveredRanges:
     def _forget(self, session: Session, had: Mapping[bytes, Ranges], until: float = 0.0) -> None:
         now = self._node.now
         until = until or now + limits.ABSENT_TIME
-        if now < until and self._old.behind():  # there may be a log's tail
+        # While brokers are away, a log's tail may have older messages.
+        if now < until and self._old.behind():
             self._node.schedule(now + limits.LOG_AGE, lambda _: self._forget(session, had, until))
             return
         for key in had:
@@ -93,7 +94,7 @@ class DeliveredRanges:
                 self.highest.pop(key, None)
 
     def sessions(self, key: bytes, sequence: int) -> set[Session]:
-        """Return who has had a message."""
+        """Return the sessions that have had a message."""
         known = self._sessions.get(key, {})
         return {
             session
@@ -102,7 +103,8 @@ class DeliveredRanges:
         }
 
     def of(self, session: Session) -> dict[bytes, Ranges]:
-        """Return what a session has had elsewhere, and what is missing here for others alone."""
+        """Return the numbers that a session has had at other brokers, and those that are fetched
+        here for other sessions only."""
         found = {
             key: ranges
             for key, known in self._sessions.items()
@@ -114,8 +116,8 @@ class DeliveredRanges:
         return found
 
     def complete(self, seen: Vector, session: Session) -> None:
-        """Add what a session has had elsewhere, and what was published before it subscribed, to
-        what it was offered here."""
+        """Add to `seen`, what a session was offered here, the numbers that it has had at other
+        brokers, and those that were published before it subscribed."""
         starts = starts_of(session)
         tops = (
             {}
@@ -149,10 +151,10 @@ class DeliveredRanges:
         """Deliver a message from a link to local subscribers that have not had it.
 
         Args:
-            key: its origin.
-            sequence: its number there.
-            message: what is delivered.
-            choice: who of shared subscriptions gets it; None: there are none.
+            `key`: its origin.
+            `sequence`: its number there.
+            `message`: what is delivered.
+            `choice`: which members of shared subscriptions get it; None: there are none.
         """
         if choice is not None:
             self._sharing.received(message, choice, ordinary=False)
@@ -177,21 +179,21 @@ class DeliveredRanges:
             if begun is not None:
                 few.append(begun)
             elif message.retain and self._state(message):
-                # It was on its way as what is retained was sent.
+                # It was under way when the retained messages were sent.
                 delivery.session.deliver(
                     message, min(message.qos, delivery.qos), True, delivery.ids
                 )
         dispatcher.publish_along(Route(few, route.shared, route.forward, {}), message, ())
 
     def _state(self, message: Message) -> bool:
-        """Whether a retained message is what is kept of its topic."""
+        """Whether a retained message is the one that is kept for its topic."""
         known = self._node.retained.get(message.topic.decode())
         return known is not None and known.payload == message.payload
 
     def restored(self, key: bytes, sequence: int, message: Message) -> None:
-        """Deliver a retained message that a comparison brought to local subscribers that lack it.
-        For a subscription that began after it was published it is the state of its topic, which was
-        not here then."""
+        """Deliver a retained `message` that retained synchronisation brought to local subscribers
+        that lack it. `key`, `sequence`: its origin and number. A subscription that began after it
+        was published gets it, too: as the state of its topic, which was not here then."""
         dispatcher = self._node.dispatcher
         if sequence > self.highest.get(key, 0) or not (had := self.sessions(key, sequence)):
             dispatcher.publish(message, (), keep=False)
@@ -202,8 +204,8 @@ class DeliveredRanges:
 
 
 def since(delivery: Delivery, key: bytes, sequence: int, topic: bytes) -> Delivery | None:
-    """Return what a session gets of a message by the subscriptions that were made before it was
-    published; None: nothing."""
+    """Return the part of `delivery` that a session gets by the subscriptions that were made before
+    the message was published; None: nothing. `key`, `sequence`, `topic`: of the message."""
     session = delivery.session
     wanted = list(session.wanting(topic.decode()))
     begun = [s for s in wanted if s.start is None or sequence > s.start.tops.get(key, 0)]

@@ -1,34 +1,35 @@
-"""Sessions that a client has left behind: the newest one takes what waits in them
+"""Older sessions of a client at other brokers are merged into its newest one
 (docs/decisions/0016).
 
-A client whose broker is silent begins a new session elsewhere. When the old broker is back, two
-brokers have a session of this client. The one with the newest connection asks the other for its
-session, adds what waits there, less what it has delivered itself, and has it ended:
+A client whose broker is silent begins a new session at another broker. When the old broker is back,
+two brokers have a session of this client. The broker with the newest connection asks the other one
+for its session, adds the messages in its queue, except those that it has delivered itself, and has
+the old session ended:
 
     newest broker                                  old broker
-    WANTED   the entry is there, and a way
+    WANTED   the entry is posted, a path exists
     ASKING   MERGE, need ->                        closes its connection (0x8E); waits until all
-                                                   that was published before the newer session
-                                                   subscribed (`need`) has come to the old one;
-                                                   encodes it
+                                                   messages that were published before the newer
+                                                   session subscribed (`need`) have come to the old
+                                                   one; encodes it
                     <- parts
     HELD     as long as a newer one of its old sessions is to come
     READING  decodes it, in steps
-             adds what waits, in one step
+             adds its queue, in one step
     CLOSING  DONE ->                               forgets the session
                     <- ENDED
 
-Of each message one of the two is sure to have it: the old session what is up to the start of the
-newer one's subscriptions (see `subscription_start`), the newer one what is behind that. What both
-had is found by number: the newer one's are in its broker's log. No message says in a session where
-it came from; so the old broker looks in its own log for the same topic and payload, and the newer
-one does for what is not found there. QoS 2 messages that were sent and not answered are not sent
-again: the client may have had them. The newer session's subscriptions hold; all that waited is
-delivered.
+Of each message one of the two sessions is sure to have it: the old one has the messages up to the
+start of the newer one's subscriptions (see `subscription_start`), the newer one those behind it.
+Messages that both had are found by number: those of the newer session are in its broker's log. A
+message in a session does not say its origin and number. So the old broker looks in its own log for
+the same topic and payload, and the newer one does for those that are not found there. QoS 2
+messages that were sent and not acknowledged are not sent again: the client may have had them. The
+subscriptions of the newer session hold; all queued messages are delivered.
 
-An entry's floor says since when nothing older is part of a session (a Clean Start): an older
-session below it ends, and is not taken. A session that ends while others have older ones leaves its
-entry, GONE, so that these do not come back.
+The floor in a directory entry says since when nothing older is part of a session (a Clean Start):
+an older session below it ends, and is not merged. A session that ends while others have older ones
+leaves its entry, GONE, so that these do not come back.
 """
 
 from __future__ import annotations
@@ -107,10 +108,10 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 ACTIVE = 16
-"""merges that are asked for at a time; the others wait."""
+"""merges that ask their holders at a time; the others wait."""
 
 PACE, IDLE = 0.05, 1.0
-"""s between two looks at what is to be asked; and while nobody is there who could be."""
+"""s between two checks which holders are to be asked; and while no holder can be reached."""
 
 SUBSCRIBING = 0.25
 """s since a client's last SUBSCRIBE in which another one may follow."""
@@ -118,14 +119,14 @@ SUBSCRIBING = 0.25
 UNSUBSCRIBED = 2.0
 """s for which a merge waits until the newer session's client subscribes,"""
 UNSETTLED = 10.0
-"""and until it is known where they begin."""
+"""and until it is known where its subscriptions begin."""
 HELD_TIME = 30.0
-"""s for which an old session that is here waits for newer ones at most; no longer does its broker
-keep what it has encoded."""
+"""s for which an old session that is here waits for newer ones at most: as long as its holder keeps
+its bytes."""
 
 ANSWERS = {NOTHING: Input.NOTHING, ENDED: Input.ENDED, NEWER: Input.NEWER}
-"""What a holder's answer is to the merge that it is for; all else changes nothing, and it is asked
-again."""
+"""The input that a holder's answer is for its merge. Other answers change nothing: the holder is
+asked again."""
 
 Content = tuple[bytes, bytes]
 """Topic and payload."""
@@ -135,7 +136,7 @@ Known = tuple[bytes, int]
 
 
 class SessionMerge:
-    """The old sessions that sessions here are to take, and those here that wait to be taken."""
+    """Merges of older sessions at other brokers into local ones."""
 
     __slots__ = (
         "_actions",
@@ -170,7 +171,7 @@ class SessionMerge:
         tombstones: Tombstones,
         reporting: Reporting,
     ) -> None:
-        """`own_id`: of this broker; the others are its parts that have what a session needs."""
+        """`own_id`: of this broker; the others are the modules that know what a session needs."""
         self._node = node
         self._own = own_id
         self._directory = directory
@@ -202,13 +203,14 @@ class SessionMerge:
 
     @property
     def arriving(self) -> int:
-        """Bytes that have come of old sessions."""
+        """Bytes of old sessions that have arrived."""
         return sum(merge.parts.position for merge in self._merges.values())
 
-    # ---------------------------------------------------------------- which
+    # ---------------------------------------------------------------- which sessions
 
     def found(self, session: Session, broker_id: bytes, entry: Entry) -> None:
-        """Another broker has an older session of this one's client."""
+        """Begin to merge the older session that the broker `broker_id` has posted (`entry`) into
+        `session`, of the same client."""
         mine = (
             entry.flags & KEPT and not entry.flags & GONE and entry.owner == digest(session.owner)
         )
@@ -222,20 +224,21 @@ class SessionMerge:
             )
 
     def look(self, session: Session) -> None:
-        """Find the older sessions of a client that brokers have which are not there, or were
-        silent."""
+        """Begin to merge the older sessions of a client, also those at brokers that are away or
+        were silent."""
         for broker_id, entry in list(entries_of(self._directory, session.client_id)):
             self.found(session, broker_id, entry)
 
     def taken(self, client_id: str, holder: bytes, stamp: int) -> None:
-        """A session was taken whole, and its holder has not said that it has forgotten it: tell it
-        until it does."""
+        """Tell a holder that its session was taken, until it says that it has forgotten it.
+        `client_id`: of the session; `holder`: the broker's id; `stamp`: of the connection that took
+        it."""
         if (old := self._merges.get((client_id, holder))) is not None:
             self._step(old, Input.WITHDRAWN, self._node.now)
         self._add(Merge(client_id, holder, stamp, State.CLOSING, self._node.now))
 
     def withdrawn(self, client_id: str, broker_id: bytes) -> None:
-        """A broker has no session of this client any more."""
+        """Drop the merge with a broker that no longer has a session of a client."""
         if (merge := self._merges.get((client_id, broker_id))) is not None:
             self._step(merge, Input.WITHDRAWN, self._node.now)
 
@@ -245,7 +248,7 @@ class SessionMerge:
             self._timer = self._node.schedule(self._node.now, self._turn)
 
     def _step(self, merge: Merge, given: Input, now: float) -> None:
-        """Have the table say what an input leads to, and do that."""
+        """Do what the table says for an input."""
         action = merge.step(given)
         if action is None:
             self._node.counters.takeover_unexpected += 1
@@ -266,8 +269,8 @@ class SessionMerge:
         self._reporting.log("warning", text, cause="garbage from a broker", peer=holder)
 
     def _look_again(self, merge: Merge, now: float) -> None:
-        """The client has been at the old broker again since: what it has there now is another
-        session."""
+        """Find the older sessions again: the client has been at the old broker since, and has
+        another session there now."""
         self._drop(merge, now)
         session = self._node.sessions.get(merge.client_id)
         if session is not None and session.stamp:
@@ -276,7 +279,7 @@ class SessionMerge:
     # ---------------------------------------------------------------- asking
 
     def way_changed(self, broker_id: bytes) -> None:
-        """A broker can be reached again: ask at once."""
+        """Ask a broker at once that can be reached again."""
         for merge in self._merges.values():
             if merge.holder == broker_id:
                 merge.ask_at, merge.pause = self._node.now, RETRY
@@ -285,7 +288,7 @@ class SessionMerge:
             self._timer = self._node.schedule(self._node.now, self._turn)
 
     def _turn(self, now: float) -> None:
-        """Ask those whose turn it is."""
+        """Ask the holders whose time has come."""
         self._timer = None
         self._node.now = now
         asked, soon = 0, False
@@ -297,7 +300,7 @@ class SessionMerge:
                 self._tombstones.discard(session)
                 self._step(merge, Input.WITHDRAWN, now)
             elif merge.state is not State.CLOSING and self._handover.leaves(merge.client_id):
-                continue  # whoever takes the newer one takes the older ones, too
+                continue  # the broker that takes the newer session merges the older ones, too
             elif merge.state is State.READING:
                 soon = True
             elif merge.state is State.HELD and merge.stamp == session.stamp:
@@ -312,8 +315,8 @@ class SessionMerge:
             self._timer = self._node.schedule(now + (PACE if asked or soon else IDLE), self._turn)
 
     def _newer_first(self, merge: Merge) -> bool:
-        """Whether another old session of this client comes first, as it is newer: it may have had
-        what waits in this one."""
+        """Whether another old session of this client has to be merged first, as it is newer: it may
+        have had the messages that are queued in this one."""
         if len(self._merges) == 1:
             return False
         directory, client_id = self._directory, merge.client_id
@@ -334,7 +337,8 @@ class SessionMerge:
         )
 
     def _proceed(self, merge: Merge, session: Session, now: float) -> None:
-        """Ask the holder of an older session, once it is known what the newer one lacks."""
+        """Ask the holder of an older session once it is known which messages the newer one
+        lacks."""
         if merge.state is State.WANTED:
             if self._begins(merge, session, now):
                 self._step(merge, Input.BEGUN, now)
@@ -344,11 +348,11 @@ class SessionMerge:
             self._ask(merge, now)
 
     def _begins(self, merge: Merge, session: Session, now: float) -> bool:
-        """Whether it is known where the subscriptions of a newer session begin, or that was waited
-        for too long."""
+        """Whether it is known where the subscriptions of a newer session begin, or that has been
+        waited for too long."""
         asking = self._gap_recovery.asking
         starts = [start for start in starts_of(session) if start is not None]
-        # Its SUBSCRIBE waits until all brokers know.
+        # Its SUBACK waits until all brokers know of the subscriptions.
         waits = session.conn is not None and session.conn.waiting
         longest = UNSETTLED if session.subscriptions or waits else UNSUBSCRIBED
         subscribing = not session.subscriptions or any(
@@ -373,8 +377,8 @@ class SessionMerge:
         self._directory.send(merge.holder, REQUEST, body)
 
     def _ask_again(self, merge: Merge, now: float) -> None:
-        """Its client has come once more: what was encoded for the connection before is not what
-        its newer session lacks now."""
+        """Ask for the older session again, as its client has connected here once more: the bytes
+        for the connection before do not have what the newer session lacks now."""
         merge.parts.clear()
         self._ask(merge, now)
 
@@ -384,13 +388,19 @@ class SessionMerge:
     # ---------------------------------------------------------------- answers
 
     def answered(self, sender: bytes, answer: int, stamp: int, client_id: str) -> None:
-        """Take an old broker's answer."""
+        """Take the `answer` of the holder `sender` to the request for the session of `client_id`
+        with this `stamp`."""
         merge, given = self._merges.get((client_id, sender)), ANSWERS.get(answer)
         if merge is not None and merge.stamp == stamp and given is not None:
             self._step(merge, given, self._node.now)
 
     def part(self, sender: bytes, stamp: int, client_id: str, rest: bytes, now: float) -> None:
-        """Take a part of an old session. Raises MalformedPacket."""
+        """Take a part (`rest`) of the old session of `client_id` from the holder `sender`. `stamp`:
+        of the request; `now`: s.
+
+        Raises:
+            MalformedPacket: it is truncated, or the session is too large.
+        """
         merge = self._merges.get((client_id, sender))
         if merge is None or merge.stamp != stamp or merge.state is not State.ASKING:
             return
@@ -402,7 +412,7 @@ class SessionMerge:
         if session is None or not session.stamp:
             self._step(merge, Input.WITHDRAWN, now)
         elif self._handover.leaves(client_id):
-            merge.parts.clear()  # what is added now would not go with it
+            merge.parts.clear()  # another broker is taking the newer session without it
         elif added is Added.WHOLE:
             early = self._newer_first(merge)
             self._step(merge, Input.WHOLE_EARLY if early else Input.WHOLE, now)
@@ -413,8 +423,8 @@ class SessionMerge:
         merge.ask_at = now + HELD_TIME
 
     def _read(self, merge: Merge, now: float) -> None:
-        """Add an old session that is here: a large one when it has been decoded, in steps. It is
-        asked for again if its client comes once more meanwhile, or goes to another broker."""
+        """Decode an old session in steps, and add it. It is asked for again if its client connects
+        once more meanwhile, or goes to another broker."""
         work = merge.work = self._reading(merge, merge.parts.take())
         key = (merge.client_id, merge.holder)
         self._node.turns.go(
@@ -456,9 +466,9 @@ class SessionMerge:
         absorbed: Absorbed,
         there: Vector | None = None,
     ) -> None:
-        """Add what waits in an old session to a newer one of the same client; `old.seen`: what was
-        delivered to it; `absorbed`: what it wanted; `there`: what the newer one was offered, if it
-        has come from another broker just now."""
+        """Add the queue of an older session `old` to the newer `session` of the same client.
+        `absorbed`: what the older one has had, by its subscriptions; `there`: what the newer one
+        was offered at another broker, if it has just come from there; `now`: s."""
         node, history = self._node, self._history
         here = offered(self._origins.vector)
         waiting: list[tuple[Item, Known | None]] = []
@@ -469,11 +479,11 @@ class SessionMerge:
                 node.counters.merged_unsure += item.place in (IN_FLIGHT, REPEATED)
         seen = here if there is None else there
         numbers, both = self._both(session, old, seen, waiting, now)
-        # Then the log may lack what was delivered: it was elsewhere, or is forgotten.
+        # Then the log may lack messages that were delivered: at another broker, or long ago.
         elsewhere = any(
             s.start is not None and s.start.adopted for s in session.subscriptions.values()
         )
-        # Two brokers have taken one session: what waited in that is in both.
+        # Two brokers have taken one session: both have its queue.
         twin = old.born == session.born
         trimmed = node.counters.log_trimmed > 0 or elsewhere or twin
         offered_here = history.numbers_of(session)
@@ -508,9 +518,9 @@ class SessionMerge:
             )
 
     def _stand_for(self, session: Session, old: SessionState, here: Vector, now: float) -> None:
-        """Have a session get from now on what the older one would have got: what was published
-        after that one subscribed, at brokers that could not be reached when it was encoded, comes
-        later, although it is older than the newer subscriptions."""
+        """Have a session get from now on the messages that the older one would have got: those that
+        were published after the older one subscribed, at brokers that could not be reached when it
+        was encoded. They arrive later, although they are older than the newer subscriptions."""
         starts: dict[SubscriptionStart, SubscriptionStart] = {}
         owed: dict[bytes, Ranges] = {}
         seen = ranges_of(old.seen)
@@ -534,7 +544,7 @@ class SessionMerge:
             s.start = starts[s.start]
         if session.recorder is not None:
             session.recorder.starts()
-        # Waited for in vain at the older session's broker, and nobody here wanted it then.
+        # The older session's broker waited for them in vain, and no local subscriber wanted them.
         for key, pairs in owed.items():
             if pairs:
                 self._gap_recovery.fetch(session, key, pairs)
@@ -550,8 +560,9 @@ class SessionMerge:
     def put_back(
         self, client_id: str, stamp: int, permissions: Permissions | None, old: SessionState
     ) -> Session:
-        """Make an older session again that was added to a newer one, as the newer one does not
-        come. It gets what has come for it meanwhile, as nobody else has that for its client."""
+        """Restore an older session that was added to a newer one, as the takeover of the newer one
+        has failed. It gets the messages that have arrived for it since, which no other session of
+        the client has. `client_id`, `stamp`, `permissions`: of the session; `old`: what it was."""
         node = self._node
         session = node.sessions[client_id] = Session(node, client_id)
         session.permissions = permissions
@@ -574,8 +585,8 @@ class SessionMerge:
         waiting: list[tuple[Item, Known | None]],
         now: float,
     ) -> tuple[set[Known], Counter[Content]]:
-        """Find the messages that both sessions had: by number, and what those are that the old one
-        has no numbers for."""
+        """Find the messages that both sessions had: those with numbers, and the contents of those
+        for which the old one has no numbers."""
         numbers: set[Known] = set()
         both: Counter[Content] = Counter()
         topics = {item.message.topic for item, _ in waiting}
@@ -611,7 +622,7 @@ class SessionMerge:
         return numbers, both
 
     def _put(self, session: Session, items: deque[Item]) -> None:
-        """Have messages wait ahead of those that wait: they are older."""
+        """Put messages into a queue, ahead of those that are there: they are older."""
         node = self._node
         if not items:
             return
@@ -638,9 +649,9 @@ class SessionMerge:
 
 
 def in_both(waiting: list[tuple[Item, Known | None]], both: Counter[Content]) -> set[int]:
-    """Return which of the messages without numbers that wait in an old session the newer one had:
-    so many of each content, the newest; of retained copies as few as can be, as the newer session
-    had the messages themselves."""
+    """Return the indices of the messages without numbers in the queue of an old session that the
+    newer one had: as many of each content as `both` says, the newest first; retained copies last,
+    as the newer session had the messages themselves."""
     found = set()
     for index in sorted(range(len(waiting)), key=lambda at: (waiting[at][0].retain, -at)):
         item, known = waiting[index]
@@ -651,9 +662,8 @@ def in_both(waiting: list[tuple[Item, Known | None]], both: Counter[Content]) ->
 
 
 def untouched(session: Session) -> bool:
-    """Return whether there is nothing in a session: its client was told that it is a new one, and
-    went before it said more. One that was found again, here or elsewhere, is its client's session,
-    if there is nothing in it, too."""
+    """Return whether a session is empty and was never resumed: its client was told that it is a new
+    one, and left before it did anything."""
     holds = (
         session.subscriptions
         or session.queue

@@ -114,14 +114,15 @@ class SessionState:
     before: Vector = field(default_factory=dict)
     """Up to `top` of each origin nothing was for it: see `subscription_start`."""
     began: float = UNKNOWN
-    """When it began, by the clock of who has made this."""
+    """When it began (s), by the clock of the broker that has made this."""
     open: set[bytes] = field(default_factory=set)
-    """Origins in `before` of which it may be more."""
+    """Origins in `before` that may have published more before it subscribed."""
     given: dict[bytes, Ranges] = field(default_factory=dict)
-    """What it got from logs and older sessions, where others that have older ones may be back: see
-    `merge`."""
+    """Numbers that it got from logs and older sessions, if a broker with an older one may come
+    back: see `merge`."""
     origins: list[tuple[bytes, int] | None] = field(default_factory=list)
-    """Origin and number of each item, as far as they are known; [] where nobody asks."""
+    """Origin and number of each item, None where they are not known; [] where they are not
+    needed."""
 
 
 # ---------------------------------------------------------------- to bytes
@@ -132,8 +133,8 @@ def _text(data: bytes) -> bytes:
 
 
 def before(session: Session) -> Vector:
-    """Return what was published before the subscriptions of a session: up to `top` of each origin
-    nothing was for it."""
+    """Return for each origin the numbers that were published before a session subscribed: up to
+    `top` no message was for it."""
     start = oldest(session)
     return (
         {}
@@ -145,7 +146,8 @@ def before(session: Session) -> Vector:
 def state_of(
     session: Session, seen: Vector, dispatcher: Dispatcher, *, alone: bool = False
 ) -> SessionState:
-    """Return what a session without a connection consists of; `alone`: without its subscriptions
+    """Return the state of a `session`. `seen`: which messages it was offered; `dispatcher`: knows
+    the groups of its shared subscriptions; `alone`: without its subscriptions
     (`subscriptions_of`)."""
     numbers: dict[SharedGroup, int] = {}
     state = SessionState(
@@ -181,7 +183,7 @@ def state_of(
 
 
 def subscriptions_of(session: Session) -> Iterator[Told]:
-    """Return the subscriptions that a session has now, one after the other, whatever happens to it
+    """Return the subscriptions that a session has now, one after the other, even if it changes
     meanwhile."""
     return (
         (s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier)
@@ -197,8 +199,8 @@ def encode_state(state: SessionState, now: float) -> bytes:
 def encoding(
     state: SessionState, subscriptions: Iterable[Told], count: int, now: float
 ) -> Generator[int, None, bytes]:
-    """Encode a session as it is at `now` (s), with so many subscriptions, some of these at a time;
-    yields the steps of work that it took (`Turns.go`)."""
+    """Encode a session (`state`) as it is at `now` (s), with `count` `subscriptions`, some of these
+    at a time. Yields the steps of work that it took (`Turns.go`)."""
     name = (state.username or "").encode()
     flags = (
         (state.username is not None) | (state.owner is not None) << 1 | isfinite(state.began) << 2
@@ -296,7 +298,11 @@ class _Reader:
 
 
 def decode_state(data: bytes, now: float) -> SessionState:
-    """Decode a session at `now` (s). Raises MalformedPacket, see `decoding`."""
+    """Decode a session at `now` (s), all at once.
+
+    Raises:
+        MalformedPacket: see `decoding`.
+    """
     return finish(decoding(data, now))
 
 
@@ -430,10 +436,10 @@ def restore(
     and counted as there.
 
     Args:
-        state: what it was.
-        session: a new one.
-        dispatcher: where it subscribes.
-        starts: it is told where the session's subscriptions begin.
+        `state`: what it was.
+        `session`: a new one.
+        `dispatcher`: where it subscribes.
+        `starts`: is told where the session's subscriptions begin.
     """
     for _ in restoring(state, session, dispatcher, starts):
         pass
@@ -442,12 +448,13 @@ def restore(
 def restoring(
     state: SessionState, session: Session, dispatcher: Dispatcher, starts: SubscriptionStarts
 ) -> Iterator[int]:
-    """Make a new session what it was at another broker, some of it at a time (see `restore`);
-    yields the steps of work that it took (`Turns.go`).
+    """Make a new `session` what it was at another broker (`state`), some of it at a time. Yields
+    the steps of work that it took (`Turns.go`). `dispatcher`, `starts`: as for `restore`.
 
-    Nothing is for the session before all of its subscriptions stand: it counts as `ended` until the
-    last part. Those that are shared come then, at once, as their groups may have a message for it
-    in that moment; with them what waits from the first message of theirs on.
+    No message is delivered to the session before it has all of its subscriptions: it counts as
+    `ended` until the last step. The shared subscriptions are made in that step, at once, as their
+    groups may have a message for it in that moment; with them the queue from the first message of
+    theirs on.
     """
     most = session.node.config.max_qos
     session.username = state.username

@@ -27,6 +27,7 @@ def entries_of(directory: Directory, client_id: str) -> Iterator[tuple[bytes, En
 
 
 def posted_stamp(directory: Directory, broker_id: bytes, client_id: str) -> int:
-    """Return the stamp of the session that a broker tells everybody of, 0 when it does not."""
+    """Return the stamp of the session of `client_id` that the broker `broker_id` has posted in the
+    `directory`, 0 when it has posted none."""
     entry = decode_entry(directory.entry(broker_id, key_of(client_id)))
     return 0 if entry is None else entry.stamp

@@ -1,10 +1,11 @@
-"""Which messages the sessions here have had, by number: here, at other brokers, from logs and from
+"""Which messages the local sessions have had, by number: here, at other brokers, from logs and from
 older sessions (docs/decisions/0016).
 
-No message says in a session where it came from, as that would cost every message. The start of a
-session's subscriptions says it for all that came here since (`subscription_start`). What else a
-session got is noted here for as long as logs last, so that whoever takes the session, or adds an
-older one to it, gives it nothing twice.
+A message in a session does not say its origin and number, as that would cost every message. For the
+messages that arrived here since the session subscribed, the start of its subscriptions says which
+they are (`subscription_start`). All others that a session got are noted here for as long as logs
+have them. So a broker that takes the session, or merges an older one into it, delivers no message
+twice.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ ABSORBED = 1_000
 """subscriptions of an old session that are noted at a time."""
 
 Brought = tuple[float, bytes, int, bytes, int]
-"""When a retained message that a comparison brought was delivered (s), its origin, number, topic,
-and a hash of its content."""
+"""A retained message that retained synchronisation brought: when it was delivered (s), its origin,
+number and topic, and a hash of its content."""
 
 
 class Absorbed:
-    """What an old session had that has been added to a newer one."""
+    """What an old session had that has been merged into a newer one."""
 
     __slots__ = ("_filters", "_forms", "_seen")
 
@@ -59,7 +60,7 @@ class Absorbed:
         self._forms = WildcardForms()
 
     def adding(self, subscriptions: list[Told]) -> Iterator[int]:
-        """Add what it wanted, some of it at a time; yields the steps of work that it took."""
+        """Add its subscriptions, some at a time. Yields the steps of work that it took."""
         for at in range(0, len(subscriptions), ABSORBED):
             if at:
                 yield ABSORBED
@@ -70,7 +71,7 @@ class Absorbed:
                 self._forms.add_filter(topic_filter)
 
     def had(self, key: bytes, number: int, topic: bytes) -> bool:
-        """Whether it had a message."""
+        """Whether it had the message with number `number` of the origin `key`, of this `topic`."""
         window = self._seen.get(key)
         if window is None or window.missing(number):
             return False
@@ -78,8 +79,8 @@ class Absorbed:
 
 
 class SessionHistory:
-    """What the sessions of one broker have had that the start of their subscriptions does not tell
-    of."""
+    """The messages that the sessions of one broker have had and that do not follow from the start
+    of their subscriptions."""
 
     __slots__ = (
         "_absorbed",
@@ -106,19 +107,19 @@ class SessionHistory:
         self._log = log
         self._unlogged = unlogged
         self._delivered_ranges = delivered_ranges
-        # For as long as another old one may have the same.
+        # Merged sessions, for as long as another old one may have had the same messages.
         self._absorbed: dict[Session, list[Absorbed]] = {}
-        # What sessions got from logs and older ones, for as long.
+        # Numbers that sessions got from logs and older sessions, for as long.
         self._offered: dict[Session, dict[bytes, set[int]]] = {}
-        # What sessions had where they came from, for as long.
+        # What sessions had at the brokers from which they came, for as long.
         self._elsewhere: dict[Session, dict[bytes, Ranges]] = {}
         self._brought: deque[Brought] = deque(maxlen=limits.MAX_BROUGHT)
 
     # ---------------------------------------------------------------- from logs, and older sessions
 
     def offers(self, session: Session, key: bytes, number: int) -> bool:
-        """Note what a session gets from a log, or from an older session; False when it has got that
-        before."""
+        """Note that a `session` gets number `number` of the origin `key` from a log, or from an
+        older session. Returns False if it has got it before."""
         known = self._offered.get(session)
         if known is None:
             known = self._offered[session] = {}
@@ -129,30 +130,34 @@ class SessionHistory:
         return new
 
     def lacks(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
-        """Note what a session gets from a log; False when it has got that before, or an older
-        session that was added to it."""
+        """Note that a `session` gets number `number` of the origin `key`, of this `topic`, from a
+        log. Returns False if it has got it before, or an older session that was merged into it
+        has."""
         if self.absorbed_had(session, key, number, topic):
             return False
         return self.offers(session, key, number)
 
     def absorbed(self, session: Session, old: Absorbed) -> None:
-        """Note that an old session has been added to a newer one."""
+        """Note that an old session has been merged into a newer one."""
         self._absorbed.setdefault(session, []).append(old)
         self._forget_later(session)
 
     def absorbed_had(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
-        """Whether an old session that was added to this one had a message."""
+        """Whether an old session that was merged into `session` had number `number` of the origin
+        `key`, of this `topic`."""
         return any(old.had(key, number, topic) for old in self._absorbed.get(session, ()))
 
     def given(self, session: Session) -> dict[bytes, Ranges]:
-        """Return what a session got from logs and older sessions, for the broker that takes it."""
+        """Return the numbers that a session got from logs and older sessions, for the broker that
+        takes it."""
         known = self._offered.get(session, {})
         return {
             key: merge([(number, number) for number in numbers]) for key, numbers in known.items()
         }
 
     def numbers_of(self, session: Session) -> set[tuple[bytes, int]]:
-        """Return origin and number of each message that a session got so."""
+        """Return origin and number of each message that a session got from logs and older
+        sessions."""
         return {
             (key, number)
             for key, numbers in self._offered.get(session, {}).items()
@@ -160,16 +165,17 @@ class SessionHistory:
         }
 
     def since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
-        """Find what is in our log and not in `seen`, and came after `horizon` (s): origin, sequence
-        number, message."""
+        """Find the messages in the log that are not in `seen` and arrived after `horizon` (s):
+        origin, sequence number, message."""
         if lacks := only(self._origins.vector, seen, held=False):
             for entry in self._log.those(lacks, horizon):
                 for number, message in enumerate(entry.messages(), entry.sequence):
                     yield entry.key, number, message
 
     def offer(self, session: Session, key: bytes, number: int, message: Message) -> None:
-        """Deliver what comes from a log, if it is for a session that has not got it. What is not
-        for it is not noted: an older session may have it, and be added."""
+        """Deliver a `message` from a log to a `session` that has a matching subscription and has
+        not got it. `key`, `number`: its origin and number. One that matches no subscription is not
+        noted: an older session that is merged later may have had it."""
         topic = message.topic.decode()
         permitted = session.permissions is None or session.permissions.may_receive(topic)
         wanted = list(session.wanting(topic)) if permitted and not topic.startswith("$") else []
@@ -185,7 +191,7 @@ class SessionHistory:
     # ---------------------------------------------------------------- at other brokers
 
     def inherit(self, session: Session, state: SessionState) -> None:
-        """Take over what a session has had where it was."""
+        """Take over from `state` what a session has had at the broker from which it came."""
         before = {key: [(1, window.top)] for key, window in state.before.items() if window.top}
         self._elsewhere[session] = {
             key: subtract(had, before.get(key, [])) for key, had in ranges_of(state.seen).items()
@@ -194,36 +200,32 @@ class SessionHistory:
         self.inherit_given(session, state.given)
 
     def inherit_given(self, session: Session, given: dict[bytes, Ranges]) -> None:
-        """Note what a session got from logs and older sessions where it was."""
+        """Note the numbers that a session got from logs and older sessions at the broker from which
+        it came."""
         for key, ranges in given.items():
             for low, high in ranges:
                 for number in range(low, min(high, low + limits.MAX_QUEUED) + 1):
                     self.offers(session, key, number)
 
     def had_elsewhere(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
-        """Whether a session had a message where it came from, by the subscriptions that it came
-        with."""
+        """Whether a `session` had number `number` of the origin `key`, of this `topic`, at the
+        broker from which it came, by the subscriptions that it had there."""
         ranges = self._elsewhere.get(session, {}).get(key)
         if not ranges or find(ranges, number, number) < 0:
             return False
         return any(s.start is None or s.start.adopted for s in session.wanting(topic.decode()))
 
-    # ---------------------------------------------------------------- from comparisons
+    # ---------------------------------------------------------------- from retained synchronisation
 
     def brought(self, key: bytes, number: int, message: Message) -> None:
-        """Note a retained message that a comparison brings to local subscribers, whether it is
-        older than their subscriptions or not.
-
-        Args:
-            key: its origin.
-            number: its sequence number there.
-            message: what they get.
-        """
+        """Note a retained `message` that retained synchronisation brings to local subscribers,
+        whether it is older than their subscriptions or not. `key`, `number`: its origin and
+        sequence number."""
         topic = message.topic
         self._brought.append((self._node.now, key, number, topic, hash((topic, message.payload))))
 
     def brought_to(self, session: Session) -> list[Brought]:
-        """Return which of these a session got."""
+        """Return the retained messages that retained synchronisation brought to a session."""
         since = self._node.now - limits.LOG_AGE
         found = []
         for one in reversed(self._brought):
@@ -238,8 +240,8 @@ class SessionHistory:
     # ---------------------------------------------------------------- for the next broker
 
     def note(self, session: Session) -> None:
-        """Note what a session got that the start of its subscriptions does not tell of, before it
-        goes to another broker."""
+        """Note, before a session goes to another broker, the retained messages that it got by
+        retained synchronisation."""
         for _, key, number, _, _ in self.brought_to(session):
             self.offers(session, key, number)
         early: dict[bytes, Ranges] = {}
@@ -253,9 +255,9 @@ class SessionHistory:
                     self.offers(session, entry.key, number)
 
     def delivered(self, session: Session) -> dict[bytes, Ranges]:
-        """Return which messages were offered to a session, by number: what is behind the start of
-        its subscriptions, what it had at other brokers, and what it got from older sessions and
-        from logs."""
+        """Return the numbers that a session was offered, by origin: those behind the start of its
+        subscriptions, those that it had at other brokers, and those that it got from older sessions
+        and from logs."""
         starts = starts_of(session)
         vector = offered(self._origins.vector)
         elsewhere = self._delivered_ranges.of(session)
@@ -278,12 +280,12 @@ class SessionHistory:
         return found
 
     def old_state(self, session: Session, now: float, *, alone: bool = False) -> SessionState:
-        """Return a session here as one that is to be added to a newer one, at `now` (s); `alone`:
-        without its subscriptions."""
+        """Return the state of a `session` that is to be merged into a newer one, at `now` (s);
+        `alone`: without its subscriptions."""
         has = self.delivered(session)
         state = state_of(session, vector_of(has), self._node.dispatcher, alone=alone)
         for item in state.items:
-            # Its client cannot have it.
+            # Its client cannot have got the message.
             if item.place == IN_FLIGHT and item.packet_id in session.unsent:
                 item.place, item.packet_id = WAITING, 0
         state.given = self.given(session)
@@ -294,18 +296,17 @@ class SessionHistory:
     def origins_of(
         self, items: list[Item], ranges: dict[bytes, Ranges], now: float
     ) -> list[tuple[bytes, int] | None]:
-        """Find in the log, or in what is noted of what has left it, where messages that were
-        delivered come from, the newest first: those of one topic and payload are as good as one
-        another. Retained copies, which a subscription brought, are none of them as long as there
-        are others.
+        """Find origin and number of messages that were delivered, in the log or in the notes of
+        what has left it, the newest first. Messages of one topic and payload are interchangeable.
+        Retained copies, which a subscription brought, are matched only when no others are left.
 
         Args:
-            items: the messages of a session.
-            ranges: the numbers that were delivered to it, by origin.
-            now: s.
+            `items`: the messages of a session.
+            `ranges`: the numbers that were delivered to it, by origin.
+            `now`: s.
 
         Returns:
-            Origin and number of each item, None where nothing is known.
+            Origin and number of each item, None where they are not known.
         """
         found: list[tuple[bytes, int] | None] = [None] * len(items)
         places: dict[tuple[bytes, bytes], list[int]] = {}
@@ -331,8 +332,8 @@ class SessionHistory:
 
 
 def name_brought(state: SessionState, brought: list[Brought]) -> None:
-    """Tell of retained messages in a session which ones they are that comparisons brought: these
-    are in no log."""
+    """Enter origin and number of the retained messages in a session that retained synchronisation
+    brought: these are in no log."""
     left = {(content, topic): (key, number) for _, key, number, topic, content in brought if number}
     for index, item in enumerate(state.items if left else ()):
         topic = item.message.topic
@@ -343,8 +344,9 @@ def name_brought(state: SessionState, brought: list[Brought]) -> None:
 def had(
     session: Session, here: Vector, key: bytes, number: int, topic: bytes, *, logged: bool = False
 ) -> bool:
-    """Whether a message was delivered to a session at its broker; `here`: what was offered there.
-    `logged`: it has been there."""
+    """Whether the message with number `number` of the origin `key`, of this `topic`, was delivered
+    to a `session` at its broker. `here`: what was offered to sessions there; `logged`: the message
+    is known to have been there."""
     window = here.get(key)
     if window is None or window.missing(number):
         return False
@@ -352,15 +354,16 @@ def had(
 
 
 def begun(start: SubscriptionStart | None, key: bytes, number: int, *, logged: bool) -> bool:
-    """Whether a message that has been here was for what began there."""
+    """Whether the message with number `number` of the origin `key` came after `start`, where a
+    subscription began. `logged`: the message is known to have been at the broker."""
     if start is None or number > start.tops.get(key, 0):
         return True
     return logged and any(low <= number <= high for low, high in start.early.get(key, ()))
 
 
 def delivered_numbers(starts: list[SubscriptionStart | None], here: Vector, key: bytes) -> Ranges:
-    """Return which numbers of an origin may have been delivered to a session with subscriptions
-    that begin there, at its broker; `here`: what was offered there."""
+    """Return the numbers of the origin `key` that may have been delivered to a session at its
+    broker. `starts`: where its subscriptions begin; `here`: what was offered to sessions there."""
     window = here.get(key)
     if window is None:
         return []
@@ -372,7 +375,7 @@ def delivered_numbers(starts: list[SubscriptionStart | None], here: Vector, key:
 
 
 def ordinary_starts(session: Session) -> list[SubscriptionStart | None]:
-    """Return where the subscriptions of a session begin that are not shared, each start once."""
+    """Return where those subscriptions of a session begin that are not shared, each start once."""
     return list(
         dict.fromkeys(
             s.start for s in session.subscriptions.values() if not s.filter.startswith(SHARE_PREFIX)

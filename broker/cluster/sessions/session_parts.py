@@ -3,11 +3,11 @@
 
     part     u32 number of the export, u32 bytes of all parts, u32 position, bytes
 
-The receiver asks for WINDOW parts at a time, from where it is, and repeats that until something
-comes. Parts are sent behind messages, and may wait for minutes on a slow link; so a request that is
-repeated brings no part once more while others arrive, and one only when nothing has arrived for a
-while, twice as long each time. Those for which too much waited for the link were not sent: the next
-request brings them.
+The receiver asks for WINDOW parts at a time, from its position on, and repeats the request until a
+part arrives. Parts are sent behind messages, and may be queued for minutes on a slow link. So a
+repeated request brings no part twice while others arrive, and one part only when none has arrived
+for a while, twice as long each time. Parts that the queue of a link had no room for were not sent:
+the next request brings them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WHERE = struct.Struct(">III")
 
 
 class Added(Enum):
-    """What a part did."""
+    """What the arrival of a part means."""
 
     NOTHING = 1
     MORE = 2
@@ -40,7 +40,7 @@ class Added(Enum):
 
 
 class SessionParts:
-    """What has come of one session."""
+    """The parts of one session that have arrived."""
 
     __slots__ = ("_data", "_export")
 
@@ -50,7 +50,7 @@ class SessionParts:
 
     @property
     def position(self) -> int:
-        """Bytes that are here."""
+        """Bytes that have arrived."""
         return len(self._data)
 
     def clear(self) -> None:
@@ -58,13 +58,13 @@ class SessionParts:
         self._export, self._data = (0, 0), bytearray()
 
     def take(self) -> bytes:
-        """Return the whole, and begin again."""
+        """Return all bytes, and begin again."""
         data = bytes(self._data)
         self.clear()
         return data
 
     def add(self, part: bytes) -> Added:
-        """Take a part. One that is not the next (what is before it was lost) is left out, and asked
+        """Take a part. One that is not the next, as an earlier one was lost, is dropped and asked
         for again.
 
         Raises:
@@ -86,7 +86,7 @@ class SessionParts:
 
 
 class Sending:
-    """What has been sent of one session."""
+    """The parts of one session that have been sent."""
 
     __slots__ = ("_at", "_begin", "_end", "_pause", "_reached", "_request")
 
@@ -117,7 +117,8 @@ class Sending:
 
 
 def split(data: bytes, number: int, at: int, most: int) -> Iterator[bytes]:
-    """Return up to `most` parts of an export from `at` on; of an empty one there is one."""
+    """Return up to `most` parts of `data` from byte `at` on; of an empty session there is one.
+    `number`: of what is encoded."""
     for begin in range(at, max(len(data), at + 1), PART_SIZE):
         if most <= 0:
             return

@@ -1,34 +1,34 @@
 """One session for a client id in the whole federation: the newest connection takes it
 over (docs/decisions/0016). `pending_takeover` has the states as a table.
 
-Every broker posts which clients it has sessions for, with the time when their connection began. A
-client that connects where nobody else knows it, or that wants a clean start, is accepted at once.
-Else its connection waits while the session is fetched:
+Every broker posts for which clients it has sessions, with the time when their connection began. A
+client is accepted at once if no other broker has a session of it, or if it wants a clean start.
+Otherwise its connection waits while the session is fetched:
 
     client    taker                                holder
-    CONNECT ->  ASKING    TAKE, stamp, from where ->   closes its connection (0x8E), encodes the
+    CONNECT ->  ASKING    TAKE, stamp, position ->     closes its connection (0x8E), encodes the
                                                        session, goes on queueing
-                          <- parts, WINDOW at a time   (again from where it broke off, as often as
-                                                       it is asked)
+                          <- parts, WINDOW at a time   (repeated from a position, as often as it is
+                                                       asked)
                 READING   decodes it, in steps
-                COVERING  waits until all that the session was offered there has been here
-                RESTORING subscribes, in steps; then takes from its log what was here and not there
-                SETTLING  routing by interest: waits until the others know
-                RESTING   REST ->                      what came there meanwhile, from its log
-                                                       (flooding: if ours lacks some)
+                COVERING  waits until all messages that the session was offered there have arrived
+                RESTORING subscribes, in steps; then takes from its log those that were here only
+                SETTLING  routing by interest: waits until the others know the subscriptions
+                RESTING   REST ->                      messages that came there since, from its log
+                                                       (flooding: if the taker's log lacks some)
                           <- parts
                 CLOSING   DONE ->                      forgets the session
                           <- ENDED
     <- CONNACK            posts its entry
 
-A holder that does not know of the client: NOTHING; that knows who has its session: MOVED; that
-knows of a newer one: NEWER; whose parts wait behind messages: COMING. One that is silent for
-limits.MOVE_TIME is given up (but see `_has_to_wait`).
+Other answers of a holder: NOTHING, it does not know the client; MOVED, another broker has the
+session; NEWER, the session has a newer connection; COMING, the parts are queued behind messages. A
+holder that is silent for limits.MOVE_TIME is given up (but see `_has_to_wait`).
 
-Invariants: the holder keeps the session, and what comes for it, until DONE; it believes the DONE of
-the newest taker alone. A message is offered to the session by the holder if the holder had it at
-TAKE, else by the taker, from its log or the holder's. A broker that sees an entry with a newer
-stamp than its own session has (of equal ones that of the higher id) ends that session.
+Invariants: the holder keeps the session, and queues its messages, until DONE; it accepts DONE from
+the newest taker only. The holder offers the session the messages that it had at TAKE, the taker all
+others, from its own log or the holder's. A broker that sees an entry with a newer stamp than that
+of its own session (or an equal stamp of a broker with a higher id) ends its session.
 """
 
 from __future__ import annotations
@@ -107,13 +107,13 @@ if TYPE_CHECKING:
 
 COVER = 0.01
 COVER_TIME = 0.3
-"""s between two looks whether everything has come that the holder had, and the longest wait for
-it."""
+"""s between two checks whether all messages have arrived that the holder had, and the longest wait
+for them."""
 SETTLE = 0.1
-"""s for what publishers' brokers sent to the holder, before they knew what the session wants here,
-to get there."""
+"""s for messages to reach the holder that were sent there before the publishers' brokers knew the
+session's subscriptions here."""
 MAX_HOPS = 16
-"""brokers that may say one after another that a session is somewhere else; more are a circle."""
+"""brokers that may say one after another that yet another one has a session; more are a circle."""
 SPREAD = 40503
 """Factor that spreads times over packet identifiers: 65536 / 1.618."""
 SLICE = 2000
@@ -128,11 +128,11 @@ ANSWERS = {
     COMING: Input.COMING,
     FOREIGN: Input.FOREIGN,
 }
-"""What a holder's answer is to the takeover that it is for."""
+"""The input that a holder's answer is for its takeover."""
 
 
 class Takeover:
-    """Who has which client's session; takes and gives them."""
+    """Knows which broker has a client's session; takes sessions, and hands them over."""
 
     __slots__ = (
         "_actions",
@@ -181,8 +181,8 @@ class Takeover:
         reporting: Reporting,
         neighbours: Neighbours,
     ) -> None:
-        """`own_id`: of this broker; `clock`: what all stamps are of; `links`: by the neighbour's
-        id; the others are the parts of the broker that have what a session needs."""
+        """`own_id`: of this broker; `clock`: makes all stamps; `links`: by the neighbour's id; the
+        others are the modules that know what a session needs."""
         self._node = node
         self._own = own_id
         self._clock = clock
@@ -247,7 +247,7 @@ class Takeover:
             reporting,
         )
         self.active = False
-        """Somebody else was there: entries are posted."""
+        """Whether another broker has ever been reached: then entries are posted."""
         directory.watch(CLIENT, self._posted)
         directory.receive(REQUEST, self._requested)
         directory.receive(ANSWER, self._answered)
@@ -255,22 +255,23 @@ class Takeover:
 
     @property
     def exported(self) -> int:
-        """Bytes of encoded sessions that others may take."""
+        """Bytes of sessions that are encoded for other brokers."""
         return self._handover.size
 
     @property
     def arriving(self) -> int:
-        """Bytes that have come of sessions on their way, old ones included."""
+        """Bytes of sessions that have arrived and are not restored yet, old ones included."""
         return (
             sum(pending.parts.position for pending in self._pending.values())
             + self.merging.arriving
         )
 
-    # ---------------------------------------------------------------- our own sessions
+    # ---------------------------------------------------------------- local sessions
 
     def begin(self, handshake: Claimant, connect: Connect, now: float) -> int:
-        """Return the stamp of a connection that begins, newer than all that is known of its client;
-        0 when it has to wait."""
+        """Return the stamp for the connection of `handshake`, which is newer than all stamps that
+        are known of its client; 0 if the connection has to wait for its session. `connect`: its
+        CONNECT; `now`: s."""
         clock = self._clock
         if not self.active:
             return clock.tick(now)
@@ -314,16 +315,16 @@ class Takeover:
         return 0
 
     def came(self, session: Session, resumed: bool) -> None:
-        """Tell the others of a client that is connected. `resumed`: its session was there before,
-        here or elsewhere."""
+        """Post that a client is connected. `resumed`: its session existed before, here or at
+        another broker."""
         if self.active:
             self._handover.came(session.client_id)
             if not resumed and session.expiry and self._elsewhere(session.client_id, away=True):
-                # Its client may come to an older one before they are one: what it has of that must
-                # not be taken for this one's.
+                # Its client may connect to an older session before they are merged: packet
+                # identifiers of that one must not be taken for this one's.
                 session.next_packet_id = session.born * SPREAD >> LOGICAL & 0xFFFF
             self._post(session, resumed)
-            # Ahead of CONNACK, as its client may go to another broker at once.
+            # Ahead of CONNACK, as the client may then connect to another broker at once.
             self._neighbours.tell(self._node.now)
 
     def _post(self, session: Session, resumed: bool) -> None:
@@ -331,19 +332,19 @@ class Takeover:
         entry = Entry(flags, session.stamp, session.born, session.floor, digest(session.owner))
         try:
             self._directory.post(key_of(session.client_id), entry.encode())
-        except ValueError:  # the listing is full: this client is known here alone
+        except ValueError:  # the listing is full: other brokers do not know of this client
             self._reporting.count("sessions_untold")
 
     def ended(self, session: Session) -> None:
-        """Tell the others that a session is no more; one that went elsewhere is found until it is
-        known there."""
+        """Withdraw the entry of a session that has ended. The entry of one that another broker has
+        taken stays until that one has posted its own."""
         if self.active:
             self._handover.ended(session.client_id)
             if session.stamp and self._handover.given(session.client_id) is None:
                 self.tombstones.ended(session)
 
     def route_changed(self, event: RouteChanged) -> None:
-        """Go on with sessions that a broker has that can be reached again."""
+        """Go on with sessions of a broker that can be reached again."""
         if event.via is not None:
             self.merging.way_changed(event.broker_id)
         if event.via is not None and not self.active:
@@ -364,9 +365,9 @@ class Takeover:
     # ---------------------------------------------------------------- sessions elsewhere
 
     def _elsewhere(self, client_id: str, *, away: bool = False) -> list[tuple[bytes, Entry]]:
-        """Return the sessions that a client id has at other brokers. A broker whose link stands
-        lives, though the tree may be about to find another way to it. `away`: also at those that
-        are not there."""
+        """Return the sessions that a client id has at other brokers that can be reached. A broker
+        with a link to here counts as reachable, even while the tree finds another path to it.
+        `away`: also those at brokers that cannot be reached."""
         found = [
             (broker_id, entry)
             for broker_id, entry in entries_of(self._directory, client_id)
@@ -390,8 +391,8 @@ class Takeover:
         self._compare(broker_id, client_id, entry, read=False)
 
     def _compare(self, broker_id: bytes, client_id: str, entry: Entry, *, read: bool) -> None:
-        """See which session of a client is the newer one. `read`: its connection here was read to
-        its end."""
+        """End or merge sessions of a client, as one here and one at another broker are known.
+        `read`: its connection here was read to its end."""
         session = self._node.sessions.get(client_id)
         if session is None or not session.stamp or client_id in self._pending:
             return
@@ -420,7 +421,8 @@ class Takeover:
         self.tombstones.withdrawn(client_id, broker_id)
 
     def _left(self, session: Session) -> None:
-        """The client has a newer session elsewhere, whose broker is going to ask for this one."""
+        """Close the connection of a client that has a newer session at another broker, which is
+        going to ask for this one."""
         node = self._node
         if session.conn is not None:
             node.counters.sessions_lost += 1
@@ -432,8 +434,8 @@ class Takeover:
             node.take_over(session)
 
     def _lose(self, session: Session, *, resumed: bool) -> None:
-        """End a session because the client has a newer one elsewhere. `resumed`: that one goes on
-        with it, or with another."""
+        """End a session because the client has a newer one at another broker. `resumed`: that one
+        continues this one, or another."""
         node = self._node
         node.counters.sessions_lost += 1
         if session.conn is not None:
@@ -443,13 +445,13 @@ class Takeover:
         self.tombstones.supersede(session, resumed=resumed)
 
     def leaves(self, client_id: str) -> bool:
-        """Return whether another broker is taking a session of ours."""
+        """Return whether another broker is taking the session of a client."""
         return self._handover.leaves(client_id)
 
-    # ---------------------------------------------------------------- taking: a client comes
+    # ---------------------------------------------------------------- taking: a client connects
 
     def _step(self, pending: PendingTakeover, given: Input, now: float) -> None:
-        """Have the table say what an input leads to, and do that."""
+        """Do what the table says for an input."""
         action = pending.step(given, now)
         if action is None:
             self._node.counters.takeover_unexpected += 1
@@ -475,8 +477,7 @@ class Takeover:
             self._directory.send(pending.holder, REQUEST, body)
 
     def _check(self, pending: PendingTakeover, now: float) -> None:
-        """Look after a takeover now and then: what got lost is asked for again, but not for
-        ever."""
+        """Ask again for parts that were lost, until the holder has been silent for too long."""
         if self._pending.get(pending.client_id) is not pending:
             return
         self._node.now = now
@@ -496,7 +497,7 @@ class Takeover:
             self._node.schedule(now + RETRY, lambda at: self._check(pending, at))
 
     def _has_to_wait(self, pending: PendingTakeover, now: float) -> bool:
-        """Whether a client waits for a holder that lives, and is silent."""
+        """Whether a client has to wait for a holder that can be reached but is silent."""
         if now >= pending.began + limits.MOVE_LONGEST or not self._lives(pending.holder):
             return False
         if pending.state is State.RESTING:
@@ -510,7 +511,7 @@ class Takeover:
         return older or (link is not None and pending.slow(link.conn.last_heard))
 
     def _lives(self, broker_id: bytes) -> bool:
-        """Whether a broker is there: a way leads to it, or its link stands."""
+        """Whether a broker can be reached: over the tree, or over a link to here."""
         return self._directory.reaches(broker_id) or broker_id in self._links
 
     def _remove(self, pending: PendingTakeover) -> None:
@@ -522,7 +523,7 @@ class Takeover:
         session, pending.session = pending.session, None
         pending.work = None
         if session is not None and self._node.sessions.get(session.client_id) is session:
-            session.stamp = 0  # it was never ours
+            session.stamp = 0  # it never belonged to this broker
             end_quietly(self._node, session, len(session.queue))
             if pending.left is not None:
                 self._post(self.merging.put_back(pending.client_id, *pending.left), True)
@@ -563,7 +564,7 @@ class Takeover:
             if len(rest) == 8 and rest != self._own and pending.hops < MAX_HOPS:
                 pending.elsewhere = rest
             elif pending.state is not State.CLOSING:
-                given = Input.NOTHING  # who has it is nobody that can be asked
+                given = Input.NOTHING  # the broker that has it cannot be asked
         if given is not None:
             self._step(pending, given, now)
 
@@ -617,7 +618,7 @@ class Takeover:
         self._step(pending, Input.FOREIGN if foreign else Input.DECODED, self._node.now)
 
     def _cover(self, pending: PendingTakeover, now: float) -> None:
-        """Go on once nothing can come any more that the session has been offered at its holder."""
+        """Go on once no message can arrive here that the session was offered at its holder."""
         taken = pending.taken
         if (
             self._pending.get(pending.client_id) is not pending
@@ -638,8 +639,8 @@ class Takeover:
         self._work(pending, self._restoring(pending, taken))
 
     def _restoring(self, pending: PendingTakeover, state: SessionState) -> Iterator[int]:
-        """Make the session, and in the turn in which it is whole offer it what has been here and
-        not at its holder."""
+        """Make the session, and in the turn in which it is complete offer it the messages that were
+        here and not at its holder."""
         node, leaves_out = self._node, self._strategy.leaves_out
         client_id, connect = pending.client_id, pending.handshake.connect
         assert connect is not None
@@ -648,7 +649,7 @@ class Takeover:
         if old is not None:
             if (
                 old.stamp and old.expiry and old.stamp >= state.floor
-            ):  # an older one, which nobody has taken
+            ):  # an older one, which no broker has taken
                 if not (state.subscriptions or state.items or state.incoming):
                     # There is nothing in the newer one: go on with this.
                     self._complete(pending, node.now)
@@ -673,7 +674,7 @@ class Takeover:
             yield steps
             stepped = True
         if stepped:
-            node.dispatcher.forget_routes()  # those that were made meanwhile are without it
+            node.dispatcher.forget_routes()  # routes that were made meanwhile lack this session
         now = node.now
         self.spared.keep(pending, session)
         pending.seen = state.seen
@@ -687,7 +688,7 @@ class Takeover:
         self._delivered_ranges.add(session, lacking(state.given, here))
         ordinary = any(split_shared(s[0])[0] is None for s in state.subscriptions)
         if leaves_out and ordinary:
-            # Some of it goes to the holder alone until all know that its filters are wanted here.
+            # Some messages go to the holder only, until all brokers know of its filters here.
             self._step(pending, Input.UNTOLD, now)
             return
         found = list(self._history.since(pending.seen, now - limits.LOG_AGE))
@@ -700,13 +701,13 @@ class Takeover:
         self._complete(pending, now)
 
     def _tell(self, pending: PendingTakeover, now: float) -> None:
-        """Have all brokers know what the session wants here."""
+        """Tell all brokers which filters the session has here."""
         if not self._barrier.expect((), lambda at: self._known(pending, at)):
             self._known(pending, now)
 
     def _known(self, pending: PendingTakeover, now: float) -> None:
-        """All brokers know what the session wants here; what they sent to its holder before that is
-        about to get there."""
+        """Wait until messages have reached the holder that were sent before all brokers knew of the
+        session's filters here."""
         pending.start = self._starts.begin()
         last_before = self._barrier.last_before
         pending.told = {key: last_before(key) or 0 for key in self._origins.vector}
@@ -717,8 +718,9 @@ class Takeover:
             self._step(pending, Input.SETTLED, now)
 
     def _take_rest(self, pending: PendingTakeover, now: float) -> None:
-        """Offer the session what came to its holder, if that is all that it needs: nobody else can
-        be asked. Else it is added to the client's new session when it is whole."""
+        """Offer the session the messages that came to its holder since, if they are complete: no
+        other broker can be asked. Otherwise the client gets a new session, and this one is merged
+        into it when it is complete."""
         try:
             whole = self._offer_rest(pending, pending.parts.take(), now)
         except WireError as error:
@@ -731,8 +733,8 @@ class Takeover:
             self._step(pending, Input.UNUSABLE, now)
 
     def _offer_rest(self, pending: PendingTakeover, data: bytes, now: float) -> bool:
-        """Offer the session what came to its holder, and not to us, since it was encoded; False:
-        some of `dropped` is missing."""
+        """Offer the session the messages that came to its holder, and not here, since it was
+        encoded. Returns False if some of `dropped` are missing."""
         if (session := pending.session) is None:
             return True
         end = 4 + int.from_bytes(data[:4], "big")
@@ -742,7 +744,7 @@ class Takeover:
         all_up_to, holds = (
             whole(pending.seen, seen),
             self._gap_recovery.holds,
-        )  # behind it, what is held here is on its way
+        )  # messages behind it are held back here, and will be delivered
         rest = read_link_messages(data[end:], now)
         found = {
             (key, n): message
@@ -755,7 +757,7 @@ class Takeover:
             (key, sequence): message
             for key, sequence, message in self._history.since(pending.seen, horizon)
         }
-        # What has come here already is in the log, and has to be sorted with what is older.
+        # Messages that have arrived here are in the log, and have to be sorted with older ones.
         late = [session.queue.pop() for _ in range(len(session.queue) - pending.waiting)]
         session.queued_bytes -= sum(size_of(outgoing.message) for outgoing in late)
         for (key, number), message in sorted(found.items(), key=lambda item: item[0]):
@@ -765,7 +767,7 @@ class Takeover:
                 session.put_by(outgoing, tell=False)
         given = self._history.given(
             session
-        )  # the holder's log may have some of what it holds, and has not been through
+        )  # the holder's log may have messages that it holds back and has not delivered
         for key, ranges in left.items():
             if lacks := subtract(ranges, given.get(key, [])):
                 self._gap_recovery.fetch(session, key, lacks)
@@ -785,7 +787,7 @@ class Takeover:
         self._ask(pending, now)
 
     def _start_new(self, pending: PendingTakeover, now: float) -> None:
-        """Let the client in with a new session, as its own cannot be had."""
+        """Let the client in with a new session, as its own cannot be fetched."""
         text = f"client {shorten(pending.client_id)}: {pending.why}; it starts a new session"
         self._reporting.log("warning", text)
         self._node.counters.sessions_unmoved += 1
@@ -796,8 +798,8 @@ class Takeover:
         self._admit(pending, now)
 
     def _admit_untold(self, pending: PendingTakeover, now: float) -> None:
-        """Let the client in, though its holder has not said that it has forgotten the session: it
-        is told again when it is back."""
+        """Let the client in, although its holder has not said that it has forgotten the session:
+        the holder is told again when it is back."""
         if pending.session is not None:
             self.merging.taken(pending.client_id, pending.holder, pending.stamp)
         self._admit(pending, now)
@@ -812,7 +814,7 @@ class Takeover:
             for broker_id, entry in self._elsewhere(pending.client_id)
             if entry.stamp > pending.stamp
         ]
-        if newer:  # it is connected elsewhere by now
+        if newer:  # the client has connected to another broker by now
             if session is not None and session.conn is None:
                 self._post(session, True)
                 node.expire_later(session)
@@ -828,13 +830,13 @@ class Takeover:
             return
         if (
             session.conn is None and session.expiry_timer is None
-        ):  # its client is gone, or was turned away at the last moment
+        ):  # its client is gone, or was refused at the last moment
             self._post(session, True)
             node.expire_later(session)
 
     def _requested(self, sender: bytes, body: bytes, now: float) -> None:
-        """Take the request of a taker; whoever waits for the session here has connected elsewhere,
-        if that is newer."""
+        """Take the request of a taker. If it has a newer connection of a client that waits here for
+        the same session, the one here is given up."""
         _, stamp, client_id, rest = heard(body)
         pending = self._pending.get(client_id)
         if (

@@ -34,7 +34,8 @@ _HEAD = struct.Struct(">BQH")
 
 
 def say(what: int, stamp: int, client_id: str, rest: bytes = b"") -> bytes:
-    """Encode a request, an answer or a part."""
+    """Encode a request, an answer or a part. `what`: which of them; `stamp`: of the taker's
+    connection; `client_id`: of the session; `rest`: what follows."""
     name = client_id.encode()
     return _HEAD.pack(what, stamp, len(name)) + name + rest
 

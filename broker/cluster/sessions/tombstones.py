@@ -1,7 +1,7 @@
-"""Sessions that have ended while brokers that are away have older ones of the same clients, which
-must not come back.
+"""Sessions that have ended while brokers that are away have older sessions of the same clients,
+which must not come back.
 
-Such a session leaves its entry in the directory, GONE, until nobody has an older one any more
+Such a session leaves its entry in the directory, GONE, until no broker has an older one
 (docs/decisions/0016).
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Tombstones:
-    """Those of one broker, by client id."""
+    """The tombstones of one broker, by client id."""
 
     __slots__ = ("_directory", "_known", "_node", "_superseded")
 
@@ -36,8 +36,8 @@ class Tombstones:
     # ---------------------------------------------------------------- sessions that end
 
     def supersede(self, session: Session, *, resumed: bool) -> None:
-        """End a session because the client has a newer one: that one tells of itself, and older
-        ones at other brokers stay. `resumed`: what waits in this one goes on elsewhere."""
+        """End a session because the client has a newer one: its broker posts that one, and older
+        ones at other brokers stay. `resumed`: another broker continues the queue of this one."""
         self._superseded = session.stamp
         if session.conn is not None:
             self._node.take_over(session)
