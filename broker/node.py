@@ -10,15 +10,16 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker.auth.authorization import Access, Permissions
+from broker.auth.authorization import Access
 from broker.auth.enhanced_auth import Method
 from broker.base import limits
 from broker.base.counters import Counters
 from broker.base.log_limit import LogLimit
 from broker.base.rate_limit import RateLimit
-from broker.base.timer_wheel import GRAIN, TimerWheel
+from broker.base.timer_wheel import TimerWheel
 from broker.base.timers import Timer, Timers
 from broker.base.turns import Rest, Turns
 from broker.cluster.cluster import Cluster
@@ -26,7 +27,9 @@ from broker.cluster.link.link import Link
 from broker.cluster.retained_sync import kept
 from broker.config.node_config import NodeConfig
 from broker.core import unsent
+from broker.core.access_control import AccessControl
 from broker.core.client import Client
+from broker.core.client_registry import CLOSED_WORK, ClientRegistry
 from broker.core.connect import ConnectHandshake
 from broker.core.connection import Connection, Nowhere, Transport
 from broker.core.dispatcher import Dispatcher
@@ -46,28 +49,23 @@ from broker.core.effects import (
     TailWrite,
 )
 from broker.core.memory_limit import MemoryLimit
-from broker.core.message import Message, message_of
+from broker.core.message import Message
 from broker.core.predecessor import Predecessors
 from broker.core.retained_feed import RetainedFeeds
 from broker.core.retained_store import RetainedStore
-from broker.core.session import NEVER, Session
+from broker.core.session import Session
+from broker.core.session_registry import SessionRegistry
+from broker.core.wills import Wills
 from broker.persistence.absent_members import AbsentMembers
 from broker.wire.constants import ReasonCode
-from broker.wire.encode import encode_packet
-from broker.wire.packets import Disconnect, Will
-from broker.wire.properties import Property
 
 if TYPE_CHECKING:
     from broker.cluster.drain import Drain
     from broker.persistence.journal import Journal
 
 
-RULED_AT_ONCE, RULED_WORK = 100, 8
-"""sessions that new rules are put in force for at a time, and steps of work for each."""
-
-CLOSED_WORK, GONE_WORK = 2 * limits.PACKET_WORK, 5
-"""steps for a client that is told why it is closed (its will is sent, its session may end); for a
-connection that is gone."""
+GONE_WORK = 5
+"""steps for a connection that is gone."""
 
 
 Log = Callable[[str, str], None]
@@ -113,12 +111,11 @@ class Node:
         self.ended = 0  # connections whose peer has gone and whose last packets wait for plugins
         self.effects: list[Effect] = []
         self.connections: set[Connection] = set()
-        self.sessions: dict[str, Session] = {}
-        self.access: Access | None = None  # None: the plugins alone have a say
         self.checking = 0  # passwords
         self.retained: RetainedStore = RetainedStore(self.counters, config.retained_limit())
         self.feeds: RetainedFeeds = RetainedFeeds(self)
         self.dispatcher: Dispatcher = Dispatcher(self)
+        self._compose_clients()
         self.forwarding: list[Link] = []  # links in the live stream
         # Somebody else was there: what is published must be numbered and kept.
         self.federated = False
@@ -126,16 +123,12 @@ class Node:
         self._handshakes: TimerWheel[ConnectHandshake] = TimerWheel(
             self.schedule, self._check_handshake, self.turns.full
         )
-        self._keep_alives: TimerWheel[Client] = TimerWheel(
-            self.schedule, self._check_keep_alive, self.turns.full
-        )
         # Slow subscriber (or plugins) -> publishers not read for it.
         self._holding: dict[object, set[Connection]] = {}
         self._hold_timers: dict[object, Timer] = {}
         self.methods: dict[str, Method] = {}
         """Authentication Method -> what begins an exchange; the driver puts them in (they need
         secrets and true randomness)."""
-        self.connected: int = 0  # clients
         self.stopping = False
         """This broker is saying goodbye to very many clients, some in each turn."""
         self.drain: Drain | None = None
@@ -151,6 +144,25 @@ class Node:
         self.takeover = self.cluster.takeover
         self.memory: MemoryLimit = MemoryLimit(self)
         self.federated = self.cluster.enabled
+
+    def _compose_clients(self) -> None:
+        """Make what sessions and clients come to, and bind what others ask of it."""
+        self.wills: Wills = Wills(self)
+        self.session_registry: SessionRegistry = SessionRegistry(self, self.wills)
+        self.sessions: dict[str, Session] = self.session_registry.by_client_id
+        self.new_session = partial(Session, self)
+        self.expire_later = self.session_registry.expire_later
+        self.expire = self.session_registry.expire
+        self.send_will = self.wills.send
+        self.access_control: AccessControl = AccessControl(
+            self.config, self.hooks, self.turns, self.dispatcher, self.sessions
+        )
+        self.permissions = self.access_control.permissions
+        self.revoke = self.access_control.revoke
+        self.clients: ClientRegistry = ClientRegistry(self, self.wills)
+        self.client_refused = self.clients.refused
+        self.take_over = self.clients.take_over
+        self.redirect = self.clients.redirect
 
     # ---------------------------------------------------------------- inputs
 
@@ -388,56 +400,19 @@ class Node:
         """Put users and rules in force, for all from their next packet on; of some thousand clients
         a few ms later, as they take turns. Nobody is disconnected."""
         self.now, self.current = now, None
-        self.access = access
-        self.dispatcher.forget_routes()
-        self.turns.go(
-            self._put_in_force(list(self.sessions.values())), lambda: self.access is not access
-        )
+        self.access_control.put_in_force(access)
 
-    def _put_in_force(self, sessions: list[Session]) -> Iterator[int]:
-        """Have sessions keep to the rules, some of them at a time; yields the steps of work that it
-        took."""
-        for number, session in enumerate(sessions, 1):
-            conn, old = session.conn, session.permissions
-            listener = (
-                conn.listener
-                if conn is not None
-                else old.listener
-                if old is not None
-                else session.listener
-            )
-            if listener is not None:
-                session.permissions = self.permissions(
-                    session.username, session.client_id, listener
-                )
-            if conn is not None and isinstance(conn.owner, Client):
-                conn.owner.choose_routes()
-            if not number % RULED_AT_ONCE:
-                yield RULED_AT_ONCE * RULED_WORK
-        self.dispatcher.forget_routes()  # those that were made meanwhile
-        for number, session in enumerate(sessions, 1):
-            self.revoke(session)
-            if not number % RULED_AT_ONCE:
-                yield RULED_AT_ONCE * RULED_WORK
-
-    def permissions(
-        self, username: str | None, client_id: str, listener: str
-    ) -> Permissions | None:
-        """Return what a client may; None: everything."""
-        if self.access is None:
-            return None
-        certified = listener in self.config.identity_listeners
-        return self.access.permissions(
-            username, client_id, listener, verified=self.hooks.verified, certified=certified
-        )
-
-    def revoke(self, session: Session) -> None:
-        """Drop what waits for a session that may not receive it any more; others of its groups get
-        what was theirs."""
-        for outgoing in session.revoke():
-            self.dispatcher.pass_on(outgoing)
+    @property
+    def access(self) -> Access | None:
+        """Users and rules in force; None: the plugins alone have a say."""
+        return self.access_control.access
 
     # ---------------------------------------------------------------- clients
+
+    @property
+    def connected(self) -> int:
+        """How many clients are connected."""
+        return self.clients.connected
 
     def new_client_id(self) -> str:
         """Make a client id for a client that brought none (MQTT-3.1.3-6)."""
@@ -445,144 +420,15 @@ class Node:
 
     def client_came(self, client: Client, now: float) -> None:
         """A client is connected."""
-        self.counters.connects += 1
-        self.connected += 1
-        if self.dispatcher.members:
-            self.cluster.session_changed(client.session)
-        if client.keep_alive:
-            client.timer = self._keep_alives.add(client, now + client.keep_alive)
-        self.event("broker_client_connected", client=client)
-
-    def _check_keep_alive(self, client: Client, now: float) -> None:
-        again = client.check_keep_alive(now)
-        if again is not None:
-            client.timer = self._keep_alives.add(client, max(again, now + GRAIN / 2))
-            self.turns.work += 1
-        else:
-            self.turns.work += CLOSED_WORK
+        self.clients.came(client, now)
 
     def client_gone(self, client: Client, reason: str, *, graceful: bool) -> None:
-        """A client's connection ended: will, session expiry (MQTT-3.1.2-8, MQTT-3.1.2-11). Harmless
-        when repeated."""
-        session = client.session
-        if session.conn is not client.conn:
-            return
-        self.connected -= 1
-        if session.expiry:
-            session.unpack()
-        session.listener = client.conn.listener
-        session.conn = None
-        if self.dispatcher.members:
-            self.cluster.session_changed(session)
-        session.outbox = []
-        conn = client.conn
-        conn.outbox = list(conn.outbox)
-        if conn.outbox:
-            # Perhaps only the session was listed, and its outbox is another one now.
-            self.dirty.append(conn)
-        if client.timer is not None:
-            self._keep_alives.discard(client.timer, client)
-        client.forget_routes()
-        will = session.will
-        if will is not None:
-            delay = (will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
-            if delay and session.expiry:
-                when = self.now + min(delay, session.expiry)
-                session.will_timer = self.schedule(when, lambda now: self.send_will(session))
-            else:
-                self.send_will(session)
-        if session.expiry == 0:
-            self.end_session(session)
-        else:
-            self.expire_later(session)
-        self.event("broker_client_disconnected", client=client)
-
-    def expire_later(self, session: Session) -> None:
-        """Keep a session without a connection as long as it is to be kept (MQTT-3.1.2-23)."""
-        if self.journal is not None:
-            self.journal.keep(session)
-        self.cluster.session_away(session)
-        if session.expiry != NEVER:
-            session.expiry_timer = self.schedule(
-                self.now + session.expiry, lambda now: self.expire(session)
-            )
-
-    def new_session(self, client_id: str) -> Session:
-        """Return a session that nobody knows yet."""
-        return Session(self, client_id)
-
-    def take_over(self, session: Session) -> None:
-        """Disconnect the connection that a newer one with its client id replaces, here or elsewhere
-        (MQTT-3.1.4-3)."""
-        conn = session.conn
-        assert conn is not None
-        self.counters.taken_over += 1
-        owner = conn.owner
-        # What was queued on the old connection still goes out there.
-        conn.outbox = list(session.outbox)
-        session.outbox = []
-        if isinstance(owner, Client):
-            if conn.outbox:
-                self.dirty.append(conn)
-            last = (
-                encode_packet(Disconnect(ReasonCode.SESSION_TAKEN_OVER), 5)
-                if owner.version == 5
-                else b""
-            )
-            conn.linger = True
-            conn.close(last)
-            self.client_gone(owner, "taken over", graceful=False)
-
-    def expire(self, session: Session) -> None:
-        """End a session whose client has been away for too long. All clients of a network that
-        failed may be, in one moment."""
-        self.counters.sessions_expired += 1
-        self.turns.work += limits.PACKET_WORK
-        self.end_session(session)
-
-    def send_will(self, session: Session) -> None:
-        """Publish the will of a session, if it still has one."""
-        will: Will | None = session.will
-        if will is None:
-            return
-        session.will = None
-        if session.recorder is not None and session.conn is None:
-            session.recorder.attributes()
-        permissions = session.permissions
-        if will.topic.startswith("$") or (
-            permissions is not None and not permissions.may_publish(will.topic)
-        ):
-            self.counters.publish_refused += 1
-            return
-        self.counters.wills += 1
-        self.publish(message_of(will, self.now, session))
-
-    def redirect(self, client: Client, reference: str, permanent: bool) -> None:
-        """Send a client to another broker (MQTT 5, 4.13): DISCONNECT with `reference` ("host:port",
-        several with spaces between); before MQTT 5 it is only closed. Its will is sent, or waits,
-        as at any end that is not the client's own."""
-        self.counters.redirected += 1
-        reason = ReasonCode.SERVER_MOVED if permanent else ReasonCode.USE_ANOTHER_SERVER
-        client.shut(reason, "", {Property.SERVER_REFERENCE: reference})
+        """A client's connection ended. Harmless when repeated."""
+        self.clients.gone(client)
 
     def end_session(self, session: Session) -> None:
-        """Forget a session: a delayed will is due, subscriptions and messages go (MQTT-3.1.2-8,
-        MQTT-4.1.0)."""
-        if self.sessions.get(session.client_id) is session:
-            del self.sessions[session.client_id]
-            self.cluster.session_ended(session)
-        if self.journal is not None:
-            self.journal.ended(session)
-        session.stop_timers()
-        if session.conn is None:
-            self.send_will(session)
-        self.dispatcher.leave(session)
-        for outgoing in session.unfinished():
-            self.dispatcher.pass_on(outgoing)
-        session.queue.clear()
-        session.missed = None
-        session.inflight.clear()
-        session.incoming.clear()
+        """Forget a session."""
+        self.session_registry.end(session)
 
     # ---------------------------------------------------------------- backpressure
 

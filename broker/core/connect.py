@@ -531,9 +531,8 @@ class ConnectHandshake:
         """Close on a client whose Maximum Packet Size is below that of its CONNACK
         (MQTT-3.1.2-24)."""
         client.session.will = None
-        self.node.connected += 1  # `client_gone` takes it back
         self.turn_away(ReasonCode.PACKET_TOO_LARGE, "does not take packets as large as its CONNACK")
-        self.node.client_gone(client, "refused", graceful=True)
+        self.node.client_refused(client)
 
     def _configure(self, session: Session, connect: Connect, answer: Properties) -> None:
         node = self.node

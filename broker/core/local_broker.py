@@ -126,11 +126,15 @@ class LocalBroker(Scheduler, Protocol):
     def client_gone(self, client: Client, reason: str, *, graceful: bool) -> None:
         """A client's connection ended; harmless when repeated."""
 
+    def client_refused(self, client: Client, /) -> None:
+        """A client is refused for which a session was already found."""
+
     def revoke(self, session: Session) -> None:
         """Drop what waits for a session that may not receive it any more."""
 
-    connected: int
-    """How many clients are connected."""
+    @property
+    def connected(self) -> int:
+        """How many clients are connected."""
 
     @property
     def dirty(self) -> list[Connection | Session]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from broker.base import limits
-from broker.node import CLOSED_WORK
+from broker.core.client_registry import CLOSED_WORK
 from broker.wire import (
     Connack,
     Disconnect,

@@ -111,7 +111,7 @@ def test_root_balance() -> None:
     through = NextHops(Tree(A), {})
     through.children = [link]
     overlays._ways = {A: through, overlays._own: through}
-    world.node.connected = 1000
+    world.node.clients.connected = 1000
     overlays.tick(world.now + REVIEW)
     assert overlays._told_relay == THROUGH + GAMMA + DELTA * 1000
 

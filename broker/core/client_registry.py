@@ -1,0 +1,168 @@
+"""The clients that are connected to one broker: what their coming and going brings about, and who
+has been silent for too long (MQTT-3.1.2-22)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.base import limits
+from broker.base.timer_wheel import GRAIN, TimerWheel
+from broker.base.timers import Scheduler
+from broker.core.client import Client
+from broker.wire.constants import ReasonCode
+from broker.wire.encode import encode_packet
+from broker.wire.packets import Disconnect
+from broker.wire.properties import Property
+
+if TYPE_CHECKING:
+    from broker.base.counters import Counters
+    from broker.base.turns import Turns
+    from broker.core.connection import Connection
+    from broker.core.dispatcher import Dispatcher
+    from broker.core.ports import Cluster
+    from broker.core.session import Session
+    from broker.core.wills import Wills
+
+CLOSED_WORK = 2 * limits.PACKET_WORK
+"""steps for a client that is told why it is closed: its will is sent, its session may end."""
+
+
+class Host(Scheduler, Protocol):
+    """What connected clients ask of their broker."""
+
+    @property
+    def counters(self) -> Counters:
+        """What is counted."""
+
+    @property
+    def turns(self) -> Turns:
+        """How much is done in one turn of the event loop."""
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Where members of shared subscriptions are."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The other brokers, which hear whether a member of a group is connected."""
+
+    @property
+    def dirty(self) -> list[Connection | Session]:
+        """Whose outbox is flushed at the end of this turn."""
+
+    def client_gone(self, client: Client, reason: str, *, graceful: bool) -> None:
+        """A client's connection ended (`ClientRegistry.gone`, and what else goes with it)."""
+
+    def end_session(self, session: Session) -> None:
+        """Forget a session."""
+
+    def expire_later(self, session: Session, /) -> None:
+        """Keep a session without a connection as long as it is to be kept."""
+
+    def event(self, name: str, **arguments: Any) -> None:
+        """Tell plugins, if one listens to this."""
+
+
+class ClientRegistry:
+    """All clients that are connected."""
+
+    __slots__ = ("_broker", "_keep_alives", "_wills", "connected")
+
+    def __init__(self, broker: Host, wills: Wills) -> None:
+        self._broker = broker
+        self._wills = wills
+        self.connected = 0
+        """How many there are."""
+        self._keep_alives: TimerWheel[Client] = TimerWheel(
+            broker.schedule, self._check_keep_alive, broker.turns.full
+        )
+
+    def came(self, client: Client, now: float) -> None:
+        """Note that a client is connected; `now`: s."""
+        broker = self._broker
+        broker.counters.connects += 1
+        self.connected += 1
+        if broker.dispatcher.members:
+            broker.cluster.session_changed(client.session)
+        if client.keep_alive:
+            client.timer = self._keep_alives.add(client, now + client.keep_alive)
+        broker.event("broker_client_connected", client=client)
+
+    def _check_keep_alive(self, client: Client, now: float) -> None:
+        again = client.check_keep_alive(now)
+        if again is not None:
+            client.timer = self._keep_alives.add(client, max(again, now + GRAIN / 2))
+            self._broker.turns.work += 1
+        else:
+            self._broker.turns.work += CLOSED_WORK
+
+    def gone(self, client: Client) -> None:
+        """Note that a client's connection ended: its will, the expiry of its session
+        (MQTT-3.1.2-8, MQTT-3.1.2-11). Harmless when repeated."""
+        session = client.session
+        if session.conn is not client.conn:
+            return
+        broker = self._broker
+        self.connected -= 1
+        if session.expiry:
+            session.unpack()
+        session.listener = client.conn.listener
+        session.conn = None
+        if broker.dispatcher.members:
+            broker.cluster.session_changed(session)
+        session.outbox = []
+        conn = client.conn
+        conn.outbox = list(conn.outbox)
+        if conn.outbox:
+            # Perhaps only the session was listed, and its outbox is another one now.
+            broker.dirty.append(conn)
+        if client.timer is not None:
+            self._keep_alives.discard(client.timer, client)
+        client.forget_routes()
+        self._wills.connection_ended(session)
+        if session.expiry == 0:
+            broker.end_session(session)
+        else:
+            broker.expire_later(session)
+        broker.event("broker_client_disconnected", client=client)
+
+    def refused(self, client: Client) -> None:
+        """Note that a client is refused for which a session was already found: it was never
+        counted as connected."""
+        self.connected += 1
+        self._broker.client_gone(client, "refused", graceful=True)
+
+    def take_over(self, session: Session) -> None:
+        """Disconnect the connection that a newer one with its client id replaces, here or elsewhere
+        (MQTT-3.1.4-3)."""
+        conn = session.conn
+        assert conn is not None
+        broker = self._broker
+        broker.counters.taken_over += 1
+        owner = conn.owner
+        # What was queued on the old connection still goes out there.
+        conn.outbox = list(session.outbox)
+        session.outbox = []
+        if isinstance(owner, Client):
+            if conn.outbox:
+                broker.dirty.append(conn)
+            last = (
+                encode_packet(Disconnect(ReasonCode.SESSION_TAKEN_OVER), 5)
+                if owner.version == 5
+                else b""
+            )
+            conn.linger = True
+            conn.close(last)
+            broker.client_gone(owner, "taken over", graceful=False)
+
+    def redirect(self, client: Client, reference: str, permanent: bool) -> None:
+        """Send a client to another broker (MQTT 5, 4.13): DISCONNECT with a Server Reference;
+        before MQTT 5 it is only closed. Its will is sent, or waits, as at any end that is not the
+        client's own.
+
+        `client`: who is sent; `reference`: "HOST:PORT", several with spaces between; `permanent`:
+        whether it is not to come back here.
+        """
+        self._broker.counters.redirected += 1
+        reason = ReasonCode.SERVER_MOVED if permanent else ReasonCode.USE_ANOTHER_SERVER
+        client.shut(reason, "", {Property.SERVER_REFERENCE: reference})

@@ -1,0 +1,96 @@
+"""The sessions of one broker: how long each is kept without a connection, and what its end brings
+about (MQTT-3.1.2-11, MQTT-3.1.2-23, MQTT-4.1.0)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from broker.base import limits
+from broker.base.timers import Scheduler
+from broker.core.session import NEVER
+
+if TYPE_CHECKING:
+    from broker.base.counters import Counters
+    from broker.base.turns import Turns
+    from broker.core.dispatcher import Dispatcher
+    from broker.core.ports import Cluster, Journal
+    from broker.core.session import Session
+    from broker.core.wills import Wills
+
+
+class Keeper(Scheduler, Protocol):
+    """What sessions ask of the broker that keeps them."""
+
+    @property
+    def counters(self) -> Counters:
+        """What is counted."""
+
+    @property
+    def turns(self) -> Turns:
+        """How much is done in one turn of the event loop."""
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Where sessions have their subscriptions."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The other brokers, which hear where a session is."""
+
+    @property
+    def journal(self) -> Journal | None:
+        """What keeps sessions over a restart, None for a broker that keeps nothing."""
+
+    def end_session(self, session: Session) -> None:
+        """Forget a session (`SessionRegistry.end`, and what else goes with it)."""
+
+
+class SessionRegistry:
+    """All sessions of one broker."""
+
+    __slots__ = ("_broker", "_wills", "by_client_id")
+
+    def __init__(self, broker: Keeper, wills: Wills) -> None:
+        self._broker = broker
+        self._wills = wills
+        self.by_client_id: dict[str, Session] = {}
+        """Client id -> session, connected or not."""
+
+    def expire_later(self, session: Session) -> None:
+        """Keep a session without a connection as long as it is to be kept (MQTT-3.1.2-23)."""
+        broker = self._broker
+        if broker.journal is not None:
+            broker.journal.keep(session)
+        broker.cluster.session_away(session)
+        if session.expiry != NEVER:
+            session.expiry_timer = broker.schedule(
+                broker.now + session.expiry, lambda now: self.expire(session)
+            )
+
+    def expire(self, session: Session) -> None:
+        """End a session whose client has been away for too long. All clients of a network that
+        failed may be, in one moment."""
+        broker = self._broker
+        broker.counters.sessions_expired += 1
+        broker.turns.work += limits.PACKET_WORK
+        broker.end_session(session)
+
+    def end(self, session: Session) -> None:
+        """Forget a session: a delayed will is due, subscriptions and messages go (MQTT-3.1.2-8,
+        MQTT-4.1.0)."""
+        broker = self._broker
+        if self.by_client_id.get(session.client_id) is session:
+            del self.by_client_id[session.client_id]
+            broker.cluster.session_ended(session)
+        if broker.journal is not None:
+            broker.journal.ended(session)
+        session.stop_timers()
+        if session.conn is None:
+            self._wills.send(session)
+        broker.dispatcher.leave(session)
+        for outgoing in session.unfinished():
+            broker.dispatcher.pass_on(outgoing)
+        session.queue.clear()
+        session.missed = None
+        session.inflight.clear()
+        session.incoming.clear()

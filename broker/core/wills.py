@@ -1,0 +1,67 @@
+"""Wills: when the broker publishes what a client left for the case that its connection ends
+(MQTT-3.1.2-8, MQTT-3.1.3-9)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from broker.base.timers import Scheduler
+from broker.core.message import message_of
+from broker.wire.properties import Property
+
+if TYPE_CHECKING:
+    from broker.base.counters import Counters
+    from broker.core.message import Message
+    from broker.core.session import Session
+
+
+class Publisher(Scheduler, Protocol):
+    """What wills ask of their broker."""
+
+    @property
+    def counters(self) -> Counters:
+        """What is counted."""
+
+    def publish(self, message: Message, /) -> None:
+        """Take over a message that was published here: deliver it and pass it on."""
+
+
+class Wills:
+    """Sends the wills of one broker's sessions."""
+
+    __slots__ = ("_broker",)
+
+    def __init__(self, broker: Publisher) -> None:
+        self._broker = broker
+
+    def connection_ended(self, session: Session) -> None:
+        """Send the will of a session whose connection has ended, or wait for as long as its Will
+        Delay Interval says; a session that ends with its connection has no delay."""
+        will = session.will
+        if will is None:
+            return
+        delay = (will.properties or {}).get(Property.WILL_DELAY_INTERVAL, 0)
+        if delay and session.expiry:
+            broker = self._broker
+            when = broker.now + min(delay, session.expiry)
+            session.will_timer = broker.schedule(when, lambda now: self.send(session))
+        else:
+            self.send(session)
+
+    def send(self, session: Session) -> None:
+        """Publish the will of a session, if it still has one and may publish it."""
+        will = session.will
+        if will is None:
+            return
+        session.will = None
+        if session.recorder is not None and session.conn is None:
+            session.recorder.attributes()
+        broker = self._broker
+        permissions = session.permissions
+        if will.topic.startswith("$") or (
+            permissions is not None and not permissions.may_publish(will.topic)
+        ):
+            broker.counters.publish_refused += 1
+            return
+        broker.counters.wills += 1
+        broker.publish(message_of(will, broker.now, session))
