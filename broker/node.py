@@ -422,7 +422,7 @@ class Node:
         """A client is connected."""
         self.clients.came(client, now)
 
-    def client_gone(self, client: Client, reason: str, *, graceful: bool) -> None:
+    def client_gone(self, client: Client) -> None:
         """A client's connection ended. Harmless when repeated."""
         self.clients.gone(client)
 

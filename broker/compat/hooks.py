@@ -74,9 +74,9 @@ class HookedNode(Node):
         if isinstance(account, Account):
             deliver_kept(client.session, account)
 
-    def client_gone(self, client: Client, reason: str, *, graceful: bool) -> None:
+    def client_gone(self, client: Client) -> None:
         """A client's connection ended."""
-        super().client_gone(client, reason, graceful=graceful)
+        super().client_gone(client)
         if client.session.conn is None:
             self.accounts.gone(client.session)
 

@@ -459,7 +459,7 @@ class Client:
             self.session.will = None
         unsent.disconnected(self)
         self.conn.close()
-        self.node.client_gone(self, "disconnected", graceful=True)
+        self.node.client_gone(self)
 
     def fail(self, error: WireError) -> None:
         """Close after bad input: one line, a counter, the reason code in MQTT 5 (MQTT-4.13.1-1)."""
@@ -485,7 +485,7 @@ class Client:
         # When we shut down, nobody waits for anybody.
         self.conn.linger = reason != ReasonCode.SERVER_SHUTTING_DOWN
         self.conn.close(last)
-        self.node.client_gone(self, f"closed ({int(reason):#04x})", graceful=False)
+        self.node.client_gone(self)
 
     def check_keep_alive(self, now: float) -> float | None:
         """Close a client that was silent for one and a half times its Keep Alive; returns when to
@@ -508,7 +508,7 @@ class Client:
 
     def lost(self, reason: str, now: float) -> None:
         """Note that the connection broke: the will is due."""
-        self.node.client_gone(self, reason, graceful=False)
+        self.node.client_gone(self)
 
     def control_first(self) -> bytes:
         """Nothing overtakes for clients."""

@@ -50,7 +50,7 @@ class Host(Scheduler, Protocol):
     def dirty(self) -> list[Connection | Session]:
         """Whose outbox is flushed at the end of this turn."""
 
-    def client_gone(self, client: Client, reason: str, *, graceful: bool) -> None:
+    def client_gone(self, client: Client) -> None:
         """A client's connection ended (`ClientRegistry.gone`, and what else goes with it)."""
 
     def end_session(self, session: Session) -> None:
@@ -130,7 +130,7 @@ class ClientRegistry:
         """Note that a client is refused for which a session was already found: it was never
         counted as connected."""
         self.connected += 1
-        self._broker.client_gone(client, "refused", graceful=True)
+        self._broker.client_gone(client)
 
     def take_over(self, session: Session) -> None:
         """Disconnect the connection that a newer one with its client id replaces, here or elsewhere
@@ -153,7 +153,7 @@ class ClientRegistry:
             )
             conn.linger = True
             conn.close(last)
-            broker.client_gone(owner, "taken over", graceful=False)
+            broker.client_gone(owner)
 
     def redirect(self, client: Client, reference: str, permanent: bool) -> None:
         """Send a client to another broker (MQTT 5, 4.13): DISCONNECT with a Server Reference;

@@ -123,7 +123,7 @@ class LocalBroker(Scheduler, Protocol):
     def client_came(self, client: Client, now: float) -> None:
         """A client is connected."""
 
-    def client_gone(self, client: Client, reason: str, *, graceful: bool) -> None:
+    def client_gone(self, client: Client) -> None:
         """A client's connection ended; harmless when repeated."""
 
     def client_refused(self, client: Client, /) -> None:
