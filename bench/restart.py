@@ -40,9 +40,8 @@ class Running:
         loaded = self.disk.load()
         self.read = time.perf_counter() - began
         self.size = loaded.size
-        self.journal = self.node.journal = Journal(
-            self.node, self.node.cluster, self.node.absent_members, sync=False
-        )
+        self.journal = Journal(self.node, self.node.cluster, self.node.absent_members, sync=False)
+        self.node.attach_journal(self.journal)
         self.journal.begin(loaded.image, loaded.generation, loaded.files, loaded.size, 0.0)
         self.made = time.perf_counter() - began - self.read
         self.disk.start(lambda effect, error: self.told.append((effect, error)))

@@ -33,6 +33,7 @@ from broker.core.client_registry import CLOSED_WORK, ClientRegistry
 from broker.core.connect import ConnectHandshake
 from broker.core.connection import Connection, Nowhere, Transport
 from broker.core.dispatcher import Dispatcher
+from broker.core.effect_answers import EffectAnswers
 from broker.core.effects import (
     Append,
     Authenticate,
@@ -144,6 +145,38 @@ class Node:
         self.takeover = self.cluster.takeover
         self.memory: MemoryLimit = MemoryLimit(self)
         self.federated = self.cluster.enabled
+        self.answers: EffectAnswers = EffectAnswers(self.counters, self.log_limit)
+        self._compose_answers()
+
+    def _compose_answers(self) -> None:
+        """Say who takes the answers to effects; of the journal, `attach_journal` does."""
+        answers = self.answers
+        answers.take_once(
+            Authenticate, lambda asked, result, now: asked.client.answered(bool(result), now)
+        )
+        answers.take_once(
+            AuthorizePublish,
+            lambda asked, result, now: asked.client.publish_answered(asked, bool(result), now),
+        )
+        answers.take_once(
+            AuthorizeSubscribe,
+            lambda asked, result, now: asked.client.subscribe_answered(asked, list(result), now),
+        )
+        answers.take_once(
+            AuthorizeReceive,
+            lambda asked, result, now: self.dispatcher.answered(asked, set(result)),
+        )
+        answers.take_by(Dial, self.cluster.dial_answered)
+        tail = self.absent_members.tail
+        answers.take_by(TailWrite, tail.written)
+        answers.take_by(TailRead, tail.was_read)
+        answers.take_by(TailSync, tail.synced)
+
+    def attach_journal(self, journal: Journal) -> None:
+        """Have the state of this broker kept by a journal, from now on."""
+        self.journal = journal
+        self.answers.take_by(Append, journal.written)
+        self.answers.take_by(Begin, journal.begun)
 
     def _compose_clients(self) -> None:
         """Make what sessions and clients come to, and bind what others ask of it."""
@@ -282,33 +315,9 @@ class Node:
     def answer(self, effect: Effect, result: Any, now: float) -> None:
         """Give the answer to an effect (see `effects` for what each expects)."""
         self.now = now
-        match effect:
-            case Authenticate():
-                self.current = effect.client.conn
-                effect.client.answered(bool(result), now)
-            case AuthorizePublish():
-                self.current = effect.client.conn
-                effect.client.publish_answered(effect, bool(result), now)
-            case AuthorizeSubscribe():
-                self.current = effect.client.conn
-                effect.client.subscribe_answered(effect, list(result), now)
-            case AuthorizeReceive():
-                self.dispatcher.answered(effect, set(result))
-            case Dial():
-                if result is not None:
-                    self.cluster.dial_failed(effect, str(result), now)
-            case Append() if self.journal is not None:
-                self.journal.written(effect.mark, result)
-            case Begin() if self.journal is not None:
-                self.journal.begun(effect.generation, result)
-            case TailWrite():
-                self.absent_members.tail.written(effect, result)
-            case TailRead():
-                self.absent_members.tail.was_read(effect, result)
-            case TailSync():
-                self.absent_members.tail.synced(effect, result)
-            case _:
-                pass
+        if isinstance(effect, Authenticate | AuthorizePublish | AuthorizeSubscribe):
+            self.current = effect.client.conn
+        self.answers.answer(effect, result, now)
 
     def tick(self, now: float) -> None:
         """Do what is due, as much of it as goes into one turn (`turns`); what is left is due at

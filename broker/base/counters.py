@@ -83,6 +83,7 @@ class Counters:
     clocks_ahead: int = 0  # times of retained messages that were too far ahead to be believed
     retained_loaded: int = 0  # from the journal at the start
     sessions_loaded: int = 0
+    answers_unexpected: int = 0  # of the driver, which nothing waited for
     journal_frames: int = 0
     journal_bytes: int = 0
     journal_errors: int = 0  # writes that failed

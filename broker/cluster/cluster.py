@@ -520,10 +520,17 @@ class Cluster:
         self.handshakes[link] = None
         link.handshake.call()
 
-    def dial_failed(self, dial: Dial, reason: str, now: float) -> None:
-        """Note that a dial came to nothing."""
-        self.membership.dial_failed(Address(dial.host, dial.port), reason, now)
-        self._settle(now)
+    def dial_answered(self, dial: Dial, error: str | None, now: float) -> bool:
+        """Note that a dial came to nothing; one that did not is known (`dialled`). Returns True:
+        membership knows which dials are under way.
+
+        `dial`: what was asked for; `error`: why there is no connection, None when there is one;
+        `now`: s.
+        """
+        if error is not None:
+            self.membership.dial_failed(Address(dial.host, dial.port), str(error), now)
+            self._settle(now)
+        return True
 
     def seed_resolved(self, seed: str, addresses: Iterable[tuple[str, int]], now: float) -> None:
         """Take what the name of a configured seed resolved to."""

@@ -381,8 +381,9 @@ class Broker(BrokerApi):
             log_line("warning", line)
         node = self.node
         node.absent_members.begin(tail)
-        node.journal = Journal(node, node.cluster, node.absent_members, sync=disk.sync)
-        node.journal.begin(loaded.image, loaded.generation, loaded.files, loaded.size, now)
+        journal = Journal(node, node.cluster, node.absent_members, sync=disk.sync)
+        node.attach_journal(journal)
+        journal.begin(loaded.image, loaded.generation, loaded.files, loaded.size, now)
         return loaded
 
     def _tell(self, effect: Effect, answer: object) -> None:

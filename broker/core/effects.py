@@ -21,6 +21,8 @@ class Authenticate:
 
     client: ConnectHandshake
     connect: Connect
+    answered: bool = False
+    """Whether the answer has come."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +32,8 @@ class AuthorizePublish:
     client: Client
     message: Message
     packet_id: int
+    answered: bool = False
+    """Whether the answer has come."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +42,8 @@ class AuthorizeSubscribe:
 
     client: Client
     packet: Subscribe
+    answered: bool = False
+    """Whether the answer has come."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +62,8 @@ class AuthorizeReceive:
     """Where it came from."""
     at_hand: tuple[bytes, bytes, float] | None = None
     """From a link: see `RemoteFlowControl.at_hand`."""
+    answered: bool = False
+    """Whether the answer has come."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +94,8 @@ class Datagram:
 @dataclass(slots=True, eq=False)
 class Append:
     """Write a frame to the journal. Answer: nothing when it is safe, else the error's text; for
-    many frames at once for the last one of them, in their order."""
+    many frames at once for the last one of them, in their order. A second answer, an error, says
+    that what was safe for the process did not get to the disk."""
 
     data: bytes
     mark: int
@@ -98,7 +107,8 @@ class Begin:
     cannot begin. `anew`: something could not be written, and this one says everything again; until
     it has, it does not count. Nothing else can follow an error.
 
-    Answer: nothing when it has begun, else the error's text.
+    Answer: nothing when it has begun, else the error's text. A second answer, an error, says that
+    what was written to it may be lost.
     """
 
     generation: int

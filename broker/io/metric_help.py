@@ -122,6 +122,7 @@ COUNTER_HELP = {
     # The journal and the log tail
     "journal_frames": "Frames written to the journal.",
     "journal_bytes": "Bytes written to the journal.",
+    "answers_unexpected": "Answers to effects that nothing waited for: a fault of this program.",
     "journal_errors": "Writes to the journal that failed.",
     "journal_cut": "Journal files whose end could not be read at the start.",
     "journal_split": "Turns that changed too much for one frame.",

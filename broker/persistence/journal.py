@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.sharing.assignment_ledger import Ref
     from broker.core.dispatcher import Route
+    from broker.core.effects import Append, Begin
     from broker.core.publish_run import PublishRun
     from broker.core.retained_index import RetainedVersion
     from broker.core.session import Session
@@ -173,13 +174,22 @@ class Journal:
             self._seen.clear()
         frames.seal()
 
-    def written(self, lsn: int, error: str | None) -> None:
-        """Take the driver's word that all frames up to `lsn` are durable, or why not."""
-        self.frames.written(lsn, error)
+    def written(self, effect: Append, error: str | None, now: float) -> bool:
+        """Take the driver's word that all frames up to one are durable, or why not. Returns whether
+        this answer was waited for.
 
-    def begun(self, segment: int, error: str | None) -> None:
-        """Take the driver's word that a segment has begun, or why it could not."""
-        self.frames.begun(segment, error)
+        `effect`: what the last of the frames was written by; `error`: None when all is well; `now`:
+        s.
+        """
+        return self.frames.written(effect.mark, error)
+
+    def begun(self, effect: Begin, error: str | None, now: float) -> bool:
+        """Take the driver's word that a segment has begun, or why it could not. Returns whether
+        this answer was waited for.
+
+        `effect`: what it was asked for by; `error`: None when all is well; `now`: s.
+        """
+        return self.frames.begun(effect.generation, error)
 
     def clock_set(self, step: int) -> None:
         """Take note that the time of day is another one by `step` ms, which have not passed: what

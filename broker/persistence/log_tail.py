@@ -293,10 +293,14 @@ class LogTail:
         elif self._unwritten > limits.JOURNAL_BACKLOG_BYTES:
             self._node.hold_publisher(self)
 
-    def written(self, effect: TailWrite, error: str | None) -> None:
-        """Take the driver's word that something is written, or cannot be."""
+    def written(self, effect: TailWrite, error: str | None, now: float) -> bool:
+        """Take the driver's word that something is written, or cannot be. Returns True: this answer
+        may be waited for.
+
+        `effect`: what was to be written; `error`: None when it is; `now`: s.
+        """
         if effect.mark not in self._under_way:
-            return  # it was given up
+            return True  # it was given up
         if error is not None:
             self._fail(error)
         else:
@@ -309,6 +313,7 @@ class LogTail:
                 self._node.log("info", "the tail of the log is written again")
         if self._unwritten < limits.JOURNAL_BACKLOG_BYTES // 2:
             self._node.release_publishers(self)
+        return True
 
     def _fail(self, error: str) -> None:
         """Give up what is not written yet: it is lost."""
@@ -371,14 +376,21 @@ class LogTail:
             TailRead(frame.segment.number, frame.offset, frame.size, self._mark)
         )
 
-    def was_read(self, effect: TailRead, result: bytes | str) -> None:
-        """Take what the driver has read, or why it could not."""
+    def was_read(self, effect: TailRead, result: bytes | str, now: float) -> bool:
+        """Take what the driver has read, or why it could not. Returns whether this answer was
+        waited for.
+
+        `effect`: what was to be read; `result`: the bytes, or the error's text; `now`: s.
+        """
+        if effect.mark not in self._reads:
+            return False
         frame, then = self._reads.pop(effect.mark)
         if isinstance(result, bytes):
             then(self._decode(frame, result))
         else:
             self._damaged(frame, f"cannot be read ({result})")
             then(None)
+        return True
 
     def _decode(self, frame: Frame, data: bytes) -> list[LogEntry] | None:
         try:
@@ -503,10 +515,14 @@ class LogTail:
         self._syncs[self._mark] = then
         self._node.effects.append(TailSync(self._mark))
 
-    def synced(self, effect: TailSync, error: str | None) -> None:
-        """Take the driver's word for that."""
+    def synced(self, effect: TailSync, error: str | None, now: float) -> bool:
+        """Take the driver's word for that. Returns True: this answer may be waited for.
+
+        `effect`: what asked for it; `error`: None when all is on the disk; `now`: s.
+        """
         then = self._syncs.pop(effect.mark, None)
         if error is not None:
             self._fail(error)
         if then is not None:
             then()
+        return True

@@ -86,7 +86,9 @@ class WriteAheadLog:
         self._crowd = 0  # the same, each frame as far as it counts
         self._most = limits.JOURNAL_BACKLOG_BYTES  # of these with which publishers are held
         self.gate = OutputGate()
+        self._answered = 0  # the highest LSN for which there was an answer
         self._asked = 0  # the last segment that was asked for
+        self._told = 0  # the last one for which there was an answer, while it was that
         self._segment = 0  # the one that is written; 0: none
         self._replacement = 0  # the last one that was asked for after a failure
         self._written = 0  # bytes since the last snapshot began
@@ -249,9 +251,13 @@ class WriteAheadLog:
         """Return by how much the time of day (s since the epoch) is ahead of the broker's clock."""
         return self.wall() / 1000 - self._host.now
 
-    def written(self, lsn: int, error: str | None) -> None:
+    def written(self, lsn: int, error: str | None) -> bool:
         """Take the driver's word that all frames up to `lsn` are durable, or why they cannot be
-        written."""
+        written; an error may also come later, for frames that were not on the disk yet. Returns
+        False for an answer that cannot be meant: nothing has changed."""
+        if lsn > self.lsn or self.state is State.NEW or (error is None and lsn <= self._answered):
+            return False
+        self._answered = max(self._answered, lsn)
         under_way = self._under_way
         while under_way and under_way[0][0] <= lsn:
             _, size, counts = under_way.popleft()
@@ -265,14 +271,23 @@ class WriteAheadLog:
             self._release(lsn)
         if self._pending < self._most // 2:
             self._host.release_publishers(self)
+        return True
 
     # ---------------------------------------------------------------- segments
 
-    def begun(self, segment: int, error: str | None) -> None:
-        """Take the driver's word that a segment has begun, or why it could not."""
+    def begun(self, segment: int, error: str | None) -> bool:
+        """Take the driver's word that a segment has begun, or why it could not; an error may also
+        come later, for one that was not on the disk yet. Returns False for an answer that cannot be
+        meant: nothing has changed."""
+        repeated = segment == self._told
+        if segment > self._asked or (repeated and (error is None or segment != self._segment)):
+            return False
         if segment != self._asked:
-            return  # another one was asked for since
-        if error is None:
+            return True  # another one was asked for since
+        self._told = segment
+        if repeated and error is not None:
+            self._on(Input.WRITE_FAILED, error)
+        elif error is None:
             self._segment = segment
             replaces = not self.writes and segment == self._replacement
             self._on(Input.REPLACED if replaces else Input.SEGMENT_BEGUN)
@@ -280,6 +295,7 @@ class WriteAheadLog:
             self._on(Input.SEGMENT_REFUSED, error)
         else:
             self._on(Input.WRITE_FAILED, error)
+        return True
 
     def _begin_segment(self, why: str) -> None:
         self._asked += 1

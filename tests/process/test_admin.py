@@ -103,8 +103,9 @@ async def test_ready_when_clients_should_come(server: Server) -> None:
     while it drains."""
     node = server.admin.node
     assert await server.get("/readyz") == (200, "ready\n")
-    node.journal = Journal(node, node.cluster, node.absent_members, sync=False)
-    node.journal.frames.state = State.FAILED
+    journal = Journal(node, node.cluster, node.absent_members, sync=False)
+    node.attach_journal(journal)
+    journal.frames.state = State.FAILED
     assert await server.get("/readyz") == (503, "the journal is not written\n")
     node.journal = None
     server.admin.readiness = Readiness(node, 2)

@@ -45,12 +45,11 @@ class Disk:
             return [e for e in effects if e not in mine]
 
         node.take_effects = taken  # type: ignore[method-assign]
-        node.journal = Journal(node, node.cluster, node.absent_members, sync=self.sync)
+        journal = Journal(node, node.cluster, node.absent_members, sync=self.sync)
+        node.attach_journal(journal)
         node.absent_members.begin(self.files.tail(node.config.id))
         files = self.files.generations
-        node.journal.begin(
-            self.files.image(), max(files, default=0) + 1, len(files), 0, self.world.now
-        )
+        journal.begin(self.files.image(), max(files, default=0) + 1, len(files), 0, self.world.now)
 
     def _written(self, count: int, node: Node, life: int) -> None:
         if life != self.life or self.host.node is not node:

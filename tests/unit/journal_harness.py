@@ -142,9 +142,8 @@ class Durable(World):
         own = NodeConfig(id=ID, boot=int(at), **(lone | config))
         self.node = Node(own, at, 1.7e9 + at - 1000.0, random.Random(1), log=self._log)
         self.node.cluster.barrier._begins_until = 0.0
-        self.journal = self.node.journal = Journal(
-            self.node, self.node.cluster, self.node.absent_members, sync=sync
-        )
+        self.journal = Journal(self.node, self.node.cluster, self.node.absent_members, sync=sync)
+        self.node.attach_journal(self.journal)
         files = self.files
         self.node.absent_members.begin(files.tail())
         generation = max(files.generations, default=0) + 1

@@ -173,10 +173,10 @@ class Bench:
                 self.node.now += 0.001
                 if isinstance(done, TailWrite):
                     assert not isinstance(error, bytes)
-                    self.tail.written(done, error)
+                    self.tail.written(done, error, self.node.now)
                 elif isinstance(done, TailRead):
                     assert error is not None
-                    self.tail.was_read(done, error)
+                    self.tail.was_read(done, error, self.node.now)
 
     def entry(self, number: int, size: int) -> LogEntry:
         message = Message(b"a", bytes(size), 1, False, b"", None, None)

@@ -1,0 +1,66 @@
+"""Who takes the driver's answer to each kind of effect: one table. An answer that nothing waits for
+- given twice, given to what has no answer - changes nothing but a counter and the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from broker.base.counters import Counters
+    from broker.base.log_limit import LogLimit
+
+
+class Question(Protocol):
+    """An effect that waits for one answer."""
+
+    answered: bool
+    """Whether it had its answer."""
+
+
+E = TypeVar("E")
+Q = TypeVar("Q", bound=Question)
+
+Taker = Callable[[E, Any, float], bool]
+"""Takes an effect, its result and now (s); returns whether that answer was waited for."""
+
+
+class EffectAnswers:
+    """Kind of effect -> who takes its answers."""
+
+    __slots__ = ("_counters", "_log_limit", "_takers")
+
+    def __init__(self, counters: Counters, log_limit: LogLimit) -> None:
+        self._counters = counters
+        self._log_limit = log_limit
+        self._takers: dict[type, Taker[Any]] = {}
+
+    def take_by(self, kind: type[E], taker: Taker[E]) -> None:
+        """Have the answers to a `kind` of effect taken by `taker`, which knows what it waits
+        for."""
+        self._takers[kind] = taker
+
+    def take_once(self, kind: type[Q], taker: Callable[[Q, Any, float], None]) -> None:
+        """Have the first answer to each effect of a `kind` taken by `taker`; any other one comes
+        too late."""
+
+        def take(effect: Q, result: Any, now: float) -> bool:
+            if effect.answered:
+                return False
+            effect.answered = True
+            taker(effect, result, now)
+            return True
+
+        self._takers[kind] = take
+
+    def answer(self, effect: object, result: Any, now: float) -> None:
+        """Hand an answer to who takes it.
+
+        `effect`: what was carried out; `result`: what came of it (see `effects`); `now`: s.
+        """
+        taker = self._takers.get(type(effect))
+        if taker is None or not taker(effect, result, now):
+            self._counters.answers_unexpected += 1
+            kind = type(effect).__name__
+            text = f"nothing waits for this answer to {kind}: it is left out"
+            self._log_limit.line("warning", "unexpected answer", kind, text)
