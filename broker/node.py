@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from broker.config.node_config import NodeConfig
 from broker.core import unsent
 from broker.core.access_control import AccessControl
 from broker.core.client import Client
-from broker.core.client_registry import CLOSED_WORK, ClientRegistry
+from broker.core.client_registry import ClientRegistry
 from broker.core.connect import ConnectHandshake
 from broker.core.connection import Connection, Nowhere, Transport
 from broker.core.dispatcher import Dispatcher
@@ -56,9 +56,9 @@ from broker.core.retained_feed import RetainedFeeds
 from broker.core.retained_store import RetainedStore
 from broker.core.session import Session
 from broker.core.session_registry import SessionRegistry
+from broker.core.shutdown import Shutdown
 from broker.core.wills import Wills
 from broker.persistence.absent_members import AbsentMembers
-from broker.wire.constants import ReasonCode
 
 if TYPE_CHECKING:
     from broker.cluster.drain import Drain
@@ -130,8 +130,6 @@ class Node:
         self.methods: dict[str, Method] = {}
         """Authentication Method -> what begins an exchange; the driver puts them in (they need
         secrets and true randomness)."""
-        self.stopping = False
-        """This broker is saying goodbye to very many clients, some in each turn."""
         self.drain: Drain | None = None
         self.journal: Journal | None = None
         self.predecessors: Predecessors = Predecessors(self)
@@ -145,6 +143,7 @@ class Node:
         self.takeover = self.cluster.takeover
         self.memory: MemoryLimit = MemoryLimit(self)
         self.federated = self.cluster.enabled
+        self.shutdown: Shutdown = Shutdown(self, self.cluster.leave)
         self.answers: EffectAnswers = EffectAnswers(self.counters, self.log_limit)
         self._compose_answers()
 
@@ -519,22 +518,9 @@ class Node:
         Of very many clients some go in each turn, and for the others everything goes on until
         theirs; nobody else is let in. `then` is called at the end."""
         self.now, self.current = now, None
-        if not self.stopping:
-            self.stopping = True
-            self.turns.go(self._say_goodbye(then), lambda: False)
+        self.shutdown.begin(then)
 
-    def _say_goodbye(self, then: Callable[[], None]) -> Iterator[int]:
-        steps = 0
-        for session in [session for session in self.sessions.values() if session.conn is not None]:
-            if steps:
-                yield steps
-            steps = 1
-            if session.conn is not None and isinstance(session.conn.owner, Client):
-                session.conn.owner.shut(ReasonCode.SERVER_SHUTTING_DOWN)
-                steps = CLOSED_WORK
-        # After the clients: their wills go to other brokers, too (MQTT-3.1.2-8).
-        self.cluster.leave(self.now)
-        for conn in list(self.connections):
-            conn.close()
-        self.stopping = False
-        then()
+    @property
+    def stopping(self) -> bool:
+        """Whether this broker is saying goodbye to its clients, and lets nobody else in."""
+        return self.shutdown.under_way

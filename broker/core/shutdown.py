@@ -1,0 +1,73 @@
+"""The end of a broker that is told to stop: everybody hears of it, some in each turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from broker.core.client import Client
+from broker.core.client_registry import CLOSED_WORK
+from broker.wire.constants import ReasonCode
+
+if TYPE_CHECKING:
+    from broker.base.turns import Turns
+    from broker.core.connection import Connection
+    from broker.core.session import Session
+
+
+class Stopping(Protocol):
+    """What its end asks of a broker."""
+
+    @property
+    def now(self) -> float:
+        """The time of this turn (s, monotonic)."""
+
+    @property
+    def turns(self) -> Turns:
+        """How much is done in one turn of the event loop."""
+
+    @property
+    def sessions(self) -> dict[str, Session]:
+        """By client id."""
+
+    @property
+    def connections(self) -> set[Connection]:
+        """All that stand."""
+
+
+class Shutdown:
+    """Says goodbye to clients first, then to other brokers."""
+
+    __slots__ = ("_broker", "_leave", "under_way")
+
+    def __init__(self, broker: Stopping, leave: Callable[[float], None]) -> None:
+        """`leave`: called with now (s) when the clients are gone, tells the other brokers."""
+        self._broker = broker
+        self._leave = leave
+        self.under_way = False
+        """Clients are being told, and nobody else is let in."""
+
+    def begin(self, then: Callable[[], None]) -> None:
+        """Tell MQTT 5 clients that the broker stops (0x8B), close all, and call `then` at the end.
+        Of very many clients some are told in each turn, and the others are served until theirs."""
+        if not self.under_way:
+            self.under_way = True
+            self._broker.turns.go(self._say_goodbye(then), lambda: False)
+
+    def _say_goodbye(self, then: Callable[[], None]) -> Iterator[int]:
+        broker = self._broker
+        steps = 0
+        connected = [session for session in broker.sessions.values() if session.conn is not None]
+        for session in connected:
+            if steps:
+                yield steps
+            steps = 1
+            if session.conn is not None and isinstance(session.conn.owner, Client):
+                session.conn.owner.shut(ReasonCode.SERVER_SHUTTING_DOWN)
+                steps = CLOSED_WORK
+        # After the clients: their wills go to other brokers, too (MQTT-3.1.2-8).
+        self._leave(broker.now)
+        for conn in list(broker.connections):
+            conn.close()
+        self.under_way = False
+        then()
