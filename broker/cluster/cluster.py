@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.base import limits
 from broker.base.address import Address
@@ -22,12 +22,17 @@ from broker.cluster.delivery.late import LateOffers
 from broker.cluster.delivery.link_acks import LinkAcks
 from broker.cluster.delivery.origins import Origins
 from broker.cluster.delivery.orphans import Orphans
+from broker.cluster.delivery.ports import DeliveringBroker, LogJournal
 from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
 from broker.cluster.delivery.replay import LogWalks
 from broker.cluster.delivery.replay_log import ReplayLog
 from broker.cluster.delivery.resync import Resync
 from broker.cluster.delivery.spared import SparedEntries
-from broker.cluster.delivery.subscription_start import SubscriptionStarts
+from broker.cluster.delivery.subscription_start import (
+    StartingBroker,
+    StartsJournal,
+    SubscriptionStarts,
+)
 from broker.cluster.delivery.unlogged import UnloggedNumbers
 from broker.cluster.events import (
     ClusterEvents,
@@ -79,7 +84,6 @@ if TYPE_CHECKING:
     from broker.core.publish_run import PublishRun
     from broker.core.session import Session, SharedOutgoing
     from broker.core.start_point import SubscriptionStart
-    from broker.node import Node
 
 STOPPED = 1.0
 """s; a broker that did not run for so long was stopped: it is not everybody else who is dead."""
@@ -93,10 +97,25 @@ LATE = 0.1
 less."""
 
 
+class FederatedJournal(LogJournal, StartsJournal, Protocol):
+    """What keeps messages for other brokers, and where subscriptions begin."""
+
+
+class FederatedBroker(DeliveringBroker, StartingBroker, Protocol):
+    """One broker that others may come to."""
+
+    forwarding: list[Link]
+    """Links in the live stream. Another list each time one enters or leaves it."""
+
+    @property
+    def journal(self) -> FederatedJournal | None:
+        """What keeps its state, None for a broker that keeps nothing."""
+
+
 class Cluster:
     """Everything between this broker and the others."""
 
-    def __init__(self, node: Node, now: float, wall: float, rng: random.Random) -> None:
+    def __init__(self, node: FederatedBroker, now: float, wall: float, rng: random.Random) -> None:
         config = node.config
         self.node = node
         self.config: NodeConfig = config

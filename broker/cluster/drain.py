@@ -20,22 +20,23 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.base import limits
 from broker.base.address import is_loopback, is_wildcard, parse_address
+from broker.base.timers import Scheduler
 from broker.cluster.link.control_records import ASK_SEEN
 from broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
 from broker.core.client import Client
 from broker.wire.constants import ReasonCode
 
 if TYPE_CHECKING:
+    from broker.cluster.cluster import Cluster
     from broker.cluster.delivery.replay import LogWalk
     from broker.cluster.link.codec import Vector
     from broker.cluster.link.link import Link
     from broker.config.node_config import NodeConfig
     from broker.core.session import Session
-    from broker.node import Node
 
 STEP = 0.05
 """s between two looks."""
@@ -111,13 +112,47 @@ def counted(number: int, name: str) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
+class DrainedBroker(Scheduler, Protocol):
+    """What a drain asks of the broker that is to be stopped."""
+
+    drain: Drain | None
+    """The one that is under way."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The other brokers, which take what is here."""
+
+    @property
+    def log(self) -> Callable[[str, str], None]:
+        """Called with a level and a line."""
+
+    @property
+    def connected(self) -> int:
+        """How many clients are connected."""
+
+    @property
+    def sessions(self) -> dict[str, Session]:
+        """By client id."""
+
+    def redirect(self, client: Client, reference: str, permanent: bool, /) -> None:
+        """Send a client to another broker (`reference`: "HOST:PORT"); `permanent`: for good."""
+
+    def end_session(self, session: Session, /) -> None:
+        """Forget a session."""
+
+
 class Drain:
     """One drain of a node; it begins when this is made."""
 
     def __init__(
-        self, node: Node, options: DrainOptions, now: float, done: Callable[[], None] = lambda: None
+        self,
+        node: DrainedBroker,
+        options: DrainOptions,
+        now: float,
+        done: Callable[[], None] = lambda: None,
     ) -> None:
-        """`done` is called when the broker can be stopped."""
+        """`node`: the broker that is to be stopped; `options`: what was said about it; `now`: s;
+        `done` is called when the broker can be stopped."""
         self._node = node
         self._cluster = node.cluster
         self.state = "clients"

@@ -8,7 +8,7 @@ Neither is needed by a lone broker that keeps nothing. `Scheduler` (whoever call
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from broker.base.sequence_set import Ranges
@@ -105,6 +105,9 @@ class Draining(Protocol):
 
     def reference(self) -> str:
         """Return where the next client is to go ("HOST:PORT"), "" when no other broker is there."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what is told of it: how far it is, and what is left."""
 
 
 class Barrier(Protocol):

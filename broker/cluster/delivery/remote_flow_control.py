@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from broker.base.timers import Timer
     from broker.cluster.ports import Alarm, Reporting
     from broker.cluster.strategy.directory import Directory
+    from broker.core.local_broker import LocalBroker
     from broker.core.session import Session
-    from broker.node import Node
 
 HOLD = 16
 """Kind of the message to one broker (`directory`)."""
@@ -115,7 +115,9 @@ class RemoteFlowControl:
         "held",
     )
 
-    def __init__(self, node: Node, directory: Directory, report: Reporting, alarm: Alarm) -> None:
+    def __init__(
+        self, node: LocalBroker, directory: Directory, report: Reporting, alarm: Alarm
+    ) -> None:
         self._node = node
         self._directory = directory
         self._report = report

@@ -104,8 +104,8 @@ if TYPE_CHECKING:
     from broker.cluster.sessions.handover import Handover
     from broker.cluster.sessions.tombstones import Tombstones
     from broker.cluster.strategy.directory import Directory
+    from broker.core.local_broker import LocalBroker
     from broker.core.start_point import SubscriptionStart
-    from broker.node import Node
 
 ACTIVE = 16
 """merges that ask their holders at a time; the others wait."""
@@ -158,7 +158,7 @@ class SessionMerge:
 
     def __init__(
         self,
-        node: Node,
+        node: LocalBroker,
         own_id: bytes,
         directory: Directory,
         origins: Origins,

@@ -102,8 +102,8 @@ if TYPE_CHECKING:
     from broker.cluster.strategy.directory import Directory
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
+    from broker.core.local_broker import LocalBroker
     from broker.core.ports import Claimant
-    from broker.node import Node
 
 COVER = 0.01
 COVER_TIME = 0.3
@@ -161,7 +161,7 @@ class Takeover:
 
     def __init__(
         self,
-        node: Node,
+        node: LocalBroker,
         own_id: bytes,
         *,
         clock: HybridClock,
