@@ -176,6 +176,7 @@ class SimClient:
         self._before: set[int] = set()
         self._subscribing: dict[int, list[SubscriptionRequest]] = {}
         self._stay_down = False
+        self._told, self._untold = 0, False  # stamp of the last CONNACK read; one was not since
 
     # ---- connection
 
@@ -325,6 +326,7 @@ class SimClient:
         self.world.after(self.retry, self.connect)
 
     def _down(self, reason: str) -> None:
+        self._untold |= self.state == "connecting"
         self.state = "down"
         self._end = None
         for sent in (*self._out.values(), *self._released.values()):
@@ -391,16 +393,18 @@ class SimClient:
             self.stamp = session.stamp
         if packet.session_present and self.epoch == 1:
             self.errors.append("Session Present without a session")
-        if self.doubt or not packet.session_present:
+        present = packet.session_present and not self._began_untold()
+        self._untold, self._told = False, self.stamp
+        if self.doubt or not present:
             # For the checkers it is another one: perhaps it is older, and has not seen what came to
             # the last one.
             self.session += 1
             self.begun[self.session] = self.world.now
-            self._unsubscribed = not packet.session_present
+            self._unsubscribed = not present
             self.holders = set()
         self.holders.add(self.life)
         self.visits[self.epoch] = (self.life, self.began, self.world.now, self._heard)
-        if not packet.session_present:
+        if not present:
             self._out.clear()
             self._released.clear()
             self._before |= self._in if self.version == 3 and not self.clean else set()
@@ -430,6 +434,16 @@ class SimClient:
             self._send(Pubrel(packet_id))
         if self.on_up is not None:
             self.on_up(self)
+
+    def _began_untold(self) -> bool:
+        """Whether our session began with a CONNACK that we have not read: we gave up that
+        connection, so that Session Present 0 never reached us. No broker can know that. A client
+        subscribes again then; we do so for such a session alone, so that one which was kept has to
+        have its subscriptions still."""
+        session = self.host.running.sessions.get(self.name) if self.host.alive else None
+        if not self._untold or session is None or session.subscriptions:
+            return False
+        return self.hasty or session.born > self._told
 
     def _next_id(self) -> int:
         while True:

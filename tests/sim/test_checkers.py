@@ -806,3 +806,37 @@ def test_brokers_meet_when_bytes_pass() -> None:
     while end.resent:
         world.run(0.001)
         assert not meetings.together(*(host.life for host in world.hosts), healed, world.now)
+
+
+@pytest.mark.parametrize("kept", (False, True))
+def test_a_client_that_gives_up_before_it_reads_connack(kept: bool) -> None:
+    """It comes again, and is told of a session, be it the one that it had or one that began with
+    the CONNACK that it has not read (`kept`: the former). It has its subscription in either case,
+    and what is published comes once."""
+    world = world_of(1, 1)
+    host = world.hosts[0]
+    ledger = Ledger()
+    if kept:
+        disk = Disk(world, host, sync=False)
+        world.on_start.append(lambda _: disk.started())
+    host.start()
+    client = SimClient(world, ledger, "c", host, version=5, clean=False, filters=[("a", 1)])
+    publisher = SimClient(world, ledger, "p", host)
+    client.connect()
+    world.run(1.0)
+    assert client.session == 1
+    host.kill()
+    host.start()
+    assert world.run(1.0, lambda: client.state == "connecting", every=0.0)
+    client.read(False)
+    world.run(1.0)
+    assert host.running.sessions["c"].conn is not None
+    assert client.state == "connecting"
+    client.disconnect(host)
+    publisher.connect()
+    world.run(1.0)
+    assert [interest.session for interest in client.interests] == [1 if kept else 2]
+    publisher.publish("a", 1)
+    world.run(1.0)
+    assert [got.number for got in client.got] == [0]
+    assert not client.errors
