@@ -477,12 +477,7 @@ class ConnectHandshake:
         if not stamp and not (stamp := node.cluster.claim_session(self, connect, now)):
             return  # waits for its session, or is refused
         old = node.sessions.get(connect.client_id)
-        if old is None and len(node.sessions) >= limits.MAX_SESSIONS:
-            node.counters.sessions_refused += 1
-            self.turn_away(ReasonCode.QUOTA_EXCEEDED, "is one session too many")
-            return
-        if old is None and not node.memory.takes_more:
-            self.turn_away(ReasonCode.SERVER_BUSY, "comes while memory is short")
+        if old is None and not self._begins(connect):
             return
         if old is not None and old.conn is not None:
             node.take_over(old)
@@ -526,6 +521,23 @@ class ConnectHandshake:
             node.journal.came(session, present=present)
         if present:
             session.redeliver()
+
+    def _begins(self, connect: Connect) -> bool:
+        """Return whether a new session begins; who gets none is turned away."""
+        node, conn = self.node, self.conn
+        if len(node.sessions) >= limits.MAX_SESSIONS:
+            node.counters.sessions_refused += 1
+            self.turn_away(ReasonCode.QUOTA_EXCEEDED, "is one session too many")
+        elif not node.memory.takes_more:
+            self.turn_away(ReasonCode.SERVER_BUSY, "comes while memory is short")
+        elif conn.says_goodbye and connect.will is None:
+            # It has gone, and cannot be told that its session is a new one: at its next CONNECT it
+            # would take that for the one that it had.
+            conn.close()
+            node.forget(conn)
+        else:
+            return True
+        return False
 
     def _give_up(self, client: Client) -> None:
         """Close on a client whose Maximum Packet Size is below that of its CONNACK

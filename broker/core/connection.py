@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.base import limits
+from broker.wire.constants import PacketType
 from broker.wire.publish_header import PUBLISH, QOS_BITS, RETAIN, packet_size
 
 if TYPE_CHECKING:
@@ -233,6 +234,13 @@ class Connection:
     def unhandled(self) -> int:
         """Bytes that were read and not handled."""
         return self._have if self._parts else 0
+
+    @property
+    def says_goodbye(self) -> bool:
+        """True if the peer has gone, and nothing that it sent is left to be handled but perhaps
+        DISCONNECT."""
+        left = self._parts[0] if self._parts else b""
+        return bool(self.ended) and (not left or left[0] >> 4 == PacketType.DISCONNECT)
 
     def resume(self, now: float) -> None:
         """Go on after the answer that `waiting` waited for."""

@@ -9,12 +9,23 @@ from broker.base import limits
 from broker.cluster.sessions.takeover_messages import MERGE, REQUEST, TAKE, say
 from broker.core.effects import Authenticate, AuthorizePublish, AuthorizeReceive, Hooks
 from broker.core.session_owner import ANONYMOUS, Entry
-from broker.wire import Connack, Disconnect, Packet, Property, Publish, Will, encode_packet
+from broker.wire import (
+    Connack,
+    Disconnect,
+    Packet,
+    Property,
+    Publish,
+    Subscribe,
+    SubscriptionRequest,
+    Will,
+    encode_packet,
+)
 from tests.unit.link_harness import Neighbour, bid, lone
 from tests.unit.node_harness import FakeClient, World, connect_packet
 from tests.unit.test_directory import known, routed
 
 WILL = Will("will", b"gone")
+SUBSCRIBE = Subscribe(1, [SubscriptionRequest("a", 1)])
 
 
 def sent(*packets: Packet) -> bytes:
@@ -143,6 +154,49 @@ def test_those_who_come_meanwhile_wait_in_line() -> None:
     assert not third.closed
     assert world.node.ended == world.counters.wills == 0
     assert not world.node.predecessors._lines
+
+
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize(
+    ("behind", "began"),
+    [
+        pytest.param((), False, id="nothing"),
+        pytest.param((Disconnect(),), False, id="DISCONNECT"),
+        pytest.param((SUBSCRIBE,), True, id="SUBSCRIBE"),
+        pytest.param((SUBSCRIBE, Disconnect()), True, id="SUBSCRIBE and DISCONNECT"),
+    ],
+)
+def test_who_goes_while_it_waits_in_line(
+    behind: tuple[Packet, ...], *, began: bool, clean: bool
+) -> None:
+    """Nobody can tell it that its session begins. So it does not begin, unless the client says
+    something in it: it would be told at its next CONNECT of a session that it knows nothing of."""
+    world = World()
+    kept = {Property.SESSION_EXPIRY_INTERVAL: 60}
+    old = world.connect("c")
+    old.transport.early = [sent(Publish("t", b"0"))] * 3 + [sent(Disconnect())]
+    second = world.open()
+    second.send(connect_packet("c", clean=clean, properties=kept), *behind)
+    second.vanish()
+    world.advance(0.1)
+    assert old.closed
+    assert not world.node.connections
+    assert not world.node.predecessors._lines
+    assert world.node.connected == world.node.ended == 0
+    third = world.connect("c", clean=False, properties=kept)
+    assert third.connack.session_present is began
+
+
+def test_a_will_is_sent_of_who_goes_while_it_waits_in_line() -> None:
+    world = World()
+    listener = subscriber(world)
+    old = world.connect("c")
+    old.transport.early = [sent(Publish("t", b"0"))] * 3 + [sent(Disconnect())]
+    second = world.open()
+    second.send(connect_packet("c", will=WILL))
+    second.vanish()
+    world.advance(0.1)
+    assert listener.payloads() == [b"0"] * 3 + [b"gone"]
 
 
 def test_a_line_has_an_end() -> None:
