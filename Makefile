@@ -93,11 +93,11 @@ bench:
 
 converge:
 	@scripts/setup venv brokers
-	@$(PYTHON) -m bench.converge $(ARGS)
+	@.venv/bin/mqttree bench converge $(ARGS)
 
 paths:
 	@scripts/setup venv brokers
-	@$(PYTHON) -m bench.paths $(ARGS)
+	@.venv/bin/mqttree bench paths $(ARGS)
 
 containers:
 	@scripts/containers

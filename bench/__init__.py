@@ -1,1 +1,1 @@
-"""Load generator, comparisons and micro-benchmarks."""
+"""Everything that measures: one command line, `mqttree bench`. docs/guides/benchmarks.md."""

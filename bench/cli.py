@@ -1,4 +1,4 @@
-"""`mqttree bench ...`: comparisons, single loads and micro-benchmarks from the command line."""
+"""`mqttree bench ...`: everything that measures, from the command line."""
 
 from __future__ import annotations
 
@@ -12,26 +12,43 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from bench import checked, compare, micro, targets
+from bench import checked
+from bench.lab.owner import open_standard
 from bench.load import LoadError, LoadSpec, run_connections, run_latency, run_throughput
-from bench.netlab.owner import open_standard
+from bench.studies import compare, micro, targets
 
 _WAYS = ("auto", "namespaces", "relays")
+
+TOOLS = {
+    "converge": ("bench.studies.converge", "how fast brokers agree on a tree and repair it"),
+    "paths": ("bench.studies.paths", "what a hop costs, how fast paths open and close"),
+    "overlays": ("bench.studies.overlays", "what kinds of trees are worth, computed"),
+    "restart": (
+        "bench.studies.restart",
+        "how long a broker takes to be back, with how much memory",
+    ),
+    "capacity": ("bench.studies.capacity", "what a test network can carry on this machine"),
+    "generate": ("bench.trace.generate", "a run with as many trace rows as wanted"),
+    "overhead": ("bench.trace.overhead", "what writing a trace costs"),
+    "clock": ("bench.trace.clock", "how far the clocks of two machines differ"),
+    "spark": ("bench.spark.__main__", "tables from traces, by Spark"),
+    "spark-scale": ("bench.spark.scale", "what a row of a trace costs Spark and DuckDB"),
+}
+"""Commands with a parser of their own: name -> (module with `main(argv)`, what it is for)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a bench command; 0: done, 1: it failed or something was lost, 2: bad input or not
     there yet."""
-    parser = _parser("report" in (sys.argv[1:] if argv is None else argv))
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        arguments = parser.parse_args(argv)
+        work = _work(words)
     except SystemExit as leave:  # argparse has said why
         return leave.code if isinstance(leave.code, int) else 2
-    handler: Callable[[argparse.Namespace], int] = arguments.handler
     open_standard()
     before = _terminate_as_interrupt()
     try:
-        return handler(arguments)
+        return work()
     except ValueError as error:
         print(f"mqttree bench: {error}", file=sys.stderr)
         return 2
@@ -63,6 +80,25 @@ def _terminate_as_interrupt() -> Callable[[], None]:
     return restore
 
 
+def _work(words: list[str]) -> Callable[[], int]:
+    """Return what the command line asks for. Raises SystemExit if it asks for nothing that there
+    is, or for help."""
+    if words and words[0] in TOOLS:
+        return partial(_tool, TOOLS[words[0]][0], words[1:])
+    arguments = _parser("report" in words).parse_args(words)
+    handler: Callable[[argparse.Namespace], int] = arguments.handler
+    return partial(handler, arguments)
+
+
+def _tool(module: str, words: list[str]) -> int:
+    """Run a command that has a parser of its own."""
+    main_of_tool: Callable[[list[str]], int] = _with_extra(module).main
+    try:
+        return main_of_tool(words)
+    except SystemExit as leave:  # its parser has said why
+        return leave.code if isinstance(leave.code, int) else 2
+
+
 _count = partial(checked.count, most=None)
 
 
@@ -85,10 +121,10 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
     small.set_defaults(handler=lambda arguments: micro.main(arguments.seconds))
 
     scenarios = commands.add_parser("list", help="the scenarios that there are")
-    scenarios.set_defaults(handler=lambda _: _with_extra("bench.run").listing())
+    scenarios.set_defaults(handler=lambda _: _with_extra("bench.runner.run").listing())
     one = commands.add_parser("run", help="run scenarios: test networks, loads, faults, traces")
     _run_arguments(one)
-    one.set_defaults(handler=lambda arguments: _with_extra("bench.run").main(arguments))
+    one.set_defaults(handler=lambda arguments: _with_extra("bench.runner.run").main(arguments))
     lab = commands.add_parser(
         "lab", help="a test network to play with: type faults while your own clients run"
     )
@@ -96,6 +132,8 @@ def _parser(reporting: bool) -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="a page with tables and plots of runs")
     if reporting:
         _report_arguments(report)
+    for name, (_, purpose) in TOOLS.items():
+        commands.add_parser(name, help=purpose, add_help=False)
     return parser
 
 
@@ -181,7 +219,7 @@ def _lab_arguments(lab: argparse.ArgumentParser) -> None:
         help="how the network is made (auto: namespaces for root)",
     )
     lab.add_argument("--seed", type=_count, default=1, metavar="N", help="of what is drawn (1)")
-    lab.set_defaults(handler=lambda arguments: _with_extra("bench.shell").main(arguments))
+    lab.set_defaults(handler=lambda arguments: _with_extra("bench.runner.shell").main(arguments))
 
 
 def _with_extra(name: str) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from bench.netlab.ports import free_ports as pick_ports
+from bench.lab.ports import free_ports as pick_ports
 
 # A shared machine stalls at times, so neither an example nor its making has a deadline; the limit
 # of a test is pytest's.

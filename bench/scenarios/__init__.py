@@ -1,1 +1,1 @@
-"""Scenario files: docs/guides/benchmarks.md says what each is."""
+"""What is measured: scenario files, and what they mean (docs/guides/benchmarks.md)."""

@@ -1,4 +1,4 @@
-"""`python -m bench.spark tables DIR...`: tables from traces; `live DIR`: what a benchmark is doing
+"""`mqttree bench spark tables DIR...`: tables from traces; `live DIR`: what a benchmark is doing
 right now."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a command; 0: done, 1: Spark failed, 2: bad input, or Java or PySpark is
     missing."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.spark", description="Aggregate traces of benchmarks."
+        prog="mqttree bench spark", description="Aggregate traces of benchmarks."
     )
     parser.add_argument(
         "--master", metavar="URL", help="a Spark cluster (spark-submit's, else local[*])"
@@ -68,12 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _live(arguments) if arguments.command == "live" else _tables(arguments)
     except ModuleNotFoundError as error:
         print(
-            f"bench.spark: {error.name} is missing; install it with: pip install 'mqttree[spark]'",
+            f"mqttree bench spark: {error.name} is missing; "
+            "install it with: pip install 'mqttree[spark]'",
             file=sys.stderr,
         )
         return 2
     except (SparkMissingError, ValueError) as error:
-        print(f"bench.spark: {error}", file=sys.stderr)
+        print(f"mqttree bench spark: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -125,7 +126,7 @@ def _with_spark(
     try:
         work(spark)
     except (PySparkException, Py4JError) as error:
-        print(f"bench.spark: Spark failed: {_first(error)}", file=sys.stderr)
+        print(f"mqttree bench spark: Spark failed: {_first(error)}", file=sys.stderr)
         return 1
     finally:
         # After Ctrl-C the call that was broken off was one to Java.

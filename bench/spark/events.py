@@ -11,9 +11,9 @@ from urllib.parse import unquote
 
 from pyspark.sql import functions as sf
 
-from bench.repair import FOREVER
 from bench.spark.session import partitions
 from bench.spark.source import PLACE, Run, url
+from bench.trace.repair import FOREVER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

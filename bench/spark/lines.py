@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
+from bench.lab.network import lacking as lacks
 from bench.load.histogram import upper
-from bench.netlab.network import lacking as lacks
 from bench.spark import repairs
 from bench.spark.events import Events
 from bench.spark.means import jain, stretch

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from bench.repair import FOREVER
 from bench.spark import subscriptions
 from bench.spark.events import CHUNK, Events, small
 from bench.spark.source import Run
+from bench.trace.repair import FOREVER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
-from bench.repair import FOREVER, STRIKES, lasts, repaired
 from bench.spark import subscriptions
 from bench.spark.events import Events, small
 from bench.spark.messages import _KEY, chunk
+from bench.trace.repair import FOREVER, STRIKES, lasts, repaired
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

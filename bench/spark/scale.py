@@ -20,8 +20,8 @@ import duckdb
 import psutil
 
 from bench import checked
-from bench.generate import LEAST_ROWS, Made, make
 from bench.spark.session import SparkMissingError, java, require
+from bench.trace.generate import LEAST_ROWS, Made, make
 
 DUCK = """
 with p as (select publisher, sequence, min("at") as t, first(topic) as topic from '{files}'
@@ -197,7 +197,7 @@ def measure(rows: int, master: str, memory: str, threads: int, folder: Path) -> 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table; 0: done, 2: bad input, or Java is missing."""
-    parser = argparse.ArgumentParser(prog="python -m bench.spark.scale", description=__doc__)
+    parser = argparse.ArgumentParser(prog="mqttree bench spark-scale", description=__doc__)
     least = partial(checked.count, least=LEAST_ROWS)
     parser.add_argument(
         "--rows", type=least, nargs="+", default=[1_000_000, 10_000_000], metavar="N"
@@ -229,7 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.folder is not None and not options.folder.is_dir():
             raise ValueError(f"--folder {options.folder} is not a folder")
     except (SparkMissingError, ValueError) as error:
-        print(f"bench.spark.scale: {error}", file=sys.stderr)
+        print(f"mqttree bench spark-scale: {error}", file=sys.stderr)
         return 2
     print(
         f"DuckDB {duckdb.__version__}, {options.threads} threads; "

@@ -1,5 +1,5 @@
 """How far another machine's clock is from this one's, by asking it:
-`python -m bench.trace.clock serve` there, `measure` here.
+`mqttree bench clock serve` there, `measure` here.
 
 The machine that serves has the common time: its monotonic clock plus what made that wall time when
 serving began. Each of the others adds what it measured to its own monotonic times (Writer.clock),
@@ -13,7 +13,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 PORT = 4711
 ROUNDS = 50
@@ -95,10 +95,10 @@ def serve(listener: socket.socket, clients: int | None = None) -> None:
                 continue
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Serve, or measure and print."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.trace.clock", description="Compare the clocks of two machines."
+        prog="mqttree bench clock", description="Compare the clocks of two machines."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serving = commands.add_parser("serve", help="be the common time")
@@ -107,14 +107,14 @@ def main() -> int:
     asking = commands.add_parser("measure", help="how far the own clock is from that")
     asking.add_argument("host", metavar="HOST")
     asking.add_argument("--port", type=int, default=PORT, metavar="N")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     try:
         if options.command == "serve":
             with socket.create_server((options.host, options.port)) as listener:
                 serve(listener)
         offset, error = measure(options.host, options.port)
     except (ClockError, OSError) as problem:
-        print(f"bench.trace.clock: {problem}", file=sys.stderr)
+        print(f"mqttree bench clock: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

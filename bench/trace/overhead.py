@@ -1,4 +1,4 @@
-"""What tracing costs the process that does it: `python -m bench.trace.overhead`."""
+"""What tracing costs the process that does it: `mqttree bench overhead`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def spent(rate: int, seconds: float, writer: Writer | None) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print one line for each round and the median."""
-    parser = argparse.ArgumentParser(prog="python -m bench.trace.overhead", description=__doc__)
+    parser = argparse.ArgumentParser(prog="mqttree bench overhead", description=__doc__)
     rate = partial(checked.count, most=10**9)
     parser.add_argument(
         "--rate", type=rate, default=50_000, metavar="N", help="events a second (50,000)"

@@ -29,8 +29,8 @@ from typing import Any
 
 import psutil
 
-from bench.agreement import carrying
-from bench.netlab.ports import free_ports
+from bench.lab.agreement import carrying
+from bench.lab.ports import free_ports
 from tests.chaos import crowd, pulse
 from tests.chaos.crowds import Crowds, Helper
 from tests.chaos.judge import ANOTHER

@@ -14,9 +14,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from bench.agreement import agreed, carrying
-from bench.launcher import Program, mqttree
-from bench.netlab.ports import free_ports
+from bench.lab.agreement import agreed, carrying
+from bench.lab.launcher import Program, mqttree
+from bench.lab.ports import free_ports
 from tests.kit.waiting import PATIENCE, until
 
 FORMING = 1.5

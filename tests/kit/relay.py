@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from multiprocessing.connection import Connection
 
-from bench.netlab.half import Half, dialler
+from bench.lab.half import Half, dialler
 
 RATE = 2_500_000
 """bytes a second of a slow cable, each way (20 Mbit/s)."""

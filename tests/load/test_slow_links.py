@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from bench.netlab.brokers import KINDS
-from bench.netlab.lab import Lab, running
-from bench.netlab.topology import Topology, Wire
+from bench.lab.brokers import KINDS
+from bench.lab.lab import Lab, running
+from bench.lab.topology import Topology, Wire
 from tests.kit.waiting import until
 from tests.load.large import Address, Publisher, Subscriber
 

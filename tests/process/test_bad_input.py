@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from bench.netlab.ports import free_ports
+from bench.lab.ports import free_ports
 from broker.base import limits
 from broker.base.address import Address
 from broker.base.broker_key import make_key

@@ -20,8 +20,10 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="traces need pyarrow (the extra bench)")
 
-from bench import cli, rundir, runner, scenario
-from bench.netlab import owner
+from bench import cli
+from bench.lab import owner
+from bench.runner import one_run, run_folder
+from bench.scenarios import scenario
 from broker.config.yaml_file import ConfigFile
 
 PATIENCE = 90.0
@@ -51,7 +53,9 @@ def test_a_run_and_its_resumption(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| mqttree-flood |" in done.stdout and " ok" in done.stdout
     run = only_run(out)
-    assert run["status"] == rundir.COMPLETE and run["failures"] == [] and run["lab"] == "loopback"
+    assert (
+        run["status"] == run_folder.COMPLETE and run["failures"] == [] and run["lab"] == "loopback"
+    )
     flow = run["summary"]["flows"][""]
     assert flow["lost"] == flow["duplicates"] == flow["unaccepted"] == 0
     assert flow["delivered"] == flow["expected"] == 2 * flow["published"] == 2 * 20
@@ -99,7 +103,7 @@ def test_however_it_ends_it_is_told_and_nothing_stays(tmp_path: Path, what: str)
         pids: dict[str, int] = {}
         while not pids and process.poll() is None and time.monotonic() < end:
             for path in out.rglob("run.json"):
-                run = rundir.read(path.parent) or {}
+                run = run_folder.read(path.parent) or {}
                 pids = {each["role"]: each["pid"] for each in run.get("processes", [])}
             time.sleep(0.02)
         assert pids, "no processes"
@@ -126,12 +130,16 @@ def test_however_it_ends_it_is_told_and_nothing_stays(tmp_path: Path, what: str)
         "the generator is killed": (
             1,
             "failed: the generator was killed by SIGKILL",
-            rundir.FAILED,
+            run_folder.FAILED,
         ),
-        "the run is killed": (1, "failed: the run's process was killed by SIGKILL", rundir.FAILED),
-        "it is asked to end": (130, "interrupted", rundir.INTERRUPTED),
-        "the command is killed": (-signal.SIGKILL, "", rundir.INTERRUPTED),
-        "its terminal is gone": (-signal.SIGHUP, "", rundir.INTERRUPTED),
+        "the run is killed": (
+            1,
+            "failed: the run's process was killed by SIGKILL",
+            run_folder.FAILED,
+        ),
+        "it is asked to end": (130, "interrupted", run_folder.INTERRUPTED),
+        "the command is killed": (-signal.SIGKILL, "", run_folder.INTERRUPTED),
+        "its terminal is gone": (-signal.SIGHUP, "", run_folder.INTERRUPTED),
     }
     code, line, status = expected[what]
     assert process.returncode == code, said
@@ -172,14 +180,14 @@ def test_a_generator_that_cannot_write_its_trace_says_so(tmp_path: Path) -> None
     cell = scenario.parse(ConfigFile.parse("s.yaml", "topology: local"), "s").cells[0]
     lab: Any = SimpleNamespace(let_go=lambda: None)
     for meanwhile in (True, False):
-        generator = runner.Generator(
+        generator = one_run.Generator(
             lab, cell, [], tmp_path / "trace", {"run": "r", "scenario": "s"}
         )
         asyncio.run(generator.hear("ready", PATIENCE))
         if meanwhile:
             generator.say(None)
             with pytest.raises(
-                runner.RunError, match=r"^generator-0: the trace cannot be written: "
+                one_run.RunError, match=r"^generator-0: the trace cannot be written: "
             ):
                 asyncio.run(generator.hear("done", PATIENCE))
             assert generator.end() == "", "it was said"

@@ -23,7 +23,7 @@ import pytest
 from amqtt.plugins.base import BaseAuthPlugin
 from amqtt.session import Session
 
-from bench.netlab.ports import free_ports, ports_in_a_row
+from bench.lab.ports import free_ports, ports_in_a_row
 from broker.base.address import Address
 from broker.cli.status import StatusError, fetch
 

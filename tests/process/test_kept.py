@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.netlab.ports import free_ports
+from bench.lab.ports import free_ports
 from broker.config.data_dir import DataDir
 from broker.persistence.records import encode_header
 from tests.kit.brokers import Broker, Cluster

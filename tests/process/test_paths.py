@@ -1,4 +1,4 @@
-"""`python -m bench.paths`: its arithmetic, and a way between two real brokers that opens and
+"""`mqttree bench paths`: its arithmetic, and a way between two real brokers that opens and
 closes."""
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from bench import paths
-from bench.netlab.brokers import KINDS
-from bench.netlab.lab import Lab
-from bench.paths import Network, PathsError, Samples, Way
+from bench.lab.brokers import KINDS
+from bench.lab.lab import Lab
+from bench.studies import paths
+from bench.studies.paths import Network, PathsError, Samples, Way
 
 
 def state(

@@ -27,7 +27,7 @@ import uvloop
 from paho.mqtt.enums import CallbackAPIVersion
 
 import mqttree
-from bench.netlab.ports import free_ports
+from bench.lab.ports import free_ports
 from mqttree import Broker, ConfigError
 from tests.kit.waiting import PATIENCE
 

@@ -21,7 +21,7 @@ from websockets.frames import Frame
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from bench.netlab.ports import free_ports
+from bench.lab.ports import free_ports
 from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Publish, encode_packet
 from broker.wire.packets import Puback, Pubrec, Pubrel, Will
 from broker.wire.properties import Property

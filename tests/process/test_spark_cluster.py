@@ -16,8 +16,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from bench.generate import make
 from bench.spark.session import INTERPRETED, SparkMissingError, java
+from bench.trace.generate import make
 
 try:
     java()

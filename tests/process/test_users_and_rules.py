@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.netlab.ports import free_ports
+from bench.lab.ports import free_ports
 from broker.auth.users_file import entries
 from broker.wire import Connack, Connect, Decoder, encode_packet
 from tests.kit.brokers import Broker, Cluster

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench import runtable
-from bench.agreement import one_tree
-from bench.book import UNSURE_NS, Book
-from bench.workload import ClientSpec
+from bench.lab.agreement import one_tree
+from bench.runner.book import UNSURE_NS, Book
+from bench.scenarios import run_table
+from bench.scenarios.workload import ClientSpec
 
 S = 1_000_000_000
 
@@ -143,7 +143,7 @@ def test_ratios_of_a_mix() -> None:
         flows = {name: {"delivered_per_s": rate} for name, rate in rates.items()}
         return {"cell": {"cpu": 0.5, "mix": mix}, "status": "complete", "summary": {"flows": flows}}
 
-    (table,) = runtable.ratios(
+    (table,) = run_table.ratios(
         [run("a", a=10.0), run("b", b=4.0), run("a+b", a=5.0, b=3.0), run("a+c", a=5.0, c=1.0)]
     )
     lines = [[word.strip() for word in line.split("|")[1:-1]] for line in table.splitlines()[5:]]
@@ -152,16 +152,16 @@ def test_ratios_of_a_mix() -> None:
         ["cpu=0.5", "a+b", "b", "4.0", "3.0", "0.75"],
         ["cpu=0.5", "a+c", "a", "10.0", "5.0", "0.50"],
     ]
-    assert runtable.ratios([record(1, 2.0)]) == []
+    assert run_table.ratios([record(1, 2.0)]) == []
 
 
 def test_the_table_shows_every_run_as_what_it_is() -> None:
     records = [record(1, 2.0), record(2, 4.0), record(3, None, "failed")]
-    headings, lines = runtable.rows(records, ["delay_mean_ms", "lost", "repair_s"])
+    headings, lines = run_table.rows(records, ["delay_mean_ms", "lost", "repair_s"])
     assert headings == ["topics", "delay ms", "lost", "repair s", "runs", "state"]
     assert lines == [["3", "3.00 ±1.41 (2/3)", "0 ±0 (2/3)", "-", "3", "1 failed, 2 ok"]]
-    assert runtable.failures(records) == ["s topics=3 r3: failed: b1 ended with code 1"]
-    assert "| 3 " in runtable.text("title", headings, lines)
+    assert run_table.failures(records) == ["s topics=3 r3: failed: b1 ended with code 1"]
+    assert "| 3 " in run_table.text("title", headings, lines)
 
 
 def test_a_run_that_failed_is_in_no_average() -> None:
@@ -179,10 +179,10 @@ def test_a_run_that_failed_is_in_no_average() -> None:
             | {"name": "idle"}
         ]
     }
-    _, lines = runtable.rows([good, failed], ["delay_mean_ms"])
+    _, lines = run_table.rows([good, failed], ["delay_mean_ms"])
     assert lines == [["3", "10.00 (1/2)", "2", "1 failed, 1 ok"]]
-    assert runtable.rows([failed], ["delay_mean_ms"])[1] == [["3", "-", "1", "failed"]]
-    (table,) = runtable.phases([good, failed])
+    assert run_table.rows([failed], ["delay_mean_ms"])[1] == [["3", "-", "1", "failed"]]
+    (table,) = run_table.phases([good, failed])
     assert (
         table.splitlines()[-1].split("|")[1:3] == [" idle (1/2) ", " 10.0    "]
         and "90" not in table
@@ -198,7 +198,7 @@ def test_a_run_that_failed_is_in_no_average() -> None:
         run("a+b", "failed", a=1.0),
         run("a+b", "complete", a=5.0),
     ]
-    (table,) = runtable.ratios(runs)
+    (table,) = run_table.ratios(runs)
     assert [word.strip() for word in table.splitlines()[-1].split("|")[4:-1]] == [
         "10.0 (1/2)",
         "5.0 (1/2)",
@@ -213,8 +213,8 @@ def test_what_a_complete_run_lacks_is_remarked() -> None:
         "interruptions": 2,
         "missing": {"repair_s": "1 of 2 faults not repaired"},
     }
-    assert runtable.remarks([run, record(2, 1.0), record(3, None, "failed")], ["repair_s"]) == [
+    assert run_table.remarks([run, record(2, 1.0), record(3, None, "failed")], ["repair_s"]) == [
         "s topics=3 r1: no repair s: 1 of 2 faults not repaired; 3 messages were not published, "
         "as their publishers were not connected; 2 connections of clients were lost"
     ]
-    assert "repair" not in runtable.remarks([run], ["lost"])[0], "nobody asked for it"
+    assert "repair" not in run_table.remarks([run], ["lost"])[0], "nobody asked for it"

@@ -17,21 +17,23 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="traces need pyarrow (the extra bench)")
 
-from bench import cli, clients, crowd, observe, run, rundir, scenario
-from bench.book import Book
-from bench.netlab.brokers import BrokerProcess
-from bench.netlab.cpulimit import quota
-from bench.netlab.lab import Lab, LabError, resolved
-from bench.netlab.network import Network, obey
-from bench.netlab.pipe import Pipe as Direction
-from bench.netlab.scribe import PACK, Scribe
-from bench.netlab.topology import Topology
-from bench.observe import Observer, Use, mean_use
-from bench.repair import repair, repairs
-from bench.scenario import Cell, Fault, Parameters
-from bench.striking import Striker
+from bench import cli
+from bench.lab.brokers import BrokerProcess
+from bench.lab.cpulimit import quota
+from bench.lab.lab import Lab, LabError, resolved
+from bench.lab.network import Network, obey
+from bench.lab.pipe import Pipe as Direction
+from bench.lab.scribe import PACK, Scribe
+from bench.lab.topology import Topology
+from bench.runner import clients, crowd, observer, run, run_folder
+from bench.runner.book import Book
+from bench.runner.observer import Observer, Use, mean_use
+from bench.runner.striker import Striker
+from bench.scenarios import scenario
+from bench.scenarios.scenario import Cell, Fault, Parameters
+from bench.scenarios.workload import ClientSpec
 from bench.trace import Writer
-from bench.workload import ClientSpec
+from bench.trace.repair import repair, repairs
 
 S = 1_000_000_000
 SCENARIO = (
@@ -53,15 +55,15 @@ def file(tmp_path: Path) -> str:
 
 def finished(job: run.Job, asked: argparse.Namespace, **changes: Any) -> None:
     record = {
-        "status": rundir.COMPLETE,
+        "status": run_folder.COMPLETE,
         "fingerprint": job.cell.fingerprint(),
         "seed": job.seed(asked),
         "lab": "relays",
         "findings": [],
-        "schema": rundir.SCHEMA,
-        "commit": rundir.commit()[0],
+        "schema": run_folder.SCHEMA,
+        "commit": run_folder.commit()[0],
     }
-    rundir.write(job.folder, record | changes)
+    run_folder.write(job.folder, record | changes)
 
 
 def test_the_mean_over_repairs_and_none_without_one() -> None:
@@ -150,7 +152,7 @@ def test_a_run_is_finished_if_all_that_was_asked_is_the_same(file: str, tmp_path
         {"seed": 7001},
         {"lab": "namespaces"},
         {"fingerprint": "x"},
-        {"status": rundir.FAILED},
+        {"status": run_folder.FAILED},
         {"schema": 1},
         {"commit": "x"},
     ]
@@ -185,12 +187,12 @@ def test_a_folder_is_for_one_command(tmp_path: Path) -> None:
         (tmp_path / "file" / "x", "Not a directory"),
         (Path("/proc/x"), "--out /proc/x: "),
     ):
-        with pytest.raises(ValueError, match=line), rundir.claimed(out):
+        with pytest.raises(ValueError, match=line), run_folder.claimed(out):
             pass
     taken = pytest.raises(ValueError, match=r"another `bench run` is at work there$")
-    with rundir.claimed(tmp_path / "out"), taken, rundir.claimed(tmp_path / "out"):
+    with run_folder.claimed(tmp_path / "out"), taken, run_folder.claimed(tmp_path / "out"):
         pass
-    with rundir.claimed(tmp_path / "out"):
+    with run_folder.claimed(tmp_path / "out"):
         pass
 
 
@@ -200,7 +202,7 @@ def test_where_nothing_can_be_written_it_ends_with_one_line(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "/full/run.json")
 
-    monkeypatch.setattr(rundir, "fresh", full)
+    monkeypatch.setattr(run_folder, "fresh", full)
     assert cli.main(["run", file, "--out", str(tmp_path / "out"), "--lab", "relays"]) == 1
     said = capsys.readouterr()
     assert (
@@ -221,14 +223,14 @@ def test_what_was_interrupted_is_named(
         file, "--out", str(tmp_path / "out"), "--only", "rate=10", "--only", "share=false"
     )
     jobs = run.plan(asked)
-    for job, status in zip(jobs, (rundir.COMPLETE, rundir.INTERRUPTED), strict=True):
+    for job, status in zip(jobs, (run_folder.COMPLETE, run_folder.INTERRUPTED), strict=True):
         job.record = {
             "cell": job.cell.factors,
             "status": status,
             "summary": {"skipped": 2},
             "scenario": "s",
             "repetition": job.repetition,
-            "failures": ["interrupted"] if status == rundir.INTERRUPTED else [],
+            "failures": ["interrupted"] if status == run_folder.INTERRUPTED else [],
             "findings": [],
         }
     run.report(jobs)
@@ -240,9 +242,9 @@ def test_what_was_interrupted_is_named(
 def test_run_json_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "r1").write_text("")
     with pytest.raises(OSError) as caught:
-        rundir.write(tmp_path / "r1", {})
-    assert rundir.unwritable(caught.value).startswith(f"cannot write {tmp_path}/r1/run.json: ")
-    rundir.write(tmp_path / "r2", {"a": 1})
+        run_folder.write(tmp_path / "r1", {})
+    assert run_folder.unwritable(caught.value).startswith(f"cannot write {tmp_path}/r1/run.json: ")
+    run_folder.write(tmp_path / "r2", {"a": 1})
     assert (
         json.loads((tmp_path / "r2" / "run.json").read_text()) == {"a": 1}
         and len(list((tmp_path / "r2").iterdir())) == 1
@@ -522,7 +524,7 @@ def test_an_observer_without_a_socket_has_no_answer(monkeypatch: pytest.MonkeyPa
     def none() -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(observe, "socket", SimpleNamespace(socket=none))
+    monkeypatch.setattr(observer, "socket", SimpleNamespace(socket=none))
     broker: Any = SimpleNamespace(name="b0", place=SimpleNamespace(admin=1))
     lab: Any = SimpleNamespace(inside=lambda _: contextlib.nullcontext(), brokers={"b0": broker})
     watching = Observer(cast(Lab, lab), cast(Writer, None))

@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench import cli, compare, targets
+from bench import cli
+from bench.lab.ports import free_ports
 from bench.load import (
     Histogram,
     LoadError,
@@ -31,7 +32,7 @@ from bench.load import (
 )
 from bench.load.histogram import bucket, upper
 from bench.load.peers import Publisher, Subscriber, topics
-from bench.netlab.ports import free_ports
+from bench.studies import compare, targets
 
 QUICK = LoadSpec(publishers=3, subscribers=3, warmup=0.02, seconds=0.1, drain=60.0)
 
@@ -532,7 +533,10 @@ def test_a_target_that_does_not_start(command: str, reason: str) -> None:
 
 
 def test_compare_measures_in_turn() -> None:
-    chosen = [targets.TARGETS["sketch"], targets.target("other={python} -m bench.sketch {port}")]
+    chosen = [
+        targets.TARGETS["sketch"],
+        targets.target("other={python} -m bench.studies.sketch {port}"),
+    ]
     works = [compare.WORKS[name] for name in ("qos0", "latency", "connections")]
     works = [
         dataclasses.replace(work, spec=dataclasses.replace(work.spec, drain=60.0)) for work in works

@@ -21,10 +21,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import runtable, scenario
 from bench.report import command, data, figures, page, papers, repeated
 from bench.report.data import Case, Results
 from bench.report.plot import Plot, Point, Reference, Scale, Series, legend, short
+from bench.scenarios import run_table, scenario
 from bench.spark import __main__ as spark_command
 from bench.spark import means, scale, summary
 from bench.spark.__main__ import main as spark_main
@@ -339,8 +339,8 @@ def test_bytes_over_time_are_of_a_complete_run() -> None:
 
 
 def test_a_table_and_a_page_say_what_follows_plus_minus() -> None:
-    assert "± is a standard deviation" in runtable.text("s: all", ["delay ms"], [["3.00 ±1.41"]])
-    assert "±" not in runtable.text("s: all", ["delay ms"], [["3.00"]])
+    assert "± is a standard deviation" in run_table.text("s: all", ["delay ms"], [["3.00 ±1.41"]])
+    assert "±" not in run_table.text("s: all", ["delay ms"], [["3.00"]])
     text = page.page(
         Results([{"scenario": "s"} | RUN], [case("s", {"n": 1}, [1.0, 2.0])], [], [], []), "again"
     )

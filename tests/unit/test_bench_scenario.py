@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import scenario
-from bench.netlab.brokers import KINDS
-from bench.scenario import Cell, Scenario, parse
-from bench.workload import ClientSpec, clients, matches
+from bench.lab.brokers import KINDS
+from bench.scenarios import scenario
+from bench.scenarios.scenario import Cell, Scenario, parse
+from bench.scenarios.workload import ClientSpec, clients, matches
 from broker.config.yaml_file import ConfigError, ConfigFile
 
 

@@ -620,7 +620,7 @@ def test_bad_options_are_one_line_before_spark_starts(
     assert main([*options, "tables", str(tmp_path), "--out", str(tmp_path / "run.json")]) == 2
     out, errors = capsys.readouterr()
     assert (out, errors.count("\n")) == ("", 1)
-    assert errors.startswith(f"bench.spark: {said}")
+    assert errors.startswith(f"mqttree bench spark: {said}")
 
 
 def test_means_say_how_many_runs_they_lack_and_why(made: Any) -> None:
@@ -765,7 +765,7 @@ def test_shared_subscriptions_are_told_apart_by_filter_and_from_a_clients_own(ma
 
 
 def test_what_was_published_beside_an_interruption_is_not_lost(made: Any) -> None:
-    from bench.book import UNSURE_NS
+    from bench.runner.book import UNSURE_NS
     from bench.spark import subscriptions
 
     row = of(made, "away")  # the messages of 11 s and 12 s came nevertheless, that of 10 s did not

@@ -1,0 +1,218 @@
+"""Brokers under test as processes: how each kind is configured and started in a lab, and what can
+be done to it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.lab.launcher import END_SECONDS, Program, mqttree, search_path
+from bench.lab.owner import MARK, owner, started
+
+ROUTINGS = ("flood", "interest", "topic")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of broker under test. many: several of them act as one. routing: of mqttree."""
+
+    name: str
+    program: str
+    many: bool
+    routing: str | None = None
+
+    def missing(self) -> str:
+        """Return why it cannot be started here, in one line; empty when it can."""
+        if self.program == "mqttree" or shutil.which(self.program, path=search_path()):
+            return ""
+        return f"{self.program} is not installed"
+
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        *(Kind(f"mqttree-{routing}", "mqttree", True, routing) for routing in ROUTINGS),
+        Kind("mosquitto", "mosquitto", False),
+        Kind("mosquitto-bridges", "mosquitto", True),
+        Kind("amqtt", "amqtt", False),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a broker of a lab is: its host's address, its ports, and how to step inside its host.
+
+    advertise: the address that others dial.
+    bridges: where it dials others (name -> address).
+    seeds: for mqttree without multicast.
+    """
+
+    name: str
+    address: str
+    port: int
+    admin: int
+    folder: Path
+    inside: Callable[[], AbstractContextManager[None]]
+    advertise: str | None = None
+    seeds: tuple[str, ...] = ()
+    bridges: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+
+def mosquitto_configuration(place: Place) -> str:
+    """Return the file for Mosquitto: no limit in flight (2.0.11 loses beyond it), no Nagle, bridges
+    for all topics at QoS 2."""
+    lines = [
+        f"listener {place.port} {place.address}",
+        "allow_anonymous true",
+        "persistence false",
+        "set_tcp_nodelay true",
+        "max_inflight_messages 0",
+        "max_queued_messages 0",
+        "log_dest stderr",
+        "log_type error",
+        "log_type warning",
+    ]
+    for number, (address, port) in enumerate(place.bridges.values()):
+        lines += [
+            f"connection {place.name}-{number}",
+            f"address {address}:{port}",
+            "topic # both 2",
+            "try_private true",
+            "start_type automatic",
+            "restart_timeout 1",
+            "keepalive_interval 10",
+            "notifications_local_only true",
+            f"remote_clientid bridge-{place.name}-{number}",
+            "cleansession false",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def amqtt_configuration(place: Place) -> str:
+    """Return the file for amqtt."""
+    return (
+        "listeners:\n"
+        "  default:\n"
+        "    type: tcp\n"
+        f"    bind: {place.address}:{place.port}\n"
+        "    max_connections: 0\n"
+        "plugins:\n"
+        "  amqtt.plugins.authentication.AnonymousAuthPlugin:\n"
+        "    allow_anonymous: true\n"
+    )
+
+
+def command(kind: Kind, place: Place, cluster: str) -> list[str]:
+    """Write the configuration that a broker needs, and return its command."""
+    if kind.program == "mqttree":
+        words = mqttree(
+            "--listen",
+            f"{place.address}:{place.port}",
+            "--name",
+            place.name,
+            "--admin",
+            f"127.0.0.1:{place.admin}",
+            "--cluster",
+            cluster,
+            "--data-dir",
+            str(place.folder / "data"),
+            "--log-level",
+            "warning",
+            "--routing",
+            kind.routing or "flood",
+        )
+        if place.seeds:
+            words += ["--discovery", "static"] + [
+                word for seed in place.seeds for word in ("--seed", seed)
+            ]
+        if place.advertise:
+            words += ["--advertise", place.advertise]
+        return words
+    config = place.folder / "config"
+    config.write_text(
+        mosquitto_configuration(place)
+        if kind.program == "mosquitto"
+        else amqtt_configuration(place)
+    )
+    return [shutil.which(kind.program, path=search_path()) or kind.program, "-c", str(config)]
+
+
+class BrokerProcess(Program):
+    """One broker: the same place and command through all of its starts."""
+
+    def __init__(self, kind: Kind, place: Place, cluster: str) -> None:
+        """Start nothing yet."""
+        self.kind, self.place = kind, place
+        place.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        super().__init__(place.name, command(kind, place, cluster), place.folder / "log")
+        self.starts = 0
+        self.ticks: int | None = None
+
+    def start(self) -> None:
+        """Start it on its host. Raises OSError."""
+        with self.place.inside():
+            self.launch({MARK: owner()}, session=True)
+        self.starts += 1
+        self.ticks = started(self.process.pid) if self.process is not None else None
+
+    def kill(self) -> None:
+        """kill -9, and wait for its end."""
+        self.end(signal.SIGKILL)
+
+    def ended(self) -> str:
+        """How it ended, in one line."""
+        code = self.process.poll() if self.process is not None else None
+        if code is not None and code < 0:
+            return f"{self.name} was killed by {signal.Signals(-code).name}"
+        return f"{self.name} ended with code {code}" + (
+            f": {said}" if (said := self.said()) else ""
+        )
+
+
+def end_all(brokers: list[BrokerProcess]) -> None:
+    """Kill all of them and wait; measured brokers have nothing to save."""
+    for broker in brokers:
+        broker.signal(signal.SIGKILL)
+    for broker in brokers:
+        if broker.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                broker.process.wait(END_SECONDS)
+
+
+def port_open(place: Place) -> bool:
+    """Whether somebody listens where the broker should (looked up by the kernel's table, so that
+    nobody is disturbed)."""
+    wanted = f":{place.port:04X}"
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError), place.inside():
+            for line in Path(f"/proc/thread-self/net/{table}").read_text().splitlines()[1:]:
+                words = line.split()
+                if words[1].endswith(wanted) and words[3] == "0A":
+                    return True
+    return False
+
+
+def wait_listening(brokers: list[BrokerProcess], patience: float) -> str:
+    """Wait until all listen; return what went wrong, in one line, or nothing."""
+    end = time.monotonic() + patience
+    for awaited in brokers:
+        # A look takes its time from those that start: at one after the other.
+        while not port_open(awaited.place):
+            for broker in brokers:
+                if not broker.running:
+                    return broker.ended()
+            if time.monotonic() > end:
+                said = awaited.said()
+                return f"{awaited.name} did not listen within {patience:g} s" + (
+                    f": {said}" if said else ""
+                )
+            time.sleep(0.02)
+    return ""

@@ -1,0 +1,339 @@
+"""The network where there are no namespaces: every connection between hosts runs through this
+process, which delays its bytes.
+
+Each broker advertises a port of this process; which broker dials there is read in the CONNECT
+(mqttree's say their names). For bridges and clients, which do not, every (host, broker) has a port
+of its own. As TCP would look: what is lost comes a retransmission later (with all that its
+connection sends after it, and nothing else), what the queue has no room for is not read yet, a cut
+or deaf direction keeps what is sent until it heals or is given up, and nothing is told to the
+other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import resource
+import select
+import selectors
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import psutil
+
+from bench.lab.half import Half, dialler
+from bench.lab.network import Meter, Recorder, obey, settle, tell_use
+from bench.lab.pipe import Pipe
+from bench.lab.tap import Stream, Talk
+from bench.lab.topology import Topology
+from bench.load.histogram import Histogram
+
+SEGMENT = 1448
+"""bytes; what the loss of one packet hits."""
+RETRANSMISSION = 200_000_000
+"""ns; Linux' shortest retransmission timeout, to which the round trip is added."""
+Routes = dict[int, tuple[str, str]]
+"""Port -> (who calls there, "" for a broker that says its name; whom it calls)."""
+
+
+class Fine(selectors.EpollSelector):
+    """Waits to the microsecond; epoll's own timeout counts in ms, which would be added to every
+    delay."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """As the base class does."""
+        if timeout is not None and timeout > 0:
+            select.select([self.fileno()], [], [], timeout)
+            timeout = 0
+        return super().select(timeout)
+
+
+class End(Half):
+    """One half of a connection: what comes from `host` goes to the other half, through the pipe of
+    this direction."""
+
+    other: End | None
+
+    def __init__(self, relays: Relays, host: str) -> None:
+        super().__init__()
+        self.relays, self.host = relays, host
+        self.stream: Stream | None = None
+        # From here to the other host; None: they are one host, or it is not known yet.
+        self.pipe: Pipe | None = None
+        self.early: deque[bytes] = deque()  # segments that may not go on yet
+        # Segments that have not arrived yet; empty: the end.
+        self.under_way: deque[bytes] = deque()
+        self.last = 0  # when the last of them does (ns)
+        self.ended = False
+        self.waiting = False  # for room in the queue
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """The end is passed on behind what came before it."""
+        self.transport = None
+        self.ended = True
+        if self.other is None:
+            self.relays.ends.discard(self)
+        else:
+            self.go_on()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass it on, when it may."""
+        self.keep(data)
+        self.go_on()
+
+    def keep(self, data: bytes) -> None:
+        """Put it behind what may not go on yet."""
+        self.early.extend(data[at : at + SEGMENT] for at in range(0, len(data), SEGMENT))
+
+    def joined(self, other: End, talk: Talk) -> None:
+        """Begin to pass on: the other half is there."""
+        self.other = other
+        self.pipe = self.relays.pipes.get((self.host, other.host))
+        if (
+            self.host in self.relays.brokers
+            and other.host in self.relays.brokers
+            and self.pipe is not None
+        ):
+            meter, source, target = self.relays.meter, self.host, other.host
+            self.stream = Stream(talk, lambda seen: meter.seen(source, target, seen))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Send on what may go, and keep or take up reading."""
+        if self.other is None or (self.pipe is not None and not self.pipe.open):
+            self.obey()
+            return
+        now = self.relays.meter.now = time.monotonic_ns()
+        wait = 0.0
+        while (self.early or self.ended) and not (wait := self._wait(now)):
+            data = self.early.popleft() if self.early else b""
+            if self.stream is not None and data:
+                self._tap(data)
+            self._send(now, data)
+            if not data:
+                self.ended = False
+                self.relays.ends.discard(self)
+        if wait and not self.waiting:
+            self.waiting = True
+            self.relays.loop.call_later(wait, self._again)
+        self.obey()
+
+    def _again(self) -> None:
+        self.waiting = False
+        self.go_on()
+
+    def _wait(self, now: int) -> float:
+        """Return s after which there may be room in the queue; drawn, so that no connection is
+        always the first. 0: there is."""
+        pipe = self.pipe
+        if pipe is None or (backlog := pipe.backlog(now)) <= self.relays.most(pipe):
+            return 0.0
+        return max(
+            1e-4, self.relays.random.random() * backlog * 8e-6 / (pipe.wire.rate_mbit or 1.0)
+        )
+
+    def _tap(self, data: bytes) -> None:
+        assert self.stream is not None
+        self.stream.feed(data)
+        if self.stream.broken:
+            self.relays.tap_broken += 1
+            self.stream = None
+
+    def _send(self, now: int, data: bytes) -> None:
+        due, late, pipe = now, 0, self.pipe
+        if pipe is not None:
+            while (arrives := pipe.offer(now, len(data), self.relays.random)) is None:
+                late += RETRANSMISSION + int(2e6 * pipe.wire.delay_ms)
+            due = arrives + late
+        self.last = max(due, self.last)
+        self.under_way.append(data)
+        self.relays.at(self.last, self._arrive)
+
+    def _arrive(self) -> None:
+        """The first that is under way has arrived: whichever timer says so, for timers of one time
+        come in any order."""
+        data, other = self.under_way.popleft(), self.other
+        if other is None or other.transport is None:
+            return
+        if not data:
+            other.transport.close()
+        elif not other.transport.is_closing():
+            other.transport.write(data)
+
+    def held(self) -> bool:
+        """Whether the queue has no room, or this direction is cut."""
+        return self.waiting or (self.pipe is not None and not self.pipe.open)
+
+
+class Caller(End):
+    """The half towards whoever dials; where that is a broker, its name is read before the other
+    broker is called."""
+
+    def __init__(self, relays: Relays, host: str, callee: str) -> None:
+        super().__init__(relays, host)
+        self.callee = callee
+        self.task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As asyncio calls it."""
+        super().connection_made(transport)
+        self.relays.ends.add(self)
+        if self.host:
+            self.task = self.relays.loop.create_task(self._call())
+
+    def data_received(self, data: bytes) -> None:
+        """Pass it on, when it may."""
+        if self.task is not None:
+            super().data_received(data)
+            return
+        self.keep(data)
+        name = dialler(b"".join(self.early))
+        if name is None:
+            return
+        self.host = name
+        self.task = self.relays.loop.create_task(self._call())
+
+    async def _call(self) -> None:
+        end = End(self.relays, self.callee)
+        try:
+            await self.relays.loop.create_connection(
+                lambda: end, "127.0.0.1", self.relays.targets[self.callee]
+            )
+        except OSError:
+            if self.transport is not None:
+                self.transport.abort()
+            return
+        self.relays.ends.add(end)
+        talk = Talk()
+        self.joined(end, talk)
+        end.joined(self, talk)
+
+
+class Relays:
+    """All relayed connections, and what was ordered about them."""
+
+    def __init__(
+        self, topology: Topology, targets: dict[str, int], recorder: Recorder | None, seed: int
+    ) -> None:
+        """`targets`: where each broker listens on the loopback."""
+        hosts = topology.hosts
+        self.brokers = frozenset(targets)
+        self.targets = targets
+        self.pipes: dict[tuple[str, str], Pipe] = {}
+        for one in hosts:
+            for other in hosts:
+                if one != other:
+                    self.pipes[one, other] = Pipe(topology.wire(one, other))
+        self.meter = Meter(recorder)
+        self.random = random.Random(seed)
+        self.ends: set[End] = set()
+        self.late = Histogram()
+        self.tap_broken = 0
+        self.loop = asyncio.get_running_loop()
+
+    def most(self, pipe: Pipe) -> float:
+        """Bytes that may wait for a pipe's rate; far from what the pipe would drop."""
+        return pipe.wire.queue_kb * 1024 / 4
+
+    def at(self, due: int, call: Callable[[], None]) -> None:
+        """Call at a time (ns)."""
+        self.loop.call_at(due / 1e9, self._now, due, call)
+
+    def _now(self, due: int, call: Callable[[], None]) -> None:
+        self.late.add(time.monotonic_ns() - due)
+        call()
+
+    def order(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one order of the lab (as `bench.lab.network` does)."""
+        if order["do"] == "set":
+            try:
+                obey(order, self.pipes)
+            except ValueError as error:
+                return {"refused order": str(error)}
+            for end in list(self.ends):
+                end.go_on()
+        elif order["do"] == "fresh":
+            self.late = Histogram()
+        elif order["do"] == "totals":
+            self.meter.now = time.monotonic_ns()
+            self.meter.report(self.pipes)
+            late = {f"p{point:g}": self.late.percentile(point) for point in (50, 99)}
+            return {
+                "links": self.meter.totals(self.pipes),
+                "moved": self.late.total,
+                "late_ms": late | {"max": self.late.maximum / 1e6},
+                "unroutable": 0,
+                "refused": 0,
+                "tap_broken": self.tap_broken,
+            }
+        return {}
+
+
+async def serve(
+    topology: Topology,
+    targets: dict[str, int],
+    routes: Routes,
+    orders: Connection,
+    recorder: Recorder | None,
+    seed: int,
+) -> None:
+    """Listen and obey until there is nobody who gives orders."""
+    loop = asyncio.get_running_loop()
+    relays = Relays(topology, targets, recorder, seed)
+    try:
+        for port, (host, callee) in routes.items():
+            await loop.create_server(
+                lambda host=host, callee=callee: Caller(relays, host, callee),  # type: ignore[misc]
+                "127.0.0.1",
+                port,
+            )
+    except OSError as error:
+        orders.send({"failed": error.strerror or str(error)})
+        return
+    end: asyncio.Future[None] = loop.create_future()
+
+    def order() -> None:
+        try:
+            orders.send(relays.order(orders.recv()))
+        except (EOFError, OSError):
+            loop.remove_reader(orders.fileno())
+            end.set_result(None)
+
+    loop.add_reader(orders.fileno(), order)
+    orders.send({})
+    own = psutil.Process(os.getpid())
+    while not end.done():
+        if recorder is not None:
+            relays.meter.now = time.monotonic_ns()
+            relays.meter.report(relays.pipes)
+            tell_use(recorder, relays.meter.now, own)
+            recorder.tick()
+        await asyncio.wait([end], timeout=1.0)
+
+
+def run(
+    topology: Topology,
+    targets: dict[str, int],
+    routes: Routes,
+    orders: Connection,
+    recorder: Callable[[], Recorder] | None,
+    seed: int,
+) -> None:
+    """The process (forked)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    kept = recorder() if recorder is not None else None
+    try:
+        settle()
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(Fine())) as runner:
+            runner.run(serve(topology, targets, routes, orders, kept, seed))
+    finally:
+        if kept is not None:
+            kept.close()

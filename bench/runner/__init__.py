@@ -1,0 +1,1 @@
+"""Runs scenarios: one process a run, its clients, its faults, and what is noted of them."""

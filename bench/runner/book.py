@@ -1,0 +1,207 @@
+"""What was published, accepted and delivered, message by message: losses, duplicates and order of a
+run while it lasts. Pure.
+
+The trace says the same and more; this is for the table that is printed at once, and for knowing
+when everything has arrived.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.load.histogram import Histogram
+from bench.scenarios.workload import ClientSpec, matches
+
+UNSURE_NS = 1_000_000_000
+"""ns around an interruption of a subscriber: what was published so shortly before or after it need
+not have arrived."""
+
+
+@dataclass(slots=True)
+class Published:
+    """One publisher's messages: when each was sent (ns), and which were accepted."""
+
+    spec: ClientSpec
+    qos: int
+    times: array[int] = field(default_factory=lambda: array("q"))
+    accepted: bytearray = field(default_factory=bytearray)
+    acceptances: int = 0
+    echoes: int = 0
+    """First deliveries of its messages, over all receivers."""
+
+
+@dataclass(slots=True)
+class Receiver:
+    """A subscriber, or all members of a shared subscription: how often each message has come, by
+    publisher."""
+
+    topic_filter: str
+    members: int = 0
+    counts: dict[int, bytearray] = field(default_factory=dict)
+    highest: dict[int, int] = field(default_factory=dict)
+    since: int = 0
+    """ns; when the (last) subscription was acknowledged."""
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """(lost, back) in ns; back 0: not yet."""
+    shared: bool = False
+
+
+@dataclass(slots=True)
+class Flow:
+    """Figures of one flow."""
+
+    delay: Histogram = field(default_factory=Histogram)
+    delay_sum: int = 0
+    lag: Histogram = field(default_factory=Histogram)
+    published: int = 0
+    accepted: int = 0
+    delivered: int = 0
+    duplicates: int = 0
+    disordered: int = 0
+
+
+class Book:
+    """All of it."""
+
+    def __init__(self, specs: Sequence[ClientSpec], qos: dict[str, int]) -> None:
+        """`qos`: of each flow."""
+        self.publishers = [Published(spec, qos[spec.flow]) for spec in specs if spec.number >= 0]
+        self.receivers: dict[str, Receiver] = {}
+        self.flows = {flow: Flow() for flow in qos}
+        self.fanout: dict[int, int] = {}
+        self.outstanding = 0
+        for spec in specs:
+            if spec.number < 0:
+                shared = spec.topics[0].startswith("$share/")
+                key = spec.topics[0] if shared else spec.name
+                self.receivers.setdefault(key, Receiver(spec.topics[0], shared=shared)).members += 1
+        for published in self.publishers:
+            takers = [
+                r
+                for r in self.receivers.values()
+                if matches(r.topic_filter, published.spec.topics[0])
+            ]
+            self.fanout[published.spec.number] = len(takers)
+            for receiver in takers:
+                receiver.counts[published.spec.number] = bytearray()
+
+    def receiver(self, spec: ClientSpec) -> Receiver:
+        """That of a subscriber."""
+        return self.receivers[spec.topics[0] if spec.topics[0].startswith("$share/") else spec.name]
+
+    def publish(self, number: int, due: int, sent: int) -> int:
+        """Book a message that was sent when it was due or later (ns); return its sequence number.
+
+        Its delay counts from when it was sent: that we were late ourselves is nobody else's, and is
+        told apart (lag). What waits in a socket's queue was sent.
+        """
+        published = self.publishers[number]
+        published.times.append(sent)
+        published.accepted.append(0)
+        flow = self.flows[published.spec.flow]
+        flow.published += 1
+        flow.lag.add(sent - due)
+        self.outstanding += self.fanout[number]
+        return len(published.times) - 1
+
+    def accept(self, number: int, sequence: int) -> None:
+        """Book an acknowledgement."""
+        published = self.publishers[number]
+        if not published.accepted[sequence]:
+            published.accepted[sequence] = 1
+            published.acceptances += 1
+            self.flows[published.spec.flow].accepted += 1
+
+    def deliver(self, receiver: Receiver, number: int, sequence: int, at: int) -> bool:
+        """Book an arrival; False if it is none of ours or not for this receiver."""
+        counts = receiver.counts.get(number)
+        if counts is None or sequence >= len(self.publishers[number].times):
+            return False
+        published = self.publishers[number]
+        flow = self.flows[published.spec.flow]
+        if len(counts) <= sequence:
+            counts.extend(bytes(sequence + 1 - len(counts)))
+        if counts[sequence]:
+            flow.duplicates += 1
+            counts[sequence] = min(255, counts[sequence] + 1)
+            return True
+        counts[sequence] = 1
+        flow.delivered += 1
+        published.echoes += 1
+        self.outstanding -= 1
+        if sequence < receiver.highest.get(number, -1):
+            if not receiver.shared:
+                flow.disordered += 1
+        else:
+            receiver.highest[number] = sequence
+        delay = at - published.times[sequence]
+        flow.delay.add(delay)
+        flow.delay_sum += delay
+        return True
+
+    def missing(self, flow: str) -> tuple[int, int, int]:
+        """(expected, lost, unsure) of a flow: what should have arrived, what did not, and what did
+        not but need not have.
+
+        Expected is what was accepted (QoS 0: published) while the subscriber was there, and
+        whatever did arrive.
+        """
+        expected = lost = unsure = 0
+        for receiver in self.receivers.values():
+            for number, counts in receiver.counts.items():
+                published = self.publishers[number]
+                if published.spec.flow != flow:
+                    continue
+                if len(counts) == len(published.times) and 0 not in counts:
+                    expected += len(counts)
+                    continue
+                for sequence, sent in enumerate(published.times):
+                    if sequence < len(counts) and counts[sequence]:
+                        expected += 1
+                    elif published.qos and not published.accepted[sequence]:
+                        continue
+                    elif not receiver.since or any(
+                        lost_at - UNSURE_NS <= sent <= (back or sent) + UNSURE_NS
+                        for lost_at, back in receiver.gaps
+                    ):
+                        unsure += 1
+                    else:
+                        expected += 1
+                        lost += 1
+        return expected, lost, unsure
+
+    def summary(self, seconds: float) -> dict[str, dict[str, Any]]:
+        """Figures of each flow, for run.json; `seconds`: that publishing took."""
+        result = {}
+        for name, flow in self.flows.items():
+            expected, lost, unsure = self.missing(name)
+            delay = flow.delay
+            unaccepted = sum(
+                len(p.times) - p.acceptances
+                for p in self.publishers
+                if p.spec.flow == name and p.qos
+            )
+            result[name] = {
+                "published": flow.published,
+                "accepted": flow.accepted,
+                "unaccepted": unaccepted,
+                "delivered": flow.delivered,
+                "expected": expected,
+                "lost": lost,
+                "unsure": unsure,
+                "duplicates": flow.duplicates,
+                "disordered": flow.disordered,
+                "published_per_s": flow.published / seconds if seconds else None,
+                "accepted_per_s": flow.accepted / seconds if seconds else None,
+                "delivered_per_s": flow.delivered / seconds if seconds else None,
+                "delay_mean_ms": flow.delay_sum / delay.total / 1e6 if delay.total else None,
+                **{
+                    f"delay_p{p}_ms": delay.percentile(p) if delay.total else None
+                    for p in (50, 90, 99)
+                },
+                "lag_p99_ms": flow.lag.percentile(99) if flow.lag.total else None,
+            }
+        return result

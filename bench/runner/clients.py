@@ -1,0 +1,429 @@
+"""Clients of a scenario: one connection each, on the client's own host; what they publish and get
+is noted by the crowd."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import time
+from typing import Any, Protocol
+
+from bench.lab.lab import Lab
+from bench.load import packets
+from bench.runner.book import Book, Published, Receiver
+from bench.scenarios.scenario import Parameters
+from bench.scenarios.workload import ClientSpec
+from bench.trace import Writer
+
+READ_BYTES = 1 << 18
+STALL = 1.0
+"""s; a QoS 0 publisher whose window is full and of whose messages none has arrived for so long
+takes them for lost."""
+MOST_QUEUED = 32 << 20
+"""bytes that a publisher keeps for a broker that does not read; it skips its turn while there are
+more."""
+KEEP_ALIVE = 60
+
+
+class Surroundings(Protocol):
+    """What a client asks of those who run it."""
+
+    lab: Lab
+    book: Book
+    trace: Writer
+    every: int
+    """Of so many messages of a publisher one is in the trace."""
+
+    def register(self, client: Client, events: int) -> None:
+        """Listen for these events (`select.EPOLLIN`, ...) of the client's socket."""
+
+    def modify(self, client: Client, events: int) -> None:
+        """Listen for these events instead."""
+
+    def unregister(self, client: Client) -> None:
+        """Listen no more."""
+
+    def timer(self, when: float, call: Any, argument: Any) -> None:
+        """Calls `call` with `argument` at the time `when` (s, monotonic)."""
+
+    def came(self, client: Client) -> None:
+        """The client is connected, and has subscribed if it is to."""
+
+    def went(self, client: Client, was: str, reason: str) -> None:
+        """The `client` lost its connection, or could not make one: `was` is the state that it was
+        in, `reason` is one line for people."""
+
+    def note(self, text: str) -> None:
+        """Notes something odd in the trace."""
+
+    def arrived(
+        self,
+        client: Client,
+        receiver: Receiver,
+        number: int,
+        sequence: int,
+        topic: str,
+        now: int,
+        what: tuple[int, int, bool],
+    ) -> None:
+        """A message has come to the `client`.
+
+        `receiver` notes what the subscription gets; `number` is the publisher's, `sequence` counts
+        its messages; `topic` is the message's, `now` when it came (ns, monotonic), and `what` its
+        (QoS, bytes of payload, DUP)."""
+
+    def more(self, publisher: Publisher) -> None:
+        """A message of a publisher without a rate is done: it may publish more."""
+
+
+class Client:
+    """One connection, opened again whenever it is lost."""
+
+    def __init__(self, crowd: Surroundings, spec: ClientSpec, flow: Parameters) -> None:
+        self.crowd, self.spec, self.flow = crowd, spec, flow
+        self.sock: socket.socket | None = None
+        self.state = "away"
+        self.rest = bytearray()
+        self.outbox = bytearray()
+        self._writing = False
+        self._pinged = 0.0
+
+    def open(self) -> None:
+        """Begin to connect, from the client's own host."""
+        crowd = self.crowd
+        with crowd.lab.inside(self.spec.host):
+            sock = socket.socket()
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock, self.state = sock, "calling"
+        self.rest.clear()
+        self.outbox.clear()
+        self._writing = True
+        crowd.register(self, select.EPOLLIN | select.EPOLLOUT)
+        code = sock.connect_ex(crowd.lab.address(self.spec.host, self.spec.broker))
+        if code not in (0, errno.EINPROGRESS):
+            self.lost(os.strerror(code))
+            return
+        crowd.timer(time.monotonic() + 5, self._overdue, sock)
+
+    def _overdue(self, sock: Any) -> None:
+        if self.sock is sock and self.state in ("calling", "asking"):
+            self.lost("no answer within 5 s")
+
+    def ready(self, events: int) -> None:
+        """Serve the socket."""
+        assert self.sock is not None
+        if self.state == "calling":
+            code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                self.lost(os.strerror(code))
+                return
+            if not events & select.EPOLLOUT:
+                return
+            self.state = "asking"
+            self.send(packets.connect(self.spec.name, self.flow.version, KEEP_ALIVE))
+        if events & select.EPOLLOUT and not self.flush():
+            return
+        if events & ~select.EPOLLOUT:
+            self._receive()
+
+    def _receive(self) -> None:
+        assert self.sock is not None
+        try:
+            data = self.sock.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.lost(error.strerror or str(error))
+            return
+        if not data:
+            self.lost("closed by the broker")
+            return
+        now = time.monotonic_ns()
+        rest = self.rest
+        rest += data
+        pos, end = 0, len(rest)
+        try:
+            while pos < end and self.sock is not None:
+                head = packets.header(rest, pos, end)
+                if head is None or head[1] > end:
+                    break
+                self.packet(rest[pos], rest, head[0], head[1], now)
+                pos = head[1]
+        except (ValueError, IndexError) as error:
+            self.lost(f"broken stream: {error}")
+            return
+        if pos:
+            del rest[:pos]
+
+    def packet(self, first: int, data: bytearray, at: int, end: int, now: int) -> None:
+        """Take one packet, data[at:end] without its fixed header."""
+        kind = first >> 4
+        if kind == packets.CONNACK:
+            if data[at + 1]:
+                self.lost(f"refused with 0x{data[at + 1]:02x}")
+            else:
+                self.welcome(now)
+        elif kind == packets.DISCONNECT:
+            self.lost(f"disconnected with {bytes(data[at:end]).hex()}")
+
+    def welcome(self, now: int) -> None:
+        """The broker has accepted us."""
+        self.come(now)
+
+    def come(self, now: int) -> None:
+        """Everything is as it should be."""
+        self.state = "there"
+        self.crowd.came(self)
+
+    def send(self, data: bytes | bytearray) -> None:
+        """Send, or queue what the socket does not take."""
+        if self.sock is None:
+            return
+        if self.outbox:
+            self.outbox += data
+            return
+        try:
+            sent = self.sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self.lost(error.strerror or str(error))
+            return
+        if sent < len(data):
+            self.outbox += memoryview(data)[sent:]
+            self._want(True)
+
+    def flush(self) -> bool:
+        """Send what waits; False when the connection is lost."""
+        assert self.sock is not None
+        while self.outbox:
+            try:
+                sent = self.sock.send(self.outbox)
+            except BlockingIOError:
+                return True
+            except OSError as error:
+                self.lost(error.strerror or str(error))
+                return False
+            del self.outbox[:sent]
+        self._want(False)
+        return True
+
+    def _want(self, writing: bool) -> None:
+        if writing is not self._writing:
+            self._writing = writing
+            self.crowd.modify(self, select.EPOLLIN | (select.EPOLLOUT if writing else 0))
+
+    def lost(self, reason: str) -> None:
+        """The connection is gone; another is tried soon."""
+        if self.sock is None:
+            return
+        was, self.state = self.state, "away"
+        self.crowd.unregister(self)
+        self.sock.close()
+        self.sock = None
+        self.crowd.went(self, was, reason)
+
+    def ping(self, now: float) -> None:
+        """Stay alive where nothing else is sent."""
+        if self.state == "there" and now - self._pinged > KEEP_ALIVE / 2:
+            self._pinged = now
+            self.send(packets.PINGREQ_BYTES)
+
+
+class Subscriber(Client):
+    """Subscribes to one filter, acknowledges what comes, and notes it."""
+
+    def __init__(
+        self, crowd: Surroundings, spec: ClientSpec, flow: Parameters, receiver: Receiver
+    ) -> None:
+        super().__init__(crowd, spec, flow)
+        self._receiver = receiver
+        self._held: set[int] = set()  # identifiers of QoS 2 messages that are not released yet
+        # Which of the receiver's gaps is this one's and has not ended; others may share the
+        # receiver.
+        self._gap = -1
+
+    def welcome(self, now: int) -> None:
+        """Subscribe."""
+        self._held.clear()
+        self.send(packets.subscribe(self.spec.topics[0], self.flow.qos, self.flow.version))
+
+    def come(self, now: int) -> None:
+        """Note from when on messages have to arrive."""
+        receiver = self._receiver
+        receiver.since = receiver.since or now
+        if self._gap >= 0:
+            receiver.gaps[self._gap] = (receiver.gaps[self._gap][0], now)
+            self._gap = -1
+        self.crowd.trace.subscribed(
+            now, self.spec.name, self.spec.broker, self.spec.topics[0], self.flow.qos
+        )
+        super().come(now)
+
+    def lost(self, reason: str) -> None:
+        """Note since when messages cannot arrive."""
+        if self.state == "there":
+            now = time.monotonic_ns()
+            self._gap = len(self._receiver.gaps)
+            self._receiver.gaps.append((now, 0))
+            self.crowd.trace.unsubscribed(
+                now, self.spec.name, self.spec.broker, self.spec.topics[0]
+            )
+        super().lost(reason)
+
+    def packet(self, first: int, data: bytearray, at: int, end: int, now: int) -> None:
+        """Take a message, or what belongs to one."""
+        kind = first >> 4
+        if kind == packets.PUBLISH:
+            self._message(first, data, at, end, now)
+        elif kind == packets.PUBREL:
+            self._held.discard(int.from_bytes(data[at : at + 2], "big"))
+            self.send(packets.PUBCOMP_HEAD + data[at : at + 2])
+        elif kind == packets.SUBACK:
+            if data[end - 1] > 2:
+                self.lost(f"subscription refused with 0x{data[end - 1]:02x}")
+            elif self.state == "asking":
+                self.come(now)
+        else:
+            super().packet(first, data, at, end, now)
+
+    def _message(self, first: int, data: bytearray, at: int, end: int, now: int) -> None:
+        length = int.from_bytes(data[at : at + 2], "big")
+        topic = data[at + 2 : at + 2 + length]
+        at += 2 + length
+        qos = first >> 1 & 3
+        again = False
+        if qos:
+            identifier = int.from_bytes(data[at : at + 2], "big")
+            self.send(
+                (packets.PUBACK_HEAD if qos == 1 else packets.PUBREC_HEAD) + data[at : at + 2]
+            )
+            at += 2
+            if qos == 2:
+                again = identifier in self._held
+                self._held.add(identifier)
+        if self.flow.version == 5:
+            width = shift = 0
+            while True:
+                byte = data[at]
+                width |= (byte & 0x7F) << shift
+                at, shift = at + 1, shift + 7
+                if byte < 0x80:
+                    break
+            at += width
+        if again or end - at < 8:
+            return
+        number = int.from_bytes(data[at : at + 8], "big")
+        what = (qos, end - at, bool(first & 8))
+        self.crowd.arrived(
+            self, self._receiver, number >> 48, number & 0xFFFF_FFFF_FFFF, topic.decode(), now, what
+        )
+
+
+class Publisher(Client):
+    """Publishes on a schedule, or as its window allows."""
+
+    def __init__(
+        self, crowd: Surroundings, spec: ClientSpec, flow: Parameters, published: Published
+    ) -> None:
+        super().__init__(crowd, spec, flow)
+        self.published = published
+        head = spec.number.to_bytes(2, "big") + bytes(6)
+        # A random string, as in the papers.
+        filler = os.urandom(min(flow.payload - 8, 4096)).hex().encode()
+        payload = head + (filler * (flow.payload // max(1, len(filler)) + 1))[: flow.payload - 8]
+        packet, self._id_at, self._payload_at = packets.publish(
+            spec.topics[0], payload, flow.qos, flow.version
+        )
+        self._packet = bytearray(packet)
+        self._topic = spec.topics[0]
+        self.flight: dict[int, int] = {}  # packet identifier -> sequence number
+        self._identifier = 0
+        self.floor = 0  # what is taken for arrived, as nothing has moved
+        self.moved = (0, 0.0)
+
+    def one(self, due: int) -> bool:
+        """Publish one message that was due at a time (ns); False if that is not possible now."""
+        if (
+            self.state != "there"
+            or len(self.outbox) > MOST_QUEUED
+            or (self.flow.qos and len(self.flight) >= 65_000)
+        ):
+            return False
+        crowd, packet = self.crowd, self._packet
+        now = time.monotonic_ns()
+        sequence = crowd.book.publish(self.spec.number, due or now, now)
+        packet[self._payload_at + 2 : self._payload_at + 8] = sequence.to_bytes(6, "big")
+        if self._id_at:
+            identifier = self._identifier
+            while True:
+                identifier = identifier % 65_535 + 1
+                if identifier not in self.flight:
+                    break
+            self._identifier = identifier
+            self.flight[identifier] = sequence
+            packet[self._id_at : self._id_at + 2] = identifier.to_bytes(2, "big")
+        if sequence % crowd.every == 0:
+            spec, flow = self.spec, self.flow
+            crowd.trace.published(
+                now,
+                spec.number,
+                sequence,
+                spec.name,
+                spec.broker,
+                self._topic,
+                flow.qos,
+                flow.payload,
+                spec.flow,
+            )
+        self.send(packet)
+        return True
+
+    def room(self) -> int:
+        """How many messages the window allows (as fast as possible, `rate` 0)."""
+        if self.state != "there" or self.outbox:
+            return 0
+        if self.flow.qos:
+            return self.flow.window - len(self.flight)
+        number = self.spec.number
+        fanout = self.crowd.book.fanout[number]
+        sent = len(self.published.times)
+        arrived = max(self.floor, self.published.echoes // fanout) if fanout else sent
+        if arrived != self.moved[0]:
+            self.moved = (arrived, time.monotonic())
+        elif sent - arrived >= self.flow.window and time.monotonic() - self.moved[1] > STALL:
+            self.floor = arrived = sent
+        return self.flow.window - (sent - arrived)
+
+    def packet(self, first: int, data: bytearray, at: int, end: int, now: int) -> None:
+        """Take an acknowledgement."""
+        kind = first >> 4
+        if kind in (packets.PUBACK, packets.PUBCOMP, packets.PUBREC):
+            failed = end - at > 2 and data[at + 2] >= 0x80
+            if kind == packets.PUBREC and not failed:
+                self.send(packets.PUBREL_HEAD + data[at : at + 2])
+                return
+            sequence = self.flight.pop(int.from_bytes(data[at : at + 2], "big"), -1)
+            if sequence < 0:
+                return
+            if failed:
+                self.crowd.note(f"{self.spec.name}: PUBLISH refused with 0x{data[at + 2]:02x}")
+                return
+            crowd = self.crowd
+            crowd.book.accept(self.spec.number, sequence)
+            if sequence % crowd.every == 0:
+                crowd.trace.accepted(
+                    now, self.spec.number, sequence, self.spec.name, self.spec.broker
+                )
+            if not self.flow.rate:
+                crowd.more(self)
+        else:
+            super().packet(first, data, at, end, now)
+
+    def lost(self, reason: str) -> None:
+        """What was in flight is not published again: nobody was promised anything about it."""
+        self.flight.clear()
+        super().lost(reason)

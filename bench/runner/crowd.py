@@ -1,0 +1,352 @@
+"""All clients of a scenario as one process: they publish by the clock or as fast as they are
+answered, and note everything."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import heapq
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.lab.lab import Lab
+from bench.runner.book import Book, Receiver
+from bench.runner.clients import Client, Publisher, Subscriber
+from bench.scenarios.scenario import Cell
+from bench.scenarios.workload import ClientSpec
+from bench.trace import TraceError, Writer
+
+AGAIN = 0.25
+"""s between two attempts to connect."""
+AT_ONCE = 100
+"""Connections that are being opened at a time."""
+SWEEP = 0.02
+"""s between two looks at publishers whose windows nothing has opened."""
+_PR_SET_TIMERSLACK = 29
+
+
+class Crowd:
+    """All clients, and the loop that serves them."""
+
+    def __init__(
+        self, lab: Lab, cell: Cell, specs: Sequence[ClientSpec], trace: Writer, orders: Connection
+    ) -> None:
+        self.lab, self.cell, self.trace, self.orders = lab, cell, trace, orders
+        self.book = Book(specs, {name: flow.qos for name, flow in cell.flows.items()})
+        self.every = cell.main.every
+        self.subscribers = [
+            Subscriber(self, s, cell.flows[s.flow], self.book.receiver(s))
+            for s in specs
+            if s.number < 0
+        ]
+        self.publishers = [
+            Publisher(self, s, cell.flows[s.flow], self.book.publishers[s.number])
+            for s in specs
+            if s.number >= 0
+        ]
+        self._by_descriptor: dict[int, Client] = {}
+        self._epoll = select.epoll()
+        self._timers: list[tuple[float, int, Any, Any]] = []
+        self._numbers = 0
+        self._opening: list[Client] = []
+        self._calling = 0
+        self.interruptions = 0
+        self.skipped = 0
+        self._notes = 0
+        self.first_refusal = ""
+        self._own = psutil.Process()
+        self._sampled = 0.0
+        self.idle: list[Client] = []
+        self._until = 0.0  # as fast as possible until then (s, monotonic)
+
+    def register(self, client: Client, events: int) -> None:
+        """Listen to a client's socket."""
+        assert client.sock is not None
+        self._by_descriptor[client.sock.fileno()] = client
+        self._epoll.register(client.sock.fileno(), events)
+
+    def modify(self, client: Client, events: int) -> None:
+        """Listen for other events."""
+        if client.sock is not None:
+            self._epoll.modify(client.sock.fileno(), events)
+
+    def unregister(self, client: Client) -> None:
+        """Listen no more."""
+        assert client.sock is not None
+        self._by_descriptor.pop(client.sock.fileno(), None)
+        self._epoll.unregister(client.sock.fileno())
+
+    def timer(self, when: float, call: Any, argument: Any) -> None:
+        """Call at a time (s, monotonic)."""
+        self._numbers += 1
+        heapq.heappush(self._timers, (when, self._numbers, call, argument))
+
+    def came(self, client: Client) -> None:
+        """A client is there."""
+        self._calling -= 1
+
+    def went(self, client: Client, was: str, reason: str) -> None:
+        """A client's connection was lost, or could not be made."""
+        if was == "there":
+            self.interruptions += 1
+            self.note(f"{client.spec.name} at {client.spec.broker}: {reason}")
+        else:
+            self._calling -= 1
+            self.first_refusal = (
+                self.first_refusal or f"{client.spec.name} at {client.spec.broker}: {reason}"
+            )
+        self.timer(time.monotonic() + AGAIN, self._opening.append, client)
+
+    def note(self, text: str) -> None:
+        """Note something odd, a hundred times at most."""
+        self._notes += 1
+        if self._notes <= 100:
+            self.trace.note(time.monotonic_ns(), text)
+
+    def arrived(
+        self,
+        client: Client,
+        receiver: Receiver,
+        number: int,
+        sequence: int,
+        topic: str,
+        now: int,
+        what: tuple[int, int, bool],
+    ) -> None:
+        """A message has come."""
+        if self.book.deliver(receiver, number, sequence, now):
+            if sequence % self.every == 0:
+                spec = client.spec
+                self.trace.delivered(now, number, sequence, spec.name, spec.broker, topic, *what)
+            publisher = self.publishers[number]
+            if not publisher.flow.rate and not publisher.flow.qos:
+                self.more(publisher)
+        else:
+            self.note(f"{client.spec.name}: message {number}/{sequence} is none of its own")
+
+    def step(self, wait: float) -> None:
+        """Open what is to be opened, serve sockets and timers, wait at most so long."""
+        while self._opening and self._calling < AT_ONCE:
+            self._calling += 1
+            self._opening.pop(0).open()
+        now = time.monotonic()
+        if self._timers:
+            wait = min(wait, self._timers[0][0] - now)
+        if wait > 0:
+            select.select([self._epoll], [], [], wait)  # epoll's own timeout counts in ms
+        for descriptor, events in self._epoll.poll(0):
+            client = self._by_descriptor.get(descriptor)
+            if client is not None:
+                client.ready(events)
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            _, _, call, argument = heapq.heappop(self._timers)
+            call(argument)
+        if now - self._sampled > 0.5:
+            self._sampled = now
+            self._sample(now)
+
+    def _sample(self, now: float) -> None:
+        cpu = self._own.cpu_times()
+        rss = self._own.memory_info().rss
+        self.trace.resources(
+            time.monotonic_ns(), "generator-0", "generator", cpu.user + cpu.system, rss, 1
+        )
+        for client in (*self.subscribers, *self.publishers):
+            client.ping(now)
+        self.trace.tick()
+
+    def connect(self, clients: Sequence[Client], patience: float) -> str:
+        """Open connections; return what went wrong, in one line, or nothing."""
+        self._opening = list(clients)
+        end = time.monotonic() + patience
+        while any(client.state != "there" for client in clients):
+            if time.monotonic() > end:
+                away = sum(client.state != "there" for client in clients)
+                return f"{away} of {len(clients)} clients could not connect" + (
+                    f" ({self.first_refusal})" if self.first_refusal else ""
+                )
+            self.step(0.05)
+        return ""
+
+    def publish(self, start: float) -> float:
+        """Publish everything, from `start` (s, monotonic), while orders say nothing else; return
+        when that was over."""
+        due: list[tuple[float, int, int]] = []
+        fast: list[Publisher] = []
+        end = start
+        for number, publisher in enumerate(self.publishers):
+            flow = publisher.flow
+            end = max(end, start + flow.duration())
+            if flow.rate:
+                if flow.wanted(0, publisher.spec.start):
+                    heapq.heappush(due, (start + publisher.spec.start, number, 0))
+            else:
+                fast.append(publisher)
+        if not self.publishers:
+            end = start + self.cell.main.duration()
+        swept = 0.0
+        while not self.orders.poll(0):
+            now = time.monotonic()
+            while due and due[0][0] <= now:
+                when, number, turn = heapq.heappop(due)
+                publisher = self.publishers[number]
+                if not publisher.one(int(when * 1e9)):
+                    self.skipped += 1
+                following = when + 1 / publisher.flow.rate
+                # A message that is not wanted would be waited for, and lengthen the load.
+                if publisher.flow.wanted(turn + 1, following - start):
+                    heapq.heappush(due, (following, number, turn + 1))
+            if now >= start:
+                self._until = end
+                if now >= swept:
+                    swept = now + SWEEP
+                    for publisher in fast:
+                        self.more(publisher)
+                if now >= end and not due:
+                    break
+            following = due[0][0] if due else start if now < start else end
+            self.step(min(SWEEP if fast else 0.2, max(0.0, following - time.monotonic())))
+        self._until = 0.0
+        if self.skipped:
+            self.note(
+                f"{self.skipped} messages were not published as their publishers were not connected"
+            )
+        return time.monotonic()
+
+    def more(self, publisher: Publisher) -> None:
+        """Let a publisher that is as fast as it can be publish what its window allows."""
+        flow = publisher.flow
+        if time.monotonic() >= self._until or (
+            flow.messages and len(publisher.published.times) >= flow.messages
+        ):
+            return
+        for _ in range(min(publisher.room(), 1000)):
+            if not publisher.one(0):
+                return
+
+    def drain(self) -> None:
+        """Wait until everything has arrived, or nothing has for `drain` s, or orders say that it is
+        over."""
+        patience = max(flow.drain for flow in self.cell.flows.values())
+        last, since = (-1, -1), time.monotonic()
+        while True:
+            flight = sum(len(publisher.flight) for publisher in self.publishers)
+            if (self.book.outstanding <= 0 and not flight) or self.orders.poll(0):
+                break
+            state = (self.book.outstanding, flight)
+            if state != last:
+                last, since = state, time.monotonic()
+            if time.monotonic() - since > patience:
+                break
+            self.step(0.02)
+        end = time.monotonic() + 0.1  # what comes now comes twice
+        while time.monotonic() < end:
+            self.step(0.02)
+
+
+def _connections(crowd: Crowd, orders: Connection) -> dict[str, Any]:
+    """Open the idle connections of a cell."""
+    flow = crowd.cell.main
+    if not flow.connections:
+        return {}
+    brokers = list(crowd.lab.brokers)
+    specs = [
+        ClientSpec(
+            f"idle-{number}", "", brokers[number % len(brokers)], brokers[number % len(brokers)], ()
+        )
+        for number in range(flow.connections)
+    ]
+    idle = [Client(crowd, spec, flow) for spec in specs]
+    orders.send({"event": "connecting"})
+    began = time.monotonic()
+    wrong = crowd.connect(idle, 30 + flow.connections / 100)
+    seconds = time.monotonic() - began
+    orders.send({"event": "connected"})
+    crowd.idle = idle
+    return {
+        "connections": sum(c.state == "there" for c in idle),
+        "seconds": seconds,
+        "failure": wrong,
+    }
+
+
+def run(
+    lab: Lab,
+    cell: Cell,
+    specs: Sequence[ClientSpec],
+    folder: Path,
+    names: dict[str, Any],
+    orders: Connection,
+) -> None:
+    """The process (forked): connect, say "ready", wait for the time to begin, publish, drain, send
+    the figures."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    # Clients are on machines of their own, as far as the brokers are concerned.
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, -5)
+    gc.freeze()
+    sys.setswitchinterval(0.0005)  # the trace's encoding thread must not keep messages waiting
+    try:
+        with Writer(folder, process="generator-0", **names) as trace:
+            crowd = Crowd(lab, cell, specs, trace, orders)
+            with contextlib.suppress(EOFError, BrokenPipeError):  # nobody wants to know any more
+                _carry_out(crowd, orders)
+    except (OSError, TraceError) as error:
+        with contextlib.suppress(OSError):
+            orders.send({"event": "failed", "failure": str(error)})
+
+
+def _carry_out(crowd: Crowd, orders: Connection) -> None:
+    wrong = crowd.connect(crowd.subscribers, 30) or crowd.connect(crowd.publishers, 30)
+    opened = {} if wrong else _connections(crowd, orders)
+    settled = time.monotonic() + crowd.cell.main.settle
+    while not wrong and time.monotonic() < settled:
+        crowd.step(0.05)
+    crowd.trace.rotate()  # what is loaded at the first time only would hold up messages later
+    orders.send({"event": "ready", "failure": wrong})
+    while not orders.poll(0):
+        crowd.step(0.05)
+    start = orders.recv()
+    if start is None:
+        return
+    before = crowd._own.cpu_times()
+    over = crowd.publish(start)
+    after = crowd._own.cpu_times()
+    seconds = over - start
+    orders.send({"event": "published"})
+    crowd.drain()
+    orders.send(
+        {
+            "event": "done",
+            "flows": crowd.book.summary(seconds),
+            "seconds": seconds,
+            "over": over,
+            "interruptions": crowd.interruptions,
+            "skipped": crowd.skipped,
+            "opened": opened,
+            "generator_cpu": (
+                (after.user + after.system - before.user - before.system) / seconds
+                if seconds
+                else 0.0
+            ),
+        }
+    )
+    with contextlib.suppress(EOFError):
+        orders.recv()  # the connections stay until nobody wants them

@@ -1,0 +1,443 @@
+"""One run of one cell, in a process of its own: lab up, tree, clients, load, faults, lab down,
+everything in the run's folder."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from bench.lab.brokers import KINDS
+from bench.lab.lab import Lab, LabError
+from bench.lab.network import lacking
+from bench.load import packets
+from bench.runner import crowd, run_folder
+from bench.runner.observer import Observer, mean_use
+from bench.runner.striker import Striker
+from bench.scenarios.scenario import Cell
+from bench.scenarios.workload import clients
+from bench.trace import TraceError, Writer
+from bench.trace.repair import repair, repairs
+
+AGREE_SECONDS = 30.0
+BRIDGE_SECONDS = 30.0
+_PR_SET_PDEATHSIG = 1
+_fork = multiprocessing.get_context("fork")
+
+
+class RunError(Exception):
+    """The run cannot go on; one line."""
+
+
+class UnavailableError(RunError):
+    """What is asked for does not exist here: a program, or a routing that this version does not
+    have."""
+
+
+class Generator:
+    """The process of the clients, and what it says."""
+
+    def __init__(
+        self, lab: Lab, cell: Cell, specs: Any, folder: Path, names: dict[str, Any]
+    ) -> None:
+        self._conn, theirs = _fork.Pipe()
+        kept = self._conn
+
+        def child() -> None:
+            lab.let_go()
+            kept.close()
+            crowd.run(lab, cell, specs, folder, names, theirs)
+
+        sys.stdout.flush()
+        self.process = _fork.Process(target=child, name="generator-0")
+        self.process.start()
+        theirs.close()
+
+    async def hear(self, event: str, patience: float) -> dict[str, Any]:
+        """Wait for an event, and return it; RunError when the process ends instead or takes too
+        long."""
+        end = time.monotonic() + patience
+        while time.monotonic() < end:
+            try:
+                while self._conn.poll(0):
+                    message: dict[str, Any] = self._conn.recv()
+                    if message["event"] == "failed":
+                        raise RunError(f"generator-0: {message['failure']}")
+                    if message["event"] == event:
+                        return message
+                    self.heard(message)
+            except (EOFError, OSError):
+                await asyncio.sleep(0.05)
+                self.process.join(2)
+                code = self.process.exitcode
+                dead = code is not None and code < 0
+                how = (
+                    f"was killed by {signal.Signals(-(code or 0)).name}"
+                    if dead
+                    else f"ended with code {code}"
+                )
+                raise RunError(f"the generator {how}") from None
+            await asyncio.sleep(0.005)
+        raise RunError(f"the generator did not say {event!r} within {patience:g} s")
+
+    def heard(self, message: dict[str, Any]) -> None:
+        """Take an event that is not waited for; replaced by who wants them."""
+
+    def say(self, what: Any) -> None:
+        """Send an order."""
+        with suppress(OSError):
+            self._conn.send(what)
+
+    def end(self) -> str:
+        """End the process: by itself, so that its trace is complete; else by force. Returns what it
+        says went wrong."""
+        self.say(None)
+        self.process.join(10)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        failure = ""
+        with suppress(EOFError, OSError):
+            while self._conn.poll(0):
+                message = self._conn.recv()
+                if message["event"] == "failed":
+                    failure = f"generator-0: {message['failure']}"
+        self._conn.close()
+        return failure
+
+
+class Run:
+    """One run; `record` is its run.json."""
+
+    def __init__(
+        self, cell: Cell, folder: Path, record: dict[str, Any], way: str, tell: Connection
+    ) -> None:
+        self.cell, self.folder, self.record, self._way, self._tell = cell, folder, record, way, tell
+        self.trace_folder = folder / "trace"
+        self.names = {"run": record["run"], "scenario": record["scenario"], "host": run_folder.HOST}
+        self.flow = cell.main
+        self.kind = KINDS[self.flow.broker]
+        self._boot = 0
+
+    def stage(self, text: str) -> None:
+        """Say what is going on."""
+        with suppress(OSError):
+            self._tell.send(text)
+
+    def carry_out(self) -> None:
+        """Do it all, and write run.json before and after."""
+        record = self.record
+        run_folder.write(self.folder, record)
+        self.trace_folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._in_lab()
+            record["status"] = run_folder.FAILED if record["failures"] else run_folder.COMPLETE
+        except UnavailableError as error:
+            record["status"] = run_folder.NOT_AVAILABLE
+            record["failures"].append(str(error))
+        except (RunError, LabError, TraceError, OSError, ValueError) as error:
+            record["status"] = run_folder.FAILED
+            record["failures"].append(str(error))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            record["status"] = run_folder.INTERRUPTED
+            record["failures"].append("interrupted")
+        finally:
+            record["ended"] = time.time()
+            run_folder.write(self.folder, record)
+
+    def _in_lab(self) -> None:
+        topology = self.cell.topology.drawn(self.record["seed"])
+        if missing := self.kind.missing():
+            raise UnavailableError(missing)
+        on = (
+            (self.flow.at,)
+            if self.flow.at
+            else topology.brokers
+            if self.kind.many
+            else topology.brokers[:1]
+        )
+
+        def recorder() -> Writer:
+            return Writer(self.trace_folder, process="network", **self.names)
+
+        self.record["topology"] = topology.as_dict()
+        self.record["on"] = list(on)
+        self.stage("lab")
+        with Lab(
+            topology, self.kind, on=on, way=self._way, seed=self.record["seed"], recorder=recorder
+        ) as lab:
+            self.record["lab"] = lab.way
+            if lab.why and self._way == "auto":
+                self.record["lab_why"] = lab.why
+            self._boot = time.monotonic_ns()
+            try:
+                lab.start()
+            except LabError as error:
+                if "not yet" in str(error):
+                    raise UnavailableError(str(error)) from None
+                raise
+            if lab.way == "namespaces":
+                lab.order({"do": "fresh"})
+            if self.flow.cpu:
+                self.record["cpu_limit"] = {
+                    "share": self.flow.cpu,
+                    "way": [lab.limit_cpu(name, self.flow.cpu) for name in on],
+                }
+            writer = Writer(self.trace_folder, process="observer", **self.names)
+            with writer as trace:
+                for name in on:
+                    trace.fault(self._boot, "start", name)
+                asyncio.run(self._alive(lab, trace))
+
+    async def _alive(self, lab: Lab, trace: Writer) -> None:
+        observer = Observer(lab, trace)
+        observer.start()
+        main = asyncio.current_task()
+        assert main is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
+        try:
+            await self._measure(lab, trace, observer)
+        finally:
+            self.record["failures"] += observer.failures
+            await observer.stop()
+
+    async def _measure(self, lab: Lab, trace: Writer, observer: Observer) -> None:
+        cell, record, summary = self.cell, self.record, self.record["summary"]
+        self.stage("tree")
+        if observer.asks:
+            if not await observer.agreed(AGREE_SECONDS):
+                raise RunError(f"the brokers did not agree on a tree within {AGREE_SECONDS:g} s")
+            summary["convergence_s"] = (observer.agreements[0] - self._boot) / 1e9
+        elif self.kind.many:
+            await asyncio.to_thread(wait_bridged, lab)
+        striker = Striker(lab, observer, trace, record["seed"], self.flow.cpu)
+        faults = striker.resolve(cell.faults)
+        spared = sorted({fault.broker for fault in faults if fault.do in ("kill", "pause")})
+        if len(spared) == len(lab.brokers):
+            spared = []
+        specs = clients(cell, list(lab.brokers), spared, record["seed"])
+        record["placement"] = (
+            {spec.name: spec.broker for spec in specs} if len(specs) <= 500 else {}
+        )
+        record["hosts"] = {spec.name: spec.host for spec in specs} if len(specs) <= 500 else {}
+        self.stage("clients")
+        generator = Generator(lab, cell, specs, self.trace_folder, self.names)
+        record["processes"] = [
+            {"name": "generator-0", "role": "generator", "pid": generator.process.pid},
+            {"name": "observer", "role": "observer", "pid": os.getpid()},
+            *(
+                [{"name": "network", "role": "network", "pid": lab.network_pid}]
+                if lab.way != "loopback"
+                else []
+            ),
+        ]
+        run_folder.write(self.folder, record)
+        try:
+            await self._load(lab, trace, observer, striker, faults, generator, spared)
+        finally:
+            if failure := await asyncio.to_thread(generator.end):
+                record["failures"].append(failure)
+        self._judge(observer, striker)
+
+    async def _load(
+        self,
+        lab: Lab,
+        trace: Writer,
+        observer: Observer,
+        striker: Striker,
+        faults: Any,
+        generator: Generator,
+        spared: list[str],
+    ) -> None:
+        cell, record, summary = self.cell, self.record, self.record["summary"]
+        rss: dict[str, dict[str, int]] = {}
+
+        def heard(message: dict[str, Any]) -> None:
+            observer.rss.clear()
+            observer.sample()
+            rss[message["event"]] = dict(observer.rss)
+
+        generator.heard = heard  # type: ignore[method-assign]
+        patience = 60 + self.flow.settle + self.flow.connections / 50
+        ready = await generator.hear("ready", patience)
+        if ready["failure"]:
+            raise RunError(ready["failure"])
+        record["measure_from_ns"] = time.monotonic_ns()
+        observer.use.clear()
+        observer.sample()
+        before = lab.totals()  # the trace has both as well
+        start = time.monotonic() + 0.05
+        self.stage("load")
+        generator.say(start)
+        striking = asyncio.create_task(striker.carry_out(faults, start))
+        phases = asyncio.create_task(self._phases(lab, trace, start, before))
+        try:
+            await generator.hear("published", cell.duration() + 60)
+            over = time.monotonic()
+            observer.sample()
+            after, used = lab.totals(), mean_use(observer.use.values())
+            record["measure_to_ns"] = time.monotonic_ns()
+            self.stage("drain")
+            done = await generator.hear("done", 120 + 3 * cell.drain)
+            await asyncio.wait_for(striking, cell.duration() + 60)
+            await phases
+        finally:
+            for task in (striking, phases):
+                if not task.done():
+                    task.cancel()
+        if faults and observer.asks and not await observer.agreed(AGREE_SECONDS):
+            record["failures"].append(f"no tree {AGREE_SECONDS:g} s after the last fault")
+        summary |= {key: done[key] for key in ("flows", "interruptions", "skipped")}
+        seconds = over - start
+        summary["seconds"] = seconds
+        summary |= used
+        summary["generator_cpu"] = done["generator_cpu"]
+        if done["opened"]:
+            self._opened(done["opened"], rss)
+        if before is not None and after is not None:
+            summary["links"] = _difference(before, after)
+            summary["boot"] = _sums(before)
+            summary["network"] = {
+                key: after[key]
+                for key in ("late_ms", "moved", "unroutable", "refused", "tap_broken")
+            }
+            if said := lacking(after):
+                summary["lacking"] = said
+
+    def _opened(self, opened: dict[str, Any], rss: dict[str, dict[str, int]]) -> None:
+        summary = self.record["summary"]
+        summary["connections"] = opened["connections"]
+        summary["connections_per_s"] = (
+            opened["connections"] / opened["seconds"] if opened["seconds"] else None
+        )
+        before, after = rss.get("connecting", {}), rss.get("connected", {})
+        if after and opened["connections"]:
+            growth = sum(after.values()) - sum(before.get(name, 0) for name in after)
+            summary["bytes_per_connection"] = growth / opened["connections"]
+        if opened["failure"]:
+            self.record["failures"].append(opened["failure"])
+
+    async def _phases(
+        self, lab: Lab, trace: Writer, start: float, before: dict[str, Any] | None
+    ) -> None:
+        """Note the bytes of each phase."""
+        if before is None or not self.cell.phases:
+            return
+        phases = self.record["summary"]["phases"] = [
+            {"name": "boot", "seconds": start - self._boot / 1e9, **_sums(before)}
+        ]
+        last, since = before, 0.0
+        for until, name in sorted(self.cell.phases):
+            await asyncio.sleep(max(0.0, start + until - time.monotonic()))
+            now = lab.totals()
+            assert now is not None
+            trace.note(time.monotonic_ns(), f"end of phase {name}")
+            phases.append({"name": name, "seconds": until - since, **_difference(last, now)})
+            last, since = now, until
+
+    def _judge(self, observer: Observer, striker: Striker) -> None:
+        """Repair times, and promises of the broker under test that were broken: findings, while the
+        run itself went well."""
+        summary, record = self.record["summary"], self.record
+        if observer.asks:
+            summary["repairs"] = repairs(striker.struck, observer.agreements)
+            summary["repair_s"], why = repair(summary["repairs"])
+            if why and summary["repairs"]:
+                summary["missing"] = {"repair_s": why}
+        for name, flow in summary["flows"].items():
+            qos = self.cell.flows[name].qos
+            what = f"flow {name}: " if name else ""
+            if qos and flow["lost"]:
+                record["findings"].append(
+                    f"{what}{flow['lost']} messages that were accepted at QoS {qos} were lost"
+                )
+            if qos == 2 and flow["duplicates"]:
+                record["findings"].append(f"{what}{flow['duplicates']} duplicates at QoS 2")
+
+
+def _sums(totals: dict[str, Any]) -> dict[str, int]:
+    links = totals["links"].values()
+    return {
+        key: sum(link[key] for link in links)
+        for key in ("bytes", "control_bytes", "data_bytes", "packets")
+    }
+
+
+def _difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, int]:
+    one, other = _sums(before), _sums(after)
+    return {key: other[key] - one[key] for key in other}
+
+
+def wait_bridged(lab: Lab) -> None:
+    """Wait until every bridge made by hand is connected, as each broker's own $SYS says. Raises
+    RunError."""
+    end = time.monotonic() + BRIDGE_SECONDS
+    for broker in lab.brokers.values():
+        for number, _ in enumerate(broker.place.bridges):
+            topic = f"$SYS/broker/connection/bridge-{broker.name}-{number}/state"
+            while not _says(lab, broker.name, topic, b"1"):
+                if time.monotonic() > end:
+                    raise RunError(
+                        f"a bridge of {broker.name} was not connected within {BRIDGE_SECONDS:g} s"
+                    )
+                time.sleep(0.05)
+
+
+def _says(lab: Lab, broker: str, topic: str, wanted: bytes) -> bool:
+    """Whether a retained message is there."""
+    with lab.inside(broker), socket.socket() as sock:
+        sock.settimeout(0.5)
+        try:
+            sock.connect(lab.address(broker, broker))
+            sock.sendall(packets.connect("lab-bridged", 4) + packets.subscribe(topic, 0, 4))
+            data = b""
+            while topic.encode() not in data:
+                more = sock.recv(4096)
+                if not more:
+                    return False
+                data += more
+            return data.endswith(wanted)
+        except OSError:
+            return False
+
+
+def run(cell: Cell, folder: Path, record: dict[str, Any], way: str, tell: Connection) -> None:
+    """The process (forked). Its own group's Ctrl-C is its parent's business, who sends SIGTERM; the
+    kernel does if that has died.
+
+    tell: takes stages (str), and ("failed", REASON) when run.json cannot be written.
+    """
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def interrupt(_signal: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        _end_with_parent()
+        Run(cell, folder, record, way, tell).carry_out()
+    except KeyboardInterrupt:
+        pass
+    except OSError as error:
+        with suppress(OSError):
+            tell.send(("failed", run_folder.unwritable(error)))
+
+
+def _end_with_parent() -> None:
+    """Be sent SIGTERM when the parent dies. Raises KeyboardInterrupt if it has died before that was
+    asked for."""
+    parent = multiprocessing.parent_process()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if parent is not None and os.getppid() != parent.pid:
+        raise KeyboardInterrupt

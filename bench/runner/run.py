@@ -1,0 +1,480 @@
+"""`mqttree bench list` and `mqttree bench run`: which scenarios there are, and carrying them out,
+one run after the other."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from bench.lab.brokers import KINDS
+from bench.lab.lab import resolved
+from bench.lab.namespaces import unsupported
+from bench.runner import one_run, run_folder
+from bench.scenarios import run_table, scenario
+from bench.scenarios.scenario import PARAMETERS, Cell, Scenario
+
+OVERHEAD = 7.0
+"""s that a run takes besides its load, until it is known better."""
+LIMIT = 180.0
+"""s beyond the load, and what is waited for by its parameters, after which a run that does not end
+is ended."""
+_fork = multiprocessing.get_context("fork")
+
+
+@dataclass(slots=True)
+class Job:
+    """One run that has to be made, or has been."""
+
+    scenario: Scenario
+    cell: Cell
+    repetition: int
+    folder: Path
+    record: dict[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.scenario.name} {self.cell.name} r{self.repetition}"
+
+    def seed(self, arguments: argparse.Namespace) -> int:
+        """Of all that is drawn in it."""
+        return int(arguments.seed) * 1000 + self.repetition
+
+    def guess(self) -> float:
+        """s that it will take, by what is known beforehand."""
+        return OVERHEAD + self.cell.duration() + self.cell.main.settle
+
+
+def listing() -> int:
+    """Print the scenarios; 1 if one cannot be read."""
+    print(f"{'scenario':26} {'paper':9} {'runs':>5} {'short':>5}  title")
+    code = 0
+    for name in scenario.shipped():
+        try:
+            full, short = scenario.load(name), scenario.load(name, short=True)
+        except ValueError as error:
+            print(f"mqttree bench: {error}", file=sys.stderr)
+            code = 1
+            continue
+        runs, fewer = len(full.cells) * full.repetitions, len(short.cells) * short.repetitions
+        print(f"{name:26} {full.paper:9} {runs:5} {fewer:5}  {full.title}")
+    return code
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Carry out `run`; 0: all went well or is not available, 1: something failed or was lost, 130:
+    interrupted.
+
+    Raises ValueError, in one line, for bad input.
+    """
+    jobs = plan(arguments)
+    if arguments.lab == "namespaces" and (reason := unsupported()):
+        raise ValueError(f"--lab namespaces: {reason}")
+    out = jobs[0].folder.parents[2]
+    with run_folder.claimed(out):
+        if not _look(jobs, arguments):
+            raise ValueError(f"{out} has runs already: --resume, or another --out")
+        interrupted = _carry_out(jobs, arguments)
+    report(jobs)
+    if interrupted:
+        return 130
+    return 0 if all(job.record is not None and _fine(job.record) for job in jobs) else 1
+
+
+def _fine(record: dict[str, Any]) -> bool:
+    """Whether a run went well; what another broker under test loses is its business, and is in the
+    table."""
+    if record["status"] == run_folder.COMPLETE:
+        return not record["findings"] or KINDS[record["broker"]].program != "mqttree"
+    return bool(record["status"] == run_folder.NOT_AVAILABLE)
+
+
+def chosen(names: list[str], short: bool) -> list[Scenario]:
+    """The scenarios meant by names: their own, a paper's, "papers", "all", or files. ValueError in
+    one line."""
+    known = {name.lower(): name for name in scenario.PAPERS if name}
+    found: dict[str, Scenario] = {}
+    files: dict[str, Path] = {}
+    for name in names:
+        if name in ("all", "papers") or name.lower() in known:
+            every = [scenario.load(each, short) for each in scenario.shipped()]
+            own = [
+                s
+                for s in every
+                if name == "all"
+                or (s.paper if name == "papers" else s.paper == known[name.lower()])
+            ]
+            wanted = [(each, scenario.path_of(each.name)) for each in own]
+        else:
+            wanted = [(scenario.load(name, short), scenario.path_of(name))]
+        for each, path in wanted:
+            if not path.samefile(files.setdefault(each.name, path)):
+                raise ValueError(
+                    f"{files[each.name]} and {path} are both called {each.name!r}, "
+                    "and so would be their folders"
+                )
+            found[each.name] = each
+    return list(found.values())
+
+
+def plan(arguments: argparse.Namespace) -> list[Job]:
+    """All runs that are asked for. ValueError in one line."""
+    out = Path(arguments.out or Path("results") / time.strftime("%Y%m%d-%H%M%S"))
+    if arguments.repeat < 0 or arguments.repeat > 1000:
+        raise ValueError("--repeat must be 1 to 1000")
+    only: dict[str, set[str]] = {}
+    for text in arguments.only:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"--only {text}: expected FACTOR=VALUE")
+        only.setdefault(key, set()).add(value)
+    jobs = []
+    scenarios = chosen(arguments.name, arguments.short)
+    _check_only(only, [cell for each in scenarios for cell in each.cells])
+    for each in scenarios:
+        for cell in each.cells:
+            if not all(spellings(cell, key) & values for key, values in only.items()):
+                continue
+            for repetition in range(1, (arguments.repeat or each.repetitions) + 1):
+                jobs.append(
+                    Job(each, cell, repetition, out / each.name / cell.name / f"r{repetition}")
+                )
+    if not jobs:
+        raise ValueError("no run is left by --only")
+    return jobs
+
+
+def spellings(cell: Cell, key: str) -> set[str]:
+    """How a factor's or parameter's value may be written: as the table and the folder show it, or
+    as in a file."""
+    value = cell.factors.get(key, getattr(cell.main, key) if key in PARAMETERS else None)
+    return {str(value), scenario.short(value), str(value).lower()} if value is not None else set()
+
+
+def _check_only(only: dict[str, set[str]], cells: list[Cell]) -> None:
+    for key, values in only.items():
+        there = [spellings(cell, key) for cell in cells]
+        for value in sorted(values):
+            if not any(there):
+                known = dict.fromkeys(name for cell in cells for name in cell.factors)
+                raise ValueError(
+                    f"--only {key}={value}: unknown factor {key!r}: "
+                    f"one of {', '.join(known) or 'none'}"
+                )
+            if not any(value in each for each in there):
+                shown = dict.fromkeys(
+                    scenario.short(cell.factors.get(key, getattr(cell.main, key, "")))
+                    for cell, each in zip(cells, there, strict=True)
+                    if each
+                )
+                raise ValueError(f"--only {key}={value}: {key} is one of {', '.join(shown)}")
+
+
+def _look(jobs: list[Job], arguments: argparse.Namespace) -> bool:
+    """Fill in what is finished; False if there are runs in the way."""
+    ways: dict[bool, str] = {}
+    commit = run_folder.commit()[0]
+    for job in jobs:
+        if not arguments.resume:
+            if run_folder.taken(job.folder):
+                return False
+            continue
+        record = run_folder.read(job.folder)
+        if record is None or record.get("status") != run_folder.COMPLETE:
+            continue
+        network = job.cell.topology.network
+        if network not in ways:
+            ways[network] = resolved(job.cell.topology, arguments.lab)[0]
+        same = (
+            run_folder.SCHEMA,
+            job.cell.fingerprint(),
+            job.seed(arguments),
+            ways[network],
+            commit,
+        )
+        if tuple(map(record.get, ("schema", "fingerprint", "seed", "lab", "commit"))) == same:
+            job.record = record
+    return True
+
+
+def _carry_out(jobs: list[Job], arguments: argparse.Namespace) -> bool:
+    left = [job for job in jobs if job.record is None]
+    if len(left) < len(jobs):
+        print(f"{len(jobs) - len(left)} of {len(jobs)} runs are finished already", file=sys.stderr)
+    common = run_folder.description()
+    with progress(left) as bar:
+        for job in left:
+            bar.begin(job)
+            began = time.monotonic()
+            try:
+                carry_out(job, arguments, common, bar)
+            except KeyboardInterrupt:
+                return True
+            except OSError as error:  # nothing can be written any more
+                _failed(job, run_folder.unwritable(error))
+                return False
+            finally:
+                bar.end(job, time.monotonic() - began)
+    return False
+
+
+def carry_out(
+    job: Job, arguments: argparse.Namespace, common: dict[str, Any], bar: Progress
+) -> None:
+    """Make one run in a process of its own, and read what came of it. Raises OSError when its
+    folder cannot be written."""
+    cell = job.cell
+    record = _record(job, arguments, common)
+    job.record = record
+    run_folder.fresh(job.folder)
+    ours, theirs = _fork.Pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    process = _fork.Process(
+        target=one_run.run, args=(cell, job.folder, record, arguments.lab, theirs), name="run"
+    )
+    process.start()
+    theirs.close()
+    patience = cell.besides() + LIMIT
+    end = time.monotonic() + cell.duration() + patience
+    interrupted = False
+    reason = ""
+    while process.is_alive():
+        try:
+            if ours.poll(0.2):
+                said = ours.recv()
+                if isinstance(said, tuple):
+                    reason = said[1]
+                else:
+                    bar.stage(job, said)
+        except EOFError:
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+        except KeyboardInterrupt:
+            interrupted = True
+            process.terminate()
+            with suppress(KeyboardInterrupt):
+                process.join(20)
+            if process.is_alive():
+                process.kill()
+        if time.monotonic() > end and not reason:
+            reason = f"the run did not end {patience:g} s after its load"
+            process.terminate()
+            process.join(15)
+            process.kill()
+    process.join()
+    with suppress(EOFError):
+        while ours.poll(0):
+            if isinstance(said := ours.recv(), tuple):
+                reason = said[1]
+    _conclude(job, process.exitcode, reason)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _record(job: Job, arguments: argparse.Namespace, common: dict[str, Any]) -> dict[str, Any]:
+    """What is noted about a run when it begins."""
+    cell = job.cell
+    return {
+        **common,
+        "run": run_folder.new_id(),
+        "scenario": job.scenario.name,
+        "title": job.scenario.title,
+        "paper": job.scenario.paper,
+        "cell": cell.factors,
+        "repetition": job.repetition,
+        "seed": job.seed(arguments),
+        "short": arguments.short,
+        "host": run_folder.HOST,
+        "on": [],
+        "broker": cell.main.broker,
+        "routing": KINDS[cell.main.broker].routing,
+        "parameters": cell.as_dict(),
+        "fingerprint": cell.fingerprint(),
+        "topology": cell.topology.as_dict(),
+        "figure": job.scenario.figure,
+        "asked": list(job.scenario.asked),
+        "began": time.time(),
+        "ended": None,
+        "status": run_folder.RUNNING,
+        "failures": [],
+        "findings": [],
+        "wall_minus_monotonic_ns": time.time_ns() - time.monotonic_ns(),
+        "summary": {},
+        "processes": [],
+    }
+
+
+def _conclude(job: Job, code: int | None, reason: str) -> None:
+    record = job.record = run_folder.read(job.folder) or job.record
+    assert record is not None
+    if record["status"] == run_folder.RUNNING or reason:
+        how = (
+            f"was killed by {signal.Signals(-code).name}"
+            if code is not None and code < 0
+            else f"ended with code {code}"
+        )
+        _failed(job, reason or f"the run's process {how}")
+        run_folder.write(job.folder, record)
+
+
+def _failed(job: Job, reason: str) -> None:
+    assert job.record is not None
+    job.record["status"] = run_folder.FAILED
+    if reason not in job.record["failures"]:
+        job.record["failures"].append(reason)
+    job.record["ended"] = time.time()
+
+
+def report(jobs: list[Job]) -> None:
+    """Print the tables, and every failure."""
+    done = [job for job in jobs if job.record is not None]
+    said = []
+    for each in dict.fromkeys(job.scenario.name for job in done):
+        own = [job for job in done if job.scenario.name == each]
+        records = [job.record for job in own if job.record is not None]
+        headings, lines = run_table.rows(records, own[0].scenario.show)
+        print(run_table.text(f"{each}: {own[0].scenario.title}", headings, lines))
+        for table in run_table.phases(records) + run_table.ratios(records):
+            print(table)
+        said += run_table.failures(records) + run_table.remarks(records, own[0].scenario.show)
+    out = jobs[0].folder.parents[2]
+    undone = [
+        job for job in jobs if job.record is None or job.record["status"] == run_folder.INTERRUPTED
+    ]
+    if undone:
+        names = undone[0].name if len(undone) == 1 else f"{undone[0].name} to {undone[-1].name}"
+        said.append(
+            f"{len(undone)} of {len(jobs)} runs were not made ({names}): "
+            f"the same with --out {out} --resume makes them"
+        )
+    if said:
+        print()
+    for line in said:
+        print(line)
+    if done:
+        print(f"\nruns are in {out}")
+
+
+class Progress(Protocol):
+    """Shows how far it is."""
+
+    def begin(self, job: Job) -> None:
+        """A run begins."""
+
+    def stage(self, job: Job, what: str) -> None:
+        """It has come to a stage."""
+
+    def end(self, job: Job, seconds: float) -> None:
+        """It is over."""
+
+
+class Estimate:
+    """The time that is left: what was guessed for the runs to come, times how wrong the guesses
+    have been."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self.left = sum(job.guess() for job in jobs)
+        self._guessed = self._taken = 0.0
+
+    def end(self, job: Job, seconds: float) -> None:
+        """A run has taken so long."""
+        self.left -= job.guess()
+        self._guessed += job.guess()
+        self._taken += seconds
+
+    def seconds(self) -> float:
+        """s that are left."""
+        return self.left * (self._taken / self._guessed if self._guessed else 1.0)
+
+    def __str__(self) -> str:
+        minutes, seconds = divmod(int(self.seconds()), 60)
+        return f"{minutes}:{seconds:02d} left"
+
+
+class Lines(AbstractContextManager["Lines"]):
+    """Progress as one line for each run."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self._estimate, self._count, self._done = Estimate(jobs), len(jobs), 0
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def begin(self, job: Job) -> None:
+        """Nothing to say yet."""
+
+    def stage(self, job: Job, what: str) -> None:
+        """Too much for lines."""
+
+    def end(self, job: Job, seconds: float) -> None:
+        """Say what came of it."""
+        self._done += 1
+        self._estimate.end(job, seconds)
+        state = job.record["status"] if job.record else "failed"
+        print(
+            f"[{self._done}/{self._count}] {job.name}: {state}, {seconds:.1f} s; {self._estimate}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+class Bars(AbstractContextManager["Bars"]):
+    """Progress as rich's bars, with the run that is being made."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
+        )
+        # No thread of its own: runs are forked from this process.
+        self._bars = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
+        self._estimate = Estimate(jobs)
+        self._task = self._bars.add_task("runs", total=len(jobs), left=str(self._estimate))
+        self._failed = 0
+
+    def __enter__(self) -> Bars:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def begin(self, job: Job) -> None:
+        """Show its name."""
+        self._bars.update(self._task, description=job.name, refresh=True)
+
+    def stage(self, job: Job, what: str) -> None:
+        """Show the stage."""
+        self._bars.update(self._task, description=f"{job.name}: {what}", refresh=True)
+
+    def end(self, job: Job, seconds: float) -> None:
+        """One more; what went wrong stays to be read."""
+        self._estimate.end(job, seconds)
+        self._bars.update(self._task, advance=1, left=str(self._estimate), refresh=True)
+        if job.record is not None and job.record["status"] == run_folder.FAILED:
+            self._bars.console.print(
+                f"{job.name}: {'; '.join(job.record['failures'])}", markup=False, highlight=False
+            )
+
+
+def progress(jobs: list[Job]) -> Lines | Bars:
+    """Bars for a terminal where rich is installed, else lines."""
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        with suppress(ImportError):
+            return Bars(jobs)
+    return Lines(jobs)

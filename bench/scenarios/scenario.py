@@ -1,0 +1,695 @@
+"""What a scenario file says: a topology, a load, faults, and the factors whose every combination is
+run. Pure.
+
+docs/guides/benchmarks.md explains the keys; the shipped files in bench/scenarios/ show them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from bench import checked
+from bench.lab import topology as topologies
+from bench.lab.brokers import KINDS
+from bench.lab.topology import WIRE_FIELDS, Topology, Wire, shown, wire_from
+from bench.scenarios import run_table
+from broker.config.yaml_file import ConfigError, ConfigFile, KeyPath, kind_of
+
+FOLDER = Path(__file__).parent
+KEYS = (
+    "title",
+    "paper",
+    "topology",
+    "parameters",
+    "flows",
+    "factors",
+    "repetitions",
+    "faults",
+    "phases",
+    "figure",
+    "asked",
+    "show",
+    "short",
+    "skip",
+)
+SHORTENED = ("parameters", "flows", "factors", "repetitions", "faults", "phases")
+"""Keys that `short` may change; of factors those that it names, of parameters and flows the keys
+that it names."""
+PAPERS = ("MQTT-ST", "Overlays", "Hetero", "EMQ", "")
+LOCALITIES = ("even", "0", "50", "100")
+CHOICES = ("random", "turn", "all")
+DEEDS = (
+    "kill",
+    "restart",
+    "pause",
+    "resume",
+    "cut",
+    "half-open",
+    "slow",
+    "lossy",
+    "partition",
+    "heal",
+)
+ON_BROKERS = frozenset(("kill", "restart", "pause", "resume"))
+SELECTORS = ("root", "leaf", "random", "same")
+MEASURES = (
+    "published_per_s",
+    "accepted_per_s",
+    "delivered_per_s",
+    "delivered_bytes_per_s",
+    "delay_mean_ms",
+    "delay_p50_ms",
+    "delay_p90_ms",
+    "delay_p99_ms",
+    "delay_p999_ms",
+    "delay_max_ms",
+    "accept_mean_ms",
+    "lost",
+    "lost_accepted",
+    "unknown",
+    "duplicates",
+    "disordered",
+    "control_bytes",
+    "data_bytes",
+    "control_bytes_per_s",
+    "data_bytes_per_s",
+    "control_bytes_run",
+    "broker_cpu",
+    "broker_rss",
+    "generator_cpu",
+    "convergence_s",
+    "repair_s",
+    "repair_service_s",
+    "stretch",
+    "jain",
+)
+"""What the tables of traces have (docs/reference/traces.md): `asked` names some, or how they
+begin."""
+LONGEST = 86_400
+"""s that anything in a scenario may take."""
+MAX_NUMBER = 10**15
+"""Whole numbers beyond that are no parameter's, and not even floats for long."""
+MAX_NAME = 255
+"""bytes of a folder's name."""
+MAX_RUNS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """One load against one kind of broker; every one may be a factor.
+
+    broker: a kind (`bench.lab.brokers.KINDS`).
+    brokers: how many (0: as in the topology).
+    at: the host of the only broker ("": all; the first for kinds that know no others).
+    locality: where clients sit - even: in turn over all hosts; 100: all on one; 0: publishers on
+        one, subscribers on another; 50: each anywhere (with sites: half of each at the first two
+        sites).
+    publishers, subscribers, topics: how many.
+    choice: of topics - random, turn (by number), all (publishers in turn, subscribers everything).
+    payload: bytes.
+    qos, version: of clients.
+    rate: messages a second of each publisher; 0: as fast as `window` messages that are not
+        acknowledged (QoS 0: not delivered) allow.
+    messages: of each publisher; 0: as many as fit into `seconds`.
+    begin: s until its first message is due.
+    share: subscribers are one shared subscription.
+    connections: so many more that are only opened.
+    mix: flows that take part, joined by +.
+    cpu: share of a core for each broker; 0: no limit.
+    settle: s between the last subscription and the first message.
+    drain: s without progress until what is missing is given up.
+    every: one message in so many is traced.
+    """
+
+    broker: str = "mqttree-flood"
+    brokers: int = 0
+    at: str = ""
+    locality: str = "even"
+    publishers: int = 10
+    subscribers: int = 10
+    topics: int = 1
+    choice: str = "turn"
+    payload: int = 64
+    qos: int = 0
+    version: int = 4
+    rate: float = 1.0
+    window: int = 1
+    messages: int = 0
+    seconds: float = 5.0
+    begin: float = 0.0
+    share: bool = False
+    connections: int = 0
+    mix: str = ""
+    cpu: float = 0.0
+    settle: float = 1.0
+    drain: float = 2.0
+    every: int = 1
+
+    def wrong(self) -> str:
+        """Return what is wrong in one line; empty when nothing is."""
+        bounds: dict[str, tuple[float, float]] = {
+            "brokers": (0, topologies.MAX_BROKERS),
+            "publishers": (0, 20_000),
+            "subscribers": (0, 20_000),
+            "topics": (1, 100_000),
+            "payload": (8, 100_000_000),
+            "qos": (0, 2),
+            "rate": (0, 1e6),
+            "window": (1, 60_000),
+            "messages": (0, 1e9),
+            "seconds": (0, LONGEST),
+            "begin": (0, LONGEST),
+            "connections": (0, 15_000),
+            "cpu": (0, 64),
+            "settle": (0, 600),
+            "drain": (0, 600),
+            "every": (1, 1e6),
+        }
+        for name, (least, most) in bounds.items():
+            if not least <= getattr(self, name) <= most:
+                return f"{name} must be {least:,g} to {most:,g}, not {getattr(self, name)!r}"
+        for name, allowed in (
+            ("broker", tuple(KINDS)),
+            ("locality", LOCALITIES),
+            ("choice", CHOICES),
+            ("version", (4, 5)),
+        ):
+            if getattr(self, name) not in allowed:
+                return (
+                    f"{name} must be one of {', '.join(map(str, allowed))}, "
+                    f"not {getattr(self, name)!r}"
+                )
+        if self.messages and not self.rate and not self.seconds:
+            return "messages without rate need seconds"
+        if self.share and self.version != 5:
+            return "share needs version 5"
+        return ""
+
+    def duration(self) -> float:
+        """s that publishing takes."""
+        return self.begin + (
+            self.messages / self.rate if self.messages and self.rate else self.seconds
+        )
+
+    def wanted(self, turn: int, at: float) -> bool:
+        """Whether a publisher's message with this number (from 0), due s after the beginning, is
+        still one of the load."""
+        return turn < self.messages if self.messages else at < self.begin + self.seconds
+
+
+PARAMETERS = {item.name: item.type for item in fields(Parameters)}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is done to the network or to a broker. at: s after the first message was due;
+    duration: s until it is undone (0: it stays)."""
+
+    at: float
+    do: str
+    broker: str = ""
+    links: tuple[tuple[str, str], ...] = ()
+    groups: tuple[tuple[str, ...], ...] = ()
+    duration: float = 0.0
+    wire: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of the factors, ready to be run."""
+
+    scenario: str
+    factors: dict[str, Any]
+    flows: dict[str, Parameters]
+    topology: Topology
+    faults: tuple[Fault, ...]
+    phases: tuple[tuple[float, str], ...]
+
+    @property
+    def main(self) -> Parameters:
+        """What all flows have in common: the first one's."""
+        return next(iter(self.flows.values()))
+
+    @property
+    def name(self) -> str:
+        """A folder's name."""
+        return (
+            ",".join(f"{key}={short(value)}" for key, value in sorted(self.factors.items()))
+            or "all"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For run.json."""
+        return {
+            "flows": {name: asdict(flow) for name, flow in self.flows.items()},
+            "faults": [asdict(fault) for fault in self.faults],
+            "phases": [list(phase) for phase in self.phases],
+        }
+
+    def fingerprint(self) -> str:
+        """The same for equal cells: whether a finished run still answers the question."""
+        text = json.dumps([self.as_dict(), self.topology.as_dict()], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def duration(self) -> float:
+        """s from the first message to the last, or to the last fault or phase."""
+        ends = [fault.at + fault.duration + 2 for fault in self.faults] + [
+            at for at, _ in self.phases
+        ]
+        return max([flow.duration() for flow in self.flows.values()] + ends)
+
+    def besides(self) -> float:
+        """s besides the load that its parameters ask for: to settle, to open connections, and to
+        wait for what is missing."""
+        return self.main.settle + self.main.connections / 50 + 3 * self.drain
+
+    @property
+    def drain(self) -> float:
+        """s without progress until what is missing is given up, of any flow."""
+        return max(flow.drain for flow in self.flows.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A scenario file, validated."""
+
+    name: str
+    title: str
+    paper: str
+    cells: tuple[Cell, ...]
+    repetitions: int
+    figure: dict[str, Any] | None
+    asked: tuple[str, ...]
+    show: tuple[str, ...]
+
+
+def short(value: Any) -> str:
+    """A factor's value in a folder's name."""
+    return f"{value:g}" if isinstance(value, float) else str(value).replace("/", "_")
+
+
+def shipped() -> list[str]:
+    """Names of the scenarios that come with the package."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load(name: str, short: bool = False) -> Scenario:
+    """Read a shipped scenario by its name, or any by a path; ConfigError with one line."""
+    path = path_of(name)
+    if path.parent == FOLDER and not path.exists():
+        raise ConfigError(f"unknown scenario {name!r}: one of {', '.join(shipped())}, or a file")
+    file = ConfigFile.read(str(path))
+    if not checked.NAME.fullmatch(path.stem):
+        raise ConfigError(
+            f"{path}: no scenario can be called {path.stem!r}: letters, digits and . , + - _ only"
+        )
+    return parse(file, path.stem, short)
+
+
+def path_of(name: str) -> Path:
+    """The file that a name means: of a shipped scenario, or a path."""
+    return (
+        Path(name) if "/" in name or name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
+    )
+
+
+def parse(file: ConfigFile, name: str, short: bool = False) -> Scenario:
+    """Validate a scenario file, its shortened form included; ConfigError with one line that names
+    the line."""
+    for key in file.data:
+        if key not in KEYS:
+            file.fail((str(key),), f"unknown key; known are {', '.join(KEYS)}")
+    full = _read(file, name)
+    if "short" not in file.data:
+        return full
+    shortened = _read(_Short(file, _shortened(file)), name)
+    return shortened if short else full
+
+
+class _Short(ConfigFile):
+    """A file in its shortened form: what is wrong with what `short` says is found there."""
+
+    __slots__ = ("_changed",)
+
+    def __init__(self, file: ConfigFile, data: dict[str, Any]) -> None:
+        super().__init__(file.path, data, file._lines)
+        self._changed = frozenset(file.data["short"])
+
+    def where(self, key_path: KeyPath) -> str:
+        return super().where(
+            ("short", *key_path) if key_path and key_path[0] in self._changed else key_path
+        )
+
+
+def _read(file: ConfigFile, name: str) -> Scenario:
+    data = file.data
+    place = _topology(file)
+    paper = data.get("paper", "")
+    if paper not in PAPERS:
+        file.fail(("paper",), f"must be one of {', '.join(p for p in PAPERS if p)}")
+    base = _parameters(file, ("parameters",), data.get("parameters", {}), Parameters())
+    flows = {
+        str(flow): _parameters(file, ("flows", str(flow)), changes, base)
+        for flow, changes in _mapping(file, ("flows",), data.get("flows", {})).items()
+    } or {"": base}
+    factors = _factors(file, data.get("factors", {}))
+    repetitions = data.get("repetitions", 1)
+    if (
+        not isinstance(repetitions, int)
+        or isinstance(repetitions, bool)
+        or not 1 <= repetitions <= 1000
+    ):
+        file.fail(("repetitions",), "must be 1 to 1000")
+    faults = data.get("faults", [])
+    phases = tuple(
+        _phase(file, entry) for entry in _list(file, ("phases",), data.get("phases", []))
+    )
+    names = ["boot", *(called for _, called in phases)]
+    if twice := [called for number, called in enumerate(names) if called in names[:number]]:
+        file.fail(
+            ("phases",),
+            f"{twice[0]!r} is there twice"
+            if twice[0] != "boot"
+            else "boot is what comes before all of them",
+        )
+    skip = [
+        _mapping(file, ("skip",), entry) for entry in _list(file, ("skip",), data.get("skip", []))
+    ]
+    cells = []
+    for combination in _combinations(factors):
+        if any(
+            all(str(combination.get(key)) == str(value) for key, value in entry.items())
+            for entry in skip
+        ):
+            continue
+        cells.append(_cell(file, name, combination, flows, place, faults, phases))
+    _check_cells(file, cells, repetitions)
+    show = tuple(str(word) for word in _list(file, ("show",), data.get("show", [])))
+    if unknown := [word for word in show if word not in run_table.COLUMNS]:
+        file.fail(
+            ("show",), f"unknown figure {unknown[0]!r}: one of {', '.join(run_table.COLUMNS)}"
+        )
+    asked = tuple(str(word) for word in _list(file, ("asked",), data.get("asked", [])))
+    if unknown := [
+        word for word in asked if not word or not any(name.startswith(word) for name in MEASURES)
+    ]:
+        file.fail(
+            ("asked",),
+            f"unknown measure {unknown[0]!r}: one of {', '.join(MEASURES)}, or how it begins",
+        )
+    figure = data.get("figure")
+    if figure is not None:
+        _mapping(file, ("figure",), figure)
+    return Scenario(
+        name, str(data.get("title", name)), paper, tuple(cells), repetitions, figure, asked, show
+    )
+
+
+def _check_cells(file: ConfigFile, cells: list[Cell], repetitions: int) -> None:
+    """Fail for no cell, too many, or two of one folder."""
+    if not cells:
+        file.fail(("factors",), "no combination is left")
+    if same := [
+        cell.name
+        for cell, following in itertools.pairwise(sorted(cells, key=_folder))
+        if cell.name == following.name
+    ]:
+        file.fail(("factors",), f"two combinations would have the folder {same[0]}")
+    if len(max(cells, key=lambda cell: len(_folder(cell))).name.encode()) > MAX_NAME:
+        file.fail(("factors",), f"a run's folder would have a name of more than {MAX_NAME} bytes")
+    if len(cells) * repetitions > MAX_RUNS:
+        file.fail(("factors",), f"{len(cells) * repetitions:,} runs are more than {MAX_RUNS:,}")
+
+
+def _topology(file: ConfigFile) -> Topology:
+    given = file.data.get("topology")
+    if isinstance(given, str):
+        try:
+            return topologies.load(given)
+        except ConfigError as error:
+            file.fail(("topology",), str(error))
+    if given is None:
+        file.fail(
+            ("topology",),
+            f"is missing: one of {', '.join(topologies.shipped())}, or one of its own",
+        )
+    return topologies.parse(file, ("topology",), "own")
+
+
+def _mapping(file: ConfigFile, at: KeyPath, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        file.fail(at, "must be keys and values")
+    return value
+
+
+def _list(file: ConfigFile, at: KeyPath, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        file.fail(at, "must be a list")
+    return value
+
+
+def _folder(cell: Cell) -> bytes:
+    return cell.name.encode()
+
+
+def _shortened(file: ConfigFile) -> dict[str, Any]:
+    """The data of a file, valid without `short`, with what `short` changes."""
+    data = dict(file.data)
+    changes = _mapping(file, ("short",), data["short"])
+    for key, value in changes.items():
+        if key not in SHORTENED:
+            file.fail(("short", str(key)), f"cannot be shortened; {', '.join(SHORTENED)} can")
+        if key in ("parameters", "factors"):
+            value = {**data.get(key, {}), **_mapping(file, ("short", key), value)}
+        elif key == "flows":
+            flows = data.get("flows", {})
+            for flow, changed in _mapping(file, ("short", key), value).items():
+                if flow not in flows:
+                    known = ", ".join(map(str, flows)) or "none, as there is no `flows`"
+                    file.fail(("short", key, str(flow)), f"unknown flow {flow!r}: one of {known}")
+                _mapping(file, ("short", key, str(flow)), changed)
+            value = {flow: {**old, **value.get(flow, {})} for flow, old in flows.items()}
+        data[key] = value
+    return data
+
+
+def _value(file: ConfigFile, at: KeyPath, name: str, value: Any) -> Any:
+    """A parameter's value in its own type."""
+    kind = PARAMETERS.get(name)
+    if kind is None:
+        file.fail(at, f"unknown parameter; known are {', '.join(PARAMETERS)}")
+    if name == "locality" and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    accepted: dict[Any, tuple[type, ...]] = {
+        "int": (int,),
+        "float": (int, float),
+        "str": (str,),
+        "bool": (bool,),
+    }
+    if not isinstance(value, accepted[kind]) or (isinstance(value, bool) and kind != "bool"):
+        called = {
+            "int": "a whole number",
+            "float": "a number",
+            "str": "text",
+            "bool": "true or false",
+        }[str(kind)]
+        file.fail(at, f"must be {called}, not {shown(value)}")
+    if isinstance(value, int) and abs(value) > MAX_NUMBER:
+        file.fail(at, "is too large")
+    return float(value) if kind == "float" and isinstance(value, int | float) else value
+
+
+def _parameters(file: ConfigFile, at: KeyPath, changes: Any, base: Parameters) -> Parameters:
+    values = {
+        str(key): _value(file, (*at, str(key)), str(key), value)
+        for key, value in _mapping(file, at, changes).items()
+    }
+    chosen = replace(base, **values)
+    if wrong := chosen.wrong():
+        file.fail(at, wrong)
+    return chosen
+
+
+def _factors(file: ConfigFile, given: Any) -> dict[str, list[Any]]:
+    factors = {}
+    for name, values in _mapping(file, ("factors",), given).items():
+        at = ("factors", str(name))
+        listed = _list(file, at, values)
+        if not listed:
+            file.fail(at, "is empty")
+        # Not of the load: which faults, and the default link.
+        if name in ("fault", "delay_ms", "loss", "rate_mbit"):
+            if wrong := [
+                value for value in listed if name == "fault" and not isinstance(value, str)
+            ]:
+                file.fail(at, f"must be names of plans, not {kind_of(wrong[0])}")
+        else:
+            listed = [_value(file, at, str(name), value) for value in listed]
+        if any(isinstance(value, int) and abs(value) > MAX_NUMBER for value in listed):
+            file.fail(at, "is too large")
+        called: dict[str, Any] = {}
+        for value, written in zip(listed, values, strict=True):
+            word = short(value)
+            if word in called:
+                file.fail(
+                    at,
+                    f"{shown(called[word])} and {shown(written)} would have the same folder, "
+                    f"{name}={word}",
+                )
+            called[word] = written
+        factors[str(name)] = listed
+    return factors
+
+
+def _combinations(factors: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    for values in itertools.product(*factors.values()):
+        yield dict(zip(factors, values, strict=True))
+
+
+def _cell(
+    file: ConfigFile,
+    name: str,
+    combination: dict[str, Any],
+    flows: dict[str, Parameters],
+    place: Topology,
+    faults: Any,
+    phases: tuple[tuple[float, str], ...],
+) -> Cell:
+    changes = {key: value for key, value in combination.items() if key in PARAMETERS}
+    own = {flow: replace(parameters, **changes) for flow, parameters in flows.items()}
+    for parameters in own.values():
+        if wrong := parameters.wrong():
+            file.fail(("factors",), wrong)
+    first = next(iter(own.values()))
+    if first.mix:
+        wanted = first.mix.split("+")
+        if unknown := [flow for flow in wanted if flow not in own]:
+            known = ", ".join(filter(None, own)) or "none, as there is no `flows`"
+            file.fail(("factors", "mix"), f"unknown flow {unknown[0]!r}: one of {known}")
+        own = {flow: own[flow] for flow in wanted}
+    if first.brokers:
+        place = place.sized(first.brokers)
+    links = {key: combination[key] for key in WIRE_FIELDS if key in combination}
+    if links:
+        try:
+            place = replace(place, default=wire_from(links, place.default or Wire()))
+        except ValueError as error:
+            file.fail(("factors",), str(error))
+    if first.at and first.at not in place.hosts:
+        file.fail(
+            ("parameters", "at"), f"unknown host {first.at!r}: one of {', '.join(place.hosts)}"
+        )
+    if isinstance(faults, dict):  # named plans, chosen by the factor
+        plan = combination.get("fault")
+        if plan is None:
+            file.fail(("faults",), "named plans of faults need the factor fault")
+        if plan not in faults:
+            file.fail(
+                ("factors", "fault"), f"unknown plan {plan!r}: one of {', '.join(map(str, faults))}"
+            )
+        listed = _list(file, ("faults", str(plan)), faults[plan])
+    else:
+        listed = _list(file, ("faults",), faults)
+    deeds = {str(entry.get("do")) for entry in listed if isinstance(entry, dict)}
+    if deeds - ON_BROKERS and not place.network:
+        file.fail(("faults",), "without a network (topology) no link can be cut or slowed")
+    return Cell(
+        name, combination, own, place, tuple(_fault(file, entry, place) for entry in listed), phases
+    )
+
+
+def _phase(file: ConfigFile, entry: Any) -> tuple[float, str]:
+    values = _mapping(file, ("phases",), entry)
+    if set(values) != {"until", "name"}:
+        file.fail(("phases",), "expected {name: TEXT, until: SECONDS}")
+    return _seconds(file, ("phases",), "until", values["until"]), str(values["name"])
+
+
+def _seconds(file: ConfigFile, at: KeyPath, name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LONGEST:
+        file.fail(at, f"{name} must be 0 to {LONGEST:,} seconds, not {shown(value)}")
+    return float(value)
+
+
+def _fault(file: ConfigFile, entry: Any, place: Topology) -> Fault:
+    at = ("faults",)
+    values = dict(_mapping(file, at, entry))
+    when, deed, duration = values.pop("at", None), values.pop("do", None), values.pop("for", 0)
+    when, duration = _seconds(file, at, "at", when), _seconds(file, at, "for", duration)
+    if deed not in DEEDS:
+        file.fail(at, f"do must be one of {', '.join(DEEDS)}, not {shown(deed)}")
+    if deed in ON_BROKERS:
+        name = values.pop("broker", "")
+        if name not in (*SELECTORS, *place.brokers):
+            file.fail(
+                at,
+                f"broker must be {', '.join(SELECTORS)} or one of {', '.join(place.brokers)}, "
+                f"not {shown(name)}",
+            )
+        if values:
+            file.fail(at, f"{deed} takes no {next(iter(values))}")
+        return Fault(when, deed, broker=name, duration=duration)
+    if deed == "partition":
+        given = values.pop("groups", None)
+        if (
+            values
+            or not isinstance(given, list)
+            or len(given) < 2
+            or not all(isinstance(group, list) for group in given)
+        ):
+            file.fail(at, "partition takes groups, a list of at least two lists of hosts")
+        groups = tuple(tuple(map(str, group)) for group in given)
+        if wrong := wrong_groups(groups, place):
+            file.fail(at, wrong)
+        return Fault(when, deed, groups=groups, duration=duration)
+    links = _links(file, values.pop("link", "all"), place)
+    if not links:
+        file.fail(at, "there is only one host, and no link")
+    if unknown_keys := [key for key in values if key not in WIRE_FIELDS]:
+        file.fail(at, f"{deed} takes no {unknown_keys[0]}")
+    if (deed in ("slow", "lossy")) is not bool(values):
+        file.fail(
+            at,
+            f"{deed} needs any of {', '.join(WIRE_FIELDS)}"
+            if not values
+            else f"{deed} takes no {next(iter(values))}",
+        )
+    try:
+        wire_from(values, Wire())
+    except ValueError as error:
+        file.fail(at, str(error))
+    return Fault(when, deed, links=links, duration=duration, wire=values)
+
+
+def wrong_groups(groups: Sequence[Sequence[str]], place: Topology) -> str:
+    """Return what is wrong with a partition's groups of hosts in one line; empty when nothing
+    is."""
+    named = [host for group in groups for host in group]
+    if unknown := [host for host in named if host not in place.hosts]:
+        return f"unknown host {unknown[0]!r}: one of {', '.join(place.hosts)}"
+    if twice := [host for number, host in enumerate(named) if host in named[:number]]:
+        return f"{twice[0]} is in two groups, or twice in one"
+    if not all(groups):
+        return "a group is empty"
+    return ""
+
+
+def _links(file: ConfigFile, value: Any, place: Topology) -> tuple[tuple[str, str], ...]:
+    if value == "all":
+        return tuple(place.pairs())
+    known = (*place.hosts, *SELECTORS)
+    if (
+        not isinstance(value, list)
+        or len(value) != 2
+        or not all(host in known or host == "all" for host in value)
+    ):
+        file.fail(("faults",), f"link must be all or two of {', '.join(known)}")
+    if value[0] == value[1] != "random":
+        file.fail(("faults",), f"there is no link from {value[0]} to itself")
+    return ((str(value[0]), str(value[1])),)

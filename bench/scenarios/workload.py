@@ -1,0 +1,121 @@
+"""Who publishes what where, and who subscribes to it: a cell's clients, drawn by a seed. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.lab.topology import Topology
+from bench.scenarios.scenario import Cell, Parameters
+
+PREFIX = "topic-tree"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSpec:
+    """One client. host: where it sits; broker: whom it connects to; number: of the publisher in the
+    run, -1: a subscriber.
+
+    topics: what a publisher publishes, in turn, or a subscriber's one filter. start: s after the
+    beginning at which its first message is due.
+    """
+
+    name: str
+    flow: str
+    host: str
+    broker: str
+    topics: tuple[str, ...]
+    number: int = -1
+    start: float = 0.0
+
+
+def nearest(topology: Topology, host: str, brokers: Sequence[str]) -> str:
+    """The broker that clients on a host connect to: on the same host, else the one with the
+    shortest delay."""
+    if host in brokers:
+        return host
+    wires = ((topology.wire(host, broker), broker) for broker in brokers)
+    reachable = [(wire.delay_ms, broker) for wire, broker in wires if wire is not None]
+    return min(reachable)[1] if reachable else brokers[0]
+
+
+def _hosts(
+    flow: Parameters, hosts: Sequence[str], sites: bool, source: random.Random
+) -> tuple[list[str], list[str]]:
+    """The hosts of publishers and of subscribers."""
+    publishers, subscribers = flow.publishers, flow.subscribers
+    if flow.locality == "even" or len(hosts) == 1:
+        return [hosts[n % len(hosts)] for n in range(publishers)], [
+            hosts[n % len(hosts)] for n in range(subscribers)
+        ]
+    if flow.locality == "50":
+        if sites:
+            return [hosts[n % 2] for n in range(publishers)], [
+                hosts[n % 2] for n in range(subscribers)
+            ]
+        return [source.choice(hosts) for _ in range(publishers)], [
+            source.choice(hosts) for _ in range(subscribers)
+        ]
+    one, other = (hosts[0], hosts[1]) if sites else source.sample(list(hosts), 2)
+    return [one] * publishers, [one if flow.locality == "100" else other] * subscribers
+
+
+def clients(
+    cell: Cell, brokers: Sequence[str], spared: Sequence[str], seed: int
+) -> list[ClientSpec]:
+    """All clients of a cell, subscribers first. brokers: those that run; spared: brokers that will
+    fail and get none."""
+    topology = cell.topology
+    result: list[ClientSpec] = []
+    publishers: list[ClientSpec] = []
+    for flow_name, flow in cell.flows.items():
+        source = random.Random(f"{seed}/{flow_name}")
+        hosts = [host for host in topology.sites or topology.brokers if host not in spared]
+        usable = [broker for broker in brokers if broker not in spared]
+        where, whither = _hosts(flow, hosts, bool(topology.sites), source)
+        stem = f"{PREFIX}/{flow_name}" if flow_name else PREFIX
+        names = [
+            f"{stem}/{source.randrange(1 << 32):08x}/{number:03d}" for number in range(flow.topics)
+        ]
+        used = []
+        for number, host in enumerate(where):
+            topic = source.choice(names) if flow.choice == "random" else names[number % len(names)]
+            used.append(topic)
+            start = flow.begin + (source.random() / flow.rate if flow.rate else 0.0)
+            name = f"{flow_name or 'p'}-pub-{number}"
+            spec = ClientSpec(
+                name,
+                flow_name,
+                host,
+                nearest(topology, host, usable),
+                (topic,),
+                len(publishers),
+                start,
+            )
+            publishers.append(spec)
+        for number, host in enumerate(whither):
+            if flow.choice == "all":
+                chosen = f"{stem}/#"
+            else:
+                chosen = (
+                    source.choice(used or names)
+                    if flow.choice == "random"
+                    else names[number % len(names)]
+                )
+            if flow.share:
+                chosen = f"$share/{flow_name or 'group'}/{chosen}"
+            name = f"{flow_name or 's'}-sub-{number}"
+            result.append(
+                ClientSpec(name, flow_name, host, nearest(topology, host, usable), (chosen,))
+            )
+    return result + publishers
+
+
+def matches(topic_filter: str, topic: str) -> bool:
+    """Whether one of our own filters (a topic, or PREFIX/#, perhaps shared) takes a topic."""
+    if topic_filter.startswith("$share/"):
+        topic_filter = topic_filter.split("/", 2)[2]
+    if topic_filter.endswith("/#"):
+        return topic.startswith(topic_filter[:-1])
+    return topic_filter == topic

@@ -1,0 +1,231 @@
+"""How fast a federation of real processes agrees on a tree and repairs it:
+`mqttree bench converge`.
+
+Each round starts the brokers on free loopback ports and measures, by a wall clock:
+
+* start: from before the first process is started until every broker is in state runtime, under one
+  root, every link up and both ends agreed (asked over each broker's admin port);
+* crash: from kill -9 of the root until a message published after it on one survivor has reached a
+  subscriber on every other;
+* silence: the same from SIGSTOP of the root.
+
+What is published before passes through the root: it is the parent of every survivor, which is
+waited for, and routing is by flooding, which keeps to the tree. So crash and silence end when the
+repaired tree carries messages. (`--routing topic`, the default of brokers, measures something else:
+messages go from broker to broker and past the root.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bench.lab.agreement import agreed
+from bench.lab.launcher import Program, mqttree
+from bench.lab.ports import free_ports
+from bench.load import LoadError, Probe
+
+PROBE = 0.005
+"""s between two probes."""
+PATIENCE = 30.0
+"""s; after it a phase counts as failed and is printed as such."""
+
+
+class ConvergeError(Exception):
+    """A phase did not end within PATIENCE."""
+
+
+class Broker(Program):
+    """One broker process, with default settings but for the routing."""
+
+    def __init__(self, port: int, admin: int, cluster: str, routing: str) -> None:
+        """Start nothing yet."""
+        self.port, self.admin = port, admin
+        command = mqttree("--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}")
+        command += ["--cluster", cluster, "--routing", routing, "--log-level", "error"]
+        super().__init__(f"{port}", command, None)
+
+
+async def state_of(admin: int) -> dict[str, Any] | None:
+    """Ask the admin port of a broker for its view; None while it does not answer."""
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", admin)
+    except OSError:
+        return None
+    try:
+        writer.write(
+            b"GET /api/federation HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
+        answer = await asyncio.wait_for(reader.read(), 2)
+        state: dict[str, Any] = json.loads(answer.split(b"\r\n\r\n", 1)[1])
+        return state
+    except (OSError, IndexError, ValueError, TimeoutError):
+        return None
+    finally:
+        writer.close()
+
+
+async def until_agreed(brokers: list[Broker]) -> list[dict[str, Any]]:
+    """Poll until the brokers agree; returns their views."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        states = [await state_of(broker.admin) for broker in brokers]
+        if agreed(states):
+            return [s for s in states if s is not None]
+        await asyncio.sleep(0.01)
+    raise ConvergeError("no agreement")
+
+
+async def until_star(brokers: list[Broker]) -> Broker:
+    """Poll until the brokers agree on a tree in which every other one hangs below the root and lets
+    messages through to it; returns the root. Then nothing gets from one of them to another but
+    through it."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        states = await until_agreed(brokers)
+        root = next(s["id"] for s in states if s["id"] == s["root"])
+        others = [s for s in states if s["id"] != root]
+        ways = {
+            link["peer"]
+            for s in states
+            if s["id"] == root
+            for link in s["links"]
+            if link["forwarding"]
+        }
+        if all(s["parent"] == root and s["id"] in ways for s in others):
+            return root_of(brokers, states)
+        await asyncio.sleep(0.01)
+    raise ConvergeError("no star around the root")
+
+
+async def until_delivered(survivors: list[Broker], strike: Callable[[], None]) -> float:
+    """Probe from the first survivor to all others, strike, and return the s until a later probe
+    reached everybody."""
+    topic = "converge/probe"
+    probes: list[Probe] = []
+    try:
+        for broker in survivors:
+            probes.append(await Probe.open(("127.0.0.1", broker.port), f"probe-{broker.port}"))
+        publisher, *subscribers = probes
+        for subscriber in subscribers:
+            await subscriber.subscribe(topic)
+        number = 0
+        struck: float | None = None
+        first_after = 0
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            if struck is None and all(s.newest >= 20 for s in subscribers):
+                first_after = number
+                struck = time.monotonic()
+                strike()
+            publisher.publish(topic, number)
+            number += 1
+            await asyncio.sleep(PROBE)
+            if struck is not None and all(s.newest >= first_after for s in subscribers):
+                return time.monotonic() - struck
+        raise ConvergeError("no message came through")
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+async def measure(count: int, number: int, routing: str) -> dict[str, float]:
+    """Run one round."""
+    ports = free_ports(2 * count)
+    cluster = f"converge-{os.getpid()}-{number}"
+    result = {}
+    brokers: list[Broker] = []
+    try:
+        began = time.monotonic()
+        for index in range(count):
+            brokers.append(Broker(ports[2 * index], ports[2 * index + 1], cluster, routing))
+            brokers[-1].launch()
+        await until_agreed(brokers)
+        result["start"] = time.monotonic() - began
+        root = await until_star(brokers)
+        survivors = [b for b in brokers if b is not root]
+        result["silence"] = await until_delivered(survivors, root.pause)
+        root.resume()
+        root = await until_star(brokers)
+        survivors = [b for b in brokers if b is not root]
+        result["crash"] = await until_delivered(survivors, lambda: root.signal(signal.SIGKILL))
+    finally:
+        for broker in brokers:
+            broker.end(signal.SIGKILL)
+    return result
+
+
+def root_of(brokers: list[Broker], states: list[dict[str, Any]]) -> Broker:
+    """Return the process that is root."""
+    return brokers[[s["id"] == s["root"] for s in states].index(True)]
+
+
+def report(results: list[dict[str, float]], failures: list[str], count: int, routing: str) -> str:
+    """Format the table."""
+    rows = [
+        ("start", "start of all to one agreed tree", 1.5),
+        ("crash", "kill -9 of the root to the next message", 0.3),
+    ]
+    rows.append(("silence", "SIGSTOP of the root to the next message", 3.0))
+    lines = [
+        f"{count} brokers, routing {routing}, {len(results)} rounds, "
+        f"{os.cpu_count()} cores; seconds",
+        "",
+    ]
+    lines.append(f"| {'what':40} | target | median |    min |    max |")
+    lines.append(f"|{'-' * 42}|--------|--------|--------|--------|")
+    for key, title, target in rows:
+        values = [r[key] for r in results if key in r]
+        if values:
+            figures = (statistics.median(values), min(values), max(values))
+            lines.append(
+                f"| {title:40} | {target:6.1f} |" + "".join(f" {v:6.3f} |" for v in figures)
+            )
+    lines += ["", *failures]
+    return "\n".join(lines)
+
+
+async def run(count: int, rounds: int, routing: str) -> int:
+    """Run all rounds and print the table; returns the exit code."""
+    results, failures = [], []
+    for number in range(rounds):
+        try:
+            results.append(await measure(count, number, routing))
+            print(
+                f"round {number + 1}: " + "  ".join(f"{k} {v:.3f}" for k, v in results[-1].items()),
+                flush=True,
+            )
+        except (ConvergeError, LoadError) as error:
+            failures.append(f"round {number + 1} failed: {error}")
+            print(failures[-1], flush=True)
+    print(report(results, failures, count, routing))
+    return 1 if failures else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out the command line; 0: done, 1: brokers did not agree."""
+    parser = argparse.ArgumentParser(
+        prog="mqttree bench converge", description=__doc__.split("\n\n", 1)[0]
+    )
+    parser.add_argument("--brokers", type=int, default=5, metavar="N")
+    parser.add_argument("--rounds", type=int, default=20, metavar="N")
+    parser.add_argument(
+        "--routing",
+        choices=("flood", "interest", "topic"),
+        default="flood",
+        help="flood crosses the tree",
+    )
+    options = parser.parse_args(argv)
+    return asyncio.run(run(options.brokers, options.rounds, options.routing))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

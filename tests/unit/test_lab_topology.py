@@ -1,0 +1,148 @@
+"""Topologies: what files may say, one clear line for what they may not, and how delays are
+drawn."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.lab import topology
+from bench.lab.topology import Topology, Wire, is_tree, parse
+from broker.config.yaml_file import ConfigError, ConfigFile
+
+
+def read(text: str) -> Topology:
+    return parse(ConfigFile.parse("t.yaml", text), (), "t")
+
+
+def test_every_shipped_topology_can_be_read() -> None:
+    for name in topology.shipped():
+        drawn = topology.load(name).drawn(1)
+        assert drawn.brokers and len(drawn.as_dict()["brokers"]) == len(drawn.brokers)
+
+
+def test_papers_network() -> None:
+    mesh = topology.load("mesh5")
+    assert mesh.brokers == ("b0", "b1", "b2", "b3", "b4")
+    drawn = mesh.drawn(7)
+    wires = [drawn.wire(one, other) for one, other in drawn.pairs()]
+    assert len(wires) == 10 and all(wire is not None and wire.rate_mbit == 10 for wire in wires)
+    assert len({wire.delay_ms for wire in wires if wire is not None}) > 5
+    assert mesh.drawn(7) == drawn != mesh.drawn(8)
+
+
+def test_links_tree_and_sites() -> None:
+    links = "[{between: [x, y], delay_ms: 3, loss: 0.5}]"
+    place = read(
+        f"brokers: [x, y, z]\nsites: [w]\ndefault: off\nlinks: {links}\ntree: [[x, y], [z, y]]"
+    )
+    assert place.wire("y", "x") == Wire(delay_ms=3, loss=0.5)
+    assert place.wire("x", "z") is None and place.hosts == ("x", "y", "z", "w")
+    assert place.bridges() == (("x", "y"), ("z", "y"))
+    assert read("brokers: 3").bridges() == (("b1", "b0"), ("b2", "b0"))
+
+
+def test_sized() -> None:
+    assert read("brokers: 5\nlinks: [{between: [b0, b4], loss: 0.1}]").sized(2).brokers == (
+        "b0",
+        "b1",
+    )
+    assert read("brokers: [b1]").sized(3).brokers == ("b1", "b0", "b2")
+
+
+ANY = "delay_ms, delay_sd_ms, jitter_ms, rate_mbit, loss, queue_kb"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "t.yaml: brokers: must be a whole number or a list of 1 to 50 names"),
+        ("brokers: three", "t.yaml:1: brokers: must be a whole number or a list of 1 to 50 names"),
+        ("brokers: 2.0", "t.yaml:1: brokers: must be a whole number or a list of 1 to 50 names"),
+        ("brokers: true", "t.yaml:1: brokers: must be a whole number or a list of 1 to 50 names"),
+        ("brokers: [a, a]", "t.yaml:1: brokers: 'a' is there twice"),
+        (
+            f"brokers: [0x{'f' * 5000}]",
+            "t.yaml:1: brokers: a number of thousands of digits is no name: ",
+        ),
+        ("brokers: 2\nsites: [w, w]", "t.yaml:2: sites: 'w' is there twice"),
+        (
+            "brokers: 2\nlinks: [{between: [[b0], b1]}]",
+            "t.yaml:2: links.0: unknown host ['b0']: one of b0, b1",
+        ),
+        (
+            "brokers: 2\nlinks: [{between: [{a: 1}, b1]}]",
+            "t.yaml:2: links.0: unknown host {'a': 1}: one of b0, b1",
+        ),
+        (
+            "brokers: 2\nlinks: [{between: [b0, b1]}, {between: [b1, b0], loss: 0.1}]",
+            "t.yaml:2: links.1: the link between b1 and b0 is there twice",
+        ),
+        ("brokers: 0", "t.yaml:1: brokers: must be 1 to 50"),
+        ("brokers: 51", "t.yaml:1: brokers: must be 1 to 50"),
+        (
+            "brokers: [A]",
+            (
+                "t.yaml:1: brokers: 'A' is no name: a small letter, "
+                "then at most 14 small letters, digits and hyphens"
+            ),
+        ),
+        ("brokers: 2\nsites: [b0]", "t.yaml:2: sites: 'b0' is a broker's name"),
+        ("brokers: 2\nnetwork: 1", "t.yaml:2: network: must be true or false"),
+        (
+            "brokers: 2\ndefault: {delay: 1}",
+            f"t.yaml:2: default: unknown key 'delay': one of {ANY}",
+        ),
+        (
+            "brokers: 2\ndefault: {delay_ms: fast}",
+            "t.yaml:2: default: delay_ms must be a number, not 'fast'",
+        ),
+        (
+            "brokers: 2\ndefault: {delay_ms: true}",
+            "t.yaml:2: default: delay_ms must be a number, not True",
+        ),
+        ("brokers: 2\ndefault: {delay_ms: -1}", "t.yaml:2: default: delay_ms must be 0 to 60,000"),
+        ("brokers: 2\ndefault: {loss: 1}", "t.yaml:2: default: loss must be 0 to less than 1"),
+        (
+            "brokers: 2\ndefault: {rate_mbit: 0}",
+            "t.yaml:2: default: rate_mbit must be 0.001 to 100,000",
+        ),
+        ("brokers: 2\ndefault: 3", f"t.yaml:2: default: expected any of {ANY}"),
+        ("brokers: 2\nlinks: 3", "t.yaml:2: links: must be a list"),
+        ("brokers: 2\nlinks: [3]", "t.yaml:2: links.0: expected {between: [HOST, HOST], ...}"),
+        (
+            "brokers: 2\nlinks: [{between: [b0, b0]}]",
+            "t.yaml:2: links.0: expected two hosts, [ONE, OTHER]",
+        ),
+        (
+            "brokers: 2\nlinks: [{between: [b0, c]}]",
+            "t.yaml:2: links.0: unknown host 'c': one of b0, b1",
+        ),
+        ("brokers: 3\ntree: [[b1, b0]]", "t.yaml:2: tree: is no tree over all brokers"),
+        ("brokers: 2\nbroker: 1", "t.yaml:2: broker: unknown key; known are brokers, sites, "),
+    ],
+)
+def test_one_clear_line(text: str, line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+    assert str(caught.value) == line or (line.endswith(" ") and str(caught.value).startswith(line))
+
+
+def test_an_unknown_name_is_one_line() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^unknown topology 'nowhere': one of .*mesh5.*, or a file$"
+    ):
+        topology.load("nowhere")
+
+
+@given(st.integers(1, 8), st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=10))
+def test_is_tree_as_by_definition(count: int, pairs: list[tuple[int, int]]) -> None:
+    pairs = [(a % count, b % count) for a, b in pairs]
+    reached, grown = {0}, True
+    while grown:
+        more = {b for a, b in pairs if a in reached} | {a for a, b in pairs if b in reached}
+        grown = not more <= reached
+        reached |= more
+    expected = len(reached) == count and len(pairs) == count - 1
+    assert is_tree([str(n) for n in range(count)], [(str(a), str(b)) for a, b in pairs]) is expected
