@@ -30,6 +30,7 @@ class Pipe:
         "_shut",
         "_there",
         "bytes",
+        "direct",
         "dropped_loss",
         "dropped_queue",
         "dropped_shut",
@@ -50,6 +51,8 @@ class Pipe:
 
     def _apply(self, wire: Wire) -> None:
         self.wire = wire
+        # Nothing is delayed, lost or queued.
+        self.direct = not (wire.delay_ms or wire.jitter_ms or wire.loss) and wire.rate_mbit is None
         self._delay = int(wire.delay_ms * 1e6)
         self._jitter = wire.jitter_ms * 1e6
         self._loss = wire.loss

@@ -20,7 +20,7 @@ import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -83,6 +83,22 @@ class End(Half):
 
     def data_received(self, data: bytes) -> None:
         """Pass it on, when it may."""
+        other, pipe = self.other, self.pipe
+        if (
+            pipe is not None
+            and pipe.direct
+            and pipe.open
+            and other is not None
+            and other.transport is not None
+            and not (self.early or self.under_way)
+        ):
+            if self.stream is not None:
+                self.relays.meter.now = time.monotonic_ns()
+                self._tap(data)
+            pipe.packets += 1
+            pipe.bytes += len(data)
+            other.transport.write(data)
+            return
         self.keep(data)
         self.go_on()
 
@@ -94,11 +110,8 @@ class End(Half):
         """Begin to pass on: the other half is there."""
         self.other = other
         self.pipe = self.relays.pipes.get((self.host, other.host))
-        if (
-            self.host in self.relays.brokers
-            and other.host in self.relays.brokers
-            and self.pipe is not None
-        ):
+        brokers = self.relays.tapped
+        if self.host in brokers and other.host in brokers and self.pipe is not None:
             meter, source, target = self.relays.meter, self.host, other.host
             self.stream = Stream(talk, lambda seen: meter.seen(source, target, seen))
         self.go_on()
@@ -165,6 +178,11 @@ class End(Half):
         elif not other.transport.is_closing():
             other.transport.write(data)
 
+    def abort(self) -> None:
+        """Reset this half of the connection."""
+        if self.transport is not None:
+            self.transport.abort()
+
     def held(self) -> bool:
         """Whether the queue has no room, or this direction is cut."""
         return self.waiting or (self.pipe is not None and not self.pipe.open)
@@ -184,7 +202,7 @@ class Caller(End):
         super().connection_made(transport)
         self.relays.ends.add(self)
         if self.host:
-            self.task = self.relays.loop.create_task(self._call())
+            self._known()
 
     def data_received(self, data: bytes) -> None:
         """Pass it on, when it may."""
@@ -196,7 +214,14 @@ class Caller(End):
         if name is None:
             return
         self.host = name
-        self.task = self.relays.loop.create_task(self._call())
+        self._known()
+
+    def _known(self) -> None:
+        """It is known who calls whom."""
+        if frozenset((self.host, self.callee)) in self.relays.refused:
+            self.abort()
+        else:
+            self.task = self.relays.loop.create_task(self._call())
 
     async def _call(self) -> None:
         end = End(self.relays, self.callee)
@@ -205,8 +230,11 @@ class Caller(End):
                 lambda: end, "127.0.0.1", self.relays.targets[self.callee]
             )
         except OSError:
-            if self.transport is not None:
-                self.transport.abort()
+            self.abort()
+            return
+        if frozenset((self.host, self.callee)) in self.relays.refused:
+            end.abort()
+            self.abort()
             return
         self.relays.ends.add(end)
         talk = Talk()
@@ -218,12 +246,23 @@ class Relays:
     """All relayed connections, and what was ordered about them."""
 
     def __init__(
-        self, topology: Topology, targets: dict[str, int], recorder: Recorder | None, seed: int
+        self,
+        topology: Topology,
+        targets: dict[str, int],
+        recorder: Recorder | None,
+        seed: int,
+        *,
+        tap: bool = True,
     ) -> None:
-        """`targets`: where each broker listens on the loopback."""
+        """`topology` says which hosts there are, and how the links between them are; `targets` at
+        which port of the loopback each broker listens. `recorder` takes the trace, `seed` is of
+        what is drawn. Without `tap` the packets between brokers are not looked at, nor counted by
+        kind."""
         hosts = topology.hosts
-        self.brokers = frozenset(targets)
+        self.tapped = frozenset(targets) if tap else frozenset()
         self.targets = targets
+        self.refused: set[frozenset[str]] = set()
+        """Pairs of hosts whose connections are reset as they come."""
         self.pipes: dict[tuple[str, str], Pipe] = {}
         for one in hosts:
             for other in hosts:
@@ -248,8 +287,17 @@ class Relays:
         self.late.add(time.monotonic_ns() - due)
         call()
 
+    def reset(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Resets all connections between these pairs of hosts."""
+        between = {frozenset(pair) for pair in pairs}
+        for end in list(self.ends):
+            if end.other is not None and frozenset((end.host, end.other.host)) in between:
+                end.abort()
+
     def order(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Carry out one order of the lab (as `bench.lab.network` does)."""
+        """Carries out one order of the lab and returns the answer. "set", "fresh" and "totals" are
+        those of `bench.lab.network`; "reset" resets the connections between some pairs of hosts,
+        "refuse" also those that come later, until "accept"."""
         if order["do"] == "set":
             try:
                 obey(order, self.pipes)
@@ -257,6 +305,13 @@ class Relays:
                 return {"refused order": str(error)}
             for end in list(self.ends):
                 end.go_on()
+        elif order["do"] == "reset":
+            self.reset(order["pairs"])
+        elif order["do"] == "refuse":
+            self.refused |= {frozenset(pair) for pair in order["pairs"]}
+            self.reset(order["pairs"])
+        elif order["do"] == "accept":
+            self.refused -= {frozenset(pair) for pair in order["pairs"]}
         elif order["do"] == "fresh":
             self.late = Histogram()
         elif order["do"] == "totals":
@@ -281,10 +336,17 @@ async def serve(
     orders: Connection,
     recorder: Recorder | None,
     seed: int,
+    *,
+    tap: bool = True,
 ) -> None:
-    """Listen and obey until there is nobody who gives orders."""
+    """Listens and obeys until the other end of `orders` is closed.
+
+    `topology`, `targets`, `recorder`, `seed` and `tap` are those of `Relays`; `routes` says what a
+    connection to each port means. `orders` takes orders and gives an answer to each; the first
+    answer says that the network is there, or why not.
+    """
     loop = asyncio.get_running_loop()
-    relays = Relays(topology, targets, recorder, seed)
+    relays = Relays(topology, targets, recorder, seed, tap=tap)
     try:
         for port, (host, callee) in routes.items():
             await loop.create_server(

@@ -118,12 +118,13 @@ class Conductor:
         brokers = self.cluster.brokers
         targets = {broker.name: broker.port for broker in brokers}
         every = cables("mesh", len(brokers))
-        never = {
-            frozenset(f"b{index}" for index in pair)
+        never = [
+            tuple(f"b{index}" for index in pair)
             for pair in every - cables(self.like.shape, len(brokers))
-        }
-        self.relay = self.helper(relay.run, targets, self.ports, never)
+        ]
+        self.relay = self.helper(relay.run, targets, self.ports)
         self.relay.answer()
+        self.relay.ask({"do": "refuse", "pairs": never})
         for index in self.there:
             brokers[index].start()
         pids = []
@@ -306,7 +307,8 @@ class Conductor:
                 wrongs.remove(what)
             one, other = sorted(pair, key=lambda index: index == deaf)
             now = wrongs[-1] if wrongs and what != "reset" else what if by > 0 else "heal"
-            self.relay(f"b{one}", f"b{other}", now)
+            for order in relay.orders(f"b{one}", f"b{other}", now):
+                self.relay.ask(order)
         if what not in ("slow", "reset"):
             self.world.set(time.monotonic(), cut=pairs, by=by)
 

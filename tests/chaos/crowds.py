@@ -36,6 +36,10 @@ class Helper:
         return self.orders.recv()
 
     def __call__(self, *order: Any) -> Any:
+        return self.ask(order)
+
+    def ask(self, order: Any) -> Any:
+        """Send one order as it is, and return the answer."""
         self.orders.send(order)
         return self.answer()
 

@@ -6,7 +6,6 @@ import http.client
 import os
 import random
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -40,6 +39,7 @@ from broker.wire.varint import encode_varint, read_length
 from discovery.announcement import MAGIC, Announcement
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, clients
+from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
 from tests.process.test_federation import send_group
 from tests.unit.link_harness import message
@@ -98,30 +98,6 @@ class Undisturbed:
         assert self._facts() == self.facts
 
 
-class Raw:
-    """A TCP connection that says what it is told."""
-
-    def __init__(self, port: int, data: bytes = b"") -> None:
-        self.sock = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
-        self.sock.sendall(data)
-
-    def __enter__(self) -> Raw:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.sock.close()
-
-    def rest(self) -> bytes:
-        """Everything until the broker closes."""
-        found = b""
-        try:
-            while data := self.sock.recv(65536):
-                found += data
-        except ConnectionResetError:
-            pass
-        return found
-
-
 def connect(protocol: int) -> bytes:
     return encode_packet(Connect("MQTT", protocol, True, 0, f"raw-{protocol}"), protocol)
 
@@ -157,7 +133,7 @@ def test_garbage_on_the_client_port(three: Cluster, make: Make) -> None:
         view = broker.view()
         counted = view["counters"]["malformed"] + view["counters"]["protocol_errors"]
         warned = len(broker.lines("WARNING"))
-        with Raw(broker.port, data) as raw:
+        with RawClient(broker.port, first=data) as raw:
             answer = raw.rest()
         assert len(answer) < 64, what
         counters = broker.view()["counters"]
@@ -169,7 +145,7 @@ def test_garbage_on_the_client_port(three: Cluster, make: Make) -> None:
     rng = random.Random(7)
     for number in range(100):
         data = rng.randbytes(rng.randrange(1, 300))
-        with Raw(broker.port, connect(4 + number % 2) + data if number % 3 else data):
+        with RawClient(broker.port, first=connect(4 + number % 2) + data if number % 3 else data):
             pass
     until(lambda: broker.view()["open"] <= len(three.brokers) - 1 + 2, "they are all gone")
     watch.check()
@@ -232,10 +208,10 @@ LINK_GARBAGE = {
 }
 
 
-def false_friend(broker: Broker, cluster: str) -> Raw:
+def false_friend(broker: Broker, cluster: str) -> RawClient:
     """Go through the whole handshake with a broker, as one of its own would."""
     said = bridge(cluster, free_ports(1)[0])
-    raw = Raw(broker.port, said)
+    raw = RawClient(broker.port, first=said)
     reader = PacketReader()
     came: list[tuple[int, bytes]] = []
     sent = False
@@ -275,14 +251,14 @@ def test_garbage_in_a_bridge_connect(three: Cluster, make: Make) -> None:
     for case in cases:
         before = broker.view()["counters"]
         names = ("malformed", "link_garbage", "links_refused", "link_wrong_cluster")
-        with Raw(broker.port, bridge(three.cluster, port, **case)) as raw:
+        with RawClient(broker.port, first=bridge(three.cluster, port, **case)) as raw:
             raw.rest()
         after = broker.view()["counters"]
         assert sum(after[name] - before[name] for name in names) == 1, case
-    with Raw(broker.port, bridge(three.cluster, port) + b"\xff" * 50) as raw:
+    with RawClient(broker.port, first=bridge(three.cluster, port) + b"\xff" * 50) as raw:
         raw.rest()
     # a handshake that stops in the middle is closed after a while
-    with Raw(broker.port, bridge(three.cluster, port)) as raw:
+    with RawClient(broker.port, first=bridge(three.cluster, port)) as raw:
         raw.rest()
     assert broker.counter("link_timeouts")
     assert not [line for line in broker.log().splitlines() if line and not line[0].isdigit()]
@@ -315,9 +291,9 @@ def test_strangers_that_call_themselves_by_our_own_id(three: Cluster, make: Make
     before = broker.view()
     for boot in range(20):
         address = ("127.0.0.1:1", broker.address, three.brokers[0].address)[boot % 3]
-        with Raw(
+        with RawClient(
             broker.port,
-            bridge(three.cluster, 1, client_id=before["id"], boot=str(boot), address=address),
+            first=bridge(three.cluster, 1, client_id=before["id"], boot=str(boot), address=address),
         ) as raw:
             raw.rest()
     after = broker.view()
@@ -340,7 +316,9 @@ def test_callers_without_end_do_not_keep_brokers_out(three: Cluster, make: Make)
     warned = len(broker.lines("WARNING"))
     with ExitStack() as stack:
         for number in range(400):
-            raw = stack.enter_context(Raw(broker.port, bridge(three.cluster, 1 + number)))
+            raw = stack.enter_context(
+                RawClient(broker.port, first=bridge(three.cluster, 1 + number))
+            )
             if number % 2:
                 with suppress(OSError):  # one too many, and closed already
                     raw.sock.sendall(b"\xff" * 50)
@@ -494,7 +472,7 @@ def test_two_brokers_with_one_id(tmp_path: Path, make: Make) -> None:
             assert len(double.lines("ERROR", "a copied data directory?")) == 1
             assert health(double) == (503, "another broker has this one's id\n")
             assert health(original) == (200, "ready\n")
-            with Raw(double.port, connect(5)) as raw:
+            with RawClient(double.port, first=connect(5)) as raw:
                 assert raw.rest()[3:4] == b"\x88"
             assert original.view()["id_conflict"] is None
             make(original.port).publish("through", b"the original goes on", 1)

@@ -19,105 +19,28 @@ from broker.base import limits
 from broker.wire import (
     Connack,
     Connect,
-    Decoder,
-    Disconnect,
-    Packet,
     Puback,
     Publish,
-    Suback,
-    Subscribe,
-    SubscriptionRequest,
 )
 from broker.wire import encode_packet as encode
 from broker.wire.properties import Property
 from broker.wire.varint import encode_varint
 from tests.kit.brokers import Broker, Cluster
+from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
 
 MIB = 1 << 20
 HALF_OPEN = 2_000
 
 
-class Raw:
-    """A client on a socket of its own."""
-
-    def __init__(
-        self,
-        port: int,
-        client_id: str = "",
-        *,
-        version: int = 5,
-        source: str = "127.0.0.1",
-        properties: dict[int, object] | None = None,
-        receive_buffer: int = 0,
-    ) -> None:
-        """`client_id` "": nothing is said yet."""
-        self.sock = socket.socket()
-        if receive_buffer:
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.sock.settimeout(PATIENCE)
-        # A port is found when it connects, even if thousands are in TIME_WAIT.
-        if source != "127.0.0.1":
-            self.sock.bind((source, 0))
-        self.sock.connect(("127.0.0.1", port))
-        self.decoder = Decoder(version)
-        self.version = version
-        self.packets: list[Packet] = []
-        if client_id:
-            self.sock.sendall(
-                encode(
-                    Connect("MQTT", version, True, 0, client_id, None, None, None, properties),
-                    version,
-                )
-            )
-            connack = self.take()
-            assert isinstance(connack, Connack)
-            assert connack.code == 0
-
-    def send(self, *packets: Packet) -> None:
-        """Send packets."""
-        self.sock.sendall(b"".join(encode(packet, self.version) for packet in packets))
-
-    def take(self) -> Packet:
-        """The next packet."""
-        while not self.packets:
-            data = self.sock.recv(1 << 16)
-            assert data, "closed"
-            self.packets += self.decoder.receive(data)
-        return self.packets.pop(0)
-
-    def closed(self) -> int | None:
-        """Wait until the broker has closed; returns the reason of its DISCONNECT or CONNACK, 0
-        without one."""
-        reason = 0
-        try:
-            while data := self.sock.recv(1 << 16):
-                for packet in self.decoder.receive(data):
-                    if isinstance(packet, Disconnect):
-                        reason = packet.reason
-                    elif isinstance(packet, Connack):
-                        reason = packet.code
-        except ConnectionError:
-            pass
-        return reason
-
-    def subscribe(self, *filters: str, qos: int = 0) -> list[int]:
-        """Subscribe; returns the codes."""
-        self.send(Subscribe(1, [SubscriptionRequest(each, qos) for each in filters]))
-        answer = self.take()
-        assert isinstance(answer, Suback), answer
-        return answer.codes
-
-    def close(self) -> None:
-        """Close."""
-        self.sock.close()
-
-
 class Witness:
     """Somebody else, who wants to be served."""
 
     def __init__(self, port: int) -> None:
-        self.subscriber, self.publisher = Raw(port, "witness"), Raw(port, "witness-publisher")
+        self.subscriber, self.publisher = (
+            RawClient(port, "witness"),
+            RawClient(port, "witness-publisher"),
+        )
         self.subscriber.subscribe("witness", qos=1)
         self.number = 0
 
@@ -196,7 +119,7 @@ def open_halfway(port: int, number: int) -> list[socket.socket]:
 def test_half_open_connections_and_slow_connects(broker: Broker, witness: Witness) -> None:
     before, timeouts = rss(broker), broker.counter("connect_timeout")
     half = open_halfway(broker.port, HALF_OPEN)
-    slow = [Raw(broker.port) for _ in range(20)]
+    slow = [RawClient(broker.port) for _ in range(20)]
     until(lambda: broker.view()["open"] == HALF_OPEN + 22, "all are open")
     assert rss(broker) - before < HALF_OPEN * 40_000 + 10 * MIB
     witness.served()
@@ -239,7 +162,7 @@ def test_a_connect_that_announces_to_be_enormous(
 ) -> None:
     malformed = broker.counter("malformed")
     for _ in range(50):
-        raw = Raw(broker.port)
+        raw = RawClient(broker.port)
         raw.sock.sendall(b"\x10" + encode_varint(size) + b"\x00\x04MQTT\x05\x02")
         assert raw.closed() == 0x95
         raw.close()
@@ -253,9 +176,9 @@ def test_a_subscriber_that_never_reads(broker: Broker, witness: Witness) -> None
     """What it does not take is dropped from a limit on, and counted; nobody waits for it for
     long."""
     before = rss(broker)
-    deaf = Raw(broker.port, "deaf", receive_buffer=4096)
+    deaf = RawClient(broker.port, "deaf", receive_buffer=4096)
     deaf.subscribe("firehose")
-    other = Raw(broker.port, "other")
+    other = RawClient(broker.port, "other")
     other.subscribe("firehose")
     got = [0]
 
@@ -265,7 +188,7 @@ def test_a_subscriber_that_never_reads(broker: Broker, witness: Witness) -> None
 
     reader = threading.Thread(target=read)
     reader.start()
-    firehose = Raw(broker.port, "firehose")
+    firehose = RawClient(broker.port, "firehose")
     chunk = encode(Publish("firehose", bytes(10_000)), 5) * 50
     sent = 0
     while (
@@ -295,9 +218,9 @@ def test_a_publisher_far_too_fast_is_slowed_down(
     more than a queue that is not full."""
     total = limits.MAX_QUEUED + 6_000
     dropped = broker.counter("dropped_queue_full")
-    slow = Raw(broker.port, "slow", properties={Property.RECEIVE_MAXIMUM: 100})
+    slow = RawClient(broker.port, "slow", properties={Property.RECEIVE_MAXIMUM: 100})
     slow.subscribe("fast", qos=qos)
-    fast = Raw(broker.port, "fast", version=4)
+    fast = RawClient(broker.port, "fast", version=4)
     fast.sock.setblocking(False)
     slow.sock.setblocking(False)
     first, acknowledged, ahead = 0, 0, 0
@@ -364,7 +287,7 @@ def test_packets_that_announce_to_be_enormous(broker: Broker, witness: Witness) 
     before = rss(broker)
     bombs = []
     for number in range(50):
-        raw = Raw(broker.port, f"bomb-{number}")
+        raw = RawClient(broker.port, f"bomb-{number}")
         raw.sock.sendall(b"\x30\xff\xff\xff\x7f\x00\x01t\x00" + bytes(50_000))
         bombs.append(raw)
     witness.served()
@@ -374,7 +297,7 @@ def test_packets_that_announce_to_be_enormous(broker: Broker, witness: Witness) 
 
 
 def test_topics_with_many_levels(broker: Broker, witness: Witness) -> None:
-    raw = Raw(broker.port, "deep")
+    raw = RawClient(broker.port, "deep")
     deep = "/".join("a" * limits.MAX_TOPIC_LEVELS)
     assert raw.subscribe(deep, "+/" * (limits.MAX_TOPIC_LEVELS - 1) + "#") == [0, 0]
     raw.send(Publish(deep, b"x"))
@@ -390,11 +313,11 @@ def test_topics_with_many_levels(broker: Broker, witness: Witness) -> None:
 def test_the_longest_topics(broker: Broker, witness: Witness) -> None:
     """Thousands of topics of 64 KiB are not remembered."""
     before = rss(broker)
-    raw = Raw(broker.port, "long")
+    raw = RawClient(broker.port, "long")
     raw.subscribe("#")
     reader = threading.Thread(target=lambda: [raw.take() for _ in range(3_000)])
     reader.start()
-    source = Raw(broker.port, "long-source")
+    source = RawClient(broker.port, "long-source")
     for number in range(3_000):
         source.send(Publish(f"{number:05}".ljust(65_535, "x"), b""))
         if number % 300 == 0:
@@ -408,7 +331,7 @@ def test_the_longest_topics(broker: Broker, witness: Witness) -> None:
 
 def test_thousands_of_user_properties(broker: Broker, witness: Witness) -> None:
     pairs = [(f"key-{number}", "value") for number in range(20_000)]
-    raw = Raw(broker.port, "properties")
+    raw = RawClient(broker.port, "properties")
     raw.subscribe("properties", qos=1)
     for number in range(5):
         raw.send(
@@ -431,13 +354,13 @@ def test_thousands_of_user_properties(broker: Broker, witness: Witness) -> None:
 
 def test_thousands_of_filters_in_one_packet(broker: Broker, witness: Witness) -> None:
     before = broker.view()["subscriptions"]
-    raw = Raw(broker.port, "filters")
+    raw = RawClient(broker.port, "filters")
     assert (
         raw.subscribe(*(f"filters/{number}/+/x" for number in range(10_000)), qos=1) == [1] * 10_000
     )
     witness.served()
     assert broker.view()["subscriptions"] == before + 10_000
-    bomb = Raw(broker.port, "filters-bomb")
+    bomb = RawClient(broker.port, "filters-bomb")
     codes = bomb.subscribe(*(f"f/{number}" for number in range(limits.MAX_SUBSCRIPTIONS + 5)))
     assert codes == [0] * limits.MAX_SUBSCRIPTIONS + [0x97] * 5
     witness.served()
@@ -453,10 +376,10 @@ def test_a_storm_of_connections(broker: Broker, witness: Witness) -> None:
     """Clients that come, are taken over by their own next connection, or break off, thousands of
     times."""
     before, taken = rss(broker), broker.counter("taken_over")
-    last: dict[int, Raw] = {}
+    last: dict[int, RawClient] = {}
     for number in range(2_000):
         who = number % 20
-        raw = Raw(
+        raw = RawClient(
             broker.port,
             f"storm-{who}",
             source=f"127.0.0.{2 + number % 200}",
@@ -486,13 +409,15 @@ def test_a_storm_of_clients_that_all_come_back(
     session."""
     before = broker.view()["sessions"]
     properties: dict[int, object] = {Property.SESSION_EXPIRY_INTERVAL: 3600}
-    storm = [Raw(broker.port, f"back-{number}", properties=properties) for number in range(300)]
+    storm = [
+        RawClient(broker.port, f"back-{number}", properties=properties) for number in range(300)
+    ]
     for raw in storm:
         raw.subscribe("back", qos=1)
     for raw in storm:
         raw.close()
     witness.served()
-    socks = [Raw(broker.port) for _ in storm]
+    socks = [RawClient(broker.port) for _ in storm]
     for number, raw in enumerate(socks):
         raw.send(
             Connect(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.wire import Auth, Connack, Connect, Decoder, Packet, Properties, Property, encode_packet
+from broker.wire import Auth, Connack, Connect, Packet, Properties, Property
 from tests.kit.brokers import Broker
+from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE
 
 METHOD = "SCRAM-SHA-256"
@@ -57,25 +57,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         found.kill()
 
 
-class Wire:
-    """A connection that speaks packets."""
-
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
-        self.decoder = Decoder(5)
-
-    def ask(self, packet: Packet) -> Packet:
-        self.socket.sendall(encode_packet(packet, 5))
-        while True:
-            data = self.socket.recv(4096)
-            assert data
-            packets = self.decoder.receive(data)
-            if packets:
-                (answer,) = packets
-                return answer
-
-
-def scram(wire: Wire, user: str, password: str) -> tuple[Packet, bytes]:
+def scram(wire: RawClient, user: str, password: str) -> tuple[Packet, bytes]:
     """Log in; returns the last answer, and the data that it must have."""
     bare = f"n={user},r=clientnonce"
     named: Properties = {Property.AUTHENTICATION_METHOD: METHOD}
@@ -109,7 +91,7 @@ def scram(wire: Wire, user: str, password: str) -> tuple[Packet, bytes]:
 
 
 def test_scram_and_what_the_file_says(broker: Broker) -> None:
-    connack, proof = scram(Wire(broker.port), "anna", "pässword")
+    connack, proof = scram(RawClient(broker.port), "anna", "pässword")
     assert isinstance(connack, Connack)
     assert connack.code == 0
     properties = connack.properties or {}
@@ -127,14 +109,16 @@ def test_scram_and_what_the_file_says(broker: Broker) -> None:
 
 @pytest.mark.parametrize(("user", "password"), [("anna", "wrong"), ("nobody", "pässword")])
 def test_scram_refuses(broker: Broker, user: str, password: str) -> None:
-    connack, _ = scram(Wire(broker.port), user, password)
+    connack, _ = scram(RawClient(broker.port), user, password)
     assert isinstance(connack, Connack)
     assert connack.code == 0x87
 
 
 @pytest.mark.parametrize(("password", "code"), [("pässword", 0), ("wrong", 0x86)])
 def test_the_same_user_by_plain_password(broker: Broker, password: str, code: int) -> None:
-    connack = Wire(broker.port).ask(Connect("MQTT", 5, True, 60, "p", "anna", password.encode()))
+    connack = RawClient(broker.port).ask(
+        Connect("MQTT", 5, True, 60, "p", "anna", password.encode())
+    )
     assert isinstance(connack, Connack)
     assert connack.code == code
 

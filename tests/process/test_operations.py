@@ -18,31 +18,11 @@ from typing import Any
 import pytest
 
 from broker.base.log_format import JsonLines, OneLine
-from broker.wire import Connack, Connect, Decoder, Disconnect, Packet, Publish, encode_packet
+from broker.wire import Connect, Disconnect, Publish, encode_packet
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, clients
+from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
-
-
-class Raw:
-    """A client on a socket of its own."""
-
-    def __init__(self, port: int, client_id: str, **options: Any) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", port), PATIENCE)
-        self.sock.settimeout(PATIENCE)
-        self.decoder = Decoder(5)
-        self.packets: list[Packet] = []
-        connect = {"username": None, "password": None, "will": None, "properties": None} | options
-        self.sock.sendall(encode_packet(Connect("MQTT", 5, True, 60, client_id, **connect), 5))
-        assert isinstance(self.take(), Connack)
-
-    def take(self) -> Packet:
-        """The next packet."""
-        while not self.packets:
-            data = self.sock.recv(1 << 16)
-            assert data, "closed"
-            self.packets += self.decoder.receive(data)
-        return self.packets.pop(0)
 
 
 @pytest.fixture
@@ -165,7 +145,10 @@ def test_metrics_have_few_labels(cluster: Cluster) -> None:
     before = scrape(broker)
     known = {"listener", "reason", "peer", "address", "id", "name", "cluster", "version"}
     assert {name for _, labels in before for name, _ in labels} <= known
-    held = [Raw(broker.port, f"client-{number}", username=f"user-{number}") for number in range(30)]
+    held = [
+        RawClient(broker.port, f"client-{number}", keep_alive=60, username=f"user-{number}")
+        for number in range(30)
+    ]
     for number, client in enumerate(held):
         client.sock.sendall(encode_packet(Publish(f"topic/{number}", b"x"), 5))
     with socket.create_connection(("127.0.0.1", broker.port)) as stranger:
@@ -262,7 +245,7 @@ def test_a_stop_says_goodbye_sends_wills_and_drains(cluster: Cluster) -> None:
             "the link carries",
         )
         make(one.port, client_id="will", will=("w/will", b"gone", 1, False))
-        raw = Raw(one.port, "raw")
+        raw = RawClient(one.port, "raw", keep_alive=60)
         assert one.terminate() == 0
         farewell = raw.take()
         assert isinstance(farewell, Disconnect) and farewell.reason == 0x8B
@@ -273,7 +256,7 @@ def test_a_stop_says_goodbye_sends_wills_and_drains(cluster: Cluster) -> None:
 def test_a_stop_lets_out_what_was_queued(cluster: Cluster) -> None:
     broker = alone(cluster)
     with clients() as make:
-        slow = Raw(broker.port, "slow")
+        slow = RawClient(broker.port, "slow", keep_alive=60)
         slow.sock.sendall(b"\x82\x09\x00\x01\x00\x00\x03s/t\x00")
         slow.take()
         publisher = make(broker.port)
@@ -295,7 +278,7 @@ def test_a_stop_lets_out_what_was_queued(cluster: Cluster) -> None:
 def test_a_stop_waits_for_nobody_who_does_not_read(cluster: Cluster) -> None:
     broker = alone(cluster)
     with clients() as make:
-        deaf = Raw(broker.port, "deaf")
+        deaf = RawClient(broker.port, "deaf", keep_alive=60)
         deaf.sock.sendall(b"\x82\x09\x00\x01\x00\x00\x03s/t\x00")
         deaf.take()
         publisher = make(broker.port)

@@ -242,6 +242,83 @@ def test_bytes_of_a_connection_arrive_as_they_were_sent() -> None:
         assert runner.run(pass_on()) == sent
 
 
+class Socket:
+    """What a connection writes to; `closed` says how it ended."""
+
+    def __init__(self) -> None:
+        self.data: list[bytes] = []
+        self.closed = ""
+
+    def write(self, data: bytes) -> None:
+        self.data.append(bytes(data))
+
+    def close(self) -> None:
+        self.closed = "closed"
+
+    def abort(self) -> None:
+        self.closed = "reset"
+
+    def is_closing(self) -> bool:
+        return bool(self.closed)
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+def open_connection(made: Relays) -> tuple[End, Socket, Socket]:
+    """A connection from b0 to b1 as `made` knows it: b0's half, and both sockets."""
+    one, other = End(made, "b0"), End(made, "b1")
+    sockets = Socket(), Socket()
+    for end, each in zip((one, other), sockets, strict=True):
+        end.connection_made(cast(Any, each))
+        made.ends.add(end)
+    one.joined(other, Talk())
+    other.joined(one, Talk())
+    return one, *sockets
+
+
+def test_a_perfect_link_passes_bytes_on_at_once() -> None:
+    async def send() -> None:
+        made, due = relayed(Wire())
+        end, _, target = open_connection(made)
+        end.data_received(b"one")
+        assert target.data == [b"one"] and not due
+        made.order({"do": "set", "pairs": [["b0", "b1"]], "open": False})
+        end.data_received(b"two")
+        assert target.data == [b"one"] and not due, "kept until it is healed"
+        made.order({"do": "set", "pairs": [["b0", "b1"]], "heal": True})
+        end.data_received(b"three")
+        assert target.data == [b"one"] and len(due) == 2, "behind what waits"
+        for _ in due:
+            end._arrive()
+        end.data_received(b"four")
+        assert target.data == [b"one", b"two", b"three", b"four"]
+        assert made.pipes["b0", "b1"].bytes == sum(map(len, target.data))
+
+    asyncio.run(send())
+
+
+def test_connections_of_a_refused_pair_are_reset() -> None:
+    async def refuse() -> None:
+        made, _ = relayed(Wire())
+        _, *sockets = open_connection(made)
+        made.order({"do": "refuse", "pairs": [["b1", "b0"]]})
+        assert [each.closed for each in sockets] == ["reset", "reset"]
+        late, socket = Caller(made, "b0", "b1"), Socket()
+        late.connection_made(cast(Any, socket))
+        assert socket.closed == "reset" and late.task is None
+        made.order({"do": "accept", "pairs": [["b1", "b0"]]})
+        _, *sockets = open_connection(made)
+        assert [each.closed for each in sockets] == ["", ""]
+        made.order({"do": "reset", "pairs": [["b0", "b1"]]})
+        assert [each.closed for each in sockets] == ["reset", "reset"]
+
+    asyncio.run(refuse())
+
+
 class Faults:
     """A striker whose lab has links only."""
 

@@ -1,0 +1,116 @@
+"""A client of one plain socket that sends and reads packets, or bytes, one by one. Nothing is
+answered by itself."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from broker.wire import (
+    Connack,
+    Connect,
+    Decoder,
+    Disconnect,
+    Packet,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    encode_packet,
+)
+from tests.kit.waiting import PATIENCE
+
+
+class RawClient:
+    """One connection to a broker of this machine."""
+
+    def __init__(
+        self,
+        port: int,
+        client_id: str = "",
+        *,
+        first: bytes = b"",
+        version: int = 5,
+        keep_alive: int = 0,
+        source: str = "127.0.0.1",
+        receive_buffer: int = 0,
+        **connect: Any,
+    ) -> None:
+        """Connect from the address `source` with a receive buffer of so many bytes (0: the
+        system's), send the bytes `first`, and with a `client_id` log in: `version`, `keep_alive`
+        (s) and `connect` (fields of `Connect`) say how."""
+        self.version = version
+        self.decoder = Decoder(version)
+        self.packets: list[Packet] = []
+        self.sock = socket.socket()
+        if receive_buffer:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.sock.settimeout(PATIENCE)
+        # A port is found when it connects, even if thousands are in TIME_WAIT.
+        if source != "127.0.0.1":
+            self.sock.bind((source, 0))
+        self.sock.connect(("127.0.0.1", port))
+        if first:
+            self.sock.sendall(first)
+        if client_id:
+            self.send(Connect("MQTT", version, True, keep_alive, client_id, **connect))
+            connack = self.take()
+            assert isinstance(connack, Connack)
+            assert connack.code == 0
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection without DISCONNECT."""
+        self.sock.close()
+
+    def send(self, *packets: Packet) -> None:
+        """Send packets."""
+        self.sock.sendall(b"".join(encode_packet(packet, self.version) for packet in packets))
+
+    def take(self) -> Packet:
+        """Wait for the next packet."""
+        while not self.packets:
+            data = self.sock.recv(1 << 16)
+            assert data, "closed"
+            self.packets += self.decoder.receive(data)
+        return self.packets.pop(0)
+
+    def ask(self, packet: Packet) -> Packet:
+        """Send a packet; returns the next one that comes."""
+        self.send(packet)
+        return self.take()
+
+    def rest(self) -> bytes:
+        """Everything until the broker closes."""
+        found = b""
+        try:
+            while data := self.sock.recv(1 << 16):
+                found += data
+        except ConnectionResetError:
+            pass
+        return found
+
+    def closed(self) -> int | None:
+        """Wait until the broker has closed; returns the reason of its DISCONNECT or CONNACK, 0
+        without one."""
+        reason = 0
+        try:
+            while data := self.sock.recv(1 << 16):
+                for packet in self.decoder.receive(data):
+                    if isinstance(packet, Disconnect):
+                        reason = packet.reason
+                    elif isinstance(packet, Connack):
+                        reason = packet.code
+        except ConnectionError:
+            pass
+        return reason
+
+    def subscribe(self, *filters: str, qos: int = 0) -> list[int]:
+        """Subscribe; returns the codes."""
+        answer = self.ask(Subscribe(1, [SubscriptionRequest(each, qos) for each in filters]))
+        assert isinstance(answer, Suback), answer
+        return answer.codes
