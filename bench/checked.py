@@ -39,8 +39,8 @@ def seconds(text: str) -> float:
 
 
 def count(text: str, least: int = 1, most: int | None = 10**12) -> int:
-    """Return a whole number from least to most (None: without end); raises
-    argparse.ArgumentTypeError."""
+    """Return the whole number that `text` says, from `least` to `most` (None: without a limit).
+    Raises argparse.ArgumentTypeError, in one line, for anything else."""
     try:
         value = int(text)
     except ValueError:

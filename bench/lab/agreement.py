@@ -62,10 +62,10 @@ def carrying(states: Views) -> bool:
 
 
 def one_tree(views: dict[str, View], gone: Iterable[str], cut: Iterable[frozenset[str]]) -> bool:
-    """Whether these brokers (by name) agree on one tree over which messages pass, and hold no link
-    that cannot work.
+    """Return whether the brokers of `views` (their answers, by name) agree on one tree over which
+    messages pass, and hold no link that cannot work.
 
-    gone: brokers that are dead or stopped; cut: pairs between which nothing passes.
+    `gone` are brokers that are dead or stopped, `cut` pairs between which nothing passes.
     """
     dead, apart = set(gone), set(cut)
     known = list(views.values())

@@ -111,7 +111,8 @@ def amqtt_configuration(place: Place) -> str:
 
 
 def command(kind: Kind, place: Place, cluster: str) -> list[str]:
-    """Write the configuration that a broker needs, and return its command."""
+    """Write the configuration that a broker of this `kind` needs into the folder of its `place`,
+    and return its command. Brokers with the same `cluster` name federate."""
     if kind.program == "mqttree":
         words = mqttree(
             "--listen",
@@ -149,7 +150,8 @@ class BrokerProcess(Program):
     """One broker: the same place and command through all of its starts."""
 
     def __init__(self, kind: Kind, place: Place, cluster: str) -> None:
-        """Start nothing yet."""
+        """Make the folder and the configuration: of which `kind` it is, at which `place`, in the
+        cluster of the name `cluster`. Nothing is started yet."""
         self.kind, self.place = kind, place
         place.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         super().__init__(place.name, command(kind, place, cluster), place.folder / "log")

@@ -34,7 +34,8 @@ class CpuLimit:
     """A limit on one process, by the best way that this machine has; `way` says which."""
 
     def __init__(self, name: str, pid: int, share: float) -> None:
-        """`share`: of one core, above 0. The name has to be unique within this process."""
+        """Limit the process `pid` to the part `share` of one core (above 0). The `name` has to be
+        unique within this process."""
         self._pid, self._share = pid, share
         self._group: Path | None = None
         self._program: subprocess.Popen[bytes] | None = None

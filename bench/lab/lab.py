@@ -66,12 +66,17 @@ class Lab:
         seed: int = 1,
         recorder: Callable[[], network.Recorder] | None = None,
     ) -> None:
-        """`on`: hosts that get a broker (None: all that the topology names; the first for a kind
-        that knows no others).
+        """Nothing is brought up yet. Raises LabError when `way` asks for namespaces and there are
+        none here.
 
-        way: "namespaces" (root), "relays", or the first of them that works; a topology without a
-            network is on the loopback.
-        recorder: makes what takes the trace, in the network's process.
+        `topology` says which hosts and links there are, `kind` which brokers run. `on` are the
+        hosts that get a broker (None: all that the topology names; of a kind that knows no others
+        the first).
+
+        `way` is "namespaces" (which needs root), "relays", or "auto": the first of them that works.
+        A topology without a network is on the loopback. `seed` is of what the network draws.
+
+        `recorder` makes what takes the trace; it is called in the network's process.
         """
         self.topology, self.kind, self.seed = topology, kind, seed
         self.on = (

@@ -34,7 +34,8 @@ class Program:
     without one its output goes nowhere, and what it complains of to our standard error."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path | None) -> None:
-        """Start nothing yet."""
+        """`name` is for people, `command` the program and its arguments, `log` the file for its
+        output (None: there is none). Nothing is started yet."""
         self.name = name
         self.command = list(command)
         self.log_path = log

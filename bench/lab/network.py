@@ -36,10 +36,12 @@ class Recorder(Protocol):
     def forwarded(
         self, at: int, publisher: int, sequence: int, source: str, target: str, size: int
     ) -> None:
-        """Take a PUBLISH of a generator that was seen on a link."""
+        """Take a PUBLISH of a load generator that was seen on a link at `at` (ns): `publisher` and
+        `sequence` tell which message, `source` and `target` are the brokers, `size` is in bytes."""
 
     def control(self, at: int, source: str, target: str, kind: str, size: int) -> None:
-        """Take any other MQTT packet."""
+        """Take any other MQTT packet, seen at `at` (ns) on its way from the broker `source` to
+        `target`: its `kind` by name, its `size` in bytes."""
 
     def link(
         self,
@@ -52,12 +54,15 @@ class Recorder(Protocol):
         data_bytes: int,
         dropped: int,
     ) -> None:
-        """Take the cumulative counts of one direction of a link."""
+        """Take how one direction of a link stands at `at` (ns), from the host `source` to `target`,
+        counted from the start: `packets` and `bytes` that arrived, of these `control_bytes` and
+        `data_bytes` between brokers (PUBLISH is data), and packets `dropped`."""
 
     def resources(
         self, at: int, process: str, role: str, cpu_s: float, rss: int, threads: int
     ) -> None:
-        """Take what a process has used so far."""
+        """Take what the process named `process` has used until `at` (ns): its `role` ("network",
+        ...), `cpu_s` seconds of CPU, `rss` bytes of memory, and its number of `threads`."""
 
     def tick(self) -> None:
         """Have time."""
@@ -76,7 +81,7 @@ class Meter:
         self.data: dict[tuple[str, str], int] = {}
 
     def seen(self, source: str, target: str, what: Seen) -> None:
-        """Book one MQTT packet."""
+        """Book one MQTT packet, `what`, that passed from the broker `source` to `target`."""
         data = what.kind == "publish"
         book = self.data if data else self.control
         book[source, target] = book.get((source, target), 0) + what.size
@@ -184,11 +189,12 @@ class Network:
         seed: int,
         on: Iterable[str] | None = None,
     ) -> None:
-        """`tuns`: the descriptor of each host's device; `addresses`: their IPv4 addresses;
-        `orders`: from the lab.
+        """`topology` says which hosts there are and how their links are, `tuns` the descriptor of
+        each host's device, `addresses` its IPv4 address.
 
-        on: the hosts that have a broker (None: as in the topology); what is said between others is
-        not read along.
+        `orders` brings the lab's orders, `recorder` takes the trace (None: there is none), `seed`
+        is of what is drawn. `on` are the hosts that have a broker (None: as in the topology); what
+        is said between others is not read along.
         """
         hosts = topology.hosts
         self.pipes = {(a, b): Pipe(topology.wire(a, b)) for a in hosts for b in hosts if a != b}
@@ -333,7 +339,7 @@ class Network:
 
 
 def tell_use(recorder: Recorder, now: int, own: psutil.Process) -> None:
-    """Tell the recorder what this process has used."""
+    """Tell the `recorder` what this process, `own`, has used until `now` (ns)."""
     cpu = own.cpu_times()
     recorder.resources(
         now, "network", "network", cpu.user + cpu.system, own.memory_info().rss, own.num_threads()
@@ -362,7 +368,11 @@ def run(
     recorder: Callable[[], Recorder] | None,
     seed: int,
 ) -> None:
-    """The process (forked)."""
+    """The process of the network (forked). It ends when its `orders` do.
+
+    `topology`, `tuns`, `addresses`, `on` and `seed` are those of `Network`; `recorder` makes what
+    takes the trace (None: there is none).
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     kept = recorder() if recorder is not None else None

@@ -91,7 +91,7 @@ class Pipe:
 
     def offer(self, now: int, size: int, source: random.Random) -> int | None:
         """Return when a packet of `size` bytes that is sent at `now` (ns) arrives (ns); None: it is
-        dropped."""
+        dropped. Losses and jitter are drawn from `source`."""
         if not self.open:
             self.dropped_shut += 1
             return None

@@ -193,6 +193,8 @@ class Caller(End):
     broker is called."""
 
     def __init__(self, relays: Relays, host: str, callee: str) -> None:
+        """A connection that has come to one of the ports of `relays`: from `host` ("": a broker
+        that says its name), for the broker `callee`."""
         super().__init__(relays, host)
         self.callee = callee
         self.task: asyncio.Task[None] | None = None
@@ -386,7 +388,11 @@ def run(
     recorder: Callable[[], Recorder] | None,
     seed: int,
 ) -> None:
-    """The process (forked)."""
+    """The process of the network (forked). It ends when its `orders` do.
+
+    `topology`, `targets` and `seed` are those of `Relays`, `routes` those of `serve`; `recorder`
+    makes what takes the trace (None: there is none).
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

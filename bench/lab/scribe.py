@@ -18,7 +18,7 @@ PACK = 128
 _fork = multiprocessing.get_context("fork")
 
 
-class Scribe:
+class Scribe(Recorder):
     """A `Recorder` whose work is done elsewhere. To be made before the process has threads or a
     higher priority."""
 

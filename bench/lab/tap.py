@@ -178,8 +178,8 @@ class Tap:
         self.broken = 0
 
     def packet(self, source: str, target: str, data: bytes) -> None:
-        """Take one IPv4 packet from a host to another; what is not TCP with one of the ports is
-        passed over."""
+        """Take one IPv4 packet, `data`, from the host `source` to `target`. What is not TCP with
+        one of the ports is passed over."""
         if len(data) < 40 or data[9] != 6:
             return
         start = (data[0] & 15) * 4

@@ -169,7 +169,8 @@ def load(name: str) -> Topology:
 
 
 def parse(file: ConfigFile, at: KeyPath, name: str) -> Topology:
-    """Read the topology at a place of a file; ConfigError with one line that names the line."""
+    """Return the topology that stands at the place `at` of a `file`, under the name `name`. Raises
+    ConfigError with one line that names the line."""
     section = file.section(at, KEYS) if at else _whole(file)
     brokers = _brokers(file, at, section.get("brokers"))
     sites = tuple(_names(file, (*at, "sites"), section.get("sites", [])))

@@ -76,15 +76,17 @@ def packet(first: int, body: bytes) -> bytes:
 
 
 def connect(client_id: str, version: int, keep_alive: int = 0, *, clean: bool = True) -> bytes:
-    """Encode CONNECT; keep_alive in seconds, 0 switches it off. `clean`: without a session; else
-    it goes on with one that never expires."""
+    """Return a CONNECT of `client_id` in protocol `version` 4 or 5; `keep_alive` is in seconds, 0
+    switches it off. With `clean` there is no session, else it goes on with one that never
+    expires."""
     body = string("MQTT") + bytes((version, 0x02 if clean else 0)) + struct.pack("!H", keep_alive)
     properties = b"" if version < 5 else b"\x00" if clean else _SESSION_NEVER_EXPIRES
     return packet(0x10, body + properties + string(client_id))
 
 
 def subscribe(topic_filter: str, qos: int, version: int, packet_id: int = 1) -> bytes:
-    """Encode SUBSCRIBE with one filter."""
+    """Return a SUBSCRIBE to one `topic_filter` at `qos`, for protocol `version` 4 or 5, with the
+    packet identifier `packet_id`."""
     properties = b"\x00" if version == 5 else b""
     return packet(
         0x82, struct.pack("!H", packet_id) + properties + string(topic_filter) + bytes((qos,))
@@ -94,7 +96,8 @@ def subscribe(topic_filter: str, qos: int, version: int, packet_id: int = 1) -> 
 def publish(
     topic: str, payload: bytes, qos: int, version: int, user_properties: int = 0
 ) -> tuple[bytes, int, int]:
-    """Encode PUBLISH with packet identifier 0, to be filled in.
+    """Encode a PUBLISH of `payload` to `topic` at `qos`, for protocol `version` 4 or 5, with so
+    many `user_properties` and the packet identifier 0, which is to be filled in.
 
     Returns the packet, the offset of the packet identifier (0 where there is none) and the offset
     of the payload.
@@ -111,7 +114,8 @@ def publish(
 
 
 def header(data: bytes | bytearray, pos: int, end: int) -> tuple[int, int] | None:
-    """Read a fixed header: (start of the body, end of the packet), or None while it is incomplete.
+    """Read the fixed header of the packet at `data[pos:end]`: return (start of its body, end of the
+    packet), or None while the header is incomplete. `end` is where the data end, not the packet.
 
     Raises ValueError for a remaining length of more than four bytes.
     """
@@ -128,8 +132,8 @@ def header(data: bytes | bytearray, pos: int, end: int) -> tuple[int, int] | Non
 
 
 def receive_maximum(connack_body: bytes) -> int:
-    """Read the Receive Maximum of an MQTT 5 CONNACK's body (3.2.2.3.3); 65,535 where it is
-    absent."""
+    """Return the Receive Maximum of an MQTT 5 CONNACK's body (3.2.2.3.3); 65,535 where it is
+    absent. Raises ValueError for a property that a CONNACK cannot have."""
     pos, length, shift = 2, 0, 0
     while pos < len(connack_body):
         byte = connack_body[pos]

@@ -32,9 +32,10 @@ _buffer = bytearray(_RECV_BYTES)
 def dial(
     spec: LoadSpec, client_id: str, version: int, timeout: float = 10.0, port: int | None = None
 ) -> tuple[socket.socket, int]:
-    """Connect and shake hands; return the blocking socket and the broker's Receive Maximum.
+    """Connect as `client_id` to the host of `spec` and its port, or to `port`, with protocol
+    `version` 4 or 5. Returns the blocking socket and the broker's Receive Maximum.
 
-    Raises LoadError when nobody answers within `timeout` seconds or the broker refuses.
+    Raises LoadError when nothing answers within `timeout` seconds or the broker refuses.
     """
     try:
         sock = socket.create_connection((spec.host, port or spec.port), timeout)
@@ -73,7 +74,8 @@ def topics(spec: LoadSpec, index: int) -> list[str]:
 
 
 def subscribe(sock: socket.socket, topic_filter: str, qos: int, version: int) -> None:
-    """Subscribe on a blocking socket; LoadError unless exactly this QoS is granted."""
+    """Subscribe on the blocking socket `sock` to a `topic_filter` at `qos`, in protocol `version` 4
+    or 5. Raises LoadError unless exactly this QoS is granted."""
     sock.sendall(packets.subscribe(topic_filter, qos, version))
     granted = expect(sock, packets.SUBACK)[-1]
     if granted != qos:
@@ -107,7 +109,8 @@ class Peer:
         raise NotImplementedError
 
     def flush(self) -> bool:
-        """Write what the socket takes; True when the outbox is empty."""
+        """Write what the socket takes; return True when the outbox is empty. Raises LoadError when
+        the connection is lost."""
         while self.outbox:
             try:
                 self.outbox = self.outbox[self.sock.send(self.outbox) :]
@@ -130,7 +133,7 @@ class Peer:
 
     def fill(self) -> int:
         """Receive into the shared buffer, behind the rest of the last read; return how many bytes
-        lie there."""
+        lie there. Raises LoadError when the connection is lost."""
         rest = len(self.rest)
         if len(_buffer) < rest + _RECV_BYTES:
             _buffer.extend(bytes(rest + _RECV_BYTES - len(_buffer)))
@@ -183,6 +186,8 @@ class Publisher(Peer):
         *,
         receive_maximum: int,
     ) -> None:
+        """Publish on the connected socket `sock`, which `epoll` watches, what `spec` says, as the
+        publisher number `index`. `receive_maximum` is the broker's limit of messages in flight."""
         super().__init__(sock, epoll)
         self.index, self._qos = index, spec.qos
         payload = struct.pack("!H", index) + bytes(6) + b"x" * (spec.payload - HEADER_BYTES)
@@ -338,6 +343,9 @@ class Subscriber(Peer):
         progress: MutableSequence[int],
         latency: Histogram | None = None,
     ) -> None:
+        """Receive on the subscribed socket `sock`, which `epoll` watches, what `spec` says, as the
+        subscriber number `index`. `progress` tells the publishers; delays are added to `latency`
+        (None: they are not measured)."""
         super().__init__(sock, epoll)
         self.index = index
         self.tally = Tally()

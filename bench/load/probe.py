@@ -39,7 +39,8 @@ class Probe(asyncio.Protocol):
 
     @classmethod
     async def open(cls, address: tuple[str, int], name: str, clean: bool = True) -> Probe:
-        """Connect to a broker. Raises OSError, and LoadError when it does not answer."""
+        """Connect to the broker at `address` (host, port) as the client `name`; `clean`: without a
+        session. Raises OSError, and LoadError when the broker does not answer."""
         _, probe = await asyncio.get_running_loop().create_connection(cls, *address)
         await probe._ask(Connect("MQTT", 4, clean, 0, name), Connack)
         return probe

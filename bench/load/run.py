@@ -77,8 +77,8 @@ def run_latency(spec: LoadSpec) -> LatencyResult:
 
 
 def run_connections(spec: LoadSpec, connections: int, batch: int = 100) -> ConnectionsResult:
-    """Open that many MQTT connections, `batch` of them in flight at a time, and hold them until all
-    are up.
+    """Open so many MQTT `connections` to the broker of `spec`, `batch` of them in flight at a time,
+    and hold them until all are up. Returns how fast that was and what one costs.
 
     Raises LoadError when one is refused, ValueError for fewer than one.
     """

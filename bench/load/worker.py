@@ -43,7 +43,8 @@ class Final:
 
 
 def share(count: int, process: int, processes: int) -> range:
-    """Return the indices of the peers that a process drives."""
+    """Return the indices of those of `count` peers that the process number `process` of `processes`
+    drives."""
     return range(process, count, processes)
 
 
@@ -53,6 +54,9 @@ class Worker:
     def __init__(
         self, spec: LoadSpec, process: int, progress: MutableSequence[int], latency: bool = False
     ) -> None:
+        """Drive this process's share of the peers of `spec`; it is the process number `process`.
+        `progress` is shared by all processes (see `Subscriber`). With `latency` publishers keep to
+        a schedule and delays are measured."""
         self._spec, self._process, self._progress, self._latency = spec, process, progress, latency
         self._final = Final()
         self._publishers: list[peers.Publisher] = []

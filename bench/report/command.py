@@ -42,8 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Write the page, after the tables if those are missing or old; 0: written, 1: Spark failed, 2:
-    nothing to report."""
+    """Write the page, after the tables if those are missing or old. Returns 0: written, 1: Spark
+    failed. Raises ReportError, in one line, for a folder or a file that is not what it should
+    be."""
     folder: Path = arguments.folder
     other: Path | None = arguments.repeated
     out: Path = arguments.out or folder / "report.html"

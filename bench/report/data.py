@@ -95,7 +95,8 @@ def outdated(folder: Path) -> bool:
 
 
 def read(folder: Path) -> Results:
-    """Return the tables of a folder; raises ReportError when they cannot be read."""
+    """Return the tables of a folder. Raises ReportError when they cannot be read; a ValueError in
+    one of them becomes one."""
     place = tables_of(folder)
     try:
         tables = {

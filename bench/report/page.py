@@ -67,8 +67,8 @@ def page(
     title: str = "mqttree: benchmark report",
     repeated: Results | None = None,
 ) -> str:
-    """Return the whole page. command: what makes it anew; repeated: the same scenarios, run another
-    time."""
+    """Return the whole page about `results`. `command` makes the page again, `title` is its
+    headline; `repeated` are the same scenarios, run another time (None: they were not)."""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>"

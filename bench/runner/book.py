@@ -93,10 +93,11 @@ class Book:
         return self.receivers[spec.topics[0] if spec.topics[0].startswith("$share/") else spec.name]
 
     def publish(self, number: int, due: int, sent: int) -> int:
-        """Book a message that was sent when it was due or later (ns); return its sequence number.
+        """Book a message of the publisher `number` that was due at `due` and was sent at `sent`
+        (both ns); return its sequence number.
 
-        Its delay counts from when it was sent: that we were late ourselves is nobody else's, and is
-        told apart (lag). What waits in a socket's queue was sent.
+        Its delay counts from `sent`: that we were late ourselves is not the broker's fault, and is
+        counted apart (lag). What waits in a socket's queue counts as sent.
         """
         published = self.publishers[number]
         published.times.append(sent)
@@ -116,7 +117,8 @@ class Book:
             self.flows[published.spec.flow].accepted += 1
 
     def deliver(self, receiver: Receiver, number: int, sequence: int, at: int) -> bool:
-        """Book an arrival; False if it is none of ours or not for this receiver."""
+        """Book that the message `sequence` of the publisher `number` arrived for `receiver` at `at`
+        (ns). Returns False if it is no message of this run, or not for this receiver."""
         counts = receiver.counts.get(number)
         if counts is None or sequence >= len(self.publishers[number].times):
             return False

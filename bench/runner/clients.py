@@ -82,6 +82,8 @@ class Client:
     """One connection, opened again whenever it is lost."""
 
     def __init__(self, crowd: Surroundings, spec: ClientSpec, flow: Parameters) -> None:
+        """A client of `crowd`, not connected yet: `spec` says who it is and where it connects,
+        `flow` how it speaks."""
         self.crowd, self.spec, self.flow = crowd, spec, flow
         self.sock: socket.socket | None = None
         self.state = "away"
@@ -159,7 +161,9 @@ class Client:
             del rest[:pos]
 
     def packet(self, first: int, data: bytearray, at: int, end: int, now: int) -> None:
-        """Take one packet, data[at:end] without its fixed header."""
+        """Take one packet: `first` is its first byte, `data[at:end]` what comes behind its fixed
+        header, `now` the time of its arrival (ns). Packets that this client does not know are
+        passed over."""
         kind = first >> 4
         if kind == packets.CONNACK:
             if data[at + 1]:
@@ -239,6 +243,8 @@ class Subscriber(Client):
     def __init__(
         self, crowd: Surroundings, spec: ClientSpec, flow: Parameters, receiver: Receiver
     ) -> None:
+        """`crowd`, `spec` and `flow` are those of `Client`; `receiver` notes what comes, and when
+        nothing can come."""
         super().__init__(crowd, spec, flow)
         self._receiver = receiver
         self._held: set[int] = set()  # identifiers of QoS 2 messages that are not released yet
@@ -275,7 +281,8 @@ class Subscriber(Client):
         super().lost(reason)
 
     def packet(self, first: int, data: bytearray, at: int, end: int, now: int) -> None:
-        """Take a message, or what belongs to one."""
+        """Take a message, or what belongs to one; the arguments (`first`, `data`, `at`, `end`,
+        `now`) are those of `Client.packet`."""
         kind = first >> 4
         if kind == packets.PUBLISH:
             self._message(first, data, at, end, now)
@@ -329,6 +336,8 @@ class Publisher(Client):
     def __init__(
         self, crowd: Surroundings, spec: ClientSpec, flow: Parameters, published: Published
     ) -> None:
+        """`crowd`, `spec` and `flow` are those of `Client`; `published` notes what was sent and
+        accepted."""
         super().__init__(crowd, spec, flow)
         self.published = published
         head = spec.number.to_bytes(2, "big") + bytes(6)
@@ -399,7 +408,8 @@ class Publisher(Client):
         return self.flow.window - (sent - arrived)
 
     def packet(self, first: int, data: bytearray, at: int, end: int, now: int) -> None:
-        """Take an acknowledgement."""
+        """Take an acknowledgement; the arguments (`first`, `data`, `at`, `end`, `now`) are those of
+        `Client.packet`."""
         kind = first >> 4
         if kind in (packets.PUBACK, packets.PUBCOMP, packets.PUBREC):
             failed = end - at > 2 and data[at + 2] >= 0x80

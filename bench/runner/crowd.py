@@ -22,7 +22,7 @@ import psutil
 
 from bench.lab.lab import Lab
 from bench.runner.book import Book, Receiver
-from bench.runner.clients import Client, Publisher, Subscriber
+from bench.runner.clients import Client, Publisher, Subscriber, Surroundings
 from bench.scenarios.scenario import Cell
 from bench.scenarios.workload import ClientSpec
 from bench.trace import TraceError, Writer
@@ -36,12 +36,14 @@ SWEEP = 0.02
 _PR_SET_TIMERSLACK = 29
 
 
-class Crowd:
+class Crowd(Surroundings):
     """All clients, and the loop that serves them."""
 
     def __init__(
         self, lab: Lab, cell: Cell, specs: Sequence[ClientSpec], trace: Writer, orders: Connection
     ) -> None:
+        """Make the clients of `specs` on the hosts of `lab`, with the flows of `cell`. `trace`
+        takes what they note, `orders` says when to begin and to end."""
         self.lab, self.cell, self.trace, self.orders = lab, cell, trace, orders
         self.book = Book(specs, {name: flow.qos for name, flow in cell.flows.items()})
         self.every = cell.main.every
@@ -290,8 +292,12 @@ def run(
     names: dict[str, Any],
     orders: Connection,
 ) -> None:
-    """The process (forked): connect, say "ready", wait for the time to begin, publish, drain, send
-    the figures."""
+    """The process of the clients (forked): connect, say "ready", wait for the time to begin,
+    publish, drain, send the figures.
+
+    `lab`, `cell`, `specs` and `orders` are those of `Crowd`. The trace goes into `folder`; `names`
+    are the names in it (run, scenario, host).
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -46,8 +46,8 @@ class Use:
     last: tuple[int, float, int] | None = None
 
     def add(self, at: int, cpu_s: float, rss: int, starts: int = 0) -> None:
-        """Take a sample: ns, s of CPU since the process began, bytes; starts: how often it was
-        started until then."""
+        """Take a sample at `at` (ns): `cpu_s` seconds of CPU since the process began, `rss` bytes
+        of memory; `starts` says how often the process was started until then."""
         if (
             self.last is not None
             and at > self.last[0]
@@ -77,6 +77,8 @@ class Observer:
     """Asks every broker again and again; `views` has the last answers."""
 
     def __init__(self, lab: Lab, trace: Writer, generator: int | None = None) -> None:
+        """Watch the brokers of `lab` and note in `trace` what changes. `generator` is the process
+        of the clients, whose use is noted, too (None: it is not)."""
         self.lab, self.trace = lab, trace
         self.views: dict[str, View] = {}
         self.failures: list[str] = []

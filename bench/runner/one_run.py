@@ -49,6 +49,8 @@ class Generator:
     def __init__(
         self, lab: Lab, cell: Cell, specs: Any, folder: Path, names: dict[str, Any]
     ) -> None:
+        """Start the process of the clients; `lab`, `cell`, `specs`, `folder` and `names` are those
+        of `crowd.run`."""
         self._conn, theirs = _fork.Pipe()
         kept = self._conn
 
@@ -121,6 +123,8 @@ class Run:
     def __init__(
         self, cell: Cell, folder: Path, record: dict[str, Any], way: str, tell: Connection
     ) -> None:
+        """A run of `cell` that leaves everything in `folder`. `record` becomes its run.json, `way`
+        is how the lab makes a network, `tell` takes a line for each stage."""
         self.cell, self.folder, self.record, self._way, self._tell = cell, folder, record, way, tell
         self.trace_folder = folder / "trace"
         self.names = {"run": record["run"], "scenario": record["scenario"], "host": run_folder.HOST}
@@ -411,10 +415,11 @@ def _says(lab: Lab, broker: str, topic: str, wanted: bytes) -> bool:
 
 
 def run(cell: Cell, folder: Path, record: dict[str, Any], way: str, tell: Connection) -> None:
-    """The process (forked). Its own group's Ctrl-C is its parent's business, who sends SIGTERM; the
-    kernel does if that has died.
+    """The process of one run (forked). Its own group's Ctrl-C concerns its parent alone, which
+    sends SIGTERM; when the parent has died, the kernel does.
 
-    tell: takes stages (str), and ("failed", REASON) when run.json cannot be written.
+    `cell`, `folder`, `record` and `way` are those of `Run`. `tell` takes stages (str), and
+    ("failed", REASON) when run.json cannot be written.
     """
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -229,8 +229,12 @@ def _carry_out(jobs: list[Job], arguments: argparse.Namespace) -> bool:
 def carry_out(
     job: Job, arguments: argparse.Namespace, common: dict[str, Any], bar: Progress
 ) -> None:
-    """Make one run in a process of its own, and read what came of it. Raises OSError when its
-    folder cannot be written."""
+    """Make one run, `job`, in a process of its own, and read what came of it. `arguments` are the
+    command line's, `common` is what all records have, `bar` shows the stages.
+
+    Raises OSError when its folder cannot be written, KeyboardInterrupt once an interrupted run has
+    ended.
+    """
     cell = job.cell
     record = _record(job, arguments, common)
     job.record = record

@@ -31,7 +31,9 @@ class Striker:
     def __init__(
         self, lab: Lab, observer: Observer, trace: Writer, seed: int, cpu: float = 0.0
     ) -> None:
-        """`cpu`: the share of a core that each broker has, also when it is back (0: no limit)."""
+        """Strike the brokers and links of `lab`: `observer` is told, `trace` notes it, `seed` is of
+        what is drawn. `cpu` is the share of a core that each broker has, also when it is back (0:
+        no limit)."""
         self._lab, self._observer, self._trace = lab, observer, trace
         self._random = random.Random(f"{seed}/faults")
         self._last = ""
@@ -97,10 +99,10 @@ class Striker:
             self.strike(fault, number, undoing)
 
     def strike(self, fault: Fault, number: int = 0, undoing: bool = False) -> None:
-        """Do one thing, now. Raises LabError where the lab cannot, or where it comes to nothing.
+        """Do one `fault`, now. Raises LabError where the lab cannot, or where it comes to nothing.
 
-        number: by which it is undone alone (0: a new one); undoing: of the fault with this number,
-        and of no other.
+        `number` is that by which it is undone alone (0: a new one). `undoing`: the fault with this
+        number is undone, and no other.
         """
         at = time.monotonic_ns()
         target, detail = fault.broker, ""

@@ -91,8 +91,9 @@ def _of(count: int, runs: int) -> str:
 
 
 def cell_text(values: Sequence[float | None], form: str, runs: int) -> str:
-    """Mean, its standard deviation where there are several, and n/N where it is not of all `runs`;
-    "-" without any value."""
+    """Return the mean of the `values` that are known, in the format `form`, with the standard
+    deviation where there are several, and n/N where it is not of all `runs`; "-" without any
+    value."""
     known = [value for value in values if value is not None]
     if not known:
         return "-"
@@ -138,7 +139,7 @@ def rows(records: Iterable[Record], show: Sequence[str]) -> tuple[list[str], lis
 
 
 def text(title: str, headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table: `title` above it, `headings` of the columns, and its `lines`."""
     title += (
         "; ± is a standard deviation" if any("±" in word for row in lines for word in row) else ""
     )

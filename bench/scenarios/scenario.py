@@ -320,8 +320,8 @@ def path_of(name: str) -> Path:
 
 
 def parse(file: ConfigFile, name: str, short: bool = False) -> Scenario:
-    """Validate a scenario file, its shortened form included; ConfigError with one line that names
-    the line."""
+    """Return the scenario `name` that a `file` describes, or with `short` its shortened form; both
+    are checked. Raises ConfigError with one line that names the line."""
     for key in file.data:
         if key not in KEYS:
             file.fail((str(key),), f"unknown key; known are {', '.join(KEYS)}")

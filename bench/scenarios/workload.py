@@ -31,8 +31,8 @@ class ClientSpec:
 
 
 def nearest(topology: Topology, host: str, brokers: Sequence[str]) -> str:
-    """The broker that clients on a host connect to: on the same host, else the one with the
-    shortest delay."""
+    """Return the one of `brokers` that clients on `host` connect to: the one on the same host, else
+    the one with the shortest delay in the `topology`."""
     if host in brokers:
         return host
     wires = ((topology.wire(host, broker), broker) for broker in brokers)
@@ -64,8 +64,8 @@ def _hosts(
 def clients(
     cell: Cell, brokers: Sequence[str], spared: Sequence[str], seed: int
 ) -> list[ClientSpec]:
-    """All clients of a cell, subscribers first. brokers: those that run; spared: brokers that will
-    fail and get none."""
+    """Return all clients of a `cell`, subscribers first, drawn by `seed`. `brokers` are those that
+    run, `spared` those that will fail and get no clients."""
     topology = cell.topology
     result: list[ClientSpec] = []
     publishers: list[ClientSpec] = []

@@ -64,7 +64,8 @@ def read(spark: SparkSession, files: Iterable[str]) -> DataFrame:
 
 
 def small(spark: SparkSession, ddl: str, rows: Iterable[Sequence[Any]]) -> DataFrame:
-    """Return a small table; made in the JVM, so that no executor needs Python."""
+    """Return a small table of `rows` with the columns that `ddl` declares. `spark` makes it in the
+    JVM, so that no executor needs Python."""
     schema = f"array<struct<{', '.join(word.replace(' ', ':', 1) for word in ddl.split(', '))}>>"
     names = [word.split(" ", 1)[0] for word in ddl.split(", ")]
     text = json.dumps([dict(zip(names, row, strict=True)) for row in rows])

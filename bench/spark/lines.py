@@ -81,8 +81,8 @@ def _flows(
 def lines(
     events: Events, found: Messages, links: DataFrame, used: DataFrame
 ) -> tuple[list[Line], list[Fault]]:
-    """Return everything about every run, and its faults. links: network.links; used:
-    network.resources."""
+    """Return everything about every run, and its faults. `events` are the traces, `found` what
+    became of each message, `links` comes from network.links, `used` from network.resources."""
     came = _flows(
         found.cells,
         ("n", "delay", "dups", "disordered", "early", "arrived", "strays", "size"),

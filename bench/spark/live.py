@@ -44,8 +44,9 @@ def watch(
     once: bool = False,
     show: Callable[[str], None] = lambda line: print(line, flush=True),
 ) -> int:
-    """Print what is new below a folder every `every` s: until Ctrl-C, for `seconds`, or (once)
-    until all is read.
+    """Print what is new below a `folder`, every `every` s: until Ctrl-C, for `seconds`, or with
+    `once` until all is read. `spark` reads the traces, `show` takes each line. Returns the exit
+    code.
 
     A file that cannot be read is named and left out. Raises source.SourceError when there is no
     such folder.

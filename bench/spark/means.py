@@ -85,10 +85,10 @@ def stretch(
     links: Iterable[tuple[str, str]],
 ) -> tuple[float | None, int]:
     """Return hops on the tree divided by hops on shortest paths, over all deliveries to other
-    brokers, and deliveries without a path.
+    brokers, and the deliveries without a path.
 
-    carried: (publisher's broker, subscriber's broker) -> deliveries. tree, links: pairs of
-    neighbours.
+    `carried`: (publisher's broker, subscriber's broker) -> deliveries. `tree` and `links` are pairs
+    of neighbours.
     """
     tree, links = list(tree), list(links)
     went = least = pathless = 0

@@ -112,9 +112,9 @@ def steps(rows: DataFrame, at: str, run: str, *more: str) -> DataFrame:
     """Return (run, at, process, role, cpu_s, rss, t_before, used): samples of resources, with what
     was used (s of CPU) since the one before, and when that was.
 
-    Null for a first sample and for one of a process that was started anew meanwhile: it counts from
-    zero, and what the one before it has used since its last sample is in none. at, run: the columns
-    with the time and the run; more: others to be kept.
+    Null for a first sample, and for one of a process that was restarted meanwhile: it counts from
+    zero, and what the process before it used after its last sample is in none. `rows` are the
+    samples; `at` and `run` are the columns with the time and the run, `more` others to be kept.
     """
     starts = (sf.col("kind") == "fault") & sf.col("name").isin("start", "restart")
     rows = rows.where((sf.col("kind") == "resources") | starts).select(

@@ -120,7 +120,8 @@ spark.stop()
 
 
 def ask_spark(folder: Path, rows: int, master: str, memory: str) -> Cost:
-    """Aggregate in a process of its own; the session's start is not counted."""
+    """Return what it costs Spark to aggregate the `rows` trace rows in `folder`, in a process of
+    its own at `master` with `memory` for the driver ("2g"). The session's start is not counted."""
     seconds, memory_used, run = _run("Spark", [_SPARK, str(folder), master, memory, str(rows)])
     return Cost(seconds, memory_used, {name: run[name] for name in FIGURES})
 
@@ -141,7 +142,8 @@ print(json.dumps([
 
 
 def ask_duckdb(folder: Path, threads: int, memory: str) -> Cost:
-    """Ask the same of DuckDB, in a process of its own."""
+    """Return what the same costs DuckDB, in a process of its own: the traces in `folder`, with so
+    many `threads` and at most so much `memory` ("2g")."""
     query = DUCK.format(files=f"{folder}/trace/*/*/*.parquet")
     with tempfile.TemporaryDirectory(dir=folder) as spill:
         seconds, memory_used, values = _run(
@@ -166,7 +168,8 @@ def check(made: Made, cost: Cost) -> str:
 
 
 def measure(rows: int, master: str, memory: str, threads: int, folder: Path) -> list[str]:
-    """Make so many rows, ask both, and return the lines of the table."""
+    """Make so many `rows` in `folder`, ask both, and return the lines of the table. `master` is
+    Spark's URL, `threads` are DuckDB's, `memory` ("2g") is what each may use."""
     began = time.monotonic()
     made = make(folder, rows)
     print(
@@ -196,7 +199,8 @@ def measure(rows: int, master: str, memory: str, threads: int, folder: Path) -> 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table; 0: done, 2: bad input, or Java is missing."""
+    """Print the table; 0: done, 2: bad input (a ValueError becomes one line), or Java is
+    missing."""
     parser = argparse.ArgumentParser(prog="mqttree bench spark-scale", description=__doc__)
     least = partial(checked.count, least=LEAST_ROWS)
     parser.add_argument(

@@ -115,14 +115,12 @@ def cause(error: Exception) -> str:
 
 
 def session(master: str | None = None, memory: str = "2g", rows: int | None = None) -> SparkSession:
-    """Return the Spark session of this process.
+    """Return the Spark session of this process. Raises SparkMissingError.
 
-    master: a Spark URL; None: what spark-submit says, else local[*].
-    memory: of the driver, which in local mode does all the work; when spark-submit has started this
-        process its own --driver-memory counts.
-    rows: what it is for, None: not known, or much.
-
-    Raises SparkMissingError.
+    `master` is a Spark URL (None: what spark-submit says, else local[*]). `memory` is the driver's,
+    which in local mode does all the work; when spark-submit has started this process its own
+    --driver-memory counts. `rows` says for how many rows the session is (None: for many, or it is
+    not known).
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:

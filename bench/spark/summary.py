@@ -73,8 +73,8 @@ class Line:
     """Those that ran."""
 
     def put(self, name: str, value: float | int | None, otherwise: str, by: str = "") -> None:
-        """Set a measure, or say why there is none; by: who would have noted it (of source.ROLES),
-        if that may be why."""
+        """Set the measure `name` to `value`; where that is None, note why, `otherwise`. `by` is who
+        would have noted the value (of source.ROLES), if that may be why."""
         self.values[name] = value
         if value is None:
             self.missing[name] = (by and self.run.silence(by)) or otherwise

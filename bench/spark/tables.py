@@ -156,8 +156,8 @@ def prepare(spark: SparkSession, folder: str) -> None:
 
 
 def write(spark: SparkSession, tables: Tables, folder: str) -> list[str]:
-    """Write every table as NAME.parquet (a folder, as Spark does) and NAME.csv (one file) into a
-    folder; return their names.
+    """Write every one of the `tables` as NAME.parquet (a folder, as `spark` writes it) and NAME.csv
+    (one file) into `folder`; return their names.
 
     about.json has what is known of each run, sources.json where each is, beside or below the
     folder.

@@ -26,7 +26,8 @@ _CHUNK = bytes(65536)
 
 
 def delays(lab: Lab, pairs: list[tuple[str, str]], count: int) -> list[tuple[float, float]]:
-    """(asked, measured) one-way delays in ms, the median of `count` datagrams for each link."""
+    """Return (asked, measured) one-way delays in ms for each of the `pairs` of hosts of `lab`: the
+    median of `count` datagrams."""
     addresses = {host: f"10.77.0.{number}" for number, host in enumerate(lab.topology.hosts, 1)}
     sockets = {}
     for host in lab.topology.hosts:
@@ -55,7 +56,8 @@ def delays(lab: Lab, pairs: list[tuple[str, str]], count: int) -> list[tuple[flo
 
 
 def stream(lab: Lab, pairs: list[tuple[str, str]], seconds: float) -> list[float]:
-    """Mbit/s that arrived on each direction, all of them busy at once."""
+    """Return the Mbit/s that arrived on each of the `pairs` of hosts of `lab`, from the first to
+    the second, all of them busy at once for so many `seconds`."""
     addresses = {host: f"10.77.0.{number}" for number, host in enumerate(lab.topology.hosts, 1)}
     listeners, senders = {}, []
     readers: dict[int, tuple[socket.socket, int]] = {}

@@ -96,8 +96,8 @@ def compare(
     seconds: float,
     say: Callable[[str], None] = lambda _: None,
 ) -> Table:
-    """Measure every work on every target, `rounds` times in turn; say() is told each figure as it
-    comes.
+    """Return what each of the `targets` does with each of the `works`, measured `rounds` times in
+    turn for so many `seconds` each; `say` is told each figure as it comes.
 
     A target that fails a work is noted in its cell and tried again in the next round.
     """
@@ -152,8 +152,8 @@ def _prove(result: LoadResult | LatencyResult, cell: Cell) -> None:
 
 
 def ratio(work: Work, ours: Cell, theirs: Cell) -> float | None:
-    """Return how many times better the first is, by medians; None where one of them has no
-    figure."""
+    """Return how many times better `ours` is than `theirs` in this `work`, by medians; None where
+    one of them has no figure."""
     if not ours.primary or not theirs.primary:
         return None
     mine, other = statistics.median(ours.primary), statistics.median(theirs.primary)
@@ -165,8 +165,8 @@ def ratio(work: Work, ours: Cell, theirs: Cell) -> float | None:
 def render(
     works: Sequence[Work], targets: Sequence[Target], table: Table, out: TextIO = sys.stdout
 ) -> None:
-    """Print the table: each one's median (lowest to highest) and the first target's ratio to each
-    of the others."""
+    """Print the `table` of `works` and `targets` to `out`: each one's median (lowest to highest)
+    and the first target's ratio to each of the others."""
     first = targets[0]
     header = [
         "work",

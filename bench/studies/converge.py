@@ -47,7 +47,8 @@ class Broker(Program):
     """One broker process, with default settings but for the routing."""
 
     def __init__(self, port: int, admin: int, cluster: str, routing: str) -> None:
-        """Start nothing yet."""
+        """A broker that listens at `port`, with the admin port `admin`, in the cluster of the name
+        `cluster`, with this `routing`. Nothing is started yet."""
         self.port, self.admin = port, admin
         command = mqttree("--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}")
         command += ["--cluster", cluster, "--routing", routing, "--log-level", "error"]
@@ -74,7 +75,8 @@ async def state_of(admin: int) -> dict[str, Any] | None:
 
 
 async def until_agreed(brokers: list[Broker]) -> list[dict[str, Any]]:
-    """Poll until the brokers agree; returns their views."""
+    """Poll until the brokers agree; return their views. Raises ConvergeError when they do not in
+    time."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         states = [await state_of(broker.admin) for broker in brokers]
@@ -85,9 +87,9 @@ async def until_agreed(brokers: list[Broker]) -> list[dict[str, Any]]:
 
 
 async def until_star(brokers: list[Broker]) -> Broker:
-    """Poll until the brokers agree on a tree in which every other one hangs below the root and lets
-    messages through to it; returns the root. Then nothing gets from one of them to another but
-    through it."""
+    """Poll until the brokers agree on a tree in which each of the others hangs below the root and
+    lets messages through to it; return the root. From then on nothing gets from one of them to
+    another but through it. Raises ConvergeError when they do not in time."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         states = await until_agreed(brokers)
@@ -108,7 +110,7 @@ async def until_star(brokers: list[Broker]) -> Broker:
 
 async def until_delivered(survivors: list[Broker], strike: Callable[[], None]) -> float:
     """Probe from the first survivor to all others, strike, and return the s until a later probe
-    reached everybody."""
+    reached all of them. Raises ConvergeError when none does in time."""
     topic = "converge/probe"
     probes: list[Probe] = []
     try:
@@ -138,7 +140,8 @@ async def until_delivered(survivors: list[Broker], strike: Callable[[], None]) -
 
 
 async def measure(count: int, number: int, routing: str) -> dict[str, float]:
-    """Run one round."""
+    """Run the round `number` with `count` brokers and this `routing`; return what took how long
+    (s)."""
     ports = free_ports(2 * count)
     cluster = f"converge-{os.getpid()}-{number}"
     result = {}
@@ -169,7 +172,8 @@ def root_of(brokers: list[Broker], states: list[dict[str, Any]]) -> Broker:
 
 
 def report(results: list[dict[str, float]], failures: list[str], count: int, routing: str) -> str:
-    """Format the table."""
+    """Return the table of the rounds' `results` (s) with their `failures`, of `count` brokers with
+    this `routing`."""
     rows = [
         ("start", "start of all to one agreed tree", 1.5),
         ("crash", "kill -9 of the root to the next message", 0.3),
@@ -194,7 +198,8 @@ def report(results: list[dict[str, float]], failures: list[str], count: int, rou
 
 
 async def run(count: int, rounds: int, routing: str) -> int:
-    """Run all rounds and print the table; returns the exit code."""
+    """Run all `rounds` with `count` brokers and this `routing`, and print the table; return the
+    exit code."""
     results, failures = [], []
     for number in range(rounds):
         try:

@@ -40,8 +40,8 @@ class Network:
         return range(len(self.capabilities))
 
     def tree(self, root: int, members: Iterable[int], through: float = 0.0) -> dict[int, int]:
-        """Return the broker before each one on the shortest ways from a root over links between
-        members; ms for each relay."""
+        """Return the broker before each one on the shortest paths from `root` over links between
+        `members`; each broker on the way adds `through` ms."""
         graph = Graph(b"")
         inside = set(members)
         for (a, b), delay in self.delays.items():
@@ -102,8 +102,8 @@ def sparse(rng: random.Random, brokers: int) -> Network:
 
 
 def walk(parents: dict[int, int], source: int, wanting: set[int] | None) -> list[Edge]:
-    """Return the links that a message takes over a tree, away from its source; None: all of
-    them."""
+    """Return the links that a message takes from `source` over the tree of `parents` (broker -> the
+    one before it) to the brokers `wanting` it (None: to all)."""
     near: dict[int, list[int]] = {}
     for child, parent in parents.items():
         near.setdefault(child, []).append(parent)
@@ -132,8 +132,9 @@ def draw(
     subscribers: int,
     costs: dict[str, Costs],
 ) -> None:
-    """One set of clients at random brokers, each with one topic (locality 50 % in the paper); one
-    message of each publisher."""
+    """Draw by `rng` so many `publishers` and `subscribers` at brokers of `network`, each with one
+    of so many `topics` (locality 50 % in the paper), and add one message of each publisher to the
+    `costs` of each strategy."""
     published = [(rng.choice(network.brokers), rng.randrange(topics)) for _ in range(publishers)]
     subscribed = [(rng.choice(network.brokers), rng.randrange(topics)) for _ in range(subscribers)]
     clients = Counter(broker for broker, _ in published + subscribed)
@@ -182,7 +183,8 @@ def note(
     edges: list[Edge],
     sent: Counter[int],
 ) -> None:
-    """Count one message."""
+    """Add one message to `cost`: it went over the `edges` of `network` from `source` to the brokers
+    `wanting` it; `sent` counts what each broker sends."""
     at = {source: 0.0}
     for a, b in edges:
         at[b] = at[a] + network.delays[min(a, b), max(a, b)]

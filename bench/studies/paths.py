@@ -247,8 +247,8 @@ class Network:
     # ------------------------------------------------------------ a hop
 
     async def hold(self, broker_id: str, topic_filter: str, wanted: bool) -> None:
-        """Have a filter wanted at a broker, or not any more, by a session whose client is away;
-        others know when this returns."""
+        """Have `topic_filter` `wanted` at the broker `broker_id`, or not any more, by a session
+        whose client is away; others know when this returns."""
         client = await Probe.open(self.address(broker_id), "holder", clean=not wanted)
         if wanted:
             await client.subscribe(topic_filter)
@@ -357,8 +357,9 @@ class Network:
 def measure(
     topology: Topology, options: argparse.Namespace, hop: bool
 ) -> tuple[list[Row], list[str]]:
-    """Bring brokers up and measure all rounds; returns the table's rows, and what was wrong. Raises
-    LabError, PathsError."""
+    """Bring up the brokers of `topology` and measure all rounds as the command line's `options`
+    say, with `hop` also what one more broker on the path costs. Returns the table's rows, and what
+    was wrong. Raises LabError, PathsError."""
     samples: Samples = {}
     wrong: list[str] = []
     with Lab(topology, KINDS[f"mqttree-{options.routing}"], way="relays") as lab:
@@ -393,7 +394,8 @@ def measure(
 
 
 def rows(samples: Samples, hop: bool, hops: int, opens: bool) -> list[Row]:
-    """Name what was measured, in ms."""
+    """Return the rows of the table for `samples` (ms). `hop`: what one more broker costs is one of
+    them, over `hops` of them; `opens`: so is how fast paths open."""
     found: list[Row] = []
     for qos in (0, 1) if hop else ():
         found.append(

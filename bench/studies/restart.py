@@ -65,7 +65,8 @@ class Running:
 
 
 def write(folder: Path, retained: int, sessions: int, waiting: int) -> None:
-    """Fill a broker and end it."""
+    """Fill a broker whose data are in `folder` with so many `retained` messages and `sessions`, so
+    many messages `waiting` for each, and end it."""
     running = Running(folder)
     node = running.node
     for number in range(retained):

@@ -31,7 +31,8 @@ class Batch:
         self.shapes: dict[tuple[Any, ...], int] = {}
 
     def add(self, at: int, publisher: int, sequence: int, shape: tuple[Any, ...]) -> int:
-        """Append one event; return four times the number of events that wait."""
+        """Append one event at `at` (ns) about the message `sequence` of `publisher`; `shape` has
+        the rest of its columns. Returns four times the number of events that wait."""
         number = self.shapes.get(shape)
         self.flat.extend((at, publisher, sequence, self.new(shape) if number is None else number))
         return len(self.flat)
@@ -44,7 +45,8 @@ class Batch:
     def add_run(
         self, at: int, publisher: int, first: int, count: int, shape: tuple[Any, ...]
     ) -> int:
-        """Append `count` events, a nanosecond apart, of neighbouring sequence numbers."""
+        """Append `count` events, from `at` (ns) on and a nanosecond apart, about the messages from
+        `first` on of `publisher`; `shape` has the rest of their columns. Returns as `add` does."""
         number = self.shapes.setdefault(shape, len(self.shapes))
         numbers = zip(
             range(at, at + count),
@@ -65,7 +67,8 @@ class Batch:
 
 
 def columns(kind: str, flat: list[int], shapes: dict[tuple[Any, ...], int]) -> dict[str, pa.Array]:
-    """Return the columns of what a Batch of this kind had."""
+    """Return the columns of the events of one `kind`, as `Batch.swap` gave them: `flat` has the
+    numbers, `shapes` the rest."""
     numbers = array("q", flat)
     which = _integers(numbers[3::4])
     found = {"at": _integers(numbers[0::4])}
@@ -83,8 +86,8 @@ def _integers(values: array[int]) -> pa.Array:
 
 
 def column(name: str, values: Sequence[Any], which: pa.Array | None = None) -> pa.Array:
-    """Return a column of the schema's type; `which`: for each row the index of its value (None: all
-    in turn)."""
+    """Return the column `name` of the schema's type. `which` has for each row the index of its
+    value in `values` (None: all in turn)."""
     if name not in DICTIONARY_COLUMNS:
         found = pa.array(values, SCHEMA.field(name).type)
         return found if which is None else found.take(which)

@@ -45,7 +45,8 @@ def best(samples: Iterable[tuple[int, int, int]]) -> tuple[int, int]:
 
 
 def measure(host: str, port: int = PORT, rounds: int = ROUNDS) -> tuple[int, int]:
-    """Ask a serving machine; return (offset, error) in ns. Raises ClockError."""
+    """Ask the machine that serves at `host` and `port`, so many `rounds`; return (offset, error) in
+    ns, of the best one. Raises ClockError."""
     samples = []
     try:
         with socket.create_connection((host, port), timeout=_PATIENCE) as sock:

@@ -32,8 +32,8 @@ class Made:
 
 
 def make(folder: Path, rows: int, seed: int = 1, run: str = "made", subscribers: int = 2) -> Made:
-    """Write a run of about `rows` trace rows: each message is published, accepted, and delivered to
-    each of its topic's subscribers.
+    """Write the run `run` with about `rows` trace rows into `folder`, drawn by `seed`: each message
+    is published, accepted, and delivered to the `subscribers` of its topic.
 
     One delivery of 10,000 is lost, one of 10,000 doubled. Raises ValueError for fewer rows than
     there are subscriptions.

@@ -17,8 +17,8 @@ _STEP = 0.002  # s between two bursts of the paced loop
 
 
 def spent(rate: int, seconds: float, writer: Writer | None) -> float:
-    """Return the CPU seconds (all threads) of a process that has `rate` events a second, with a
-    writer or without."""
+    """Return the CPU seconds (all threads) of a process that for so many `seconds` has `rate`
+    events a second, and notes them with `writer` (None: it does not)."""
     events, sequence, clients = 0, 0, [f"s{number:03d}" for number in range(50)]
     topics = [f"load/{number}" for number in range(50)]
     began, before = time.monotonic(), time.process_time()

@@ -19,8 +19,8 @@ def lasts(at: int, done: Iterable[int]) -> int:
 
 
 def repaired(at: int, until: int, agreements: Iterable[int]) -> float | None:
-    """Return s from a fault to the first agreement on a tree while it lasts; None: a later one
-    repairs something else."""
+    """Return the s from a fault at `at` (ns) to the first of the `agreements` on a tree before
+    `until`; None: a later one repairs something else."""
     return min(((when - at) / 1e9 for when in agreements if at <= when < until), default=None)
 
 

@@ -69,7 +69,9 @@ DICTIONARY_COLUMNS = [field.name for field in SCHEMA if pa.types.is_dictionary(f
 def metadata(
     scenario: str, run: str, host: str, process: str, offset_ns: int
 ) -> dict[bytes, bytes]:
-    """Return what the footer of every file says."""
+    """Return what the footer of every file says: the `scenario` and `run` it is of, the `host`
+    whose clock it has, the `process` that wrote it, and `offset_ns`, what to add to that clock for
+    wall time."""
     words = {
         "mqttree.trace": str(VERSION),
         "mqttree.scenario": scenario,

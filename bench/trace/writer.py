@@ -71,6 +71,9 @@ class Writer:
         batch: int = BATCH,
         rotate_s: float = 5.0,
     ) -> None:
+        """`directory`, `host`, `batch` and `rotate_s` are explained above; `run`, `scenario` and
+        `process` are names in the files' paths. Raises ValueError for one that cannot be part of a
+        path."""
         for word in (run, scenario, process):
             if not NAME.fullmatch(word):
                 raise ValueError(
@@ -112,8 +115,9 @@ class Writer:
         size: int,
         flow: str = "",
     ) -> None:
-        """Note a message that a client publishes (at: when it should go out, where that is
-        planned); size of its payload."""
+        """Note that `client` publishes the message `sequence` of `publisher` to its `broker`, on
+        `topic` at `qos`, with `size` bytes of payload, as part of `flow`. `at` is when it should go
+        out, where that is planned."""
         batch, shape = self._published, (client, broker, topic, qos, size, flow)
         number = batch.shapes.get(shape)
         if number is None:
@@ -124,7 +128,8 @@ class Writer:
             self._flush(batch)
 
     def accepted(self, at: int, publisher: int, sequence: int, client: str, broker: str) -> None:
-        """Note that the broker has acknowledged a message (PUBACK, PUBCOMP)."""
+        """Note that at `at` the `broker` of `client` acknowledged (PUBACK, PUBCOMP) the message
+        `sequence` of `publisher`."""
         batch, shape = self._accepted, (client, broker)
         number = batch.shapes.get(shape)
         if number is None:
@@ -146,8 +151,9 @@ class Writer:
         size: int,
         dup: bool = False,
     ) -> None:
-        """Note that a client was sent a message by its broker; in the order of arrival, which the
-        times then tell, too."""
+        """Note that at `at` the `client` got from its `broker` the message `sequence` of
+        `publisher`, on `topic` at `qos`, with `size` bytes of payload, and whether it was marked
+        `dup`. To be called in the order of arrival, which the times then tell, too."""
         if at <= self._last:
             at = self._last + 1
         self._last = at
@@ -163,13 +169,14 @@ class Writer:
     def forwarded(
         self, at: int, publisher: int, sequence: int, source: str, target: str, size: int
     ) -> None:
-        """Note a message on a link; publisher and sequence -1 if they cannot be read; size of the
-        packet."""
+        """Note that at `at` the message `sequence` of `publisher` (-1 where they cannot be read)
+        passed from the broker `source` to `target`, in a packet of `size` bytes."""
         if self._forwarded.add(at, publisher, sequence, (source, target, size)) >= self._full:
             self._flush(self._forwarded)
 
     def control(self, at: int, source: str, target: str, kind: str, size: int) -> None:
-        """Note a packet on a link that is no PUBLISH."""
+        """Note that at `at` a packet that is no PUBLISH passed from the broker `source` to
+        `target`: its `kind` by name, its `size` in bytes."""
         if self._control.add(at, _UNCLEAR, _UNCLEAR, (source, target, kind, size)) >= self._full:
             self._flush(self._control)
 
@@ -186,7 +193,8 @@ class Writer:
         size: int,
         flow: str = "",
     ) -> None:
-        """Note `count` messages at once, numbered from `first`."""
+        """Note `count` messages at once, numbered from `first`; `at`, `publisher`, `client`,
+        `broker`, `topic`, `qos`, `size` and `flow` are those of `published`."""
         if (
             self._published.add_run(
                 at, publisher, first, count, (client, broker, topic, qos, size, flow)
@@ -198,7 +206,8 @@ class Writer:
     def accepted_run(
         self, at: int, publisher: int, first: int, count: int, client: str, broker: str
     ) -> None:
-        """Note the acknowledgements of `count` messages, numbered from `first`."""
+        """Note the acknowledgements of `count` messages, numbered from `first`; `at`, `publisher`,
+        `client` and `broker` are those of `accepted`."""
         if self._accepted.add_run(at, publisher, first, count, (client, broker)) >= self._full:
             self._flush(self._accepted)
 
@@ -215,7 +224,9 @@ class Writer:
         size: int,
         dup: bool = False,
     ) -> None:
-        """Note `count` messages that were sent to a client, numbered from `first`."""
+        """Note `count` messages that were sent to a client, numbered from `first`; `at`,
+        `publisher`, `client`, `broker`, `topic`, `qos`, `size` and `dup` are those of
+        `delivered`."""
         at = max(at, self._last + 1)
         self._last = at + count - 1
         if (
@@ -229,16 +240,18 @@ class Writer:
     # Rare kinds
 
     def clock(self, at: int, host: str, offset_ns: int, error_ns: int) -> None:
-        """Note what has to be added to a host's `at` for the common time, and how wrong that may be
-        (bench.trace.clock)."""
+        """Note at `at` that `offset_ns` has to be added to the times of `host` for the common time,
+        give or take `error_ns` (see bench.trace.clock)."""
         self._event("clock", at, host=host, offset_ns=offset_ns, error_ns=error_ns)
 
     def subscribed(self, at: int, client: str, broker: str, filter: str, qos: int) -> None:
-        """Note a SUBACK; the filter as the client sent it."""
+        """Note that at `at` the `broker` granted `client` the `filter`, as the client sent it, at
+        `qos` (SUBACK)."""
         self._event("subscribed", at, client=client, broker=broker, topic=filter, qos=qos)
 
     def unsubscribed(self, at: int, client: str, broker: str, filter: str) -> None:
-        """Note that what is published from now on need not come any more."""
+        """Note that what is published from `at` on need not come any more to `client`, which had
+        subscribed to `filter` at `broker`."""
         self._event("unsubscribed", at, client=client, broker=broker, topic=filter)
 
     def link(
@@ -252,7 +265,9 @@ class Writer:
         data_bytes: int,
         dropped: int,
     ) -> None:
-        """Note how much has gone from one broker to another so far."""
+        """Note how one direction of a link, from the broker `source` to `target`, stands at `at`,
+        counted from the start: `packets` and `bytes`, of these `control_bytes` and `data_bytes`
+        (PUBLISH is data), and packets `dropped`."""
         self._event(
             "link",
             at,
@@ -266,27 +281,29 @@ class Writer:
         )
 
     def counted(self, at: int, broker: str, name: str, value: int) -> None:
-        """Note a broker's own counter."""
+        """Note that at `at` the counter `name` of `broker` had this `value`."""
         self._event("counted", at, broker=broker, name=name, count=value)
 
     def role(self, at: int, broker: str, peer: str, role: str, root: str) -> None:
-        """Note the new role of a broker's link; peer "" and role "state:..." for a new state of the
-        broker itself."""
+        """Note that at `at` the link from `broker` to `peer` got a new `role`, with this `root`.
+        `peer` "" and a role "state:..." tell a new state of the broker itself."""
         self._event("role", at, broker=broker, peer=peer, name=role, detail=root)
 
     def agreed(self, at: int, brokers: int, root: str) -> None:
-        """Note that all living brokers agree on a tree, which they did not before."""
+        """Note that from `at` on all living `brokers` (their number) agree on a tree with this
+        `root`, which they did not before."""
         self._event("agreed", at, count=brokers, detail=root)
 
     def fault(self, at: int, kind: str, target: str, detail: str = "") -> None:
-        """Note a fault, or what undoes one; docs/reference/traces.md has the kinds."""
+        """Note at `at` a fault of this `kind` at `target`, or what undoes one, with `detail` for
+        people; docs/reference/traces.md has the kinds."""
         self._event("fault", at, name=kind, broker=target, detail=detail)
 
     def resources(
         self, at: int, process: str, role: str, cpu_s: float, rss: int, threads: int = 0
     ) -> None:
-        """Note a process's CPU time so far (s) and its resident memory (bytes); role broker,
-        generator, network, ..."""
+        """Note what `process` has used until `at`: its `role` (broker, generator, network, ...),
+        `cpu_s` seconds of CPU, `rss` bytes of resident memory, and its `threads`."""
         self._event(
             "resources", at, broker=process, name=role, cpu_s=cpu_s, rss=rss, threads=threads
         )
