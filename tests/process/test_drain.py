@@ -20,8 +20,8 @@ from broker.wire import Disconnect
 from broker.wire.properties import Property
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.clients import Client, clients, repeated
+from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
-from tests.process.test_operations import Raw
 
 PAUSE = 0.005
 """s between two messages of a publisher."""
@@ -71,7 +71,7 @@ def ended(broker: Broker) -> int:
 def test_clients_are_sent_to_the_others(cluster: Cluster) -> None:
     one, two = (cluster.add() for _ in range(2))
     cluster.agree([one.up(), two.up()])
-    raw = Raw(one.port, "five")
+    raw = RawClient(one.port, "five")
     with clients() as make:
         four, there = make(one.port, protocol=4), make(two.port)
         four.subscribe("#", 1)
@@ -213,6 +213,42 @@ class Faithful:
         self.paho.loop_stop()
 
 
+def drained_and_back(leaving: Broker, faithful: Faithful, streams: dict[Broker, Stream]) -> None:
+    """Drain a broker and start it again while all publish."""
+    for number in range(50):
+        faithful.publish(f"before {number}".encode())
+    until(lambda: all(len(stream.sent) > 100 for stream in streams.values()), "some traffic")
+    done = command(leaving)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ended(leaving) == 0
+    said = leaving.lines("drained in")[-1:]
+    assert said and "left are" not in said[0]
+    for number in range(50):
+        faithful.publish(f"meanwhile {number}".encode())
+    leaving.start().up()
+
+
+def all_arrived(watchers: list[Client], faithful: Faithful, streams: dict[Broker, Stream]) -> None:
+    """What was acknowledged is with those who stayed connected, at QoS 2 once."""
+    due = [
+        payload
+        for stream in streams.values()
+        for qos in (1, 2)
+        for payload in stream.acknowledged(qos)
+    ]
+    due += faithful.acknowledged
+    assert len(due) > 300
+    once = {
+        payload for stream in streams.values() for qos, payload in stream.sent.values() if qos == 2
+    }
+    for watcher in watchers:
+        until(
+            lambda w=watcher: set(due) <= set(w.payloads()), f"all of {len(due)} at {watcher.port}"
+        )
+        assert not watcher.lost.is_set()
+        assert not once.intersection(repeated(watcher.payloads()))
+
+
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
 def test_rolling_restart(cluster: Cluster, routing: str) -> None:
     """Each of three brokers is drained and started again; who is connected elsewhere gets all that
@@ -239,24 +275,7 @@ def test_rolling_restart(cluster: Cluster, routing: str) -> None:
             faithful = Faithful(leaving.port, "faithful")
             streams = {broker: Stream(make(broker.port), broker.name) for broker in brokers}
             try:
-                for number in range(50):
-                    faithful.publish(f"before {number}".encode())
-                until(
-                    lambda streams=streams: all(
-                        len(stream.sent) > 100 for stream in streams.values()
-                    ),
-                    "some traffic",
-                )
-                done = command(leaving)
-                assert (done.returncode, done.stderr) == (0, "")
-                assert ended(leaving) == 0
-                assert (
-                    leaving.lines("drained in")[-1:]
-                    and "left are" not in leaving.lines("drained in")[-1]
-                )
-                for number in range(50):
-                    faithful.publish(f"meanwhile {number}".encode())
-                leaving.start().up()
+                drained_and_back(leaving, faithful, streams)
                 cluster.agree()
                 until(
                     lambda faithful=faithful: len(set(faithful.acknowledged)) == 100,
@@ -271,24 +290,4 @@ def test_rolling_restart(cluster: Cluster, routing: str) -> None:
                 lambda going=going: all(s.client.acknowledged.issuperset(s.sent) for s in going),
                 "acknowledgements",
             )
-            due = [
-                payload
-                for stream in streams.values()
-                for qos in (1, 2)
-                for payload in stream.acknowledged(qos)
-            ]
-            due += faithful.acknowledged
-            assert len(due) > 300
-            for watcher in stay:
-                until(
-                    lambda w=watcher, due=due: set(due) <= set(w.payloads()),
-                    f"all of {len(due)} at {watcher.port}",
-                )
-                assert not watcher.lost.is_set()
-                once = {
-                    payload
-                    for stream in streams.values()
-                    for qos, payload in stream.sent.values()
-                    if qos == 2
-                }
-                assert not once.intersection(repeated(watcher.payloads()))
+            all_arrived(stay, faithful, streams)

@@ -550,6 +550,64 @@ def alone(broker: Broker) -> bool:
     return view["state"] == "runtime" and view["root"] == view["id"] and not view["links"]
 
 
+def outsiders(cluster: Cluster, inside: Broker, right: str, wrong: str) -> dict[str, Broker]:
+    """Brokers that do not belong to the cluster of `inside`, each alone; by what is wrong."""
+    static = ["--discovery", "static", "--seed", inside.address]
+    outside = {
+        "wrong secret": cluster.add("--secret-file", wrong),
+        "no secret": cluster.add(),
+        "other cluster": cluster.add("--secret-file", right, cluster=f"{cluster.cluster}-other"),
+        "wrong secret, seed": cluster.add("--secret-file", wrong, *static),
+        "no secret, seed": cluster.add(*static),
+        "other cluster, seed": cluster.add(
+            "--secret-file", right, *static, cluster=f"{cluster.cluster}-another"
+        ),
+    }
+    for what, broker in outside.items():
+        broker.up()
+        until(lambda b=broker: alone(b), f"{what}: alone")
+    return outside
+
+
+def refused_and_counted(cluster: Cluster, a: Broker, outside: dict[str, Broker]) -> None:
+    """What `a` and those outside say of each other, in counters and log lines."""
+    until(lambda: a.counter("discovery_wrong_secret"), "datagrams with a wrong secret are counted")
+    until(lambda: a.counter("discovery_wrong_cluster"), "datagrams of another cluster are counted")
+    until(lambda: a.counter("link_wrong_secret"), "links without a secret are counted")
+    until(
+        lambda: a.counter("links_refused"),
+        "links that another one refused, as our secret is not its own, are counted",
+    )
+    until(lambda: a.counter("link_wrong_cluster"), "links of another cluster are counted")
+    for what in ("wrong secret", "no secret"):
+        until(
+            lambda w=what: outside[w].counter("discovery_wrong_secret"),
+            f"{what}: it counts as well",
+        )
+        assert 1 <= len(outside[what].lines("WARNING")) <= cluster.minutes()
+    for what in ("wrong secret, seed", "no secret, seed", "other cluster, seed"):
+        # the broker that dials is told why, too
+        until(lambda w=what: outside[w].lines("WARNING", a.address), f"{what}: a line")
+    # However often they try, one line for each kind of fault and host a minute; none for other
+    # clusters' datagrams.
+    until(
+        lambda: a.counter("link_wrong_cluster") >= 3 and a.counter("link_wrong_secret") >= 3,
+        "they try again",
+    )
+    warnings = a.lines("WARNING")
+    assert 4 <= len(warnings) <= 4 * cluster.minutes()
+    for words in (
+        "not signed|another cluster secret",
+        "refused the link",
+        "no cluster secret",
+        "-another'",
+    ):
+        assert any(word in line for line in warnings for word in words.split("|"))
+    for what, broker in outside.items():
+        lines = broker.lines("WARNING")
+        assert not lines if what == "other cluster" else 1 <= len(lines) <= cluster.minutes(), what
+
+
 def test_only_those_with_the_secret_federate(tmp_path: Path, make: Make) -> None:
     right = secret_file(tmp_path, "right", "correct horse battery\n")
     wrong = secret_file(tmp_path, "wrong", "wrong horse battery\n")
@@ -559,64 +617,9 @@ def test_only_those_with_the_secret_federate(tmp_path: Path, make: Make) -> None
         before = [(b.view()["root"], b.counter("links_opened")) for b in pair]
         subscriber = make(pair[1].port)
         subscriber.subscribe("t", 1)
-        static = ["--discovery", "static", "--seed", pair[0].address]
-        outside = {
-            "wrong secret": cluster.add("--secret-file", wrong),
-            "no secret": cluster.add(),
-            "other cluster": cluster.add(
-                "--secret-file", right, cluster=f"{cluster.cluster}-other"
-            ),
-            "wrong secret, seed": cluster.add("--secret-file", wrong, *static),
-            "no secret, seed": cluster.add(*static),
-            "other cluster, seed": cluster.add(
-                "--secret-file", right, *static, cluster=f"{cluster.cluster}-another"
-            ),
-        }
-        for what, broker in outside.items():
-            broker.up()
-            until(lambda b=broker: alone(b), f"{what}: alone")
+        outside = outsiders(cluster, pair[0], right, wrong)
         a = pair[0]
-        until(
-            lambda: a.counter("discovery_wrong_secret"), "datagrams with a wrong secret are counted"
-        )
-        until(
-            lambda: a.counter("discovery_wrong_cluster"), "datagrams of another cluster are counted"
-        )
-        until(lambda: a.counter("link_wrong_secret"), "links without a secret are counted")
-        until(
-            lambda: a.counter("links_refused"),
-            "links that another one refused, as our secret is not its own, are counted",
-        )
-        until(lambda: a.counter("link_wrong_cluster"), "links of another cluster are counted")
-        for what in ("wrong secret", "no secret"):
-            until(
-                lambda w=what: outside[w].counter("discovery_wrong_secret"),
-                f"{what}: it counts as well",
-            )
-            assert 1 <= len(outside[what].lines("WARNING")) <= cluster.minutes()
-        for what in ("wrong secret, seed", "no secret, seed", "other cluster, seed"):
-            # the broker that dials is told why, too
-            until(lambda w=what: outside[w].lines("WARNING", a.address), f"{what}: a line")
-        # However often they try, one line for each kind of fault and host a minute; none for other
-        # clusters' datagrams.
-        until(
-            lambda: a.counter("link_wrong_cluster") >= 3 and a.counter("link_wrong_secret") >= 3,
-            "they try again",
-        )
-        warnings = a.lines("WARNING")
-        assert 4 <= len(warnings) <= 4 * cluster.minutes()
-        for words in (
-            "not signed|another cluster secret",
-            "refused the link",
-            "no cluster secret",
-            "-another'",
-        ):
-            assert any(word in line for line in warnings for word in words.split("|"))
-        for what, broker in outside.items():
-            lines = broker.lines("WARNING")
-            assert not lines if what == "other cluster" else 1 <= len(lines) <= cluster.minutes(), (
-                what
-            )
+        refused_and_counted(cluster, a, outside)
         # Nobody else is disturbed.
         assert [(b.view()["root"], b.counter("links_opened")) for b in pair] == before
         cluster.agree(pair)

@@ -15,8 +15,9 @@ from broker.wire import Puback, Publish, Pubrec, Pubrel
 from broker.wire import encode_packet as encode
 from broker.wire.properties import Property
 from tests.kit.brokers import Broker, Cluster
+from tests.kit.raw_client import RawClient
 from tests.kit.waiting import PATIENCE, until
-from tests.process.test_floods import Raw, Witness
+from tests.process.test_floods import Witness
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ class Fast:
     blocks."""
 
     def __init__(self, port: int, total: int, qos: int) -> None:
-        self.raw = Raw(port, "fast", version=4)
+        self.raw = RawClient(port, "fast", version=4)
         self.raw.sock.setblocking(False)
         self.total = total
         self.qos = qos
@@ -89,7 +90,7 @@ def test_what_was_acknowledged_reaches_a_slow_subscriber_elsewhere(
     all of it, in order, once."""
     here, there = pair
     total = 3 * limits.MAX_QUEUED
-    slow = Raw(there.port, "slow", properties={Property.RECEIVE_MAXIMUM: 20})
+    slow = RawClient(there.port, "slow", properties={Property.RECEIVE_MAXIMUM: 20})
     slow.subscribe("fast", qos=qos)
     slow.sock.setblocking(False)
     witness = Witness(here.port)
@@ -129,9 +130,9 @@ def test_a_dead_reader_stops_nobody_elsewhere(pair: tuple[Broker, Broker]) -> No
     not take is dropped."""
     here, there = pair
     total = 3 * limits.MAX_QUEUED
-    dead = Raw(there.port, "dead", properties={Property.RECEIVE_MAXIMUM: 20})
+    dead = RawClient(there.port, "dead", properties={Property.RECEIVE_MAXIMUM: 20})
     dead.subscribe("fast", qos=1)
-    awake = Raw(there.port, "awake")
+    awake = RawClient(there.port, "awake")
     awake.subscribe("calm", qos=1)
     fast = Fast(here.port, total, 1)
     witness = Witness(here.port)

@@ -271,8 +271,6 @@ LONG = {
     "broker/cluster/sessions/takeover.py:__init__",
     "broker/core/connect.py:_accept",
     "broker/core/qos_fast_path.py:_batch",
-    "tests/process/test_drain.py:test_rolling_restart",
-    "tests/process/test_federation.py:test_only_those_with_the_secret_federate",
 }
 """Functions that are longer."""
 
