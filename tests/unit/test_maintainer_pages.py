@@ -109,7 +109,24 @@ def test_prose_fits_100_columns(page: str) -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len(text_of("README.md").splitlines()) < 120
+    assert len(text_of("README.md").splitlines()) <= 110
+
+
+def test_each_cell_about_another_broker_has_a_source() -> None:
+    table = re.findall(r"^\| (.+?) \|((?: \w+ \|){5})$", text_of("README.md"), re.M)
+    said = {what: cells.replace("|", "").split() for what, cells in table if what.strip("-")}
+    brokers = ("mqttree", "Mosquitto", "EMQX", "VerneMQ", "NATS")
+    assert len(said) > 8
+    page = text_of("docs/comparison.md")
+    shared = re.findall(r"^\* \*([^*]+)\*:", page, re.M)
+    for what, cells in said.items():
+        section = page.partition(f"\n## {what}\n")[2].partition("\n## ")[0]
+        reasons = dict(re.findall(r"^\* (\w+): (.*(?:\n  .*)*)", section, re.M))
+        assert tuple(reasons) == brokers, what
+        for broker, cell in zip(brokers, cells, strict=True):
+            assert reasons[broker].startswith(cell), f"{what}: {broker}"
+            sources = ("](", "as above", "As above", *shared)
+            assert broker == "mqttree" or any(word in reasons[broker] for word in sources)
 
 
 def test_the_drawn_floors_are_those_that_are_checked() -> None:
