@@ -52,8 +52,8 @@ from broker.cluster.events import (
 )
 from broker.cluster.id_conflict import IdConflict
 from broker.cluster.link.admission import Admission, split_peer
-from broker.cluster.link.control_records import Handler
-from broker.cluster.link.link import Link
+from broker.cluster.link.handshake import LinkHandshake
+from broker.cluster.link.link import Handler, Link
 from broker.cluster.retained_sync import RetainedSync
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from broker.cluster.sessions.session_history import SessionHistory
@@ -516,7 +516,7 @@ class Cluster:
             conn.abort("too many links")
             return
         self.admission.make_room(now)
-        link = Link(self, conn, False, split_peer(conn.peer), now)
+        link = Link(self, conn, False, split_peer(conn.peer), self._new_handshake, now)
         conn.owner = link
         conn.link = link
         self.handshakes[link] = None
@@ -533,11 +533,14 @@ class Cluster:
 
     def dialled(self, conn: Connection, dial: Dial, now: float) -> None:
         """Take a connection that we dialled and that stands."""
-        link = Link(self, conn, True, (dial.host, dial.port), now)
+        link = Link(self, conn, True, (dial.host, dial.port), self._new_handshake, now)
         conn.owner = link
         conn.link = link
         self.handshakes[link] = None
         link.handshake.call()
+
+    def _new_handshake(self, link: Link) -> LinkHandshake:
+        return LinkHandshake(self, link)
 
     def dial_answered(self, dial: Dial, error: str | None, now: float) -> bool:
         """Note that a dial came to nothing; one that did not is known (`dialled`). Returns True:

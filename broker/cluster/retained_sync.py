@@ -19,7 +19,7 @@ from broker.base import limits
 from broker.base.hybrid_clock import END, LOGICAL, HybridClock
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import encode_for_links, encode_link_publish, remaining, split_key
-from broker.cluster.link.control_records import DIGEST, FETCH, LIST, PARTS, Handler
+from broker.cluster.link.control_records import DIGEST, FETCH, LIST, PARTS
 from broker.core.message import Message, Stamp
 from broker.core.retained_index import PLACE, RetainedVersion, place_of
 from broker.core.retained_store import Change
@@ -29,7 +29,7 @@ from broker.wire.strings import shorten
 if TYPE_CHECKING:
     from broker.cluster.delivery.forwarder import Forwarder
     from broker.cluster.delivery.gap_recovery import GapRecovery
-    from broker.cluster.link.link import Link
+    from broker.cluster.link.link import Handler, Link
     from broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from broker.cluster.sessions.session_history import SessionHistory
     from broker.core.local_broker import LocalBroker

@@ -16,7 +16,7 @@ from broker.base.address import Address
 from broker.base.broker_id import Identity
 from broker.base.rate_limit import RateLimit
 from broker.cluster.events import LinkForwards, TopologyChanged
-from broker.cluster.link.control_records import BPDU, MEMBERS, Handler
+from broker.cluster.link.control_records import BPDU, MEMBERS
 from broker.core.effects import Datagram, Dial
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
@@ -31,7 +31,7 @@ from stp.tree import ForwardingChanged, RootChanged, TopologyChange
 
 if TYPE_CHECKING:
     from broker.cluster.events import ClusterEvents, LinkDown, LinkUp, RouteChanged
-    from broker.cluster.link.link import Link
+    from broker.cluster.link.link import Handler, Link
     from broker.cluster.ports import Reporting
     from broker.core.local_broker import LocalBroker
     from discovery.membership import Membership

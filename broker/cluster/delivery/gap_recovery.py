@@ -51,7 +51,7 @@ from broker.cluster.link.codec import (
     split_key,
     subtract,
 )
-from broker.cluster.link.control_records import UPTO, Handler
+from broker.cluster.link.control_records import UPTO
 from broker.cluster.strategy.directory import ROUTING
 from broker.cluster.strategy.flood import leaves_out
 from broker.cluster.strategy.path_change import (
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
     from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from broker.cluster.delivery.subscription_start import SubscriptionStarts
-    from broker.cluster.link.link import Link
+    from broker.cluster.link.link import Handler, Link
     from broker.cluster.ports import Alarm, Reporting
     from broker.cluster.strategy.directory import Directory
     from broker.cluster.strategy.routing_strategy import RoutingStrategy

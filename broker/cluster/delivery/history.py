@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from broker.cluster.link.codec import LAST, OriginWindow, Ranges, Vector, encode_vector
-from broker.cluster.link.control_records import DONE, WANT, Handler
+from broker.cluster.link.control_records import DONE, WANT
 
 if TYPE_CHECKING:
     from broker.cluster.events import LinkDown
-    from broker.cluster.link.link import Link
+    from broker.cluster.link.link import Handler, Link
     from broker.cluster.ports import Alarm
     from broker.core.local_broker import LocalBroker
 

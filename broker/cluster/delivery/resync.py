@@ -25,7 +25,7 @@ from broker.cluster.events import (
     RouteChanged,
 )
 from broker.cluster.link.codec import Vector, decode_vector, encode_vector
-from broker.cluster.link.control_records import ASK_SEEN, DONE, ORIGINS, SEEN, WANT, Handler
+from broker.cluster.link.control_records import ASK_SEEN, DONE, ORIGINS, SEEN, WANT
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.forwarder import Forwarder
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.replay import LogWalk, LogWalks
     from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.delivery.subscription_start import SubscriptionStarts
-    from broker.cluster.link.link import Link
+    from broker.cluster.link.link import Handler, Link
     from broker.cluster.ports import Alarm
     from broker.cluster.strategy.directory import Directory
     from broker.cluster.strategy.routing_strategy import RoutingStrategy

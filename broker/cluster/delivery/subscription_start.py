@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker.base import limits
 from broker.cluster.link.codec import LAST, origin_key, subtract
-from broker.cluster.link.control_records import AGES, Handler
+from broker.cluster.link.control_records import AGES
 from broker.core.local_broker import LocalBroker
 from broker.core.ports import Journal
 from broker.core.start_point import ADOPTED, UNKNOWN, SubscriptionStart
@@ -42,7 +42,7 @@ from broker.wire.errors import MalformedPacket
 if TYPE_CHECKING:
     from broker.cluster.delivery.origins import Origins
     from broker.cluster.delivery.replay_log import LogEntry
-    from broker.cluster.link.link import Link
+    from broker.cluster.link.link import Handler, Link
     from broker.cluster.strategy.directory import Directory
     from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
     from broker.core.session import Session

@@ -12,9 +12,9 @@ from broker.wire.encode import encode_packet
 from broker.wire.packets import Disconnect
 
 if TYPE_CHECKING:
-    from broker.cluster.link.handshake import Peer
     from broker.cluster.link.link import Link
-    from broker.cluster.link.ports import LinkHost
+    from broker.cluster.link.peer import Peer
+    from broker.cluster.link.ports import HandshakeHost
 
 
 class Admission:
@@ -22,7 +22,7 @@ class Admission:
 
     __slots__ = ("cluster",)
 
-    def __init__(self, cluster: LinkHost) -> None:
+    def __init__(self, cluster: HandshakeHost) -> None:
         self.cluster = cluster
 
     def make_room(self, now: float) -> None:

@@ -5,18 +5,10 @@ A record is u8 type, u24 length, body. Types that a broker does not know are ski
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from broker.base import limits
 from broker.wire.errors import MalformedPacket
-
-if TYPE_CHECKING:
-    from broker.cluster.link.link import Link
-
-Handler = Callable[["Link", bytes, float], None]
-"""Takes the body of a record from a link at `now` (s); raises MalformedPacket for one that cannot
-be read."""
 
 
 class RecordType(NamedTuple):

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.base.address import is_wildcard, normal_host, parse_address
+from broker.base.address import parse_address
 from broker.base.broker_key import PUBLIC_BYTES, id_of, signed
 from broker.base.link_keys import NONCE_BYTES, OFFER_BYTES, LinkKeys, Offer, transcript
+from broker.cluster.link.peer import peer_of
 from broker.cluster.link.record_layer import RecordLayer
 from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
@@ -33,11 +33,10 @@ from broker.wire.errors import MalformedPacket, ProtocolViolation
 from broker.wire.packets import Auth, Connack, Connect
 from broker.wire.properties import Properties, Property
 from broker.wire.varint import read_length
-from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
 
 if TYPE_CHECKING:
     from broker.cluster.link.link import Link
-    from broker.cluster.link.ports import LinkHost
+    from broker.cluster.link.ports import HandshakeHost
 
 AUTHENTICATION = "mqttree-x25519-sha256-aes256gcm"
 """The Authentication Method with a cluster secret,"""
@@ -46,63 +45,6 @@ IDENTITY = "mqttree-ed25519"
 LINK_PROTOCOL = 2
 """The version of the link protocol. It is another one whenever links carry something else, or it
 means something else: brokers of two versions do not link (docs/decisions/0017)."""
-MAX_VERSION = 65_535
-"""The highest version of the link protocol that anybody may say."""
-
-
-@dataclass(slots=True)
-class Peer:
-    """What a broker says of itself when it connects."""
-
-    id: bytes
-    boot: int
-    host: str
-    port: int
-    name: str
-    cluster: str
-    capability: float
-    protocol: int
-    """The version of the link protocol that it speaks."""
-    routing: str = "flood"
-    instance: int = 0
-    """Which process says this, should two have one id and one boot number; 0: it does not say."""
-
-
-def peer_of(connect: Connect) -> Peer:
-    """Read who connects.
-
-    Raises:
-        MalformedPacket: a bridge CONNECT that does not say it.
-    """
-    values = dict((connect.properties or {}).get(Property.USER_PROPERTY, []))
-    try:
-        host, _, port = values["address"].rpartition(":")
-        peer = Peer(
-            bytes.fromhex(connect.client_id),
-            int(values["boot"]),
-            host if is_wildcard(host) else normal_host(host.strip("[]")),
-            int(port),
-            check_text("name", values.get("name", ""), MAX_NAME).decode(),
-            check_text("cluster", values["cluster"], MAX_CLUSTER).decode(),
-            float(values["capability"]),
-            int(values["protocol"]),
-            values.get("routing", "flood"),
-            int(values.get("instance", "0"), 16),
-        )
-    except (KeyError, ValueError):
-        raise MalformedPacket(
-            "bridge CONNECT without id, boot, address, cluster, capability and protocol"
-        ) from None
-    ranges = (
-        0 <= peer.boot < 2**32
-        and 0 <= peer.instance < 2**64
-        and 0 < peer.port < 65536
-        and 0 <= peer.capability < 1e6
-        and 0 <= peer.protocol <= MAX_VERSION
-    )
-    if len(peer.id) != 8 or not ranges:
-        raise MalformedPacket("bridge CONNECT with values out of range")
-    return peer
 
 
 class LinkHandshake:
@@ -120,7 +62,7 @@ class LinkHandshake:
         "method",
     )
 
-    def __init__(self, cluster: LinkHost, link: Link) -> None:
+    def __init__(self, cluster: HandshakeHost, link: Link) -> None:
         self.cluster = cluster
         self.link = link
         # Drawn so that the seeds of simulations that broke something still mean the same.

@@ -9,7 +9,8 @@ PUBLISH go both ways, with a cluster secret in encrypted records (`record_layer`
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sized
+from typing import Protocol
 
 from broker.base import limits
 from broker.base.rate_limit import Budget
@@ -23,8 +24,11 @@ from broker.cluster.link.control_records import (
     walk,
     work,
 )
-from broker.cluster.link.handshake import LinkHandshake, Peer
+from broker.cluster.link.peer import Peer
+from broker.cluster.ports import Reporting
+from broker.config.node_config import NodeConfig
 from broker.core.connection import Connection
+from broker.core.local_broker import LocalBroker
 from broker.core.message import LINK_ID, ORIGIN, Message, Stamp, encode_halves
 from broker.core.publish_run import PublishRun
 from broker.core.receiver_assignment import ReceiverAssignment, decode_choice
@@ -37,10 +41,6 @@ from broker.wire.properties import NOT_FORWARDED, decode_properties, forwardable
 from broker.wire.publish_header import PUBLISH, QOS_1, QOS_2, QOS_BITS, topic_of
 from broker.wire.varint import encode_varint, read_length
 
-if TYPE_CHECKING:
-    from broker.cluster.link.ports import LinkHost
-    from broker.cluster.link.record_layer import RecordLayer
-
 MARKED = 1 << 31
 """In the number of a PINGREQ: it stands behind messages, and its PINGRESP says that these have been
 handled."""
@@ -51,6 +51,196 @@ RUNS = frozenset((PUBLISH | QOS_1, PUBLISH | QOS_2))
 ACK_MARK = 1 << 30
 """In the number of a mark: it asks for all messages that were sent up to there, and not for a step
 of a comparison of retained ones."""
+
+
+Handler = Callable[["Link", bytes, float], None]
+"""Takes the body of a record from a link at `now` (s); raises MalformedPacket for one that cannot
+be read."""
+
+
+class Handshake(Protocol):
+    """What comes before a link is up (`LinkHandshake`)."""
+
+    @property
+    def method(self) -> str | None:
+        """The Authentication Method of this broker; None: it has nothing to prove."""
+
+    def call(self) -> None:
+        """Send our CONNECT on a connection that we dialled."""
+
+    def connect_received(self, connect: Connect, body: bytes, now: float) -> None:
+        """Take the other broker's CONNECT; `body`: as it came.
+
+        Raises:
+            MalformedPacket: it does not say who connects.
+        """
+
+    def auth_received(self, packet: Auth, body: bytes, now: float) -> None:
+        """Take the other broker's proof; `body`: as it came.
+
+        Raises:
+            MalformedPacket: it cannot be read.
+            ProtocolViolation: nothing is to be proven now.
+        """
+
+    def connack_received(self, packet: Connack, now: float) -> None:
+        """Take the other broker's CONNACK.
+
+        Raises:
+            ProtocolViolation: it comes before the proof.
+        """
+
+    def refuse(self, reason: int, why: str, counter: str, other: str = "") -> None:
+        """Turn the other broker away with a `reason` code and with `why` as text; `counter`: its
+        counter's name; `other`: where the broker is that has its id."""
+
+
+class Encryption(Protocol):
+    """What encrypts the bytes of a link (`RecordLayer`)."""
+
+    @property
+    def mid_packet(self) -> bool:
+        """Whether part of a packet has come and the rest is on its way."""
+
+
+class Forwarding(Protocol):
+    """Who takes messages of links."""
+
+    @property
+    def log(self) -> Sized:
+        """The replay log."""
+
+    def check(
+        self, topic: bytes, first: int, sequence: int, count: int, often: bool = True
+    ) -> None:
+        """Refuse a PUBLISH before it is passed on. `often`: more of its topic may come.
+
+        Raises:
+            MalformedPacket, ProtocolViolation: QoS 3, no topic name, or numbers that no broker
+                reaches.
+        """
+
+    def accept(self, key: bytes, first: int, count: int, now: float, late: bool = True) -> int:
+        """Take sequence numbers of an origin; returns how many are new, -1 for some. `late`: they
+        may come behind newer ones."""
+
+    def received(
+        self,
+        link: Link,
+        message: Message,
+        key: bytes,
+        sequence: int,
+        data: bytes,
+        now: float,
+        choice: ReceiverAssignment | None = None,
+    ) -> None:
+        """Deliver a message here and pass it on (`data`: as it came)."""
+
+    def batch_received(
+        self, link: Link, batch: PublishRun, key: bytes, sequence: int, data: bytes, now: float
+    ) -> None:
+        """Do so with a run of QoS 1 or 2 packets; `data`: as it came, if that names its origin."""
+
+    def run_received(
+        self,
+        link: Link,
+        chunk: bytes,
+        prefix: int,
+        size: int,
+        key: bytes,
+        sequence: int,
+        now: float,
+    ) -> None:
+        """Do so with a run of QoS 0 packets of `size` bytes each; `prefix`: bytes ahead of the
+        payload."""
+
+
+class Acknowledgements(Protocol):
+    """Who waits until neighbours have handled messages."""
+
+    def acknowledged(self, link: Link, number: int) -> None:
+        """Take a neighbour's answer to a mark."""
+
+
+class RetainedComparison(Protocol):
+    """Who compares retained messages with a neighbour's."""
+
+    def marked(self, link: Link, number: int, now: float) -> None:
+        """Take a neighbour's answer to a mark."""
+
+    def restored(
+        self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float
+    ) -> None:
+        """Take a message that a comparison brought."""
+
+
+class Advance(Protocol):
+    """Who tells neighbours how far they have had all that is wanted."""
+
+    def send_upto(self, link: Link) -> None:
+        """Tell it, behind what the neighbour was sent."""
+
+
+class LinkHost(Reporting, Protocol):
+    """The cluster, as far as a link knows it."""
+
+    @property
+    def node(self) -> LocalBroker:
+        """This broker, for its clients."""
+
+    @property
+    def config(self) -> NodeConfig:
+        """What it was told."""
+
+    @property
+    def to_ping(self) -> list[Link]:
+        """Links with records that are to be sent."""
+
+    @property
+    def forwarder(self) -> Forwarding:
+        """Who takes messages."""
+
+    @property
+    def acks(self) -> Acknowledgements:
+        """Who waits for acknowledgements."""
+
+    @property
+    def retained_sync(self) -> RetainedComparison:
+        """Who compares retained messages."""
+
+    @property
+    def gap_recovery(self) -> Advance:
+        """Who tells how far neighbours have all."""
+
+    def link_up(self, link: Link, now: float) -> None:
+        """Note that a handshake is complete."""
+
+    def link_lost(
+        self, link: Link, reason: str, now: float, *, quiet: bool = False, replaced: bool = False
+    ) -> None:
+        """Note that a link is gone. `replaced`: the next one to the same broker stands already."""
+
+    def link_left(self, link: Link, reason: int, now: float) -> None:
+        """Take a DISCONNECT."""
+
+    def link_behind(self, link: Link) -> None:
+        """Note that more waits for a link than it may have waiting."""
+
+    def link_caught_up(self, link: Link, now: float) -> None:
+        """Note that it has drained."""
+
+    def heard(self, link: Link, now: float) -> None:
+        """Note that part of a packet came."""
+
+    def rtt_sample(self, link: Link, rtt_ms: float, now: float) -> None:
+        """Take a round trip."""
+
+    def record_received(self, link: Link, kind: int, body: bytes, now: float) -> None:
+        """Take a record of a PINGREQ.
+
+        Raises:
+            MalformedPacket: it cannot be read.
+        """
 
 
 class Link:
@@ -106,8 +296,19 @@ class Link:
         conn: Connection,
         dialled: bool,
         address: tuple[str, int],
+        handshake: Callable[[Link], Handshake],
         now: float,
     ):
+        """Make one of a connection.
+
+        Args:
+            cluster: what a link asks of what is above it.
+            conn: its connection.
+            dialled: whether this broker dialled; False: the other one did.
+            address: (host, port) of the other end.
+            handshake: makes the handshake of a link.
+            now: s.
+        """
         self.cluster = cluster
         self.conn = conn
         conn.traffic = cluster.node.counters.to_links
@@ -116,9 +317,9 @@ class Link:
         self.peer: Peer | None = None
         self.state = "called" if dialled else "calling"
         self.opened = now
-        self.handshake = LinkHandshake(cluster, self)
+        self.handshake = handshake(self)
         # With a secret, once both have proven that they have it.
-        self.layer: RecordLayer | None = None
+        self.layer: Encryption | None = None
         self.forwarding = False  # the tree's word: both ends agree
         self.live = False  # forwarding, and the neighbour has what went before
         # The strategy's word: what is not wanted behind a link is not sent on it.

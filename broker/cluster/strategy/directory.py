@@ -28,8 +28,8 @@ from broker.cluster.events import (
     NewsTold,
     RouteChanged,
 )
-from broker.cluster.link.control_records import DIRECTORY, ROUTED, Handler
-from broker.cluster.link.link import Link
+from broker.cluster.link.control_records import DIRECTORY, ROUTED
+from broker.cluster.link.link import Handler, Link
 from broker.cluster.strategy.ports import Host, LinkedBroker, RoutedHops
 from broker.wire.errors import MalformedPacket, WireError
 from routing.link_state import LISTING, OWN_LIMIT, Came, LinkStateDatabase, Moved, Posted, Went

@@ -42,8 +42,8 @@ from broker.cluster.events import (
     RouteChanged,
 )
 from broker.cluster.link.codec import origin_key
-from broker.cluster.link.control_records import HEARD, TOLD, Handler
-from broker.cluster.link.link import Link
+from broker.cluster.link.control_records import HEARD, TOLD
+from broker.cluster.link.link import Handler, Link
 from broker.cluster.strategy.directory import Directory
 from broker.cluster.strategy.ports import Delivery
 from broker.cluster.strategy.routing_strategy import RoutingStrategy
