@@ -33,8 +33,8 @@ from broker.wire.constants import ReasonCode
 if TYPE_CHECKING:
     from broker.cluster.cluster import Cluster
     from broker.cluster.delivery.replay import LogWalk
-    from broker.cluster.link.codec import Vector
     from broker.cluster.link.link import Link
+    from broker.cluster.link.version_vector import Vector
     from broker.config.node_config import NodeConfig
     from broker.core.session import Session
 

@@ -242,7 +242,7 @@ class RetainedSync:
             not message.payload and message.stamp.death != message.stamp.time >> LOGICAL
         )
         fresh = True
-        if window is not None and not window.for_those_here(sequence):
+        if window is not None and not window.for_local_subscribers(sequence):
             # from before we met its origin: should the stream still bring it, that is for others
             # alone
             pass

@@ -20,10 +20,12 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from broker.base import limits
+from broker.base.sequence_set import Ranges, intersect, merge
 from broker.cluster.delivery.ports import TailPiece
 from broker.cluster.delivery.replay_log import NEVER
 from broker.cluster.events import LinkDown, MemberGone, RouteChanged
-from broker.cluster.link.codec import Ranges, Vector, intersect, merge, split_key
+from broker.cluster.link.codec import split_key
+from broker.cluster.link.version_vector import Vector
 from broker.cluster.strategy.directory import INTEREST
 from broker.persistence.log_tail import LogTail, TailLoaded
 from broker.persistence.tail_segment import Away, Part

@@ -13,14 +13,9 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.cluster.link.codec import (
-    OriginWindow,
-    Ranges,
-    Vector,
-    encode_vector,
-    origin_key,
-    split_key,
-)
+from broker.base.sequence_set import Ranges
+from broker.cluster.link.codec import origin_key, split_key
+from broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
 from broker.cluster.sessions.message_vectors import offered
 from broker.core.client import Client
 from broker.core.connection import Connection

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.base import limits
+from broker.base.sequence_set import Ranges, intersect
 from broker.cluster.delivery.replay_log import LogEntry, expiry_of
-from broker.cluster.link.codec import Ranges, intersect
 from broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
 from broker.persistence.records import JournalError, LoggedRecord
 from broker.persistence.tail_segment import (

@@ -14,8 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from broker.base import limits
+from broker.base.sequence_set import subtract
+from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import LogEntry, read_link_packets
-from broker.cluster.link.codec import decode_vector, split_key, subtract
+from broker.cluster.link.codec import split_key
+from broker.cluster.link.version_vector import decode_vector
 from broker.cluster.sessions.session_codec import (
     IN_FLIGHT,
     IS_RELEASED,
@@ -521,12 +524,13 @@ class Recovery:
         except WireError:
             self.image.skipped += 1
             return
-        for key, window in seen.items():
+        for key, known in seen.items():
             broker_id, boot = split_key(key)
             if broker_id == node.config.id:
                 origins.since = min(origins.since, boot)
             elif key not in origins.vector:
-                window.counters = node.counters
+                window = LocalWindow(known.top, known.heard, node.counters)
+                window.gaps = known.gaps
                 origins.vector[key] = window
                 if self.cluster.gap_recovery.active:
                     self.cluster.gap_recovery.met(key, window)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from broker.cluster.delivery.subscription_start import oldest
-from broker.cluster.link.codec import encode_vector
+from broker.cluster.link.version_vector import encode_vector
 from broker.cluster.sessions.session_codec import before
 from broker.core.session import RELEASED, Outgoing, Repeat, SharedOutgoing
 from broker.core.start_point import UNKNOWN

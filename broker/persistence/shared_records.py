@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from broker.base.sequence_set import encode_pairs
-from broker.cluster.link.codec import Ranges
+from broker.base.sequence_set import Ranges, encode_pairs
 from broker.cluster.sharing.assignment_ledger import Ref, decode_refs, encode_refs
 from broker.persistence.records import encode_shared
 from broker.wire.errors import MalformedPacket

@@ -16,8 +16,9 @@ from broker.auth.authorization import Access
 from broker.base import limits
 from broker.cluster.delivery.answers import ASK
 from broker.cluster.delivery.replay_log import LogEntry
-from broker.cluster.link.codec import OriginWindow, encode_for_links, encode_vector, origin_key
+from broker.cluster.link.codec import encode_for_links, origin_key
 from broker.cluster.link.control_records import DIRECTORY, ROUTED, SEEN
+from broker.cluster.link.version_vector import OriginWindow, encode_vector
 from broker.cluster.sessions.pending_takeover import State
 from broker.cluster.sessions.session_codec import WAITING, Item, SessionState, encode_state
 from broker.cluster.sessions.session_parts import PART_SIZE, split

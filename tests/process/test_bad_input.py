@@ -20,7 +20,7 @@ from broker.base import limits
 from broker.base.address import Address
 from broker.base.broker_key import make_key
 from broker.base.link_keys import NONCE_BYTES, transcript
-from broker.cluster.link.codec import LAST
+from broker.base.sequence_set import LAST
 from broker.cluster.link.control_records import (
     ASK_SEEN,
     BPDU,

@@ -11,9 +11,10 @@ import pytest
 from broker.base import limits
 from broker.cluster.cluster import Cluster
 from broker.cluster.delivery.forwarder import Forwarder
+from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
 from broker.cluster.delivery.resync import Resync
-from broker.cluster.link.codec import OriginWindow
+from broker.cluster.link.version_vector import OriginWindow
 from broker.cluster.strategy.directory import CLIENT
 from broker.core.client import Client
 from broker.core.effects import Datagram
@@ -101,11 +102,11 @@ def replays_backwards(patch: Patch) -> None:
 
 
 def takes_everything(patch: Patch) -> None:
-    def accept(self: OriginWindow, first: int, count: int, **more: Any) -> int:
+    def accept(self: LocalWindow, first: int, count: int, **more: Any) -> int:
         self.top = max(self.top, first + count - 1)
         return count
 
-    patch.setattr(OriginWindow, "accept", accept)
+    patch.setattr(LocalWindow, "accept", accept)
 
 
 def replays_all(patch: Patch) -> None:
@@ -496,7 +497,7 @@ def test_tree_that_does_not_come_to_rest_is_caught() -> None:
 
 
 def many_gaps(world: World, patch: Patch) -> None:
-    window = OriginWindow(1000, 0.0)
+    window = LocalWindow(1000, 0.0)
     window.gaps = [(number, number) for number in range(1, 2 * limits.MAX_GAPS + 3, 2)]
     patch.setitem(node(world, 1).forwarder.vector, b"A" * 16, window)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from broker.cluster.delivery.history import FETCH_TIME
-from broker.cluster.link.codec import encode_origin, encode_vector, origin_key
+from broker.cluster.link.codec import encode_origin, origin_key
 from broker.cluster.link.control_records import BPDU, SEEN, decode_records, encode_record
 from broker.cluster.link.handshake import LINK_PROTOCOL
 from broker.cluster.link.link import Link
+from broker.cluster.link.version_vector import encode_vector
 from broker.wire import Connack, Connect, Publish, encode_packet
 from broker.wire.decode import decode_packet
 from broker.wire.properties import Property

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.base import limits
-from broker.cluster.link.codec import LAST, origin_key
+from broker.base.sequence_set import LAST
+from broker.cluster.link.codec import origin_key
 from broker.cluster.sharing.assignment_ledger import (
     Assignment,
     Ledger,

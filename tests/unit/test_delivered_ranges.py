@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from broker.base import limits
 from broker.base.counters import Counters
-from broker.cluster.link.codec import OriginWindow, Ranges, merge, subtract
+from broker.base.sequence_set import Ranges, merge, subtract
+from broker.cluster.link.version_vector import OriginWindow
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from broker.core.dispatcher import Route
 from broker.core.message import Message

@@ -19,8 +19,8 @@ from broker.cluster.drain import (
     check_elsewhere,
     read_drain,
 )
-from broker.cluster.link.codec import encode_vector
 from broker.cluster.link.control_records import ASK_SEEN, BPDU, SEEN
+from broker.cluster.link.version_vector import encode_vector
 from broker.cluster.state_view import federation_state
 from broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
 from broker.config.node_config import NodeConfig

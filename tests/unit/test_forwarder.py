@@ -10,17 +10,12 @@ from hypothesis import strategies as st
 
 from broker.base import limits
 from broker.base.counters import Counters
+from broker.base.sequence_set import LAST, intersect, subtract
 from broker.cluster.delivery.forwarder import FORGET_ORIGIN, RECENT
-from broker.cluster.link.codec import (
-    LAST,
-    OriginWindow,
-    decode_vector,
-    encode_vector,
-    intersect,
-    origin_key,
-    subtract,
-)
+from broker.cluster.delivery.local_window import LocalWindow
+from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import DONE, ORIGINS, SEEN, WANT
+from broker.cluster.link.version_vector import OriginWindow, decode_vector, encode_vector
 from stp.bpdu import Role
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.world import Host
@@ -242,7 +237,7 @@ def test_ranges_are_sets(one: list[tuple[int, int]], other: list[tuple[int, int]
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 400), st.integers(1, 5)), max_size=150))
 def test_a_window_takes_each_number_once(steps: list[tuple[int, int]]) -> None:
-    window = OriginWindow(0, 0.0)
+    window = LocalWindow(0, 0.0)
     taken: set[int] = set()
     for first, count in steps:
         new = window.accept(first, count)
@@ -258,7 +253,7 @@ def test_a_window_takes_each_number_once(steps: list[tuple[int, int]]) -> None:
 
 def test_holes_that_are_given_up_are_counted() -> None:
     counters = Counters()
-    window = OriginWindow(0, 0.0, counters)
+    window = LocalWindow(0, 0.0, counters)
     for hole in range(limits.MAX_GAPS):
         window.accept(2 + 4 * hole, 1)
     assert counters.gaps_forgotten == 0

@@ -13,23 +13,16 @@ from hypothesis import strategies as st
 from broker.base import limits
 from broker.base.broker_id import Identity
 from broker.base.counters import Counters
+from broker.base.sequence_set import LAST, Ranges, intersect, merge, roughly, subtract
 from broker.cluster.delivery.gap_recovery import HOLD, SPLIT, GapRecovery
 from broker.cluster.delivery.history import HistoryRequests
+from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.ordered_feed import HeldPackets, OrderedFeed, joined
 from broker.cluster.delivery.origins import Origins
 from broker.cluster.delivery.orphans import Orphans
 from broker.cluster.delivery.subscription_start import SubscriptionStarts
 from broker.cluster.events import ClusterEvents, RouteChanged
-from broker.cluster.link.codec import (
-    LAST,
-    OriginWindow,
-    Ranges,
-    intersect,
-    merge,
-    origin_key,
-    roughly,
-    subtract,
-)
+from broker.cluster.link.codec import origin_key
 from broker.cluster.strategy.interest import Interest
 from broker.cluster.strategy.spanning_tree import OverSpanningTree
 from broker.core.message import Message
@@ -62,7 +55,7 @@ class Owner:
 
 def stream(done: int = 0) -> tuple[OrderedFeed, Owner]:
     owner = Owner()
-    window = OriginWindow(done, 0.0)
+    window = LocalWindow(done, 0.0)
     found = window.stream = OrderedFeed(owner, origin_key(b"x" * 8, 1), window, done)  # type: ignore[arg-type]
     return found, owner
 
@@ -158,7 +151,7 @@ class Asking:
 
     def __init__(self) -> None:
         self.key = origin_key(ORIGIN, 1)
-        self.window = OriginWindow(0, 0.0)
+        self.window = LocalWindow(0, 0.0)
         self.asked: list[int] = []
         self.activated = 0
         listing = SimpleNamespace(id=ORIGIN, boot=1, via=ORIGIN, entries={})

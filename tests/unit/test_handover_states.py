@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from broker.base import limits
 from broker.base.turns import PAUSE
-from broker.cluster.link.codec import encode_vector
 from broker.cluster.link.control_records import ROUTED
+from broker.cluster.link.version_vector import encode_vector
 from broker.cluster.sessions import session_codec
 from broker.cluster.sessions.handover import Handover
 from broker.cluster.sessions.pending_handover import TRANSITIONS, Action, Asked, Input, State

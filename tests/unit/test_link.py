@@ -11,7 +11,8 @@ import pytest
 
 from broker.base import limits
 from broker.base.address import Address
-from broker.cluster.link.codec import LAST, OriginWindow, encode_origin, encode_vector, origin_key
+from broker.base.sequence_set import LAST
+from broker.cluster.link.codec import encode_origin, origin_key
 from broker.cluster.link.control_records import (
     ASK_SEEN,
     BPDU,
@@ -23,6 +24,7 @@ from broker.cluster.link.control_records import (
     WANT,
 )
 from broker.cluster.link.handshake import AUTHENTICATION
+from broker.cluster.link.version_vector import OriginWindow, encode_vector
 from broker.core.effects import Dial
 from broker.wire import Connect, Pingreq, Subscribe, SubscriptionRequest, encode_packet
 from broker.wire.properties import Property

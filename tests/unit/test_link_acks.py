@@ -9,8 +9,8 @@ import pytest
 
 from broker.base import limits
 from broker.cluster.delivery.replay_log import NEVER
-from broker.cluster.link.codec import OriginWindow, encode_vector
 from broker.cluster.link.control_records import PING, SEEN, decode_records
+from broker.cluster.link.version_vector import OriginWindow, encode_vector
 from broker.wire import Publish
 from tests.unit.link_harness import Neighbour, lone, ping
 from tests.unit.node_harness import FakeClient, World

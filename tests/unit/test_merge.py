@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cluster.link.codec import OriginWindow, origin_key
+from broker.cluster.link.codec import origin_key
+from broker.cluster.link.version_vector import OriginWindow
 from broker.cluster.sessions.session_codec import WAITING, Item, SessionState
 from broker.cluster.sessions.session_history import Absorbed
 from broker.core.message import Message

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from broker.base import limits
+from broker.base.sequence_set import LAST
 from broker.cluster.delivery.gap_recovery import EARLIER, PATIENCE, STRANGER
+from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.ordered_feed import OrderedFeed
 from broker.cluster.delivery.paced_release import SLOW_WAIT, STEP, batch_of
 from broker.cluster.delivery.replay_log import LogEntry
-from broker.cluster.link.codec import LAST, OriginWindow, encode_run_for_links, origin_key
+from broker.cluster.link.codec import encode_run_for_links, origin_key
 from broker.core.message import Message
 from broker.core.publish_run import PublishRun
 from broker.wire import Property, Puback, Publish
@@ -30,7 +32,7 @@ def world() -> World:
 
 def stream_of(world: World, boot: int = 1_000) -> OrderedFeed:
     key = origin_key(FAR, boot)
-    window = world.node.forwarder.vector[key] = OriginWindow(0, world.now, world.node.counters)
+    window = world.node.forwarder.vector[key] = LocalWindow(0, world.now, world.node.counters)
     world.node.cluster.gap_recovery.met(key, window)
     assert window.stream is not None
     return window.stream

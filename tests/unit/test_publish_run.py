@@ -11,21 +11,20 @@ from hypothesis import strategies as st
 
 from broker.base import limits
 from broker.base.counters import Counters
+from broker.base.sequence_set import LAST, merge
+from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import NEVER, LogEntry, Looked, ReplayLog
 from broker.cluster.link.codec import (
-    LAST,
     MARK,
     SIZE,
-    OriginWindow,
     decode_sequence,
     encode_for_links,
     encode_run_for_links,
-    encode_vector,
     explicit,
-    merge,
     origin_key,
 )
 from broker.cluster.link.control_records import SEEN
+from broker.cluster.link.version_vector import encode_vector
 from broker.core.message import Message, encode_halves
 from broker.core.publish_run import PublishRun
 from broker.core.qos_fast_path import FEWEST
@@ -159,7 +158,7 @@ def test_a_log_of_runs_gives_what_is_missed(
         kept |= {sequence + n: payload for n, payload in enumerate(payloads)}
         sequence += count
     assert log._bytes == size == sum(len(entry.data(0.0)) for entry in log._entries)
-    window = OriginWindow(top, 0.0)
+    window = LocalWindow(top, 0.0)
     window.gaps = [(n, n) for n in sorted(lacks) if n <= top]
     lacked = missed(log, {KEY: window})
     expected = [(KEY, n, b"t", 1, b"", kept[n]) for n in sorted(kept) if window.missing(n)]
@@ -399,7 +398,7 @@ def test_a_neighbour_gets_the_part_that_it_lacks() -> None:
     late = Neighbour(world, 2)
     late.bpdu(world.node.cluster.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
     late.take()
-    window = OriginWindow(15, 0.0)
+    window = LocalWindow(15, 0.0)
     window.gaps = [(3, 4), (8, 8)]
     late.send(ping((SEEN, encode_vector({world.node.forwarder.key: window}))))
     world.advance(1.0)

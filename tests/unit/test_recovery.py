@@ -13,9 +13,10 @@ import pytest
 from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
 from broker.base import limits
+from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.delivery.subscription_start import oldest
-from broker.cluster.link.codec import OriginWindow, origin_key
+from broker.cluster.link.codec import origin_key
 from broker.core.effects import Append, Begin
 from broker.core.message import Message
 from broker.core.retained_index import place_of
@@ -138,10 +139,10 @@ def test_what_sessions_miss_is_owed_when_somebody_begins_to_route_by_interest() 
     world = Durable()
     node = world.node
     key = origin_key(b"x" * 8, 1)
-    window = node.forwarder.vector[key] = OriginWindow(9, world.now, node.counters)
+    window = node.forwarder.vector[key] = LocalWindow(9, world.now, node.counters)
     window.gaps = [(3, 4), (7, 7)]
     window.owed, window.begin = list(window.gaps), window.top
-    assert window.for_those_here(3)
+    assert window.for_local_subscribers(3)
     node.cluster.gap_recovery.activate()
     assert window.stream is not None
     assert window.stream.done == 9
@@ -312,7 +313,7 @@ def test_what_nobody_wanted_has_been_here_for_a_session_that_begins() -> None:
     world = Durable()
     keeper(world, "k").subscribe("a", qos=2)
     key = origin_key(b"x" * 8, 1)
-    window = world.node.forwarder.vector[key] = OriginWindow(3, world.now, world.node.counters)
+    window = world.node.forwarder.vector[key] = LocalWindow(3, world.now, world.node.counters)
     window.top = 9  # went by
     assert key not in world.again(0, copy_of(world.files)).node.forwarder.vector
     keeper(world, "came")

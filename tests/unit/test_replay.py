@@ -11,8 +11,9 @@ from broker.base import limits
 from broker.cluster.delivery.replay import FEW, SCAN, SCANNED, TAKEN
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.events import LinkForwards
-from broker.cluster.link.codec import OriginWindow, Vector, encode_vector, origin_key
+from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import ORIGINS, SEEN, WANT
+from broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
 from broker.core.message import Message
 from stp.bpdu import Role
 from tests.unit.link_harness import FAR, Neighbour, bid, lone, message, ping

@@ -10,8 +10,10 @@ import pytest
 from broker.base import limits
 from broker.base.counters import Counters
 from broker.cluster.delivery import replay_log
+from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import NEVER, LogEntry, ReplayLog, in_order, lacked_parts
-from broker.cluster.link.codec import OriginWindow, Vector, encode_run_for_links, origin_key
+from broker.cluster.link.codec import encode_run_for_links, origin_key
+from broker.cluster.link.version_vector import Vector
 from broker.core.message import Message, encode_halves
 from broker.core.publish_run import PublishRun
 
@@ -115,7 +117,7 @@ def test_what_a_neighbour_lacks(seed: int) -> None:
         kept.append(e)
     seen: Vector = {}
     for key in KEYS[:2]:
-        seen[key] = window = OriginWindow(0, 0.0)
+        seen[key] = window = LocalWindow(0, 0.0)
         for number in range(1, rng.randrange(60)):
             if rng.random() < 0.9:
                 window.accept(number, 1)

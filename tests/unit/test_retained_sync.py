@@ -13,18 +13,10 @@ from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
 from broker.base import limits
 from broker.base.hybrid_clock import LOGICAL
-from broker.cluster.link.codec import (
-    LAST,
-    MARK,
-    SIZE,
-    STAMP_MARK,
-    STAMP_SIZE,
-    OriginWindow,
-    encode_stamp,
-    encode_vector,
-    origin_key,
-)
+from broker.base.sequence_set import LAST
+from broker.cluster.link.codec import MARK, SIZE, STAMP_MARK, STAMP_SIZE, encode_stamp, origin_key
 from broker.cluster.link.control_records import DIGEST, FETCH, LIST, ORIGINS, PARTS
+from broker.cluster.link.version_vector import OriginWindow, encode_vector
 from broker.cluster.retained_sync import LISTED, MISSED, decode_list, decode_parts
 from broker.core.message import Message, Stamp
 from broker.core.retained_index import place_of

@@ -11,15 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.base.sequence_set import LAST, Ranges
+from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import LogEntry, ReplayLog, read_link_messages
-from broker.cluster.link.codec import (
-    LAST,
-    OriginWindow,
-    Ranges,
-    Vector,
-    encode_for_links,
-    origin_key,
-)
+from broker.cluster.link.codec import encode_for_links, origin_key
+from broker.cluster.link.version_vector import OriginWindow, Vector
 from broker.cluster.sessions.message_vectors import (
     behind,
     need_of,
@@ -52,15 +48,15 @@ NOW = 500.0
 KEYS = [origin_key(bytes([n]) * 8, n) for n in range(3)]
 
 
-def window(top: int, gaps: list[tuple[int, int]], begin: int = 0) -> OriginWindow:
-    found = OriginWindow(top, NOW)
+def window(top: int, gaps: list[tuple[int, int]], begin: int = 0) -> LocalWindow:
+    found = LocalWindow(top, NOW)
     found.gaps = gaps
     found.begin = begin
     return found
 
 
 @st.composite
-def windows(draw: Any) -> OriginWindow:
+def windows(draw: Any) -> LocalWindow:
     missing = draw(st.sets(st.integers(1, 20)))
     top = draw(st.integers(0, 25))
     return window(

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.base.sequence_set import LAST
 from broker.cluster.delivery.gap_recovery import ANSWER, ASK, PIECE, ROUTING
-from broker.cluster.link.codec import LAST, OriginWindow, encode_vector, origin_key
+from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import (
     AGES,
     DIRECTORY,
@@ -21,6 +22,7 @@ from broker.cluster.link.control_records import (
     TOLD,
     UPTO,
 )
+from broker.cluster.link.version_vector import OriginWindow, encode_vector
 from broker.cluster.sharing.assignment_ledger import encode_refs
 from broker.cluster.strategy.path_change import BREAK, CHANGED
 from broker.wire import Subscribe, SubscriptionRequest

@@ -9,13 +9,14 @@ import pytest
 from broker.base import limits
 from broker.cluster.delivery.answers import ANSWER, ASK, LOOKS, PIECE
 from broker.cluster.delivery.gap_recovery import CHANGED
+from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import (
     LogEntry,
     Looked,
     ReplayLog,
     read_link_messages,
 )
-from broker.cluster.link.codec import OriginWindow, encode_stamp, origin_key
+from broker.cluster.link.codec import encode_stamp, origin_key
 from broker.cluster.link.control_records import DIRECTORY, ROUTED, decode_records
 from broker.cluster.strategy.directory import INTEREST
 from broker.core.message import Message, Stamp
@@ -70,7 +71,7 @@ def test_what_an_answer_brought_slows_nothing_that_is_newer(world: World) -> Non
     neighbour.child()
     relay, streams = world.node.forwarder, world.node.cluster.gap_recovery
     key = origin_key(bid(101), 1)
-    window = relay.vector[key] = OriginWindow(9, world.now, world.node.counters)
+    window = relay.vector[key] = LocalWindow(9, world.now, world.node.counters)
     window.history = [(3, 5)]
     streams.met(key, window)
     assert window.stream is not None

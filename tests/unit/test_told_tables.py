@@ -7,8 +7,9 @@ import pytest
 
 from broker.base import limits
 from broker.cluster.events import LinkForwards
-from broker.cluster.link.codec import OriginWindow, origin_key
+from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import DIRECTORY
+from broker.cluster.link.version_vector import OriginWindow
 from broker.cluster.strategy.directory import GROUP, INTEREST
 from broker.cluster.strategy.interest_table import PIECE
 from routing import link_state

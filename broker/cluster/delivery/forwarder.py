@@ -18,22 +18,18 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.base.sequence_set import find
+from broker.base.sequence_set import LAST, find, intersect, subtract
+from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.paced_release import deliver_run
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import (
-    LAST,
-    OriginWindow,
-    Vector,
     encode_for_links,
     encode_link_publish,
     encode_run_for_links,
-    encode_vector,
-    intersect,
     split_key,
-    subtract,
 )
 from broker.cluster.link.control_records import ORIGINS
+from broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
 from broker.core.dispatcher import convert_run, topic_name
 from broker.core.message import Message
 from broker.core.session import Session
@@ -258,7 +254,7 @@ class Forwarder:
         runs[key] = first + count - 1
         return count
 
-    def _meet(self, key: bytes, known: OriginWindow, now: float) -> OriginWindow:
+    def _meet(self, key: bytes, known: OriginWindow, now: float) -> LocalWindow:
         """Begin with the origin `key` where a neighbour is (`known`). The last RECENT numbers
         before count as missing and are asked for: after a repair another broker is likely to lack
         them, too, and then they are here in time."""
@@ -275,10 +271,10 @@ class Forwarder:
             # It started after this broker, or in the same second (boot numbers are seconds where
             # they can be): this broker missed what it published until now, or no client here had
             # subscribed by then.
-            window = self.vector[key] = OriginWindow(0, now, self.node.counters)
+            window = self.vector[key] = LocalWindow(0, now, self.node.counters)
             self._gap_recovery.met(key, window)
             return window
-        window = self.vector[key] = OriginWindow(known.top, now, self.node.counters)
+        window = self.vector[key] = LocalWindow(known.top, now, self.node.counters)
         window.begin = known.top
         if known.top and self._origins.sparse:
             window.history = [(1, known.top)]
@@ -364,7 +360,7 @@ class Forwarder:
                 entry = LogEntry(key, sequence, data, message, now)
                 self.log.append(entry)
             if stream is None:
-                here = window.for_those_here(sequence)
+                here = window.for_local_subscribers(sequence)
             else:
                 here = stream.take(link, sequence, 1) > 0
                 held = not here and sequence > stream.done

@@ -29,8 +29,9 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.base.sequence_set import encode_pairs, find
+from broker.base.sequence_set import LAST, Ranges, encode_pairs, find, intersect, merge, subtract
 from broker.cluster.delivery.answers import ANSWER, ASK, PIECE
+from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.ordered_feed import (
     RETRY,
     RETRY_MOST,
@@ -42,15 +43,7 @@ from broker.cluster.delivery.orphans import EARLIER
 from broker.cluster.delivery.paced_release import PacedRelease
 from broker.cluster.delivery.replay_log import read_link_packets
 from broker.cluster.events import ClusterEvents, LinkDown, LinkUp, OriginLost, RouteChanged
-from broker.cluster.link.codec import (
-    LAST,
-    OriginWindow,
-    Ranges,
-    intersect,
-    merge,
-    split_key,
-    subtract,
-)
+from broker.cluster.link.codec import split_key
 from broker.cluster.link.control_records import UPTO
 from broker.cluster.strategy.directory import ROUTING
 from broker.cluster.strategy.flood import leaves_out
@@ -244,7 +237,7 @@ class GapRecovery:
                 if link.peer is not None:
                     tell_break_over(self._directory, link, link.peer.id)
 
-    def met(self, key: bytes, window: OriginWindow) -> None:
+    def met(self, key: bytes, window: LocalWindow) -> None:
         """Begin the feed of the origin `key` that is new here, or that was flooded until now;
         `window`: which of its numbers have been here."""
         broker_id, _ = split_key(key)

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from broker.cluster.link.codec import LAST, OriginWindow, Ranges, Vector, encode_vector
+from broker.base.sequence_set import LAST, Ranges
 from broker.cluster.link.control_records import DONE, WANT
+from broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
 
 if TYPE_CHECKING:
     from broker.cluster.events import LinkDown

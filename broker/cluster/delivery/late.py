@@ -28,21 +28,21 @@ from binascii import a2b_base64, b2a_base64
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.base.sequence_set import decode_pairs, encode_pairs
+from broker.base.sequence_set import (
+    LAST,
+    Ranges,
+    decode_pairs,
+    encode_pairs,
+    intersect,
+    merge,
+    roughly,
+    subtract,
+)
 from broker.cluster.delivery.answers import CHUNK, PART, current, parts_of
 from broker.cluster.delivery.paced_release import crowded
 from broker.cluster.delivery.replay_log import LogEntry, read_link_packets
 from broker.cluster.delivery.subscription_start import encode_ages
-from broker.cluster.link.codec import (
-    LAST,
-    Ranges,
-    encode_for_links,
-    intersect,
-    merge,
-    roughly,
-    split_key,
-    subtract,
-)
+from broker.cluster.link.codec import encode_for_links, split_key
 from broker.cluster.strategy.directory import BEHIND
 from broker.wire.errors import MalformedPacket
 

@@ -7,17 +7,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from broker.base import limits
-from broker.base.sequence_set import discard
-from broker.cluster.link.codec import (
-    LAST,
-    OriginWindow,
-    Ranges,
-    intersect,
-    merge,
-    roughly,
-    split_key,
-    subtract,
-)
+from broker.base.sequence_set import LAST, Ranges, discard, intersect, merge, roughly, subtract
+from broker.cluster.link.codec import split_key
 
 if TYPE_CHECKING:
     from broker.base.timers import Timer
@@ -72,6 +63,22 @@ class Question:
         self.parts: list[bytes] = []
         self.size = 0  # bytes of these
         self.again = False  # the way broke once more since
+
+
+class Window(Protocol):
+    """What a feed asks of the record of what has been at this broker (`LocalWindow`)."""
+
+    gaps: Ranges
+    heard: float
+    history: Ranges
+    top: int
+
+    @property
+    def lacks(self) -> Ranges:
+        """All numbers that have not been here, those to come included."""
+
+    def missing(self, sequence: int) -> bool:
+        """Whether this number has not been here."""
 
 
 class FeedOwner(Protocol):
@@ -130,7 +137,7 @@ class OrderedFeed:
         "window",
     )
 
-    def __init__(self, owner: FeedOwner, key: bytes, window: OriginWindow, done: int) -> None:
+    def __init__(self, owner: FeedOwner, key: bytes, window: Window, done: int) -> None:
         self.owner = owner
         self.key = key
         self.broker_id, self.boot = split_key(key)

@@ -1,6 +1,6 @@
 """The origins of messages, and which of their sequence numbers have been at this broker.
 
-An origin is one incarnation of a broker: its id and boot number. An `OriginWindow` says which of
+An origin is one incarnation of a broker: its id and boot number. A `LocalWindow` says which of
 its numbers have been here. This broker is an origin like all others, and so are earlier
 incarnations of it whose messages the journal has brought back.
 """
@@ -8,7 +8,9 @@ incarnations of it whose messages the journal has brought back.
 from __future__ import annotations
 
 from broker.base.broker_id import Identity
-from broker.cluster.link.codec import LAST, OriginWindow, Vector, origin_key
+from broker.base.sequence_set import LAST
+from broker.cluster.delivery.local_window import LocalVector, LocalWindow
+from broker.cluster.link.codec import origin_key
 
 
 class Origins:
@@ -30,8 +32,8 @@ class Origins:
         self.own_id = own.id
         self.key = origin_key(own.id, own.boot)
         """The origin of what is published here: this broker's id and boot number."""
-        self.own = OriginWindow(0, now)
-        self.vector: Vector = {self.key: self.own}
+        self.own = LocalWindow(0, now)
+        self.vector: LocalVector = {self.key: self.own}
         """By origin: which of its numbers have been here."""
         self.ours = {self.key}
         """This incarnation, and earlier ones of this broker whose messages the log has."""
@@ -51,7 +53,7 @@ class Origins:
     def remember(self, key: bytes, last: int, now: float) -> None:
         """Add the origin `key`, an earlier incarnation of this broker that published up to number
         `last`: others may ask for its messages. Local sessions have had them. `now`: s."""
-        window = self.vector.setdefault(key, OriginWindow(0, now))
+        window = self.vector.setdefault(key, LocalWindow(0, now))
         window.begin = LAST
         window.top = max(window.top, last)
         self.ours.add(key)

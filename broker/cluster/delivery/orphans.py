@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.cluster.link.codec import OriginWindow, Vector, intersect, merge
+from broker.base.sequence_set import intersect, merge
+from broker.cluster.link.version_vector import OriginWindow, Vector, VectorView
 from broker.cluster.strategy.directory import STATE
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Orphans:
             window is not None and window.stream is not None and not self.reachable(window.stream)
         )
 
-    def told(self) -> Vector:
+    def told(self) -> VectorView:
         """Return the version vector for neighbours. Of origins that are gone, numbers that are
         missing here count as lacking, not as unwanted."""
         vector = self._origins.vector
@@ -69,7 +70,7 @@ class Orphans:
             ):
                 told[key] = OriginWindow(window.top, window.heard)
                 told[key].gaps = merge([*window.gaps, *lacks])
-        return vector | told if told else vector
+        return {**vector, **told} if told else vector
 
     def lacked(self, seen: Vector) -> Vector:
         """Return the part of a neighbour's version vector `seen` with the origins that are gone and

@@ -13,10 +13,11 @@ from broker.core.local_broker import LocalBroker
 from broker.core.ports import Journal
 
 if TYPE_CHECKING:
+    from broker.base.sequence_set import Ranges
     from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.events import LinkDown, MemberGone, RouteChanged
-    from broker.cluster.link.codec import Ranges, Vector
     from broker.cluster.link.link import Link
+    from broker.cluster.link.version_vector import Vector
     from broker.core.message import Message
     from broker.core.receiver_assignment import ReceiverAssignment
     from broker.core.session import Session

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.orphans import Orphans
     from broker.cluster.delivery.ports import Above
     from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
-    from broker.cluster.link.codec import Vector
     from broker.cluster.link.link import Link
+    from broker.cluster.link.version_vector import Vector
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.core.local_broker import LocalBroker
 

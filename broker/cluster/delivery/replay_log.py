@@ -11,21 +11,18 @@ from operator import attrgetter
 
 from broker.base import limits
 from broker.base.counters import Counters
-from broker.base.sequence_set import find
+from broker.base.sequence_set import Ranges, find, intersect
 from broker.cluster.link.codec import (
     MARK,
     SIZE,
     STAMP_MARK,
     STAMP_SIZE,
-    OriginWindow,
-    Ranges,
-    Vector,
     decode_sequence,
     decode_stamp,
     encode_for_links,
     explicit,
-    intersect,
 )
+from broker.cluster.link.version_vector import OriginWindow, Vector
 from broker.core.message import ORIGIN, Message, Stamp, size_of
 from broker.core.receiver_assignment import CHOSEN, ReceiverAssignment, decode_choice
 from broker.wire.constants import PacketType

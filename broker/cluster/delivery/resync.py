@@ -24,8 +24,8 @@ from broker.cluster.events import (
     OriginLost,
     RouteChanged,
 )
-from broker.cluster.link.codec import Vector, decode_vector, encode_vector
 from broker.cluster.link.control_records import ASK_SEEN, DONE, ORIGINS, SEEN, WANT
+from broker.cluster.link.version_vector import Vector, decode_vector, encode_vector
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.forwarder import Forwarder

@@ -32,7 +32,8 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Protocol
 
 from broker.base import limits
-from broker.cluster.link.codec import LAST, origin_key, subtract
+from broker.base.sequence_set import LAST, subtract
+from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import AGES
 from broker.core.local_broker import LocalBroker
 from broker.core.ports import Journal

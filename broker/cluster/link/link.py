@@ -14,7 +14,7 @@ from typing import Protocol
 
 from broker.base import limits
 from broker.base.rate_limit import Budget
-from broker.cluster.link.codec import MARK, SIZE, STAMP_SIZE, Vector, decode_sequence, decode_stamp
+from broker.cluster.link.codec import MARK, SIZE, STAMP_SIZE, decode_sequence, decode_stamp
 from broker.cluster.link.control_records import (
     ORIGINS,
     PING,
@@ -25,6 +25,7 @@ from broker.cluster.link.control_records import (
     work,
 )
 from broker.cluster.link.peer import Peer
+from broker.cluster.link.version_vector import Vector
 from broker.cluster.ports import Reporting
 from broker.config.node_config import NodeConfig
 from broker.core.connection import Connection

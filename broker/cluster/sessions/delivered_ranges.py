@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from broker.base import limits
+from broker.base.sequence_set import Ranges, merge, roughly, subtract
 from broker.cluster.delivery.subscription_start import starts_of
-from broker.cluster.link.codec import OriginWindow, Ranges, Vector, merge, roughly, subtract
+from broker.cluster.link.version_vector import OriginWindow, Vector
 from broker.core.dispatcher import Delivery, Route
 
 if TYPE_CHECKING:

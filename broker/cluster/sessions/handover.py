@@ -10,22 +10,14 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING
 
 from broker.base import limits
+from broker.base.sequence_set import LAST, Ranges, intersect, merge, subtract
 from broker.cluster.delivery.subscription_start import starts_of
-from broker.cluster.link.codec import (
-    LAST,
-    OriginWindow,
-    Ranges,
-    Vector,
-    decode_vector,
-    encode_vector,
-    intersect,
-    merge,
-    split_key,
-    subtract,
-)
+from broker.cluster.link.codec import split_key
+from broker.cluster.link.version_vector import OriginWindow, Vector, decode_vector, encode_vector
 from broker.cluster.sessions.message_vectors import (
     offered,
     only,
+    only_here,
     ranges_of,
     uncovered,
     vector_of,
@@ -672,7 +664,7 @@ class Handover:
         which that is all."""
         seen = encode_vector(self._offered())
         parts = [len(seen).to_bytes(4, "big"), seen]
-        came = only(self._origins.vector, export.seen)
+        came = only_here(self._origins.vector, export.seen)
         for entry in self._log.those(came, export.began - LATE):
             if any(session.wanting(entry.topic.decode())):
                 for sequence in range(entry.sequence, entry.sequence + entry.count):

@@ -39,9 +39,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from broker.base import limits
+from broker.base.sequence_set import Ranges, intersect, subtract
+from broker.base.sequence_set import merge as joined
 from broker.cluster.delivery.subscription_start import starts_of
-from broker.cluster.link.codec import Ranges, Vector, encode_vector, intersect, subtract
-from broker.cluster.link.codec import merge as joined
+from broker.cluster.link.version_vector import Vector, encode_vector
 from broker.cluster.sessions.message_vectors import (
     lacking,
     need_of,
@@ -571,7 +572,7 @@ class SessionMerge:
         self._history.inherit(session, old)
         self._delivered_ranges.add(session, only(old.seen, offered(self._origins.vector)))
         for key, number, message in self._history.since(old.seen, node.now - limits.LOG_AGE):
-            here = self._origins.vector[key].for_those_here(number)
+            here = self._origins.vector[key].for_local_subscribers(number)
             if here and (key not in old.before or number > old.before[key].top):
                 self._history.offer(session, key, number, message)
         node.expire_later(session)

@@ -11,23 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from broker.cluster.link.codec import (
-    LAST,
-    OriginWindow,
-    Ranges,
-    Vector,
-    intersect,
-    merge,
-    roughly,
-    split_key,
-    subtract,
-)
+from broker.base.sequence_set import LAST, Ranges, intersect, merge, roughly, subtract
+from broker.cluster.delivery.local_window import LocalVector, LocalWindow
+from broker.cluster.link.codec import split_key
+from broker.cluster.link.version_vector import OriginWindow, Vector
 
 if TYPE_CHECKING:
     from broker.cluster.sessions.session_codec import SessionState
 
 
-def offered(vector: Vector) -> Vector:
+def offered(vector: LocalVector) -> Vector:
     """Return a vector of what needs no delivery here any more: what was before we met an origin is
     not delivered at all."""
     found: Vector = {}
@@ -45,15 +38,34 @@ def offered(vector: Vector) -> Vector:
     return found
 
 
-def only(mine: Vector, theirs: Vector, *, held: bool = True) -> dict[bytes, list[tuple[int, int]]]:
-    """Return what is in `mine` and not in `theirs`: origin -> ascending inclusive pairs. `held`:
-    also what is here and held back from local subscribers until what is before it has come."""
+def only(mine: Vector, theirs: Vector) -> dict[bytes, Ranges]:
+    """Return what is in `mine` and not in `theirs`: origin -> ascending inclusive pairs."""
+    return _only(((key, window, window.top) for key, window in mine.items()), theirs)
+
+
+def only_here(vector: LocalVector, theirs: Vector, *, held: bool = True) -> dict[bytes, Ranges]:
+    """Return what has been at this broker and is not in `theirs`: origin -> ascending inclusive
+    pairs.
+
+    Args:
+        vector: what has been at this broker.
+        theirs: what is left out.
+        held: whether what is held back from local subscribers until what is before it has come
+            counts as well.
+    """
+    return _only(((key, window, _top(window, held)) for key, window in vector.items()), theirs)
+
+
+def _top(window: LocalWindow, held: bool) -> int:
+    if window.stream is None:
+        return window.top
+    return max(window.top, window.stream.done) if held else window.stream.done
+
+
+def _only(mine: Iterable[tuple[bytes, OriginWindow, int]], theirs: Vector) -> dict[bytes, Ranges]:
     found = {}
-    for key, window in mine.items():
+    for key, window, top in mine:
         other = theirs.get(key)
-        top = window.top
-        if window.stream is not None:
-            top = max(top, window.stream.done) if held else window.stream.done
         if other is not None and other.top >= top and not other.gaps:
             continue
         lacks = [(1, LAST)] if other is None else [*other.gaps, (other.top + 1, LAST)]
@@ -96,14 +108,14 @@ def numbered(found: Iterable[tuple[bytes, int]]) -> dict[bytes, Ranges]:
 
 
 def unlogged(
-    vector: Vector, seen: Vector, before: Vector, found: Iterable[tuple[bytes, int, object]]
+    vector: LocalVector, seen: Vector, before: Vector, found: Iterable[tuple[bytes, int, object]]
 ) -> Vector:
     """Return what has been here (`vector`) and not been offered to a session (`seen`), came after
     its subscriptions (`before`), and was not `found` in our log: large messages empty that in
     milliseconds, and the session's broker gets it behind these."""
     has = numbered((key, number) for key, number, _ in found)
     left: dict[bytes, Ranges] = {}
-    for key, ranges in behind(only(vector, seen, held=False), before).items():
+    for key, ranges in behind(only_here(vector, seen, held=False), before).items():
         begin = vector[key].begin
         if rest := subtract(ranges, merge([*has.get(key, ()), *([(1, begin)] if begin else ())])):
             left[key] = rest

@@ -19,7 +19,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from broker.cluster.link.codec import Vector
+from broker.cluster.link.version_vector import Vector
 from broker.cluster.sessions.session_parts import Sending
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from broker.cluster.link.codec import Vector
+from broker.cluster.link.version_vector import Vector
 from broker.cluster.sessions.message_vectors import need_of
 from broker.cluster.sessions.session_parts import SessionParts
 

@@ -28,16 +28,9 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.base.sequence_set import encode_pairs
+from broker.base.sequence_set import LAST, Ranges, encode_pairs
 from broker.cluster.delivery.subscription_start import oldest
-from broker.cluster.link.codec import (
-    LAST,
-    OriginWindow,
-    Ranges,
-    Vector,
-    decode_vector,
-    encode_vector,
-)
+from broker.cluster.link.version_vector import OriginWindow, Vector, decode_vector, encode_vector
 from broker.core.dispatcher import Dispatcher, SharedGroup
 from broker.core.message import Message, size_of
 from broker.core.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription

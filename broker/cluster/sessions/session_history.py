@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.base.sequence_set import find
+from broker.base.sequence_set import Ranges, find, merge, subtract
 from broker.cluster.delivery.subscription_start import older, starts_of
-from broker.cluster.link.codec import Ranges, Vector, merge, subtract
-from broker.cluster.sessions.message_vectors import offered, only, ranges_of, vector_of
+from broker.cluster.link.version_vector import Vector
+from broker.cluster.sessions.message_vectors import offered, only_here, ranges_of, vector_of
 from broker.cluster.sessions.session_codec import (
     IN_FLIGHT,
     WAITING,
@@ -167,7 +167,7 @@ class SessionHistory:
     def since(self, seen: Vector, horizon: float) -> Iterator[tuple[bytes, int, Message]]:
         """Find the messages in the log that are not in `seen` and arrived after `horizon` (s):
         origin, sequence number, message."""
-        if lacks := only(self._origins.vector, seen, held=False):
+        if lacks := only_here(self._origins.vector, seen, held=False):
             for entry in self._log.those(lacks, horizon):
                 for number, message in enumerate(entry.messages(), entry.sequence):
                     yield entry.key, number, message

@@ -1,0 +1,146 @@
+"""Which sequence numbers of one origin have been at this broker, and what of them local
+subscribers miss."""
+
+from __future__ import annotations
+
+from broker.base import limits
+from broker.base.counters import Counters
+from broker.base.sequence_set import LAST, Ranges, find, intersect, merge, subtract
+from broker.cluster.delivery.ordered_feed import OrderedFeed
+from broker.cluster.link.version_vector import OriginWindow
+
+
+class LocalWindow(OriginWindow):
+    """What has been at this broker of one origin.
+
+    What was published before this broker met the origin, up to `begin`, is not delivered here.
+    `history` is the part of it that is not missed either, and what no subscriber here or behind
+    here wanted. It is taken all the same if it comes, to be passed on.
+    """
+
+    __slots__ = ("begin", "counters", "history", "owed", "stream")
+
+    def __init__(self, top: int, heard: float, counters: Counters | None = None) -> None:
+        """Begin with an origin.
+
+        Args:
+            top: the highest sequence number that has been here.
+            heard: s, when the origin was last heard of.
+            counters: where holes that are given up are counted; None: nowhere.
+        """
+        super().__init__(top, heard)
+        self.begin = 0
+        self.history: Ranges = []
+        # Up to `begin`, but for sessions that are older than this incarnation of the broker: they
+        # had all the rest.
+        self.owed: Ranges = []
+        # Where a broker routes by interest: what local subscribers have had.
+        self.stream: OrderedFeed | None = None
+        self.counters = counters
+
+    def accept(self, first: int, count: int, *, skipped: bool = False) -> int:
+        """Take `count` numbers from `first` on as seen; returns how many were new. Either all,
+        none, or (then ask one by one) -1 and nothing is taken. `skipped`: the numbers between
+        `top` and `first` were not wanted here, as the neighbour knows."""
+        top = self.top
+        if first == top + 1:
+            self.top = top + count
+            return count
+        last = first + count - 1
+        if first > top:
+            if skipped:
+                self.skip(top + 1, first - 1)
+            else:
+                self.gaps.append((top + 1, first - 1))
+                if len(self.gaps) > limits.MAX_GAPS:
+                    self.limit()
+            self.top = last
+            return count
+        if last > top:
+            return -1
+        for ranges in (self.gaps, self.history):
+            index = find(ranges, first, last)
+            if index < 0:
+                continue
+            low, high = ranges[index]
+            if first < low or last > high:
+                return -1
+            ranges[index : index + 1] = [
+                g for g in ((low, first - 1), (last + 1, high)) if g[0] <= g[1]
+            ]
+            if ranges is self.gaps:
+                self.limit()
+            else:
+                self._limit_history()
+            return count
+        return 0
+
+    def skip(self, first: int, last: int) -> None:
+        """Note the numbers from `first` to `last`, above all others, as not wanted here: they are
+        history, in case a broker behind this one wants them."""
+        history = self.history
+        if history and history[-1][1] == first - 1:
+            history[-1] = (history[-1][0], last)
+            return
+        history.append((first, last))
+        self._limit_history()
+
+    def _limit_history(self, most: int = limits.MAX_SKIPS) -> None:
+        """Give up the oldest of too many: they are not passed on any more, should they come."""
+        history = self.history
+        if len(history) > most:
+            beyond = len(history) - most + most // 4
+            old = history[:beyond]
+            del history[:beyond]
+            if self.stream is not None and old[-1][1] > self.stream.done:
+                self.stream.owe(intersect(old, [(self.stream.done + 1, LAST)]))
+
+    def limit(self) -> None:
+        """Give up the oldest of too many gaps: what is in them counts as seen from now on."""
+        beyond = len(self.gaps) - limits.MAX_GAPS
+        if beyond > 0:
+            del self.gaps[:beyond]
+            if self.counters is not None:
+                self.counters.gaps_forgotten += beyond
+
+    @property
+    def ranges(self) -> int:
+        """How many ranges are kept."""
+        count = len(self.gaps) + len(self.history) + len(self.owed)
+        return (
+            count if self.stream is None else count + len(self.stream.owed) + len(self.stream.kept)
+        )
+
+    def give_up(self, most: int) -> int:
+        """Keep `most` ranges of each kind, the newest, and those gaps that it may have; return how
+        many are given up."""
+        before = self.ranges
+        self._limit_history(most)
+        del self.owed[:-most]
+        if self.stream is not None:
+            del self.stream.owed[:-most]
+            del self.stream.kept[:-most]
+        return before - self.ranges
+
+    def miss(self, theirs: OriginWindow) -> Ranges:
+        """Miss from now on, and return, the history that a neighbour with `theirs` lacks too; a
+        second call finds none. It is from before this broker met the origin, so local subscribers
+        do not get it when it comes (`begin`)."""
+        if not self.history or not self.begin:
+            return []
+        found = intersect(
+            intersect([*theirs.gaps, (theirs.top + 1, LAST)], self.history), [(1, self.begin)]
+        )
+        if found:
+            self.history = subtract(self.history, found)
+            self.gaps = merge(self.gaps + found)
+            self.limit()
+        return found
+
+    def for_local_subscribers(self, sequence: int) -> bool:
+        """Whether local subscribers get a number that has just come, with flooding."""
+        return sequence > self.begin or find(self.owed, sequence, sequence) >= 0
+
+
+LocalVector = dict[bytes, LocalWindow]
+"""The version vector of this broker: origin key -> what has been here."""
