@@ -21,13 +21,8 @@ class LocalWindow(OriginWindow):
     __slots__ = ("begin", "counters", "history", "owed", "stream")
 
     def __init__(self, top: int, heard: float, counters: Counters | None = None) -> None:
-        """Begin with an origin.
-
-        Args:
-            top: the highest sequence number that has been here.
-            heard: s, when the origin was last heard of.
-            counters: where holes that are given up are counted; None: nowhere.
-        """
+        """Begin with an origin of which all numbers up to `top` have been here. `heard`: s, when it
+        was last heard of; `counters`: where gaps that are given up are counted, None: nowhere."""
         super().__init__(top, heard)
         self.begin = 0
         self.history: Ranges = []

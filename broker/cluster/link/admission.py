@@ -38,9 +38,8 @@ class Admission:
             cluster.link_lost(callers[0], "too many handshakes", now)
 
     def acceptable(self, link: Link, now: float, *, proven: bool = True) -> bool:
-        """Decide whether a broker that introduced itself may have a link at all; False: it was
-        turned away. `proven`: it is going to prove nothing more of what it says.
-        """
+        """Return whether the broker that introduced itself on `link` may have one at all; False: it
+        was turned away. `now`: s; `proven`: it is going to prove nothing more of what it says."""
         cluster = self.cluster
         config = cluster.config
         peer = link.peer
@@ -119,7 +118,7 @@ class Admission:
 
     def admit(self, link: Link, now: float) -> bool:
         """Make this the link to its peer, whose identity is proven; False: another one stays and
-        this one was dropped."""
+        this one was dropped. `now`: s."""
         links = self.cluster.links
         peer = link.peer
         assert peer is not None

@@ -50,7 +50,8 @@ def split_key(key: bytes) -> tuple[bytes, int]:
 
 
 def encode_origin(key: bytes, sequence: int, choice: bytes = b"") -> bytes:
-    """Return the property (30 bytes, and `choice`)."""
+    """Return the property (30 bytes, and `choice`) that names the origin `key` and the `sequence`
+    number."""
     if choice:
         number = b2a_base64(sequence.to_bytes(6, "big"), newline=False)
         return ORIGIN + (24 + len(choice)).to_bytes(2, "big") + key + number + choice
@@ -109,9 +110,13 @@ def encode_link_publish(
     stamp: Stamp | None = None,
     choice: bytes = b"",
 ) -> bytes:
-    """Encode a PUBLISH for links, once for all of them: the bytes stay the same on every hop;
-    `expiry`: s left, or None; `stamp`: of a retained message; `choice`: who of shared subscriptions
-    gets it, encoded."""
+    """Return a PUBLISH for links, made once for all of them: the bytes stay the same on every hop.
+
+    `topic`, `payload`, `qos`, `retain`: of the message; `properties`: those that go to receivers,
+    encoded, without their length; `expiry`: s left, or None; `key`, `sequence`: its origin, and its
+    number there; `stamp`: of a retained message; `choice`: who of shared subscriptions gets it,
+    encoded.
+    """
     section = encode_origin(key, sequence, choice)
     if stamp is not None:
         section += encode_stamp(stamp)
@@ -136,8 +141,8 @@ def encode_link_publish(
 def encode_for_links(
     message: Message, key: bytes, sequence: int, now: float, choice: bytes = b""
 ) -> bytes:
-    """Encode a message for links; `now` (s) gives the time that it has left; `choice` as in
-    `encode_link_publish`."""
+    """Return a `message` as a PUBLISH for links: number `sequence` of the origin `key`. `now` (s)
+    gives the time that it has left; `choice` as in `encode_link_publish`."""
     return encode_link_publish(
         message.topic,
         message.payload,
@@ -163,8 +168,8 @@ def remaining(message: Message, now: float) -> int | None:
 
 
 def explicit(packet: bytes, key: bytes, sequence: int) -> bytes:
-    """Return a PUBLISH (MQTT 5) that continues another one as one that says itself where it comes
-    from."""
+    """Return `packet`, a PUBLISH (MQTT 5) that continues another one, as one that names itself its
+    origin `key` and its `sequence` number."""
     length, body = read_length(packet, 1)
     start = topic_end(packet, body) + (2 if packet[0] & QOS_BITS else 0)
     size, properties = read_length(packet, start)
@@ -177,8 +182,8 @@ def explicit(packet: bytes, key: bytes, sequence: int) -> bytes:
 
 
 def encode_run_for_links(batch: PublishRun, key: bytes, sequence: int) -> bytes:
-    """Return the packets of a run (of MQTT 5) for links: the first names its origin, the others,
-    `batch.size` bytes each, continue it."""
+    """Return the packets of a run, `batch` (of MQTT 5), for links: the first one names the origin
+    `key` and its number, `sequence`; the others, `batch.size` bytes each, continue it."""
     size, start = batch.size, batch.start
     packets = bytearray(batch.data)
     packets[start::size] = LINK_ID[:1] * batch.count

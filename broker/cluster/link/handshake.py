@@ -123,8 +123,8 @@ class LinkHandshake:
         return self._offer.data + public
 
     def connect_received(self, connect: Connect, body: bytes, now: float) -> None:
-        """Take the other broker's CONNECT: the first packet to a called broker, the answer to a
-        dialler. `body`: as it came.
+        """Take the other broker's CONNECT at `now` (s): the first packet to a called broker, the
+        answer to a dialler. `connect`: what it says; `body`: the same as it came, for the proofs.
 
         Raises:
             MalformedPacket: it does not say who connects.
@@ -205,8 +205,9 @@ class LinkHandshake:
         )
 
     def auth_received(self, packet: Auth, body: bytes, now: float) -> None:
-        """Take the other broker's proof that it has the secret and its id, and has seen the same
-        CONNECTs; with a secret all is encrypted from here on.
+        """Take the other broker's proof, at `now` (s), that it has the secret and its id, and has
+        seen the same CONNECTs; with a secret all is encrypted from here on. `packet`: the proof;
+        `body`: the same as it came.
 
         Raises:
             MalformedPacket: it cannot be read.
@@ -252,7 +253,11 @@ class LinkHandshake:
             link.come_up(now)
 
     def connack_received(self, packet: Connack, now: float) -> None:
-        """Take the other broker's CONNACK: it refuses, or it has agreed."""
+        """Take the other broker's CONNACK at `now` (s): it refuses, or it has agreed.
+
+        Raises:
+            ProtocolViolation: it comes before the proof.
+        """
         link = self.link
         cluster = self.cluster
         properties = packet.properties or {}
@@ -280,8 +285,11 @@ class LinkHandshake:
         self._agree(now)
 
     def refuse(self, reason: int, why: str, counter: str, other: str = "") -> None:
-        """Turn the other broker away: it is told why, we log one line and count. `other`: where the
-        broker is that has its id."""
+        """Turn the other broker away: it is told why, and this broker logs one line and counts.
+
+        `reason`: reason code of the CONNACK; `why`: what it is, does or lacks, behind "your
+        broker"; `counter`: the counter's name; `other`: "HOST:PORT" of the broker that has its id.
+        """
         link = self.link
         cluster = self.cluster
         cluster.count(counter)

@@ -70,14 +70,15 @@ class Handshake(Protocol):
         """Send our CONNECT on a connection that we dialled."""
 
     def connect_received(self, connect: Connect, body: bytes, now: float) -> None:
-        """Take the other broker's CONNECT; `body`: as it came.
+        """Take the other broker's CONNECT at `now` (s). `connect`: what it says; `body`: the same
+        as it came.
 
         Raises:
             MalformedPacket: it does not say who connects.
         """
 
     def auth_received(self, packet: Auth, body: bytes, now: float) -> None:
-        """Take the other broker's proof; `body`: as it came.
+        """Take the other broker's proof at `now` (s), a `packet` and its `body` as it came.
 
         Raises:
             MalformedPacket: it cannot be read.
@@ -114,7 +115,9 @@ class Forwarding(Protocol):
     def check(
         self, topic: bytes, first: int, sequence: int, count: int, often: bool = True
     ) -> None:
-        """Refuse a PUBLISH before it is passed on. `often`: more of its topic may come.
+        """Refuse a PUBLISH before it is passed on. `topic`: its topic; `first`: its first byte;
+        `sequence`: its number, or that of the first of `count`; `often`: more of its topic may
+        come.
 
         Raises:
             MalformedPacket, ProtocolViolation: QoS 3, no topic name, or numbers that no broker
@@ -122,8 +125,8 @@ class Forwarding(Protocol):
         """
 
     def accept(self, key: bytes, first: int, count: int, now: float, late: bool = True) -> int:
-        """Take sequence numbers of an origin; returns how many are new, -1 for some. `late`: they
-        may come behind newer ones."""
+        """Take `count` sequence numbers from `first` on of the origin `key`, at `now` (s); returns
+        how many are new, -1 for some. `late`: they may come behind newer ones."""
 
     def received(
         self,
@@ -135,12 +138,16 @@ class Forwarding(Protocol):
         now: float,
         choice: ReceiverAssignment | None = None,
     ) -> None:
-        """Deliver a message here and pass it on (`data`: as it came)."""
+        """Deliver here, and pass on, the `message` that came over `link` at `now` (s): number
+        `sequence` of the origin `key`. `data`: the PUBLISH as it came; `choice`: who of shared
+        subscriptions gets it."""
 
     def batch_received(
         self, link: Link, batch: PublishRun, key: bytes, sequence: int, data: bytes, now: float
     ) -> None:
-        """Do so with a run of QoS 1 or 2 packets; `data`: as it came, if that names its origin."""
+        """Do so with a run of QoS 1 or 2 packets, `batch`, that came over `link` at `now` (s): its
+        first message is number `sequence` of the origin `key`. `data`: the packets as they came if
+        the first one names the origin, else b""."""
 
     def run_received(
         self,
@@ -152,8 +159,9 @@ class Forwarding(Protocol):
         sequence: int,
         now: float,
     ) -> None:
-        """Do so with a run of QoS 0 packets of `size` bytes each; `prefix`: bytes ahead of the
-        payload."""
+        """Do so with a run of QoS 0 packets that came over `link` at `now` (s): the first one is
+        number `sequence` of the origin `key`. `chunk`: the packets, of `size` bytes each;
+        `prefix`: bytes ahead of the payload."""
 
 
 class Acknowledgements(Protocol):
@@ -167,12 +175,13 @@ class RetainedComparison(Protocol):
     """Who compares retained messages with a neighbour's."""
 
     def marked(self, link: Link, number: int, now: float) -> None:
-        """Take a neighbour's answer to a mark."""
+        """Take the answer of the neighbour at `link` to the mark `number`, at `now` (s)."""
 
     def restored(
         self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float
     ) -> None:
-        """Take a message that a comparison brought."""
+        """Take the `message` that a comparison brought over `link` at `now` (s): number `sequence`
+        of the origin `key`. `data`: the PUBLISH as it came."""
 
 
 class Advance(Protocol):
@@ -219,10 +228,12 @@ class LinkHost(Reporting, Protocol):
     def link_lost(
         self, link: Link, reason: str, now: float, *, quiet: bool = False, replaced: bool = False
     ) -> None:
-        """Note that a link is gone. `replaced`: the next one to the same broker stands already."""
+        """Note that `link` is gone, at `now` (s), for a `reason` that log lines say. `quiet`: it is
+        no fault, so that no warning is logged; `replaced`: the next one to the same broker stands
+        already."""
 
     def link_left(self, link: Link, reason: int, now: float) -> None:
-        """Take a DISCONNECT."""
+        """Take the DISCONNECT of the neighbour at `link`, with its `reason` code, at `now` (s)."""
 
     def link_behind(self, link: Link) -> None:
         """Note that more waits for a link than it may have waiting."""
@@ -234,10 +245,11 @@ class LinkHost(Reporting, Protocol):
         """Note that part of a packet came."""
 
     def rtt_sample(self, link: Link, rtt_ms: float, now: float) -> None:
-        """Take a round trip."""
+        """Take the time of a round trip on `link`, `rtt_ms`, measured at `now` (s)."""
 
     def record_received(self, link: Link, kind: int, body: bytes, now: float) -> None:
-        """Take a record of a PINGREQ.
+        """Take a record of a PINGREQ that came over `link` at `now` (s). `kind`: its number;
+        `body`: what is in it.
 
         Raises:
             MalformedPacket: it cannot be read.
@@ -300,15 +312,10 @@ class Link:
         handshake: Callable[[Link], Handshake],
         now: float,
     ):
-        """Make one of a connection.
+        """Make a link of the connection `conn`, at `now` (s).
 
-        Args:
-            cluster: what a link asks of what is above it.
-            conn: its connection.
-            dialled: whether this broker dialled; False: the other one did.
-            address: (host, port) of the other end.
-            handshake: makes the handshake of a link.
-            now: s.
+        `cluster`: what a link asks of what is above it; `dialled`: whether this broker dialled, or
+        the other one; `address`: (host, port) of the other end; `handshake`: makes the handshake.
         """
         self.cluster = cluster
         self.conn = conn
@@ -450,7 +457,8 @@ class Link:
     # ---------------------------------------------------------------- in
 
     def packets(self, data: bytes, now: float) -> int:
-        """Handle the whole packets at the start of `data`; returns the bytes used."""
+        """Handle the whole packets at the start of `data`, at `now` (s); returns the bytes used. A
+        ProtocolViolation, and any other WireError, closes the link (`fail`)."""
         position = 0
         size = len(data)
         conn = self.conn

@@ -19,11 +19,12 @@ REMEDY = (
 def guard(
     access: Access | None, listeners: Iterable[str], *, plugins: bool, certificates: Iterable[str]
 ) -> str:
-    """Return what has clients prove who they are, or binds them, as a log line says it; "" when
-    nothing does.
+    """Return what makes clients prove who they are, or restricts them, as a log line says it; ""
+    when nothing does.
 
-    `plugins`: whether plugins are asked who may come in; `certificates`: the listeners that ask for
-    client certificates.
+    `access`: the users and rules that the configuration names; `listeners`: the names of all
+    listeners; `plugins`: whether plugins are asked who may connect; `certificates`: the listeners
+    that ask for client certificates.
     """
     found = []
     if access is not None:

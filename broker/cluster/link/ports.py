@@ -23,15 +23,16 @@ class OtherWithOurId(Protocol):
         """Call a broker that is said to have our id."""
 
     def proven(self, start: tuple[int, int], address: Address, now: float) -> None:
-        """Note that a broker has proven our id; `start`: its boot number and instance."""
+        """Note that the broker at `address` has proven our id at `now` (s); `start`: its boot
+        number and instance."""
 
 
 class Admitting(Protocol):
     """Who decides which brokers may link."""
 
     def acceptable(self, link: Link, now: float, *, proven: bool = True) -> bool:
-        """Decide whether a broker may link at all; False: it was turned away. `proven`: it is going
-        to prove nothing more."""
+        """Return whether the broker that introduced itself on `link` may have one at all; False: it
+        was turned away. `now`: s; `proven`: it is going to prove nothing more."""
 
     def admit(self, link: Link, now: float) -> bool:
         """Make this the link to its peer; False: another one stays, this one was dropped."""

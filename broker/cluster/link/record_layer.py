@@ -88,7 +88,8 @@ class RecordLayer:
     )
 
     def __init__(self, link: Link, sends: bytes, receives: bytes) -> None:
-        """Put it in place. `sends`, `receives`: the keys of the two directions."""
+        """Stand between `link` and its connection from now on. `sends`, `receives`: the keys of the
+        two directions."""
         conn = link.conn
         self.conn: Connection = conn
         self._link = link
@@ -151,8 +152,8 @@ class RecordLayer:
         return bool(self._parts)
 
     def packets(self, data: bytes, now: float) -> int:
-        """Give the link what is in the whole records at the start of `data`; returns the bytes
-        used."""
+        """Give the link what is in the whole records at the start of `data`, at `now` (s); returns
+        the bytes used. A RecordError closes the link (`Link.tampered`)."""
         position = 0
         size = len(data)
         opened: list[bytes] = []

@@ -44,15 +44,9 @@ def only(mine: Vector, theirs: Vector) -> dict[bytes, Ranges]:
 
 
 def only_here(vector: LocalVector, theirs: Vector, *, held: bool = True) -> dict[bytes, Ranges]:
-    """Return what has been at this broker and is not in `theirs`: origin -> ascending inclusive
-    pairs.
-
-    Args:
-        vector: what has been at this broker.
-        theirs: what is left out.
-        held: whether what is held back from local subscribers until what is before it has come
-            counts as well.
-    """
+    """Return what of `vector`, of what has been at this broker, is not in `theirs`: origin ->
+    ascending inclusive pairs. `held`: what is held back from local subscribers until what is before
+    it has come counts as well."""
     return _only(((key, window, _top(window, held)) for key, window in vector.items()), theirs)
 
 
