@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.base.sequence_set import Ranges, intersect
-from broker.cluster.delivery.replay_log import LogEntry, expiry_of
+from broker.cluster.delivery.replay_log import LogEntry
+from broker.cluster.link.codec import expiry_of
 from broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
 from broker.persistence.records import JournalError, LoggedRecord
 from broker.persistence.tail_segment import (

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from broker.base import limits
 from broker.base.sequence_set import subtract
 from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.replay_log import LogEntry, read_link_packets
-from broker.cluster.link.codec import split_key
+from broker.cluster.delivery.replay_log import LogEntry
+from broker.cluster.link.codec import read_link_packets, split_key
 from broker.cluster.link.version_vector import decode_vector
 from broker.cluster.sessions.session_codec import (
     IN_FLIGHT,

@@ -267,7 +267,6 @@ LONG = {
     "broker/cluster/cluster.py:__init__",
     "broker/cluster/cluster.py:_event_order",
     "broker/cluster/delivery/gap_recovery.py:_answer_received",
-    "broker/cluster/link/link.py:_publish",
     "broker/cluster/sessions/takeover.py:__init__",
     "broker/core/connect.py:_accept",
     "broker/core/qos_fast_path.py:_batch",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.base import limits
 from broker.base.turns import PAUSE
-from broker.cluster.delivery.replay_log import read_link_messages
+from broker.cluster.link.codec import read_link_messages
 from broker.cluster.link.control_records import ROUTED
 from broker.cluster.link.version_vector import encode_vector
 from broker.cluster.sessions import session_codec

@@ -10,8 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.base import limits
-from broker.cluster.delivery.replay_log import choice_of, read_link_messages
-from broker.cluster.link.codec import encode_for_links, encode_origin, origin_key
+from broker.cluster.link.codec import (
+    choice_of,
+    encode_for_links,
+    encode_origin,
+    origin_key,
+    read_link_messages,
+)
 from broker.cluster.link.control_records import ROUTED
 from broker.cluster.sharing.assignment_ledger import encode_refs
 from broker.cluster.sharing.assignments import (

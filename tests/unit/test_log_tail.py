@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.base import limits
-from broker.cluster.delivery.replay_log import LogEntry, expiry_of, with_expiry
-from broker.cluster.link.codec import encode_for_links, origin_key
+from broker.cluster.delivery.replay_log import LogEntry
+from broker.cluster.link.codec import encode_for_links, expiry_of, origin_key, with_expiry
 from broker.config.node_config import NodeConfig
 from broker.core.effects import TailDrop, TailRead, TailSync, TailWrite
 from broker.core.message import Message, Stamp

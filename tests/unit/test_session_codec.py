@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from broker.base.sequence_set import LAST, Ranges
 from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.replay_log import LogEntry, ReplayLog, read_link_messages
-from broker.cluster.link.codec import encode_for_links, origin_key
+from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+from broker.cluster.link.codec import encode_for_links, origin_key, read_link_messages
 from broker.cluster.link.version_vector import OriginWindow, Vector
 from broker.cluster.sessions.message_vectors import (
     behind,

@@ -10,13 +10,8 @@ from broker.base import limits
 from broker.cluster.delivery.answers import ANSWER, ASK, LOOKS, PIECE
 from broker.cluster.delivery.gap_recovery import CHANGED
 from broker.cluster.delivery.local_window import LocalWindow
-from broker.cluster.delivery.replay_log import (
-    LogEntry,
-    Looked,
-    ReplayLog,
-    read_link_messages,
-)
-from broker.cluster.link.codec import encode_stamp, origin_key
+from broker.cluster.delivery.replay_log import LogEntry, Looked, ReplayLog
+from broker.cluster.link.codec import encode_stamp, origin_key, read_link_messages
 from broker.cluster.link.control_records import DIRECTORY, ROUTED, decode_records
 from broker.cluster.strategy.directory import INTEREST
 from broker.core.message import Message, Stamp

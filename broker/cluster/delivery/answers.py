@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.base import limits
 from broker.base.rate_limit import Budget
 from broker.base.sequence_set import LAST, Ranges, decode_pairs, intersect, merge, subtract
-from broker.cluster.delivery.replay_log import LogEntry, Looked, with_expiry
+from broker.cluster.delivery.replay_log import LogEntry, Looked
 from broker.cluster.delivery.subscription_start import answer_of, numbers_at, times_of
-from broker.cluster.link.codec import origin_key
+from broker.cluster.link.codec import origin_key, with_expiry
 from broker.cluster.strategy.directory import BEHIND, KNOWN, LIVE
 from broker.core.receiver_assignment import ID
 from broker.wire.errors import MalformedPacket

@@ -41,9 +41,8 @@ from broker.cluster.delivery.ordered_feed import (
 )
 from broker.cluster.delivery.orphans import EARLIER
 from broker.cluster.delivery.paced_release import PacedRelease
-from broker.cluster.delivery.replay_log import read_link_packets
 from broker.cluster.events import ClusterEvents, LinkDown, LinkUp, OriginLost, RouteChanged
-from broker.cluster.link.codec import split_key
+from broker.cluster.link.codec import read_link_packets, split_key
 from broker.cluster.link.control_records import UPTO
 from broker.cluster.strategy.directory import ROUTING
 from broker.cluster.strategy.flood import leaves_out

@@ -40,9 +40,9 @@ from broker.base.sequence_set import (
 )
 from broker.cluster.delivery.answers import CHUNK, PART, current, parts_of
 from broker.cluster.delivery.paced_release import crowded
-from broker.cluster.delivery.replay_log import LogEntry, read_link_packets
+from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.delivery.subscription_start import encode_ages
-from broker.cluster.link.codec import encode_for_links, split_key
+from broker.cluster.link.codec import encode_for_links, read_link_packets, split_key
 from broker.cluster.strategy.directory import BEHIND
 from broker.wire.errors import MalformedPacket
 

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Protocol
 from broker.base import limits
 from broker.base.sequence_set import discard
 from broker.cluster.delivery.ordered_feed import HeldPackets
-from broker.cluster.delivery.replay_log import LogEntry, read_link_packets
+from broker.cluster.delivery.replay_log import LogEntry
+from broker.cluster.link.codec import read_link_packets, read_run
 from broker.core.client import Client
-from broker.core.message import LINK_ID, encode_halves
 from broker.core.publish_run import PublishRun
-from broker.wire.varint import encode_varint
 
 if TYPE_CHECKING:
     from broker.base.timers import Timer
@@ -298,21 +297,4 @@ def deliver_run(node: LocalBroker, run: PublishRun) -> None:
 
 def batch_of(entry: LogEntry) -> PublishRun:
     """Return a run of the log (`LogEntry.run`) as a batch for local subscribers."""
-    data = entry.data(0.0)
-    rest = len(data) - (entry.count - 1) * entry.step
-    _, _, message, _, _ = next(read_link_packets(data[:rest], entry.at))
-    one = LINK_ID.join(
-        encode_halves(message.topic, message.payload, 5, message.qos, False, message.properties)
-    )
-    payload = len(one) - len(message.payload)
-    start = payload - len(message.properties) - len(encode_varint(len(message.properties))) - 2
-    return PublishRun(
-        message.topic,
-        message.qos,
-        message.properties,
-        5,
-        one + data[rest:],
-        start,
-        payload,
-        len(one),
-    )
+    return read_run(entry.data(0.0), entry.count, entry.step)

@@ -13,24 +13,16 @@ from broker.base import limits
 from broker.base.counters import Counters
 from broker.base.sequence_set import Ranges, find, intersect
 from broker.cluster.link.codec import (
-    MARK,
-    SIZE,
-    STAMP_MARK,
-    STAMP_SIZE,
-    decode_sequence,
-    decode_stamp,
+    choice_of,
     encode_for_links,
     explicit,
+    payload_at,
+    read_link_messages,
 )
 from broker.cluster.link.version_vector import OriginWindow, Vector
-from broker.core.message import ORIGIN, Message, Stamp, size_of
-from broker.core.receiver_assignment import CHOSEN, ReceiverAssignment, decode_choice
-from broker.wire.constants import PacketType
-from broker.wire.errors import MalformedPacket
-from broker.wire.properties import decode_properties
-from broker.wire.publish_header import QOS_BITS, RETAIN, topic_end, topic_of
-from broker.wire.varint import encode_varint, read_length
-from routing.topic_filter import valid_topic_name
+from broker.core.message import Message, size_of
+from broker.core.receiver_assignment import ReceiverAssignment
+from broker.wire.publish_header import topic_of
 
 NEVER = 1 << 62
 """bytes, or a sequence number, that no log reaches."""
@@ -155,9 +147,8 @@ class LogEntry:
         if self._message is not None:
             return [self._message.payload]
         data = self._data
-        size, at = _section(data)
         end = len(data) - (self.count - 1) * self._step
-        first = data[at + size : end]
+        first = data[payload_at(data) : end]
         length = len(first)
         ends = (end + number * self._step for number in range(1, self.count))
         return [first, *(data[last - length : last] for last in ends)]
@@ -506,119 +497,3 @@ def _nothing() -> None:
 
 def _nobody(entry: LogEntry, position: int) -> None:
     """Nobody lacks it."""
-
-
-def _section(packet: bytes) -> tuple[int, int]:
-    """Return how long the property section of a PUBLISH for links is (bytes), and where it
-    begins."""
-    body = read_length(packet, 1)[1]
-    return read_length(packet, topic_end(packet, body) + (2 if packet[0] & QOS_BITS else 0))
-
-
-def choice_of(packet: bytes) -> ReceiverAssignment | None:
-    """Return who of shared subscriptions gets a PUBLISH for links, None when it does not say."""
-    at = _section(packet)[1]
-    if not packet.startswith(ORIGIN, at):
-        return None
-    end = at + SIZE - 24 + (packet[at + 4] << 8 | packet[at + 5])
-    return decode_choice(packet[at + SIZE : end]) if end > at + SIZE else None
-
-
-def _behind_stamp(packet: bytes) -> int:
-    """Return where the property section of a PUBLISH for links goes on behind its origin and its
-    stamp."""
-    at = _section(packet)[1]
-    if packet.startswith(ORIGIN, at):
-        at += SIZE - 24 + (packet[at + 4] << 8 | packet[at + 5])
-    return at + STAMP_SIZE if packet.startswith(STAMP_MARK, at) else at
-
-
-def expiry_of(packet: bytes) -> int | None:
-    """Return the expiry interval (s) that a PUBLISH for links says, None when it says none."""
-    at = _behind_stamp(packet)
-    return (
-        int.from_bytes(packet[at + 1 : at + 5], "big") if packet[at : at + 1] == b"\x02" else None
-    )
-
-
-def with_expiry(packet: bytes, seconds: int) -> bytes:
-    """Return a PUBLISH for links that says an expiry interval, with another one (s)."""
-    at = _behind_stamp(packet)
-    return packet[: at + 1] + seconds.to_bytes(4, "big") + packet[at + 5 :]
-
-
-def read_link_messages(data: bytes, at: float) -> Iterator[tuple[bytes, int, Message]]:
-    """Read PUBLISH packets as links carry them: (origin, sequence number, message), but for those
-    that are for one group of subscribers alone. `at`: s, from when on they expire.
-
-    Raises:
-        MalformedPacket, ProtocolViolation: not such packets.
-    """
-    for key, sequence, message, _, alone in read_link_packets(data, at):
-        if not alone:
-            yield key, sequence, message
-
-
-def read_link_packets(
-    data: bytes, at: float
-) -> Iterator[tuple[bytes, int, Message, ReceiverAssignment | None, bool]]:
-    """Read PUBLISH packets as links carry them: origin, sequence number, message, who of shared
-    subscriptions gets it, whether that is all who get it. `at`: s, from when on they expire.
-
-    Raises:
-        MalformedPacket, ProtocolViolation: not such packets.
-    """
-    position, key, sequence = 0, b"", 0
-    while position < len(data):
-        length, body = read_length(data, position + 1)
-        end = body + length
-        if body < 0 or end > len(data) or length < 3 or data[position] >> 4 != PacketType.PUBLISH:
-            raise MalformedPacket("messages of another broker are truncated")
-        first = data[position]
-        start = topic_end(data, body)
-        topic = data[body + 2 : start]
-        size, properties = read_length(data, start + (2 if first & QOS_BITS else 0))
-        payload = properties + size
-        if properties < 0 or payload > end or first & QOS_BITS == QOS_BITS:
-            raise MalformedPacket("messages of another broker are truncated")
-        section = data[properties:payload]
-        sequence += 1
-        alone = False
-        choice: ReceiverAssignment | None = None
-        stamp: Stamp | None = None
-        if section.startswith(ORIGIN) and size >= SIZE:
-            # It is for a shared subscription.
-            alone = section[4:6] != MARK[4:6] and section[SIZE : SIZE + 1] != CHOSEN
-            key, sequence = section[SIZE - 24 : SIZE - 8], decode_sequence(section[SIZE - 8 : SIZE])
-            behind = SIZE - 24 + (section[4] << 8 | section[5])
-            choice = (
-                decode_choice(section[SIZE:behind]).of(key, sequence) if behind > SIZE else None
-            )
-            section = section[behind:]
-        if section.startswith(STAMP_MARK):
-            stamp = decode_stamp(section)
-            section = section[STAMP_SIZE:]
-        expires_at = None
-        if section[:1] == b"\x02" and len(section) >= 5:
-            expires_at = at + int.from_bytes(section[1:5], "big")
-            section = section[5:]
-        decode_properties(encode_varint(len(section)) + section, 0, PacketType.PUBLISH)
-        try:
-            sound = valid_topic_name(topic.decode())
-        except UnicodeDecodeError:
-            sound = False
-        if not sound:
-            raise MalformedPacket("messages of another broker have no topic name")
-        message = Message(
-            topic,
-            data[payload:end],
-            first >> 1 & 3,
-            bool(first & RETAIN),
-            section,
-            expires_at,
-            None,
-        )
-        if stamp is not None:
-            message.stamp = stamp
-        yield key, sequence, message, choice, alone
-        position = end

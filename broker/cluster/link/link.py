@@ -14,7 +14,7 @@ from typing import Protocol
 
 from broker.base import limits
 from broker.base.rate_limit import Budget
-from broker.cluster.link.codec import MARK, SIZE, STAMP_SIZE, decode_sequence, decode_stamp
+from broker.cluster.link.codec import PublishReader, Receiver, Restorer
 from broker.cluster.link.control_records import (
     ORIGINS,
     PING,
@@ -30,24 +30,16 @@ from broker.cluster.ports import Reporting
 from broker.config.node_config import NodeConfig
 from broker.core.connection import Connection
 from broker.core.local_broker import LocalBroker
-from broker.core.message import LINK_ID, ORIGIN, Message, Stamp, encode_halves
-from broker.core.publish_run import PublishRun
-from broker.core.receiver_assignment import ReceiverAssignment, decode_choice
 from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import decode_packet
 from broker.wire.encode import encode_packet
-from broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
+from broker.wire.errors import ProtocolViolation, WireError
 from broker.wire.packets import Auth, Connack, Connect, Disconnect
-from broker.wire.properties import NOT_FORWARDED, decode_properties, forwardable, forwardable_cached
-from broker.wire.publish_header import PUBLISH, QOS_1, QOS_2, QOS_BITS, topic_of
 from broker.wire.varint import encode_varint, read_length
 
 MARKED = 1 << 31
 """In the number of a PINGREQ: it stands behind messages, and its PINGRESP says that these have been
 handled."""
-
-RUNS = frozenset((PUBLISH | QOS_1, PUBLISH | QOS_2))
-"""First bytes of the PUBLISH packets that may continue their predecessor besides those of QoS 0."""
 
 ACK_MARK = 1 << 30
 """In the number of a mark: it asks for all messages that were sent up to there, and not for a step
@@ -105,63 +97,12 @@ class Encryption(Protocol):
         """Whether part of a packet has come and the rest is on its way."""
 
 
-class Forwarding(Protocol):
-    """Who takes messages of links."""
+class Forwarding(Receiver["Link"], Protocol):
+    """What takes the messages of links."""
 
     @property
     def log(self) -> Sized:
         """The replay log."""
-
-    def check(
-        self, topic: bytes, first: int, sequence: int, count: int, often: bool = True
-    ) -> None:
-        """Refuse a PUBLISH before it is passed on. `topic`: its topic; `first`: its first byte;
-        `sequence`: its number, or that of the first of `count`; `often`: more of its topic may
-        come.
-
-        Raises:
-            MalformedPacket, ProtocolViolation: QoS 3, no topic name, or numbers that no broker
-                reaches.
-        """
-
-    def accept(self, key: bytes, first: int, count: int, now: float, late: bool = True) -> int:
-        """Take `count` sequence numbers from `first` on of the origin `key`, at `now` (s); returns
-        how many are new, -1 for some. `late`: they may come behind newer ones."""
-
-    def received(
-        self,
-        link: Link,
-        message: Message,
-        key: bytes,
-        sequence: int,
-        data: bytes,
-        now: float,
-        choice: ReceiverAssignment | None = None,
-    ) -> None:
-        """Deliver here, and pass on, the `message` that came over `link` at `now` (s): number
-        `sequence` of the origin `key`. `data`: the PUBLISH as it came; `choice`: who of shared
-        subscriptions gets it."""
-
-    def batch_received(
-        self, link: Link, batch: PublishRun, key: bytes, sequence: int, data: bytes, now: float
-    ) -> None:
-        """Do so with a run of QoS 1 or 2 packets, `batch`, that came over `link` at `now` (s): its
-        first message is number `sequence` of the origin `key`. `data`: the packets as they came if
-        the first one names the origin, else b""."""
-
-    def run_received(
-        self,
-        link: Link,
-        chunk: bytes,
-        prefix: int,
-        size: int,
-        key: bytes,
-        sequence: int,
-        now: float,
-    ) -> None:
-        """Do so with a run of QoS 0 packets that came over `link` at `now` (s): the first one is
-        number `sequence` of the origin `key`. `chunk`: the packets, of `size` bytes each;
-        `prefix`: bytes ahead of the payload."""
 
 
 class Acknowledgements(Protocol):
@@ -171,17 +112,11 @@ class Acknowledgements(Protocol):
         """Take a neighbour's answer to a mark."""
 
 
-class RetainedComparison(Protocol):
+class RetainedComparison(Restorer["Link"], Protocol):
     """Who compares retained messages with a neighbour's."""
 
     def marked(self, link: Link, number: int, now: float) -> None:
         """Take the answer of the neighbour at `link` to the mark `number`, at `now` (s)."""
-
-    def restored(
-        self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float
-    ) -> None:
-        """Take the `message` that a comparison brought over `link` at `now` (s): number `sequence`
-        of the origin `key`. `data`: the PUBLISH as it came."""
 
 
 class Advance(Protocol):
@@ -264,11 +199,10 @@ class Link:
         "_control",
         "_ping",
         "_pings",
+        "_reader",
         "_records",
-        "_sequence",
         "_waiting",
         "_walks",
-        "_window_key",
         "address",
         "asked",
         "behind",
@@ -358,8 +292,9 @@ class Link:
         self._pings: dict[int, float] = {}
         self._control: list[bytes] = []
         self._records: list[bytes] = []
-        self._window_key = b""
-        self._sequence = 0
+        self._reader = PublishReader(
+            self, cluster.forwarder, cluster.retained_sync, cluster.node.counters
+        )
         self._budget = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, now)
         self.listings = Budget(limits.MAX_REPLAY, limits.MAX_REPLAY / 32, now)
         self._walks = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, now)
@@ -464,6 +399,7 @@ class Link:
         conn = self.conn
         owner = conn.owner
         turns, most = self.cluster.node.turns, limits.TURN_WORK
+        read_publish = self._reader.read
         try:
             while position + 2 <= size:
                 length, body = read_length(data, position + 1)
@@ -478,7 +414,7 @@ class Link:
                 if first >> 4 == 3:
                     if self.state != "up":
                         raise ProtocolViolation("PUBLISH before the link is up")
-                    position = self._publish(data, position, body, end, size, now)
+                    position = read_publish(data, position, body, end, now)
                 else:
                     self._packet(first, data[body:end], now)
                     position = end
@@ -588,184 +524,6 @@ class Link:
                 sample if self.rtt_ms is None else self.rtt_ms + (sample - self.rtt_ms) / 8
             )
             self.cluster.rtt_sample(self, sample, now)
-
-    # ---------------------------------------------------------------- messages in
-
-    def _publish(
-        self, data: bytes, position: int, body: int, end: int, size: int, now: float
-    ) -> int:
-        """Handle the PUBLISH at `position`, with the run of QoS 0 packets behind it; returns where
-        the next packet begins."""
-        first = data[position]
-        if end - body < 3:
-            raise MalformedPacket("PUBLISH is truncated")
-        start = body + 2 + (data[body] << 8 | data[body + 1])
-        if first == PUBLISH and start < end and data[start] == 0:
-            return self._run(data, position, start + 1, end, size, now)
-        topic = data[body + 2 : start]
-        if first & QOS_BITS:
-            start += 2
-        if start >= end:
-            raise MalformedPacket("PUBLISH is truncated")
-        length, at = read_length(data, start)
-        payload_at = at + length
-        if at < 0 or payload_at > end:
-            raise MalformedPacket("PUBLISH is truncated")
-        choice: ReceiverAssignment | None = None
-        behind = at + SIZE
-        if length < SIZE or not data.startswith(MARK, at):
-            if length <= SIZE or not data.startswith(ORIGIN, at):
-                return self._continued(
-                    data, position, payload_at, end, size, data[at:payload_at], now
-                )
-            behind += (data[at + 4] << 8 | data[at + 5]) - 24
-            if not at + SIZE < behind <= payload_at:
-                raise MalformedPacket("origin has the wrong length")
-            choice = decode_choice(data[at + SIZE : behind])
-        key = data[at + len(MARK) : at + len(MARK) + 16]
-        sequence = decode_sequence(data[at + len(MARK) + 16 : at + SIZE])
-        forwarder = self.cluster.forwarder
-        properties = data[behind:payload_at]
-        stamp: Stamp | None = None
-        restored = False
-        if first & 0x01:
-            stamp = decode_stamp(properties)
-            if stamp is None:
-                raise MalformedPacket("retained PUBLISH on a link without its stamp")
-            restored = stamp.restored
-            properties = properties[STAMP_SIZE:]
-        if choice is not None:
-            choice.of(key, sequence)
-        forwarder.check(topic, first, sequence or restored, 1, not restored)
-        if not restored:
-            self._window_key = key
-            self._sequence = sequence
-        expires_at: float | None = None
-        if properties:
-            if properties[:1] == b"\x02" and len(properties) >= 5:
-                expires_at = now + int.from_bytes(properties[1:5], "big")
-                properties = properties[5:]
-            found, _ = decode_properties(
-                encode_varint(len(properties)) + properties, 0, PacketType.PUBLISH
-            )
-            if found is not None and not found.keys().isdisjoint(NOT_FORWARDED):
-                raise MalformedPacket("PUBLISH on a link with a property that ends at the broker")
-        like = (
-            first in RUNS
-            and end < size - 2
-            and data[end] == first
-            and data[end + 1] != data[position + 1]
-        )
-        if like and expires_at is None and choice is None:
-            # What continues this one is shorter: most likely more of the same.
-            same = encode_halves(topic, data[payload_at:end], 5, first >> 1 & 3, False, properties)
-            after = self._batch(
-                data, position, payload_at, end, size, LINK_ID.join(same), properties, now
-            )
-            if after > end:
-                return after
-        # Only what is whole and legal counts as having been here, and is passed on.
-        if not restored and not forwarder.accept(key, sequence, 1, now, bool(first & 0x07)):
-            self.cluster.node.counters.duplicates += 1
-            return end
-        message = Message(
-            topic,
-            data[payload_at:end],
-            (first >> 1) & 3,
-            bool(first & 1),
-            properties,
-            expires_at,
-            None,
-        )
-        packet = data[position:end]
-        if stamp is not None:
-            message.stamp = stamp
-            if restored:
-                self.cluster.retained_sync.restored(self, message, key, sequence, packet, now)
-                return end
-        forwarder.received(self, message, key, sequence, packet, now, choice)
-        return end
-
-    def _continued(
-        self,
-        data: bytes,
-        position: int,
-        payload: int,
-        end: int,
-        size: int,
-        properties: bytes,
-        now: float,
-    ) -> int:
-        """A QoS 1 or 2 packet that continues the one before it like one of QoS 0, and the run that
-        begins with it."""
-        if data[position] not in RUNS or not self._window_key:
-            raise MalformedPacket("PUBLISH on a link without its origin")
-        if not (forwardable_cached if len(properties) < 128 else forwardable)(properties):
-            raise MalformedPacket(
-                "PUBLISH on a link with properties that do not continue its predecessor"
-            )
-        self._sequence += 1
-        return self._batch(data, position, payload, end, size, data[position:end], properties, now)
-
-    def _batch(
-        self,
-        data: bytes,
-        position: int,
-        payload: int,
-        end: int,
-        size: int,
-        one: bytes,
-        properties: bytes,
-        now: float,
-    ) -> int:
-        """Handle the run of QoS 1 or 2 packets that begins at `position` with number `_sequence`;
-        returns where it ends, `end` and nothing is done when the first one names its origin and
-        none follows. `one`: that packet as it were without an origin.
-        """
-        packet = len(one)
-        prefix = one[: packet - (end - payload)]
-        last = size - packet
-        after = end
-        startswith = data.startswith
-        while after <= last and startswith(prefix, after):
-            after += packet
-        explicit = packet != end - position
-        if explicit and after == end:
-            return end
-        topic = topic_of(one)
-        start = len(prefix) - len(properties) - len(encode_varint(len(properties))) - 2
-        batch = PublishRun(
-            topic, one[0] >> 1 & 3, properties, 5, one + data[end:after], start, len(prefix), packet
-        )
-        forwarder = self.cluster.forwarder
-        sequence = self._sequence
-        forwarder.check(topic, one[0], sequence, batch.count)
-        self._sequence += batch.count - 1
-        forwarder.batch_received(
-            self, batch, self._window_key, sequence, data[position:after] if explicit else b"", now
-        )
-        return after
-
-    def _run(self, data: bytes, position: int, start: int, end: int, size: int, now: float) -> int:
-        """A QoS 0 packet without properties: it continues the origin and sequence of the one before
-        it."""
-        if not self._window_key:
-            raise MalformedPacket("PUBLISH on a link continues nothing")
-        packet = end - position
-        prefix = data[position:start]
-        last = size - packet
-        while end <= last and data.startswith(prefix, end):
-            end += packet
-        count = (end - position) // packet
-        sequence = self._sequence + 1
-        chunk = data[position:end]
-        forwarder = self.cluster.forwarder
-        forwarder.check(topic_of(chunk), PUBLISH, sequence, count)
-        self._sequence += count
-        forwarder.run_received(
-            self, chunk, start - position, packet, self._window_key, sequence, now
-        )
-        return end
 
     # ---------------------------------------------------------------- end
 

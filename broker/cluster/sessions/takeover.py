@@ -40,8 +40,8 @@ from typing import TYPE_CHECKING
 from broker.base import limits
 from broker.base.hybrid_clock import LOGICAL, HybridClock
 from broker.base.sequence_set import subtract
-from broker.cluster.delivery.replay_log import read_link_messages
 from broker.cluster.events import RouteChanged
+from broker.cluster.link.codec import read_link_messages
 from broker.cluster.link.version_vector import decode_vector, encode_vector
 from broker.cluster.sessions.handover import LATE, Handover
 from broker.cluster.sessions.merge import SessionMerge

@@ -28,8 +28,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.cluster.delivery.replay_log import read_link_packets
 from broker.cluster.events import RouteChanged
+from broker.cluster.link.codec import read_link_packets
 from broker.cluster.link.link import Link
 from broker.cluster.sharing.assignment_ledger import (
     GRANTED,

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING
 
 from broker.base import limits
 from broker.base.sequence_set import LAST, Ranges, intersect, merge, subtract
-from broker.cluster.delivery.replay_log import LogEntry, read_link_packets
+from broker.cluster.delivery.replay_log import LogEntry
+from broker.cluster.link.codec import read_link_packets
 from broker.cluster.sharing.assignment_ledger import Ref
 from broker.wire.errors import MalformedPacket
 from routing.group_selection import MARK_SIZE
