@@ -1,0 +1,97 @@
+"""What maintainers' pages name in backquotes is in the code: members of classes, words with an
+underscore, commands of `mqttree bench`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from bench.cli import TOOLS, _parser
+from tests.unit.test_architecture import files, read
+
+PAGES = [
+    name
+    for name in files()
+    if re.fullmatch(
+        r"ARCHITECTURE\.md|CONTRIBUTING\.md|docs/[\w-]+\.md|docs/(decisions|guides|reference)/.*\.md",
+        name,
+    )
+    and not re.search(r"licences|conformance", name)
+]
+MAINTAINERS = [
+    name
+    for name in PAGES
+    if re.search(r"decisions/|driver-contract|link-protocol|glossary|ARCHITECTURE|CONTRIB", name)
+]
+
+NOT_OURS = {"prometheus_client", "generate_latest"}
+"""Names of libraries that the pages speak of."""
+
+
+def sources() -> Iterator[str]:
+    """The text of everything that names may come from."""
+    for name in files():
+        if name.endswith((".py", ".toml", ".yaml")) or name.startswith(("Makefile", "scripts/")):
+            yield read(name)
+
+
+@pytest.fixture(scope="module")
+def words() -> set[str]:
+    return {word for text in sources() for word in re.findall(r"\w+", text)}
+
+
+def members(owner: ast.ClassDef) -> Iterator[str]:
+    """The names that a class defines, or sets on itself."""
+    for node in owner.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+    for inner in ast.walk(owner):
+        if (
+            isinstance(inner, ast.Attribute)
+            and isinstance(inner.value, ast.Name)
+            and inner.value.id == "self"
+        ):
+            yield inner.attr
+
+
+@pytest.fixture(scope="module")
+def known_members() -> set[str]:
+    return {
+        f"{node.name}.{member}"
+        for name in files()
+        if name.endswith(".py")
+        for node in ast.walk(ast.parse(read(name)))
+        if isinstance(node, ast.ClassDef)
+        for member in members(node)
+    }
+
+
+@pytest.mark.parametrize("page", MAINTAINERS)
+def test_members_are_there(page: str, known_members: set[str]) -> None:
+    named = set(re.findall(r"`([A-Z]\w*[a-z]\w*\.[a-z_]\w*)`", read(page)))
+    assert named - known_members == set()
+
+
+@pytest.mark.parametrize("page", MAINTAINERS)
+def test_words_with_an_underscore_are_there(page: str, words: set[str]) -> None:
+    named = set(re.findall(r"`([A-Za-z]+_\w+)`|\[([a-z]+_\w+)\](?!\()", read(page)))
+    found = {one or other for one, other in named}
+    assert {word for word in found - words - NOT_OURS if not word.startswith("mqttree_")} == set()
+
+
+@pytest.mark.parametrize("page", [*PAGES, "README.md"])
+def test_commands_of_bench_are_there(page: str) -> None:
+    (commands,) = (action for action in _parser(True)._actions if action.choices)
+    known = {*TOOLS, *(commands.choices or ())}
+    assert set(re.findall(r"mqttree bench ([a-z][a-z-]*)", read(page))) - known == set()
+
+
+def test_a_missing_name_is_found(words: set[str], known_members: set[str]) -> None:
+    assert "Node.flush" in known_members and "Node.no_such_thing" not in known_members
+    assert "MAX_RETAINED" in words and "NO_SUCH" + "_LIMIT" not in words
