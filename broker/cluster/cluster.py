@@ -1,7 +1,8 @@
-"""The part of a node that makes it one of many: discovery, links, the tree, and messages over it.
+"""The part of a node that makes it a broker among others: it puts the modules of the cluster
+together, hands them events, and calls them when something is due.
 
-It decides; `Link` parses and encodes, `stp.tree.Tree` computes, `discovery.membership.Membership`
-knows who is there.
+`Link` parses and encodes, `stp.tree.Tree` computes the tree, `discovery.membership.Membership`
+knows the members; what follows from what they say is decided in the packages below.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ from broker.cluster.link.handshake import LinkHandshake
 from broker.cluster.link.link import Handler, Link
 from broker.cluster.retained_sync import RetainedSync
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
+from broker.cluster.sessions.handover import Handover
 from broker.cluster.sessions.session_history import SessionHistory
 from broker.cluster.sessions.takeover import Takeover
 from broker.cluster.sessions.whereabouts import Whereabouts
@@ -86,15 +88,16 @@ if TYPE_CHECKING:
     from broker.core.start_point import SubscriptionStart
 
 STOPPED = 1.0
-"""s; a broker that did not run for so long was stopped: it is not everybody else who is dead."""
+"""s; a broker that did not run for so long was stopped itself: the silence of the others proves
+nothing."""
 
 ALONE = 10.0
-"""s without having heard of any other broker, after which nothing is kept for one: long enough to
-find those that are there."""
+"""s without any word of another broker after which nothing is kept for others: long enough to find
+those that run."""
 
 LATE = 0.1
-"""s; a timer that is later than this says that we did not run meanwhile: a turn of the loop takes
-less."""
+"""s; a timer that is later than this says that this broker did not run meanwhile: a turn of the
+loop takes less."""
 
 
 class FederatedJournal(LogJournal, StartsJournal, Protocol):
@@ -116,19 +119,28 @@ class Cluster:
     """Everything between this broker and the others."""
 
     def __init__(self, node: FederatedBroker, now: float, wall: float, rng: random.Random) -> None:
+        """Build all modules; `attach` makes them ready.
+
+        Args:
+            `node`: this broker.
+            `now`: s, monotonic.
+            `wall`: s since 1970, at the same moment.
+            `rng`: makes all random numbers, so that a run can be repeated.
+        """
         config = node.config
         self.node = node
         self.config: NodeConfig = config
         self.rng = rng
         self.entropy: Callable[[int], bytes] = rng.randbytes
-        """Makes so many bytes for keys and nonces; a driver puts in what nobody can guess."""
+        """Makes so many random bytes for keys and nonces; a driver replaces it by a secure
+        source."""
         self.own: Identity = Identity(config.id, config.boot, Address(config.host, config.port))
         self.tree: Tree = Tree(self.own, config.capability, config.tree(), now, rng)
         self.membership: Membership = Membership(
             config.membership(), config.announced(), now, wall, rng
         )
         self._due = now
-        self._planned = now  # the same, but for what is hurried
+        self._planned = now  # the same, without `hurry`
         self._ran = now  # s; this broker was running then
         self.enabled = config.discovery != "off" or bool(config.seeds)
         self.events: ClusterEvents = ClusterEvents()
@@ -136,7 +148,32 @@ class Cluster:
         self.handshakes: dict[Link, None] = {}  # oldest first
         self.to_ping: list[Link] = []
 
-        # Which way messages go.
+        self._build_routing(node)
+        self._build_delivery(node, now)
+        self._build_recovery(node)
+        self.clock: HybridClock = HybridClock(now, wall)
+        self._build_sharing(node)
+        self._build_sessions(node)
+        self.retained_sync: RetainedSync = RetainedSync(
+            node,
+            self.own.id,
+            clock=self.clock,
+            forwarder=self.forwarder,
+            gap_recovery=self.gap_recovery,
+            delivered_ranges=self.delivered_ranges,
+            history=self.session_history,
+            now=now,
+        )
+        self._build_links(node)
+        self._next_sweep = now + 1.0
+        self._alone_since = now
+        self.directory.post(STATE + b"name", config.name.encode())
+        if where := config.clients_at():
+            self.directory.post(CLIENTS_AT, where.encode())
+
+    def _build_routing(self, node: FederatedBroker) -> None:
+        """Build what decides over which links a message goes."""
+        config = self.config
         self.directory: Directory = Directory(node, self.own, self.events, self)
         self.strategy: RoutingStrategy = strategy_for(config, node, self.directory, self)
         self.barrier: SubscriptionBarrier = SubscriptionBarrier(
@@ -150,7 +187,9 @@ class Cluster:
             delivery=self,
         )
 
-        # Each message once, whole and in order.
+    def _build_delivery(self, node: FederatedBroker, now: float) -> None:
+        """Build what forwards each message once and keeps it for neighbours that lack it."""
+        config = self.config
         self.origins: Origins = Origins(self.own, now, sparse=self.strategy.leaves_out)
         self.replay_log: ReplayLog = ReplayLog(node.counters, config.log_limit(), config.log_room())
         self.acks: LinkAcks = LinkAcks(
@@ -165,6 +204,10 @@ class Cluster:
         self.remote_flow_control: RemoteFlowControl = RemoteFlowControl(
             node, self.directory, self, self
         )
+
+    def _build_recovery(self, node: FederatedBroker) -> None:
+        """Build what brings messages that a link lost, or that a broker missed while it was
+        away."""
         self.subscription_starts: SubscriptionStarts = SubscriptionStarts(
             node, self.origins, self.directory, self.barrier, self.behind, enabled=self.enabled
         )
@@ -173,7 +216,7 @@ class Cluster:
         self.history: HistoryRequests = HistoryRequests(node, self.links, self)
         self.gap_recovery: GapRecovery = GapRecovery(
             node,
-            config=config,
+            config=self.config,
             origins=self.origins,
             log=self.replay_log,
             directory=self.directory,
@@ -233,7 +276,8 @@ class Cluster:
             alarm=self,
         )
 
-        # One subscription of several brokers, one session for a client id, retained messages.
+    def _build_sharing(self, node: FederatedBroker) -> None:
+        """Build shared subscriptions, whose members may be at several brokers."""
         self.sharing: SharedSubscriptions = SharedSubscriptions(
             node,
             self.own,
@@ -248,6 +292,9 @@ class Cluster:
         self.assignments = self.sharing.assignments
         self.custody = self.sharing.custody
         self.catchup = self.sharing.catchup
+
+    def _build_sessions(self, node: FederatedBroker) -> None:
+        """Build what keeps one session for a client id at all brokers together."""
         self.delivered_ranges: DeliveredRanges = DeliveredRanges(
             node, self.origins, self.sharing, self
         )
@@ -255,7 +302,21 @@ class Cluster:
         self.session_history: SessionHistory = SessionHistory(
             node, self.origins, self.replay_log, self.unlogged, self.delivered_ranges
         )
-        self.clock: HybridClock = HybridClock(now, wall)
+        spared = SparedEntries(node, self.strategy, self.replay_log)
+        handover = Handover(
+            node,
+            self.own.id,
+            directory=self.directory,
+            strategy=self.strategy,
+            origins=self.origins,
+            log=self.replay_log,
+            orphans=self.orphans,
+            gap_recovery=self.gap_recovery,
+            spared=spared,
+            delivered_ranges=self.delivered_ranges,
+            whereabouts=self.whereabouts,
+            history=self.session_history,
+        )
         self.takeover: Takeover = Takeover(
             node,
             self.own.id,
@@ -266,27 +327,18 @@ class Cluster:
             barrier=self.barrier,
             origins=self.origins,
             log=self.replay_log,
-            orphans=self.orphans,
             gap_recovery=self.gap_recovery,
             subscription_starts=self.subscription_starts,
-            spared=SparedEntries(node, self.strategy, self.replay_log),
+            spared=spared,
             delivered_ranges=self.delivered_ranges,
-            whereabouts=self.whereabouts,
             history=self.session_history,
+            handover=handover,
             reporting=self,
             neighbours=self,
         )
-        self.retained_sync: RetainedSync = RetainedSync(
-            node,
-            self.own.id,
-            clock=self.clock,
-            forwarder=self.forwarder,
-            gap_recovery=self.gap_recovery,
-            delivered_ranges=self.delivered_ranges,
-            history=self.session_history,
-            now=now,
-        )
 
+    def _build_links(self, node: FederatedBroker) -> None:
+        """Build what admits links and takes their records, and collect what is due with time."""
         self.admission: Admission = Admission(self)
         self.id_conflict: IdConflict = IdConflict(node, self.links, self, self.link_lost)
         self.topology: Topology = Topology(
@@ -318,21 +370,17 @@ class Cluster:
             self._links_deadline,
             self.topology.change_deadline,
         )
-        """When each of those that have something to do with time is to be called (s)."""
-        self._next_sweep = now + 1.0
-        self._alone_since = now
-        self.directory.post(STATE + b"name", config.name.encode())
-        if where := config.clients_at():
-            self.directory.post(CLIENTS_AT, where.encode())
+        """When each module that has timers is to be called (s)."""
 
     def attach(self, absent_members: AbsentMembers) -> None:
-        """Take what has been built above: to be called before anything happens."""
+        """Take the module that is built above the cluster. To be called before any input."""
         self.absent_members = absent_members
         self.events.subscribe(self._event_order())
         self._bind()
 
     def _bind(self) -> None:
-        """Offer what core asks for (`broker.core.ports.Cluster`) where it is done, bound once."""
+        """Offer the methods that core asks for (`broker.core.ports.Cluster`), bound once to the
+        modules that do the work."""
         self.forward: Callable[[Message], None] = self.forwarder.forward
         self.forward_run: Callable[[bytes, int, int, int], None] = self.forwarder.forward_run
         self.forward_batch: Callable[[PublishRun], None] = self.forwarder.forward_batch
@@ -366,7 +414,8 @@ class Cluster:
         self.limit_log: Callable[[int], None] = self.replay_log.give_room
 
     def filter_changed(self, topic_filter: str, *, wanted: bool) -> None:
-        """The first subscription to a filter has come, or the last one is gone."""
+        """Tell other brokers of the first subscription to a filter here, or that the last one is
+        gone."""
         if self.strategy.telling:
             self.strategy.filter_changed(topic_filter, wanted=wanted)
 
@@ -377,13 +426,12 @@ class Cluster:
 
     @property
     def guards(self) -> bool:
-        """Whether any message of another broker is with a client here that has not acknowledged
-        it."""
+        """Whether a local client has a message of another broker that it has not acknowledged."""
         return self.custody.guards
 
     @property
     def yields(self) -> bool:
-        """Whether another broker has our id, and is the one that serves."""
+        """Whether another broker has the id of this one, and is the one that serves clients."""
         return self.id_conflict.yields
 
     @property
@@ -397,77 +445,86 @@ class Cluster:
         return self.replay_log.size
 
     def _event_order(self) -> EventOrder:
-        """Return who hears of each event, in this order."""
+        """Return the subscribers of each event, in the order in which they are told."""
+        return {**self._link_event_order(), **self._member_event_order()}
+
+    def _link_event_order(self) -> EventOrder:
+        """Return the subscribers of what happens to a link."""
         return {
             LinkUp: (
-                # Whether it leaves numbers out decides what is done with all messages.
+                # Whether the neighbour leaves numbers out decides how all messages are handled.
                 self.gap_recovery.link_up,
-                # Who is there, and how the tree grows, is known to all that follow.
+                # The members and the tree are known to all subscribers behind this one.
                 self.topology.neighbour_up,
-                # Something may be missed from now on.
+                # From now on a neighbour may miss messages.
                 self._begin_log,
-                # SUBACK waits for this neighbour, too, before it is told what is wanted, and
-                # messages may take the link.
+                # SUBACK waits for this neighbour, too, before it is told which filters are wanted,
+                # and messages may take the link.
                 self.barrier.links_changed,
                 self.strategy.link_up,
             ),
             LinkForwards: (
-                # Who is behind the link counts,
+                # The brokers behind the link count as reachable,
                 self.directory.link_forwards,
-                # before it is said what has been here, or replayed.
+                # before it is told what has been here, or gets a replay.
                 self.resync.link_forwards,
             ),
-            # Nobody waits for an answer of its neighbour any more.
+            # No subscription waits for an answer over it.
             LinkLeftTree: (self.barrier.link_left,),
-            # Brokers that want more ask for what has passed, ahead of what goes to them next.
+            # Brokers with new filters ask for earlier messages, ahead of those that they get next.
             NewsLearnt: (self.strategy.news_learnt,),
             # SUBACK waits until all brokers have heard of it: they are asked behind it.
             NewsTold: (self.barrier.news_told,),
             LinkBehind: (
-                # A replay goes on when the link has drained: nothing comes behind it meanwhile.
+                # A replay goes on when the link has drained: until then nothing is queued for it.
                 self.resync.link_behind,
                 self.forwarder.link_left,
-                # Messages go around it.
+                # Messages take paths around it.
                 self.strategy.link_overflowed,
             ),
             LinkDrained: (
-                # Messages may take it again, before what it missed is asked for.
+                # Messages may take it again, before its neighbour asks for those that it missed.
                 self.strategy.link_drained,
                 self.resync.link_drained,
             ),
             LinkDown: (
-                # What was on its way is noted while the link still says what is not acknowledged,
+                # Messages under way are noted while the link still says which are not acknowledged,
                 self.absent_members.link_down,
                 # and the log is kept for the neighbour, before anything can drop it.
                 self.acks.link_down,
-                # Nothing is replayed or sent over it any more,
+                # The replay over it and sending on it stop,
                 self.resync.link_down,
                 self.forwarder.link_left,
-                # what came over it is not whole any more,
+                # the feeds that had it as their source lose it,
                 self.gap_recovery.link_down,
-                # and who waited for its answer goes on without, while all else is as it was.
+                # and requests that waited for its answer go on without, with all else unchanged.
                 self.history.link_down,
-                # Messages and what is told to brokers take other ways.
+                # Messages and directory entries take other paths.
                 self.strategy.link_lost,
                 self.directory.link_down,
                 # The tree and the members are told last: what they decide finds all that done.
                 self.topology.neighbour_down,
                 self.barrier.links_changed,
             ),
-            # Clients that subscribe to it hear of it ($TC).
+        }
+
+    def _member_event_order(self) -> EventOrder:
+        """Return the subscribers of what happens to the tree and to other brokers."""
+        return {
+            # Clients that subscribe to it are told ($TC).
             TopologyChanged: (self.topology.topology_changed,),
-            # Neighbours may have other parts of what it published.
+            # Neighbours may have other messages of the origin.
             OriginLost: (self.resync.origin_lost,),
             MemberGone: (
-                # Notes what the broker wanted while its entries are still there, and from where on
-                # its copy of the log counts, before the log is free to drop that.
+                # The filters of the broker are noted while its entries are still there, and the
+                # number from which on its copy of the log counts, before the log may drop that.
                 self.absent_members.member_gone,
             ),
             RouteChanged: (
-                # Who is there decides what all others do.
+                # The other subscribers ask which brokers can be reached.
                 self.topology.route_changed,
-                # Who wants what and which ways messages take, and who has to know of subscriptions:
-                # before anything is sent that asks for either.
+                # The brokers' filters and the paths of messages, and which brokers have to know of
+                # subscriptions: before anything is sent that asks for either.
                 self.strategy.route_changed,
                 self.barrier.route_changed,
                 # Publishers go on before messages are given to others.
@@ -476,21 +533,22 @@ class Cluster:
                 self.sharing.groups.route_changed,
                 self.assignments.route_changed,
                 self.custody.route_changed,
-                # Sessions that a broker has are asked for once messages find their way there.
+                # Sessions of a broker are asked for once messages find their path to it.
                 self.takeover.route_changed,
                 self.unlogged.route_changed,
-                # The broker hears of the new way (BREAK) ahead of what takes it,
+                # The broker is told of the new path (BREAK) ahead of the messages that take it,
                 self.gap_recovery.route_changed,
-                # then what is here of origins that are gone is exchanged,
+                # then messages of origins that are gone are exchanged,
                 self.resync.route_changed,
-                # and the log is kept for who is back and is about to ask.
+                # and the log is kept for a broker that is back and is about to ask.
                 self.absent_members.route_changed,
             ),
         }
 
     @property
     def memory(self) -> int:
-        """Bytes that are kept for clients of other brokers, and by what these say, about."""
+        """Bytes that are kept for clients of other brokers, and for what these brokers post,
+        about."""
         noted = self.absent_members.memory + self.subscription_starts.memory
         moving = (
             self.takeover.exported
@@ -504,13 +562,13 @@ class Cluster:
     # ---------------------------------------------------------------- inputs
 
     def datagram_received(self, data: bytes, source: tuple[str, int], now: float) -> None:
-        """Take a datagram of the discovery group."""
+        """Take a datagram (`data`) of the discovery group from `source` (host, port); `now`: s."""
         self.membership.datagram_received(data, source, now)
         self._settle(now)
 
     def accept(self, conn: Connection, connect: Connect, body: bytes, now: float) -> None:
-        """Take over a connection whose first packet was a broker's CONNECT; `body`: its bytes
-        behind the length."""
+        """Take over the connection `conn`, whose first packet `connect` was a broker's CONNECT.
+        `body`: the packet's bytes behind the length; `now`: s."""
         if len(self.links) + len(self.handshakes) >= limits.MAX_LINKS:
             self.count("links_refused")
             conn.abort("too many links")
@@ -532,7 +590,7 @@ class Cluster:
         self._settle(now)
 
     def dialled(self, conn: Connection, dial: Dial, now: float) -> None:
-        """Take a connection that we dialled and that stands."""
+        """Take the connection `conn`, which the driver has opened for `dial`; `now`: s."""
         link = Link(self, conn, True, (dial.host, dial.port), self._new_handshake, now)
         conn.owner = link
         conn.link = link
@@ -543,11 +601,10 @@ class Cluster:
         return LinkHandshake(self, link)
 
     def dial_answered(self, dial: Dial, error: str | None, now: float) -> bool:
-        """Note that a dial came to nothing; one that did not is known (`dialled`). Returns True:
-        membership knows which dials are under way.
+        """Note that the driver could not open a connection for `dial`; one that it opened is known
+        (`dialled`). Returns True: membership knows which dials are under way.
 
-        `dial`: what was asked for; `error`: why there is no connection, None when there is one;
-        `now`: s.
+        `error`: why there is no connection, None when there is one; `now`: s.
         """
         if error is not None:
             self.membership.dial_failed(Address(dial.host, dial.port), str(error), now)
@@ -555,20 +612,21 @@ class Cluster:
         return True
 
     def seed_resolved(self, seed: str, addresses: Iterable[tuple[str, int]], now: float) -> None:
-        """Take what the name of a configured seed resolved to."""
+        """Take the `addresses` (host, port) that the name of the configured `seed` resolved to;
+        `now`: s."""
         self.membership.seed_resolved([Address(h, p) for h, p in addresses], now, seed)
         self._settle(now)
 
     # ---------------------------------------------------------------- time
 
     def next_deadline(self) -> float | None:
-        """When `tick` is due (s), None when never."""
+        """When `tick` is due (s); None: never."""
         return self._due if self.enabled or self.links or self.handshakes else None
 
     def awake(self, now: float) -> None:
-        """Note that this broker runs. If it was stopped or starved, nobody's silence is proven:
-        nobody could be heard. To be called ahead of all that judges silence. What was planned
-        tells, not what is due: that may have been hurried."""
+        """Note that this broker runs. If it was stopped or starved, the silence of others proves
+        nothing, as they could not be heard. To be called ahead of all that judges silence. The
+        planned time of a timer is compared, as its due time may have been hurried."""
         if now - self._planned > LATE:
             stood = now - self._ran
             self.gap_recovery.stood_still(stood, now)
@@ -599,7 +657,7 @@ class Cluster:
                 link.conn.abort("silent")
                 continue
             if link.mid_packet and link.conn.last_heard + self.config.hello > now:
-                self.heard(link, now)  # its BPDUs wait behind a large packet
+                self.heard(link, now)  # its BPDUs are queued behind a large packet
             if link.next_hello <= now:
                 link.send_ping(now)
         self.id_conflict.tick(now)
@@ -629,14 +687,14 @@ class Cluster:
         self.forwarder.sweep(now)
 
     def tell(self, now: float) -> None:
-        """Tell neighbours what was posted, ahead of what is sent to clients after this; later if
-        much was told just now."""
+        """Tell neighbours what was posted, ahead of what is sent to clients after this; a little
+        later if much was told just before."""
         if self.directory.may_tell(now):
             self._settle(now)
 
     def hurry(self, at: float) -> None:
-        """Have `tick` called at `at` (s), or as soon as it can be. Any moment will do: only what is
-        planned tells of a stop."""
+        """Have `tick` called at `at` (s), or as soon as it can be. A time that has passed is fine:
+        only planned times tell of a stop."""
         self._due = min(self._due, at)
 
     def _deadline(self, now: float) -> float:
@@ -660,9 +718,9 @@ class Cluster:
         return due
 
     def _settle(self, now: float) -> None:
-        """Carry out what discovery and the tree decided, until neither wants more."""
+        """Carry out what discovery and the tree decided, until neither decides more."""
         self.awake(now)
-        # Each round can only lead to a few more; the rest comes with the next tick.
+        # Each round can only lead to a few more; the rest follows at the next tick.
         for _ in range(16):
             busy = self.topology.settle(now)
             busy |= self.directory.settle(now)
@@ -678,7 +736,7 @@ class Cluster:
         self._due = self._planned = self._deadline(now)
 
     def set_capability(self, capability: float, now: float) -> None:
-        """Note that this broker can do more, or less, than it said."""
+        """Note that this broker's capability has changed."""
         self.node.log("info", f"capability is now {capability:g}, it was {self.tree.capability:g}")
         self.tree.set_capability(capability, now)
         self._settle(now)
@@ -701,14 +759,15 @@ class Cluster:
         self._settle(now)
 
     def _begin_log(self, event: LinkUp) -> None:
-        """From now on somebody may miss something."""
+        """Begin to keep messages in the log, as a neighbour may miss some from now on."""
         self.node.federated = True
 
     def link_lost(
         self, link: Link, reason: str, now: float, *, quiet: bool = False, replaced: bool = False
     ) -> None:
-        """Note that a link is gone, whatever its state was. `replaced`: the next one to the same
-        broker stands already."""
+        """Note that a `link` is gone, in whatever state it was, for a `reason` (text); `now`: s.
+        `quiet`: it ended on purpose, so the log says nothing; `replaced`: the next link to the same
+        broker is up already."""
         if link.state == "closed":
             return
         was_up = link.state == "up"
@@ -721,7 +780,8 @@ class Cluster:
         self._settle(now)
 
     def link_left(self, link: Link, reason: int, now: float) -> None:
-        """Take a DISCONNECT on a link: a broker that stops says goodbye."""
+        """Take a DISCONNECT with the code `reason` on a `link`: the other broker stops. `now`:
+        s."""
         if (
             reason == ReasonCode.SERVER_SHUTTING_DOWN
             and link.peer is not None
@@ -731,7 +791,7 @@ class Cluster:
         self.link_lost(link, f"closed by the other broker ({reason:#04x})", now)
 
     def refused(self, link: Link, why: str) -> None:
-        """Note that another broker turned our dial away."""
+        """Note that another broker refused a link that was dialled here."""
         self.count("links_refused")
         self.log(
             "warning",
@@ -741,20 +801,21 @@ class Cluster:
         )
 
     def heard(self, link: Link, now: float) -> None:
-        """Note that part of a packet came: the peer lives, however large the packet."""
+        """Note that part of a packet came: the neighbour lives, however large the packet."""
         self.topology.heard(link, now)
 
     def rtt_sample(self, link: Link, rtt_ms: float, now: float) -> None:
-        """Take a measured round trip."""
+        """Take a round trip that was measured on a `link`: `rtt_ms` (ms), at `now` (s)."""
         self.strategy.link_measured(link)
         if link.peer is not None and self.tree.rtt_sample(link.peer.id, rtt_ms, now):
             self._settle(now)
 
     def record_received(self, link: Link, kind: int, body: bytes, now: float) -> None:
-        """Take one record of a PINGREQ; one of a type that is unknown here is skipped.
+        """Take one record of a PINGREQ; one of an unknown type is skipped. `link`: over which it
+        came; `kind`: its type; `body`: the record without the type; `now`: s.
 
         Raises:
-            MalformedPacket: it cannot be read.
+            MalformedPacket: it is invalid.
         """
         handler = self.records.get(kind)
         if handler is not None:
@@ -766,13 +827,13 @@ class Cluster:
         self.events.dispatch(LinkBehind(link))
 
     def link_caught_up(self, link: Link, now: float) -> None:
-        """Note that it drained: replay what it missed."""
+        """Note that a link's queue has drained: the neighbour gets what it missed."""
         self.events.dispatch(LinkDrained(link))
         self._settle(now)
 
     def behind(self) -> bool:
-        """Whether old messages may come: a broker is away, or has been asked for what is missing
-        here."""
+        """Whether old messages may arrive: a broker is away, or has been asked for messages that
+        are missing here."""
         return bool(len(self.absent_members)) or self.gap_recovery.unsettled()
 
     def leaves(self, client_id: str) -> bool:
@@ -782,7 +843,7 @@ class Cluster:
     # ---------------------------------------------------------------- end
 
     def leave(self, now: float) -> None:
-        """Say goodbye to everybody; the driver then closes."""
+        """Tell all members and neighbours that this broker stops; the driver then closes."""
         self.topology.leave(now)
         self.assignments.leave()
         self._settle(now)
@@ -796,8 +857,8 @@ class Cluster:
         setattr(self.node.counters, counter, getattr(self.node.counters, counter) + 1)
 
     def log(self, level: str, text: str, *, cause: str = "", peer: str = "", most: int = 1) -> None:
-        """Log a line; one with a `cause` at most so often a minute for the peer's host
-        (`log_limit`)."""
+        """Log the line `text` at `level`. Of one `cause`, at most `most` lines a minute are logged
+        for each host of a `peer` ("HOST:PORT")."""
         if cause:
             self.node.log_limit.line(level, cause, peer, text, most)
         else:

@@ -264,10 +264,6 @@ LONG = {
     "broker/core/client.py:packets",
     "broker/core/qos_fast_path.py:publish_run",
     # To be shortened: nothing may be added here.
-    "broker/cluster/cluster.py:__init__",
-    "broker/cluster/cluster.py:_event_order",
-    "broker/cluster/delivery/gap_recovery.py:_answer_received",
-    "broker/cluster/sessions/takeover.py:__init__",
     "broker/core/connect.py:_accept",
     "broker/core/qos_fast_path.py:_batch",
 }

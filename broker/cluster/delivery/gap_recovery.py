@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from broker.base import limits
 from broker.base.sequence_set import LAST, Ranges, encode_pairs, find, intersect, merge, subtract
@@ -98,6 +98,51 @@ STRANGER = 1.0
 never."""
 
 STEP = 12 + 6
+
+
+class AnswerPart(NamedTuple):
+    """A part of an answer (ANSWER)."""
+
+    number: int
+    """Of the question."""
+    position: int
+    """Which part of the answer it is, from 0."""
+    last: bool
+    more: bool
+    """There are messages behind `top`, for the next question."""
+    top: int
+    """The number up to which the answer has all that is wanted."""
+    gone: int
+    """The messages up to this number have left the origin's log and may be under way."""
+    data: bytes
+
+
+def decode_answer(body: bytes) -> AnswerPart:
+    """Decode a part of an answer.
+
+    Raises:
+        MalformedPacket: it is truncated, or has a number that no broker reaches.
+    """
+    if len(body) < 27:
+        raise MalformedPacket("answer with messages is truncated")
+    flags = body[20]
+    top = int.from_bytes(body[21:27], "big")
+    if top >= LAST:
+        raise MalformedPacket("answer up to a number that no broker reaches")
+    gone, begin = 0, 27
+    if flags & 4:
+        if len(body) < 33:
+            raise MalformedPacket("answer with messages is truncated")
+        gone, begin = int.from_bytes(body[27:33], "big"), 33
+    return AnswerPart(
+        int.from_bytes(body[12:16], "big"),
+        int.from_bytes(body[16:20], "big"),
+        flags & 1 != 0,
+        flags & 2 != 0,
+        top,
+        gone,
+        body[begin:],
+    )
 
 
 class GapRecovery:
@@ -542,46 +587,38 @@ class GapRecovery:
         self._alarm.hurry(now)
 
     def _answer_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
-        if len(body) < 27:
-            raise MalformedPacket("answer with messages is truncated")
-        number, index, flags = (
-            int.from_bytes(body[12:16], "big"),
-            int.from_bytes(body[16:20], "big"),
-            body[20],
-        )
-        top = int.from_bytes(body[21:27], "big")
-        if top >= LAST:
-            raise MalformedPacket("answer up to a number that no broker reaches")
-        gone, begin = 0, 27
-        if flags & 4:
-            if len(body) < 33:
-                raise MalformedPacket("answer with messages is truncated")
-            gone, begin = int.from_bytes(body[27:33], "big"), 33
-        stream = next((s for s in self._of(sender) if number in s.questions), None)
-        question = None if stream is None else stream.questions.get(number)
-        if stream is None or question is None or stream.fed or index != len(question.parts):
+        """Take a part of an answer (ANSWER)."""
+        part = decode_answer(body)
+        stream = next((s for s in self._of(sender) if part.number in s.questions), None)
+        question = None if stream is None else stream.questions.get(part.number)
+        if stream is None or question is None or stream.fed or part.position != len(question.parts):
             return
-        question.parts.append(body[begin:])
+        question.parts.append(part.data)
         question.size += len(body)
         if (
             question.size >> 20 != question.size - len(body) >> 20
             and self._answers() > limits.ANSWERS_BYTES
         ):
-            del stream.questions[number]
+            del stream.questions[part.number]
             raise MalformedPacket("answer with messages that is too large")
         stream.ask_at = max(stream.ask_at, now + stream.pause)
-        if not flags & 1:
-            if not stream.free and now < question.at + PATIENCE:  # it answers, over a slow link
-                stream.since = now
-            return
-        before = max(stream.done, stream.settled)
+        if part.last:
+            self._take_answer(stream, question, part, now, link)
+        elif not stream.free and now < question.at + PATIENCE:  # it answers, over a slow link
+            stream.since = now
+
+    def _take_answer(
+        self, stream: OrderedFeed, question: Question, part: AnswerPart, now: float, link: Link
+    ) -> None:
+        """Take an answer of which the last part has come, and go on with its feed: wait for
+        messages that may be under way, ask on, or trust the link that brought it."""
+        before, top = max(stream.done, stream.settled), part.top
         for older in list(stream.questions):
             del stream.questions[older]
-            if older == number:
+            if older == part.number:
                 break
-        more = flags & 2 != 0
         data, again = self._starts.answered(
-            stream.key, number, b"".join(question.parts), top, more=more
+            stream.key, part.number, b"".join(question.parts), top, more=part.more
         )
         if data is None:
             stream.pause = RETRY
@@ -589,31 +626,24 @@ class GapRecovery:
             self.arm(stream)
             return
         question.again |= again
-        waits = self._take_found(stream, question, data, top, now, min(gone, top))
-        if more and top > before:
+        waits = self._take_found(stream, question, data, top, now, min(part.gone, top))
+        advanced = part.more and top > before
+        if advanced:
             self._advanced(stream, now)
-        listing = self._directory.listing(sender)
+        listing = self._directory.listing(stream.broker_id)
         # An incarnation that was killed may have sent messages that it had not recorded: the next
         # one does not know of them.
         later = listing is not None and listing.boot > stream.boot
-        missed = (
-            bool(stream.refused) and stream.refused[0][0] <= top
-        )  # refused after the question, which did not ask for it
+        # Refused after the question, which did not ask for it.
+        missed = bool(stream.refused) and stream.refused[0][0] <= top
         if waits:
             self.release.begin(stream, now)
             stream.ask_at = now + stream.pause
             self.arm(stream)
-        elif more or question.again or missed or (stream.window.top > top and not later):
+        elif part.more or question.again or missed or (stream.window.top > top and not later):
             self.release.begin(stream, now)
             stream.pause = max(RETRY, min(RETRY_MOST, 2 * (now - question.at)))
-            # A question that is under way is not repeated, unless this answer advanced the feed and
-            # the answer to that question would not.
-            if (more and top > before) or all(newer.again for newer in stream.questions.values()):
-                if stream.next_held() is None:
-                    self._ask(stream, now)
-                else:
-                    stream.more = True  # asked when local subscribers have had this part
-            self.arm(stream)
+            self._ask_on(stream, now, advanced=advanced)
         elif link.state == "up":
             stream.behind = link
             stream.free = stream.more = False
@@ -621,6 +651,16 @@ class GapRecovery:
             if later:  # no broker knows more than this one
                 self._settle_all(stream)
             self.release.begin(stream, now)
+
+    def _ask_on(self, stream: OrderedFeed, now: float, *, advanced: bool) -> None:
+        """Ask for what an answer did not bring; `advanced`: it was a step forward. A question that
+        is under way is not repeated, unless its answer would be no step after this one."""
+        if advanced or all(newer.again for newer in stream.questions.values()):
+            if stream.next_held() is None:
+                self._ask(stream, now)
+            else:
+                stream.more = True  # asked when local subscribers have had this part
+        self.arm(stream)
 
     def _answers(self) -> int:
         """Return the bytes of all answers of which parts are here."""

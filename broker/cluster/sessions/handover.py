@@ -126,6 +126,7 @@ class Handover:
         self,
         node: LocalBroker,
         own_id: bytes,
+        *,
         directory: Directory,
         strategy: RoutingStrategy,
         origins: Origins,

@@ -92,14 +92,12 @@ from routing.topic_filter import split_shared
 if TYPE_CHECKING:
     from broker.cluster.delivery.gap_recovery import GapRecovery
     from broker.cluster.delivery.origins import Origins
-    from broker.cluster.delivery.orphans import Orphans
     from broker.cluster.delivery.replay_log import ReplayLog
     from broker.cluster.delivery.spared import SparedEntries
     from broker.cluster.delivery.subscription_start import SubscriptionStarts
     from broker.cluster.link.link import Link
     from broker.cluster.ports import Neighbours, Reporting
     from broker.cluster.sessions.delivered_ranges import DeliveredRanges
-    from broker.cluster.sessions.whereabouts import Whereabouts
     from broker.cluster.strategy.directory import Directory
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
@@ -172,13 +170,12 @@ class Takeover:
         barrier: SubscriptionBarrier,
         origins: Origins,
         log: ReplayLog,
-        orphans: Orphans,
         gap_recovery: GapRecovery,
         subscription_starts: SubscriptionStarts,
         spared: SparedEntries,
         delivered_ranges: DeliveredRanges,
-        whereabouts: Whereabouts,
         history: SessionHistory,
+        handover: Handover,
         reporting: Reporting,
         neighbours: Neighbours,
     ) -> None:
@@ -200,38 +197,9 @@ class Takeover:
         self._reporting = reporting
         self._neighbours = neighbours
         self.spared = spared
-        self._handover = Handover(
-            node,
-            own_id,
-            directory,
-            strategy,
-            origins,
-            log,
-            orphans,
-            gap_recovery,
-            spared,
-            delivered_ranges,
-            whereabouts,
-            history,
-        )
+        self._handover = handover
         self._pending: dict[str, PendingTakeover] = {}
-        self._actions: dict[Action, Callable[[PendingTakeover, float], None]] = {
-            Action.WAIT: self._wait,
-            Action.ASK: self._ask,
-            Action.READ: self._read,
-            Action.COVER: self._cover,
-            Action.RESTORE: self._restore,
-            Action.TELL: self._tell,
-            Action.TAKE_REST: self._take_rest,
-            Action.CLOSE: self._close,
-            Action.ASK_ELSEWHERE: self._ask_elsewhere,
-            Action.START_NEW: self._start_new,
-            Action.ADMIT_NEW: self._admit_new,
-            Action.ADMIT: self._admit,
-            Action.ADMIT_UNTOLD: self._admit_untold,
-            Action.REFUSE: self._refuse,
-            Action.HANG_UP: self._hang_up,
-        }
+        self._actions = self._action_table()
         self.tombstones = Tombstones(node, directory)
         self.merging = SessionMerge(
             node,
@@ -253,6 +221,26 @@ class Takeover:
         directory.receive(REQUEST, self._requested)
         directory.receive(ANSWER, self._answered)
         directory.receive(PART, self._part)
+
+    def _action_table(self) -> dict[Action, Callable[[PendingTakeover, float], None]]:
+        """Return what is called for each action of the table of states."""
+        return {
+            Action.WAIT: self._wait,
+            Action.ASK: self._ask,
+            Action.READ: self._read,
+            Action.COVER: self._cover,
+            Action.RESTORE: self._restore,
+            Action.TELL: self._tell,
+            Action.TAKE_REST: self._take_rest,
+            Action.CLOSE: self._close,
+            Action.ASK_ELSEWHERE: self._ask_elsewhere,
+            Action.START_NEW: self._start_new,
+            Action.ADMIT_NEW: self._admit_new,
+            Action.ADMIT: self._admit,
+            Action.ADMIT_UNTOLD: self._admit_untold,
+            Action.REFUSE: self._refuse,
+            Action.HANG_UP: self._hang_up,
+        }
 
     @property
     def exported(self) -> int:
