@@ -1,16 +1,15 @@
-"""A broker that is to be stopped without anybody missing anything (`mqttree drain`;
+"""Draining: a broker is stopped without any client missing a message (`mqttree drain`;
 docs/decisions/0017).
 
-    CLIENTS   new clients are sent elsewhere, those that are here told to go, at a set rate
-    SESSIONS  sessions that outlive their connection are fetched by the brokers where their clients
-              come; what stays ends, or waits in the journal
-    TREE      the neighbours turn to others: this broker becomes a leaf, and everything still goes
-              on
-    LINKS     the neighbours say what has been there, until nothing is left that they lack
+    CLIENTS   new clients are sent to other brokers, connected ones are told to go, at a set rate
+    SESSIONS  sessions that outlive their connection are fetched by the brokers to which their
+              clients connect; those that stay end, or are kept in the journal
+    TREE      the neighbours choose other paths: this broker becomes a leaf, and still forwards
+    LINKS     the neighbours tell their version vectors, until they lack nothing
     DONE      the driver stops the broker as at any stop
 
-Others see an entry in the directory, and send nobody here who has to go himself. Time up, or being
-told once more, ends it.
+An entry in the directory tells other brokers of the drain, so that they send no clients here. It
+ends early when its time is up, or when it is commanded once more.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ if TYPE_CHECKING:
     from broker.core.session import Session
 
 STEP = 0.05
-"""s between two looks."""
+"""s between two steps."""
 REPLAY = 4
-"""answers in a row with something missing, after which it is sent again: what is under way arrives
-within one or two."""
+"""answers in a row of a neighbour that lacks messages, after which they are sent again: those that
+are under way arrive within one or two answers."""
 SLICE = 1000
-"""sessions that end at one of them: some 10 ms."""
+"""sessions that end in one step: some 10 ms."""
 
 
 _WITH_PORT = re.compile(r"(^[^:]+|\]):[0-9]+$")
@@ -52,21 +51,23 @@ _WITH_PORT = re.compile(r"(^[^:]+|\]):[0-9]+$")
 
 @dataclass(slots=True, frozen=True)
 class DrainOptions:
-    """What may be said about a drain."""
+    """The options of a drain."""
 
     rate: float | None = None
-    """Clients told to go a second; None: as many as it takes for all to be gone in half of the
-    time."""
+    """Clients told to go a second; None: so many that all are gone in half of the time."""
     to: str = ""
-    """Where they go; "": to the other brokers, in turn."""
+    """The broker to which they are sent; "": to the other brokers, in turn."""
     within: float | None = None
-    """s until the end, whatever is left; None: limits.DRAIN_TIME, and longer when the rate asks for
-    it."""
+    """s until the end, even if something is left; None: limits.DRAIN_TIME, and longer if the rate
+    requires it."""
 
 
 def read_drain(values: Mapping[str, str]) -> DrainOptions:
-    """Read rate, to and within, each of which may be missing. Raises ValueError with one clear
-    line."""
+    """Return the options from `rate`, `to` and `within`, each of which may be missing.
+
+    Raises:
+        ValueError: one is unknown or invalid; its text is one line for the user.
+    """
     unknown = values.keys() - {"rate", "to", "within"}
     if unknown:
         raise ValueError(f"{min(unknown)[:32]!r} is not one of rate, to, within")
@@ -84,7 +85,11 @@ def read_drain(values: Mapping[str, str]) -> DrainOptions:
 
 
 def check_elsewhere(options: DrainOptions, config: NodeConfig) -> None:
-    """Refuse to send clients to the broker that they are to leave. Raises ValueError."""
+    """Refuse to send clients to the broker that they are to leave.
+
+    Raises:
+        ValueError: `to` is this broker.
+    """
     if options.to:
         address = parse_address(options.to)
         here = address.host == config.host or (
@@ -151,8 +156,8 @@ class Drain:
         now: float,
         done: Callable[[], None] = lambda: None,
     ) -> None:
-        """`node`: the broker that is to be stopped; `options`: what was said about it; `now`: s;
-        `done` is called when the broker can be stopped."""
+        """`node`: this broker; `options`: of the drain; `now`: s; `done`: called when the broker
+        can be stopped."""
         self._node = node
         self._cluster = node.cluster
         self.state = "clients"
@@ -161,7 +166,7 @@ class Drain:
         self._since = now  # in this state
         self._turned = 0  # clients told to go
         self._turn = 0
-        # Sessions that ended with the broker, and the messages that waited for them.
+        # Sessions that ended with the broker, and the messages in their queues.
         self._ended = 0
         self._lost = 0
         self._clients: deque[Session] = deque()
@@ -176,8 +181,8 @@ class Drain:
         self.until = now + within
         self._confirmed: set[Link] = set()  # neighbours that lack nothing
         self._asked: dict[Link, float] = {}  # when (s)
-        self._looking: dict[Link, LogWalk] = {}  # for what is missing there
-        self._lacking: dict[Link, int] = {}  # how often it was said that something is missing there
+        self._looking: dict[Link, LogWalk] = {}  # for messages that neighbours lack
+        self._lacking: dict[Link, int] = {}  # how often a neighbour has said that it lacks some
         node.drain = self
         self._cluster.resync.watcher = self
         told = f"{counted(here, 'client')} to be told to go, {self.rate:g} a second"
@@ -198,7 +203,7 @@ class Drain:
             "seconds_left": round(max(0.0, self.until - node.now), 1),
         }
 
-    # ---------------------------------------------------------------- where clients go
+    # ---------------------------------------------------------------- other brokers for clients
 
     def targets(self) -> list[str]:
         """Return the addresses of brokers that take clients."""
@@ -215,7 +220,8 @@ class Drain:
         return found
 
     def reference(self) -> str:
-        """Return where the next client is to go, "" when nobody else is there."""
+        """Return the address to which the next client is sent, "" if no other broker takes
+        clients."""
         return self._next(self.targets())
 
     def _next(self, targets: list[str]) -> str:
@@ -274,8 +280,8 @@ class Drain:
         )
 
     def _wait_for_sessions(self, now: float) -> None:
-        """Let the brokers where clients come fetch their sessions (`takeover`); end what nobody has
-        fetched in time."""
+        """Let other brokers fetch the sessions of clients that connect there (`takeover`); end
+        those that no broker has fetched in time."""
         node = self._node
         waiting = any(session.expiry for session in node.sessions.values())
         if (
@@ -289,7 +295,7 @@ class Drain:
         for session in rest[:SLICE]:
             self._ended += 1
             self._lost += len(session.queue) + len(session.inflight)
-            # Its will is due, and what others of its groups can take goes on.
+            # Its will is due, and other members of its groups get their messages.
             node.end_session(session)
         if len(rest) <= SLICE:
             self._enter("tree", now)
@@ -298,7 +304,8 @@ class Drain:
             self._cluster.hurry(now)
 
     def _leave_tree(self, now: float) -> None:
-        """Wait until nobody's messages pass through here, or nobody can do without it."""
+        """Wait until no messages of other brokers pass through here, or no other path exists for
+        them."""
         since = now - self._since
         if since >= limits.DRAIN_TREE or (
             since >= self._cluster.config.hello and self._cluster.tree.is_leaf
@@ -307,7 +314,7 @@ class Drain:
             self._confirm(now)
 
     def _unconfirmed(self) -> list[Link]:
-        """Return the links that our messages take whose other end may lack something."""
+        """Return the links that messages take and whose neighbour may lack some."""
         ours = self._cluster.strategy.everywhere(self._cluster.forwarder.key)
         links = self._cluster.links.values()
         return [
@@ -317,8 +324,8 @@ class Drain:
         ]
 
     def _confirm(self, now: float) -> None:
-        """Ask the neighbours in the tree what has been there, behind everything that they are
-        sent."""
+        """Ask the neighbours in the tree for their version vectors, behind all messages that they
+        are sent."""
         links = self._cluster.links
         unconfirmed = self._unconfirmed()
         if not unconfirmed and (not links or any(link.forwarding for link in links.values())):
@@ -330,7 +337,8 @@ class Drain:
                 link.send_behind(ASK_SEEN, b"")
 
     def seen(self, link: Link, seen: Vector, now: float) -> None:
-        """Take a neighbour's word for what has been there, before `Resync` does."""
+        """Take the version vector `seen` of the neighbour at the end of `link`, before `Resync`
+        does; `now`: s."""
         if self.state != "links" or link not in self._asked:
             return
         forwarder = self._cluster.forwarder
@@ -348,17 +356,17 @@ class Drain:
             walk.begin(now)
 
     def _has_all(self, link: Link) -> None:
-        """A neighbour lacks nothing of the log any more, or was found to lack something in this
-        turn."""
+        """Note that a neighbour lacks nothing of the log, unless it was found to lack something in
+        this turn."""
         if self._looking.pop(link, None) is not None:
             self._confirmed.add(link)
 
     def _lacks(self, link: Link) -> None:
-        """A neighbour lacks something."""
+        """Note that a neighbour lacks messages."""
         self._looking.pop(link).stop()
         self._lacking[link] = self._lacking.get(link, 0) + 1
         if self._lacking[link] % REPLAY == 0 and link.live:
-            # As after an overflow: `Resync` sends what is missing, and lets it in again.
+            # As after an overflow: `Resync` sends what is missing, and lets the link in again.
             self._cluster.forwarder.leave(link)
 
     # ---------------------------------------------------------------- the end
@@ -367,7 +375,7 @@ class Drain:
         self.hurry(now, "time is up")
 
     def hurry(self, now: float, why: str) -> None:
-        """End it as it is."""
+        """End the drain in whatever state it is."""
         if self.state != "done":
             self._finish(now, why)
 

@@ -1,8 +1,8 @@
 """What happens in a cluster, as data, and the one place that tells it.
 
-Whoever notices something dispatches an event; who hears of it, in which order and why, is one table
-(`Cluster._event_order`). Dispatching is synchronous: when it returns, all
-subscribers have been told, and what they dispatch themselves is told before that.
+The module that notices something dispatches an event. Which modules are told, in which order and
+why, is one table (`Cluster._event_order`). Dispatching is synchronous: when it returns, all
+subscribers have been told, and so have those of the events that these dispatched meanwhile.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class LinkDown:
     was_up: bool
     """Its handshake had been completed."""
     quiet: bool
-    """It ended on purpose: nobody has to be told."""
+    """It ended on purpose: that is not logged."""
     replaced: bool
-    """The next one to the same broker stands already."""
+    """The next link to the same broker is up already."""
 
 
 @dataclass(slots=True, frozen=True)
 class LinkForwards:
-    """The tree says that a link forwards messages from now on, or does not any more."""
+    """The tree says that a link forwards messages from now on, or no longer."""
 
     link: Link
     forwarding: bool
@@ -53,7 +53,7 @@ class LinkForwards:
 
 @dataclass(slots=True, frozen=True)
 class LinkLeftTree:
-    """A link does not lead to other brokers any more: it does not forward, or is gone."""
+    """A link no longer leads to other brokers: it does not forward, or is gone."""
 
     link: Link
     now: float
@@ -62,7 +62,7 @@ class LinkLeftTree:
 
 @dataclass(slots=True, frozen=True)
 class LinkBehind:
-    """More waits for a link than it may have waiting."""
+    """The queue of a link is longer than it may be."""
 
     link: Link
 
@@ -84,8 +84,8 @@ class RouteChanged:
 
 @dataclass(slots=True, frozen=True)
 class MemberGone:
-    """The tree has lost a broker, which had posted entries with these keys in the directory. What
-    was posted is forgotten, and its route told as changed, after this."""
+    """The tree has lost a broker, which had posted entries with these keys in the directory. After
+    this event the entries are forgotten, and `RouteChanged` follows."""
 
     broker_id: bytes
     keys: tuple[bytes, ...]
@@ -106,13 +106,13 @@ class NewsTold:
     now: float
     """s"""
     whole: bool
-    """Nothing that was posted here is still to be told."""
+    """All that was posted here has been told."""
 
 
 @dataclass(slots=True, frozen=True)
 class OriginLost:
-    """A broker that was started again can't be asked for what it published before, or no links lead
-    to it any more."""
+    """A broker can no longer be asked for the messages of an incarnation: it was restarted without
+    them, or no link leads to it."""
 
     broker_id: bytes
 
@@ -142,7 +142,7 @@ Event = (
 )
 
 EventOrder = Mapping[type[Event], Sequence[Callable[[Any], None]]]
-"""Who is told of each event, in this order."""
+"""The subscribers of each event, in the order in which they are told."""
 
 
 class ClusterEvents:

@@ -1,12 +1,12 @@
-"""Another living broker with our own id: somebody has copied a data directory. One of the two
-serves clients, the other not.
+"""Two running brokers with the same id, as a data directory was copied. One of the two serves
+clients, the other does not.
 
-Whoever started first goes on: brokers know it, and its clients are there. The one that started
+The broker that started first goes on: others know it, and it has clients. The one that started
 later (the higher boot number; of two that started in the same second the higher instance, a random
 number) yields as soon as the other has proven the id: it sends its clients away, closes its links
-and accepts neither until the other is gone. It calls the other once a second, so it is back some
-seconds after that has ended. What is only said - an announcement, a refusal by a third - proves
-nothing, and makes us call there to find out.
+and accepts neither until the other is gone. It dials the other once a second, so it serves again
+some seconds after that has ended. An announcement, or a refusal by a third broker, proves nothing:
+this broker dials the address to find out.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from broker.core.local_broker import LocalBroker
 
 CALL_PAUSE = 1.0
-"""s between two calls to where the other one is, or is said to be: nobody draws more dials from
-us."""
+"""s between two dials to the address of the other one: false announcements cause no more dials."""
 GONE = 5.0
 """s after the last proof of the other one until it counts as gone: longer than a dial takes to
 fail."""
@@ -56,26 +55,27 @@ class IdConflict:
         report: Reporting,
         lose: Callable[[Link, str, float], None],
     ) -> None:
-        """`lose`: ends a link, for a reason, now (s)."""
+        """`node`: this broker; `links`: by the neighbour's id; `report`: counts and logs; `lose`:
+        ends a link for a reason, at a time (s)."""
         self._node = node
         self._links = links
         self._report = report
         self._lose = lose
         self.yields = False
-        """We are the one that serves nobody."""
+        """This broker is the one that does not serve."""
         self.other: Address | None = None
         self._proven_at = -NEVER
         self._call_at = -NEVER
 
     def suspect(self, address: Address, now: float) -> None:
-        """Call a broker that is said to have our id."""
+        """Dial a broker that is said to have the id of this one."""
         if now >= self._call_at:
             self._call_at = now + CALL_PAUSE
             self._node.effects.append(Dial(address.host, address.port))
 
     def proven(self, start: tuple[int, int], address: Address, now: float) -> None:
-        """Note that a broker has proven our id in a handshake. `start`: its boot number and
-        instance."""
+        """Note that the broker at `address` has proven in a handshake that it has the id of this
+        one. `start`: its boot number and instance; `now`: s."""
         self._proven_at = now
         self.other = address
         if not self.yields and start < (self._node.config.boot, self._node.config.instance):
@@ -107,10 +107,10 @@ class IdConflict:
         return self._call_at if self.yields else NEVER
 
     def tick(self, now: float) -> None:
-        """Find out whether the other one is still there."""
+        """Find out whether the other one still runs."""
         if not self.yields or now < self._call_at or self.other is None:
             return
-        # We were stopped: that says nothing about the other one.
+        # This broker was stopped: that says nothing about the other one.
         if now > self._call_at + CALL_PAUSE:
             self._proven_at = now
         if self._proven_at + GONE <= now:

@@ -1,12 +1,12 @@
-"""Retained messages everywhere: the last write of a topic wins on every broker, whoever was away
-when it was published.
+"""Retained synchronisation: the last write of a topic wins on every broker, even on those that were
+away when it was published.
 
-A retained PUBLISH carries the time of its writing (`Stamp`, hybrid clock), and is flooded as all
-are. What somebody missed all the same (he joined later, or was cut off for longer than logs last)
-is found by comparing digests (`retained_index`) with each neighbour whose link enters the live
-stream, and once a minute: DIGEST, and where it differs PARTS, LIST and FETCH, sent behind the
-messages so that what is under way is not taken for missing. Then come the messages themselves,
-marked as restored; who did not have one passes it on over the tree. So whole partitions merge, in
+A retained PUBLISH carries the time of its writing (`Stamp`, hybrid clock), and is flooded to all
+brokers. A broker may still miss some: it joined later, or was cut off for longer than logs last. So
+neighbours compare hash trees (`retained_index`) when their link enters the live stream, and once a
+minute: DIGEST, and where it differs PARTS, LIST and FETCH. These are sent behind the messages, so
+that messages under way are not taken for missing. Then the retained messages follow, marked as
+restored; a broker that did not have one passes it on over the tree. So whole partitions merge, in
 steps small enough for clients not to notice.
 """
 
@@ -38,27 +38,27 @@ ENTRY = PLACE + 31
 """bytes of a topic in a LIST: place, time, origin, death, whether it is dead."""
 
 LISTED = 1000
-"""topics of a leaf that are listed; of more everything is sent. 15 are usual when there are a
-million."""
+"""topics of a leaf that are listed; if there are more, all their messages are sent. 15 are usual
+when there are a million."""
 
 MAX_LIST = 65_536
-"""bytes of a LIST; ours are RETAINED_RECORDS and one leaf."""
+"""bytes of a LIST that are accepted; this broker sends RETAINED_RECORDS and one leaf at most."""
 
 FULL = 0x80
-"""In the first byte of a section: who sends it has no room for topics that he lacks."""
+"""In the first byte of a section: its sender has no room for topics that it lacks."""
 
 BUSY = 0.05
-"""s until a link that has messages waiting is looked at again: those go first."""
+"""s until a link with queued messages is tried again: those go first."""
 
 MISSED = 1.0
-"""s until a neighbour that could not be passed something on is compared with."""
+"""s until a comparison with a neighbour to which a message could not be passed on."""
 
 OUT_OF_LOGS = limits.LOG_AGE + limits.CLOCK_AHEAD
-"""s after which a message is in no log, whatever the clocks say."""
+"""s after which no log has a message, even with clocks that differ."""
 
 
 class Comparison:
-    """What is to be sent to one neighbour in the tree."""
+    """The comparison with one neighbour in the tree: what is to be sent to it."""
 
     __slots__ = (
         "again",
@@ -81,7 +81,7 @@ class Comparison:
         self.queued: set[tuple[int, bytes]] = set()  # the same
         self.places: deque[bytes] = deque()  # of messages to send
         self.armed = False
-        self.again = False  # something was not passed on: compare anew
+        self.again = False  # a message was not passed on: compare again
         self.sent = 0  # messages since
         self.since = now
         # Of the last step with messages, and of the last one that the neighbour has handled.
@@ -104,7 +104,8 @@ class RetainedSync:
         history: SessionHistory,
         now: float,
     ) -> None:
-        """`own_id`: of this broker; `clock`: what writes are stamped with; `now`: s."""
+        """`own_id`: of this broker; `clock`: makes the stamps of writes; `now`: s; the others are
+        the modules of this broker that it uses."""
         self.node = node
         self.store = node.retained
         self.clock = clock
@@ -169,8 +170,8 @@ class RetainedSync:
                 self.node.journal.retained(mark)
 
     def received(self, message: Message, key: bytes, sequence: int, now: float) -> bool:
-        """Take one that came with the stream of messages; whether it is something new to those who
-        subscribe here."""
+        """Take a retained `message` with number `sequence` of the origin `key` that came like other
+        messages; `now`: s. Returns whether it is new to local subscribers."""
         return self._take(message, key, sequence, now) is Change.NEW
 
     def _take(
@@ -198,8 +199,8 @@ class RetainedSync:
         return change
 
     def _refused(self, message: Message, dropped: bool, tell: bool) -> None:
-        """Say that there was no room for a message, and to plugins that what its topic had is
-        deleted."""
+        """Log that there was no room for a message, and tell plugins if the message that its topic
+        had is deleted."""
         node, topic = self.node, message.topic
         text = (
             f"message of {len(message.payload):,} bytes for topic {shorten(topic.decode())} "
@@ -216,14 +217,15 @@ class RetainedSync:
     def restored(
         self, link: Link, message: Message, key: bytes, sequence: int, data: bytes, now: float
     ) -> None:
-        """Take one that a comparison brought.
+        """Take a retained `message` that a comparison brought over `link`, as the bytes `data`.
+        `key`, `sequence`: its origin and number; `now`: s.
 
-        If it wins here, it goes on over the tree, and to those who subscribe here as an ordinary
-        message, unless it has been here before: they would never get it otherwise. An expired one,
-        or the deletion of what was not here, is no message to anybody.
+        If it wins here, it is passed on over the tree. Local subscribers get it as an ordinary
+        message, unless it has been here before: they would never get it otherwise. They do not get
+        an expired one, or the deletion of a message that was not here.
 
         Raises:
-            MalformedPacket: its origin is none.
+            MalformedPacket: its origin is invalid.
         """
         if message.topic[:1] == b"$":
             return
@@ -243,8 +245,8 @@ class RetainedSync:
         )
         fresh = True
         if window is not None and not window.for_local_subscribers(sequence):
-            # from before we met its origin: should the stream still bring it, that is for others
-            # alone
+            # It is from before this broker met its origin: if it still arrives over a link, it is
+            # passed on to others only.
             pass
         elif (
             sequence
@@ -253,8 +255,8 @@ class RetainedSync:
             new = forwarder.accept(key, sequence, 1, now)
             fresh = bool(new) or (window is not None and sequence <= window.begin)
             if new and not gone:
-                # should the stream still bring it, nobody listens any more: neighbours that lack it
-                # ask us
+                # If it still arrives over a link, it is not passed on: neighbours that lack it ask
+                # this broker.
                 message.stamp = message.stamp._replace(restored=False)
                 entry = LogEntry(
                     key, sequence, encode_for_links(message, key, sequence, now), message, now
@@ -267,7 +269,7 @@ class RetainedSync:
                 else:
                     fresh = True
         elif sequence and window is not None:
-            # It is in no log any more: nobody asks for it by its number.
+            # No log has it any more: no broker asks for it by its number.
             fresh = sequence <= window.begin or window.missing(sequence)
         self._pass_on(link, data, now)
         if fresh and change is not Change.TAKEN and not gone:
@@ -276,8 +278,8 @@ class RetainedSync:
             self._delivered_ranges.restored(key, sequence, message)
 
     def _pass_on(self, source: Link | None, data: bytes, now: float) -> None:
-        """Send something that was missing here to those behind us, who may lack it, too. With a
-        neighbour that is behind, or that brings us the same just now, we compare later."""
+        """Pass on a message that was missing here: neighbours may lack it, too. A neighbour with a
+        long queue, or one that is sending the same messages, is compared with later instead."""
         for link in self._forwarder.live_links:
             if link is source:
                 continue
@@ -301,20 +303,21 @@ class RetainedSync:
     # ---------------------------------------------------------------- links
 
     def entered(self, link: Link) -> None:
-        """A link is live: the neighbour has had all that the log can give. Compare the rest.
+        """Begin a comparison on a link that has entered the live stream: the neighbour has had all
+        messages that the log has.
 
-        Links that the tree does not use need no comparison: whoever is behind them is reached over
-        the tree, too.
+        Links outside of the tree need no comparison: the brokers behind them are reached over the
+        tree, too.
         """
         if self.node.config.retain_available:
             self._tell(self._comparison(link, self.node.now))
 
     def left(self, link: Link) -> None:
-        """A link is not live any more."""
+        """Stop the comparison on a link that has left the live stream."""
         self._comparisons.pop(link, None)
 
     def tick(self, now: float) -> None:
-        """Forget what is over, and compare now and then even though nothing has happened."""
+        """Forget comparisons that are over, and begin one with each neighbour once a minute."""
         if not self._sweeping:
             self._sweep(now)
         if self._check_at <= now:
@@ -328,7 +331,7 @@ class RetainedSync:
                     self._tell(comparison)
 
     def _sweep(self, now: float) -> None:
-        """Forget what has expired, in as many turns as it takes."""
+        """Forget expired messages, in as many turns as it takes."""
         self._sweeping = self.store.sweep(now, self.clock.physical(now))
         if self._sweeping:
             self.node.turns.work += limits.TURN_WORK // 2
@@ -351,11 +354,12 @@ class RetainedSync:
         )
 
     def digest_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take a neighbour's digest of everything. If it is another, the one of us with the lower
-        id begins to compare."""
+        """Take DIGEST (`body`), the digest of a neighbour's whole table, which came over `link`;
+        `now`: s. If it differs from the one here, the broker with the lower id begins to
+        compare."""
         comparison = self._comparing(link, now)
         if comparison is None or int.from_bytes(body, "big") == self.store.digests.whole:
-            return  # not live here yet: it gets ours when we are
+            return  # the link is not live here yet; the neighbour gets the digest when it is
         assert link.peer is not None
         if self._own < link.peer.id:
             if comparison.jobs or comparison.places:
@@ -367,10 +371,11 @@ class RetainedSync:
             self._tell(comparison)
 
     def parts_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take the digests of parts of the table, and see to those that differ.
+        """Take PARTS (`body`), digests of parts of a neighbour's table, which came over `link`, and
+        go on with those that differ; `now`: s.
 
         Raises:
-            MalformedPacket: it cannot be read.
+            MalformedPacket: it is invalid.
         """
         parts = decode_parts(body)
         comparison = self._comparing(link, now)
@@ -390,11 +395,11 @@ class RetainedSync:
         self._arm(comparison, now)
 
     def list_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take what is in leaves of a neighbour's table: send what is newer here, ask for what is
-        newer there.
+        """Take LIST (`body`), leaves of a neighbour's table, which came over `link`: send the
+        messages that are newer here, ask for those that are newer there. `now`: s.
 
         Raises:
-            MalformedPacket: it cannot be read.
+            MalformedPacket: it is invalid.
         """
         leaves = decode_list(body)
         comparison = self._comparing(link, now)
@@ -424,10 +429,11 @@ class RetainedSync:
         self._arm(comparison, now)
 
     def fetch_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take what a neighbour asks for: places, or all in parts or leaves.
+        """Take FETCH (`body`), a neighbour's request over `link` for messages at places, or for all
+        in parts or leaves. `now`: s.
 
         Raises:
-            MalformedPacket: it cannot be read.
+            MalformedPacket: it is invalid.
         """
         comparison = self._comparing(link, now)
         at = 0
@@ -478,7 +484,7 @@ class RetainedSync:
             len(comparison.places) > limits.MAX_RETAINED
             or comparison.sent > 2 * len(self.store.digests) + 1000
         ):
-            self.node.counters.retained_dropped += 1  # it asks for all of it again and again
+            self.node.counters.retained_dropped += 1  # the neighbour asks for the same repeatedly
             comparison.places.clear()
             comparison.jobs.clear()
             comparison.queued.clear()
@@ -524,7 +530,8 @@ class RetainedSync:
             self._tell(comparison)
 
     def marked(self, link: Link, number: int, now: float) -> None:
-        """Take a neighbour's word that it has handled all messages up to this step."""
+        """Note that the neighbour at the end of `link` has handled all messages up to the step
+        `number`; `now`: s."""
         comparison = self._comparisons.get(link)
         if comparison is not None and comparison.taken < number <= comparison.number:
             comparison.taken = number
@@ -597,7 +604,7 @@ def kept(message: Message) -> Message:
 
 
 def encode_entry(mark: RetainedVersion) -> bytes:
-    """Return a topic in a LIST."""
+    """Encode a topic for a LIST."""
     return b"".join(
         (
             mark.place,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def federation_state(cluster: Cluster) -> dict[str, Any]:
-    """What /api/federation says."""
+    """Return the answer to /api/federation."""
     tree = cluster.tree
     config = cluster.config
     strategy = cluster.strategy

@@ -1,8 +1,8 @@
-"""Who is there, the tree that they grow, and what both have neighbours told.
+"""Members and the tree: what discovery and the spanning tree decide is carried out here.
 
-`discovery.membership` knows who is there, and `stp.tree` computes; both are pure and say what is to
-be done. It is done here, with links: neighbours hear BPDUs and members, dials are asked for, links
-that are one too many are closed, and what the tree decides is dispatched as events.
+`discovery.membership` knows the members, and `stp.tree` computes the tree; both are pure and return
+what is to be done. This module sends BPDUs and members to neighbours, asks the driver to dial,
+closes links that are one too many, and dispatches what the tree decides as events.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ if TYPE_CHECKING:
 
 
 class LosesLinks(Protocol):
-    """Who ends links."""
+    """Ends links."""
 
     def __call__(
         self, link: Link, reason: str, now: float, *, quiet: bool = False, replaced: bool = False
     ) -> None:
-        """Note that a link is gone."""
+        """Note that a `link` is gone for a `reason` (text); `now`: s. `quiet`: that is not logged;
+        `replaced`: the next link to the same broker is up already."""
 
 
 class Topology:
@@ -79,8 +80,10 @@ class Topology:
         lose: LosesLinks,
         same_id: Callable[[Address, float], None],
     ) -> None:
-        """`links`: by the id of the neighbour; those that are gone are taken out here. `same_id`:
-        told where another broker is said to have our id, now (s)."""
+        """`node`: this broker; `tree`, `membership`: what decides; `links`: by the id of the
+        neighbour, those that are gone are taken out here; `events`: where what happens is told;
+        `report`: counts and logs; `lose`: ends a link; `same_id`: told where another broker is said
+        to have the id of this one, and when (s)."""
         self._node = node
         self.tree = tree
         self.membership = membership
@@ -90,7 +93,7 @@ class Topology:
         self._lose = lose
         self._same_id = same_id
         now = node.now
-        self._gossip_at = now  # members are told again no earlier
+        self._gossip_at = now  # neighbours are told of members no earlier
         self._leaving = False
         self._change: TopologyChange | None = None  # the newest one that $TC has not told
         self._changes = RateLimit(limits.TOPOLOGY_CHANGES, now)
@@ -103,7 +106,7 @@ class Topology:
     # ---------------------------------------------------------------- time
 
     def tick(self, now: float) -> None:
-        """Do what is due in discovery and in the tree."""
+        """Do what is due in discovery and in the tree at `now` (s)."""
         self.membership.tick(now)
         self.tree.tick(now)
 
@@ -121,7 +124,7 @@ class Topology:
     # ---------------------------------------------------------------- what was decided
 
     def settle(self, now: float) -> bool:
-        """Carry out what discovery and the tree have decided; False when that is nothing."""
+        """Carry out what discovery and the tree have decided. Returns False if that is nothing."""
         busy = False
         for effect in self.membership.take_effects():
             busy = True
@@ -137,8 +140,8 @@ class Topology:
         return busy
 
     def gossip(self, now: float) -> None:
-        """Tell the members: a new neighbour at once, all of them what changed, but not each change
-        by itself."""
+        """Tell neighbours of members: a new neighbour of all at once, the others of changes,
+        several of these together."""
         version = self.membership.gossip_version
         again = now >= self._gossip_at
         news: dict[int, bytes] = {}
@@ -174,8 +177,8 @@ class Topology:
                 pass
 
     def _close_surplus(self, broker_id: bytes, now: float) -> None:
-        """Close a link that is one too many, if neither end needs it in the tree; the other one may
-        dial."""
+        """Close a link that is one too many, if neither end needs it in the tree; the other broker
+        may dial again."""
         link, port = self._links.get(broker_id), self.tree.ports.get(broker_id)
         if link is None or port is None or link.state != "up" or not link.dialled:
             return
@@ -222,14 +225,14 @@ class Topology:
         self.membership.reachable(event.broker_id, event.via is not None, self._node.now)
 
     def topology_changed(self, event: TopologyChanged) -> None:
-        """Tell clients of a topology change ($TC)."""
+        """Publish a topology change for clients ($TC)."""
         self._report.count("topology_changes")
         self._change = event.change
         self.tell_change(event.now)
 
     def tell_change(self, now: float) -> None:
-        """Publish the newest topology change; what comes too often waits, and only the newest of
-        that is published."""
+        """Publish the newest topology change. Of changes that follow each other too fast only the
+        newest one is published, a little later."""
         change = self._change
         if change is None:
             return
@@ -243,7 +246,7 @@ class Topology:
     # ---------------------------------------------------------------- neighbours
 
     def neighbour_up(self, event: LinkUp) -> None:
-        """A neighbour is a member, and a port of the tree leads there."""
+        """Add a neighbour to the members, and a port to the tree."""
         link, peer = event.link, event.link.peer
         assert peer is not None
         address = Address(peer.host, peer.port)
@@ -256,7 +259,7 @@ class Topology:
         )
 
     def neighbour_down(self, event: LinkDown) -> None:
-        """No port leads there any more; discovery may dial again."""
+        """Remove the port to a neighbour from the tree; discovery may dial it again."""
         link, peer, now = event.link, event.link.peer, event.now
         if peer is not None and self._links.get(peer.id) is link:
             del self._links[peer.id]
@@ -279,8 +282,8 @@ class Topology:
             self.tree.heard(link.peer.id, now)
 
     def leave(self, now: float) -> None:
-        """Say goodbye to the members."""
-        self._leaving = True  # that the tree is gone from here then is no news
+        """Tell the members that this broker stops."""
+        self._leaving = True  # that it has no root then is not logged
         self.membership.leave(now)
 
     def _bpdu_received(self, link: Link, body: bytes, now: float) -> None:

@@ -1,2 +1,21 @@
-"""Which way a message goes: flooding, by interest, by source-rooted trees; the directory and the
-barrier of subscriptions."""
+"""Over which links a message goes, and what brokers tell each other for that.
+
+There is one routing strategy for each value of `--routing` behind the Protocol `RoutingStrategy`;
+no other module asks which one it is. This package may use links (`link`) and this broker's
+dispatcher (`core`). What is above it, from the replay log to sessions, is known to it by the
+Protocols in `ports`.
+
+* `routing_strategy` is the Protocol; `selection` chooses `flood`, `interest` or `topic`.
+* `spanning_tree` has what `flood` and `interest` share; `interest_table` knows the filters of all
+  brokers; `source_trees` finds the paths of each origin for `topic`; `path_change` tells a broker
+  that messages to it take another path.
+* `directory` is the link-state database: what each broker posts of itself, and messages to one
+  broker.
+* `subscription_barrier` delays SUBACK until all brokers know of a subscription.
+
+States of a subscription in the barrier:
+
+    posted -(a wave goes over the tree)-> told -(all brokers have answered)-> known: SUBACK
+           -(some have not answered)-> posted, another wave after a pause
+           -(WAIT is over)-> SUBACK, and messages of all origins are asked for again
+"""

@@ -1,10 +1,10 @@
-"""The federation's directory, driven by the links; and messages to one broker, wherever it is
-(link_state.py).
+"""The link-state database of the federation (`routing.link_state`), driven by the links; and
+messages to one broker, wherever it is.
 
-A link takes part while the tree says that it forwards. Entries are told apart by their key's first
-byte: whoever watches a byte is told of every entry that appears, changes or goes, also because its
-broker came or went. What is sent to one broker goes along the tree, hop by hop, in order, and is
-dropped where the way ends.
+A link takes part while the tree lets it forward. The first byte of an entry's key says what kind of
+entry it is. A module that watches such a byte is told of every entry that appears, changes or goes,
+also when its broker comes or goes. Messages to one broker go along the tree, hop by hop, in order,
+and are dropped where the path ends.
 
     record DIRECTORY  a message of the directory
     record ROUTED     id of the receiver, of the sender, u8 hops, u8 kind, body
@@ -52,64 +52,65 @@ ROUTING = STATE + b"routing"
 """Key of how a broker routes. Value: its boot number (4 bytes) and the word of `--routing`."""
 
 BEHIND = 0x80
-"""Kinds of messages with this bit do not overtake what clients published before them on their
-way."""
+"""Kinds of messages with this bit do not overtake the messages that clients published before
+them."""
 
 LIVE = 0x40
-"""Those with this one take only links in the live stream."""
+"""Kinds with this bit take only links in the live stream."""
 
 KNOWN = 0x20
-"""Those with this one begin with the state of the receiver's listing (12 bytes) that each broker on
-the way has to know."""
+"""Kinds with this bit begin with the state of the receiver's listing (12 bytes) that each broker on
+the path has to know."""
 
 SHORT = 1024
-"""bytes; longer messages are not sent behind what waits for a slow link."""
+"""bytes; longer messages are not added to the queue of a slow link."""
 
 FIRST = bytes(4)
 """Number of a first piece."""
 
 MAX_WHOLES = 10_000
-"""whose pieces pass through here are remembered; of more, the rest of what is on its way may be
-asked for again."""
+"""messages in pieces that are remembered while they pass through here; if there are more, the rest
+of some may have to be asked for again."""
 
 MAX_HOPS = 64
-"""brokers on a way; more are a loop."""
+"""brokers on a path; more are a loop."""
 
 PACE = 0.005
-"""s; what is posted within is told in one piece: ten thousand clients that subscribe at once are no
-ten thousand messages."""
+"""s; entries that are posted within this time are told together: ten thousand clients that
+subscribe at once do not cause ten thousand messages."""
 
 AT_ONCE = 20
-"""pieces that are told without a pause after a while without any: a client that goes to the next
+"""messages that are sent without a pause after a quiet time: a client that connects to the next
 broker as soon as it has its CONNACK finds its session there."""
 
 RESERVED = 300_000
-"""entries of our listing that sessions and shared subscriptions of clients cannot take: filters
-(limits.MAX_INTERESTS), links and the tree have to be told, or nobody finds us any more."""
+"""entries of this broker's listing that sessions and shared subscriptions of clients cannot take:
+filters (limits.MAX_INTERESTS), links and the tree have to be posted, or no broker would find this
+one."""
 
 CHECK = 5.0
 """s between digests of the directory on a link."""
 
 MANY = 5_000
-"""entries that a broker tells of in one moment beyond which sessions, filters and groups are not
-looked at one by one at once."""
+"""entries that a broker posts in one moment beyond which sessions, filters and groups are handled
+in steps."""
 
 LATER = 1_000
-"""sessions of those that are looked at then, every PACE: 2 ms of work."""
+"""sessions of those in one step, every PACE: 2 ms of work."""
 
 Changes = list[tuple[bytes, "bytes | None"]]
 """Entries, keys with their first byte, and values (None: they are gone)."""
 
 Watcher = Callable[[bytes, bytes, "bytes | None", bool], None]
-"""Told of an entry: id of the broker, key without its first byte, value (None: it is gone), and
-whether it went as the tree has lost the broker (which may have come back since)."""
+"""Is told of an entry: id of the broker, key without its first byte, value (None: it is gone), and
+whether it is gone because the tree has lost the broker (which may have come back since)."""
 
 ManyWatcher = Callable[[bytes, Changes, bool], None]
-"""Told of very many entries that a broker tells of in one moment, to look at them later; whether
-they go as the broker does."""
+"""Is told of very many entries that a broker posts in one moment, to handle them later, and whether
+they are gone because the tree has lost the broker."""
 
 Receiver = Callable[[bytes, bytes, float], None]
-"""Takes what another broker sent to this one: id of the sender, body, now (s); raises
+"""Takes a message of another broker to this one: id of the sender, body, now (s). Raises
 MalformedPacket."""
 
 LinkReceiver = Callable[[bytes, bytes, float, Link], None]
@@ -117,7 +118,7 @@ LinkReceiver = Callable[[bytes, bytes, float, Link], None]
 
 
 class Directory:
-    """The directory of one federation, as one of its brokers sees it."""
+    """The directory of a federation, as one of its brokers sees it."""
 
     __slots__ = (
         "_changed",
@@ -156,7 +157,7 @@ class Directory:
         self._links: dict[bytes, Link] = {}
         self._watchers: dict[bytes, list[Watcher]] = {}
         self._many: dict[bytes, ManyWatcher] = {CLIENT: self._look_later}
-        # By broker: sessions to be looked at, and whether it went with them.
+        # By broker: sessions to be handled later, and whether the broker is gone with them.
         self._late: dict[bytes, dict[bytes, bool]] = {}
         self._receivers: dict[int, LinkReceiver] = {}
         # By kind: where the number of the whole is, ahead of that of the piece.
@@ -164,9 +165,9 @@ class Directory:
         # Receiver, sender, kind -> number of the last, was it passed on.
         self._passed: dict[bytes, tuple[bytes, bool]] = {}
         self._next_check = 0.0
-        self._changed = False  # something is to be told at the end of this input
-        self._posted = False  # and so is something of our own
-        self._going_on = False  # more of what was asked for is to be sent soon
+        self._changed = False  # watchers or neighbours are to be told at the end of this input
+        self._posted = False  # also of entries of this broker
+        self._going_on = False  # more of the listings that were asked for is to be sent soon
         self._tell_at = 0.0  # s, no earlier
         self._settling = False
         self.records: dict[int, Handler] = {
@@ -174,31 +175,36 @@ class Directory:
             ROUTED: self._routed_received,
         }
 
-    # ---------------------------------------------------------------- for those that use it
+    # ---------------------------------------------------------------- for other modules
 
     def watch(self, prefix: bytes, watcher: Watcher, many: ManyWatcher | None = None) -> None:
-        """Tell `watcher` of all entries whose key begins with this byte, and `many` of MANY in one
-        moment."""
+        """Tell `watcher` of all entries whose key begins with the byte `prefix`, and `many` of
+        those that come MANY in one moment."""
         self._watchers.setdefault(prefix, []).append(watcher)
         if many is not None:
             self._many[prefix] = many
 
     def receive(self, kind: int, receiver: Receiver, *, pieces: int | None = None) -> None:
-        """Give what is sent to this broker with this kind (0 to 255) to `receiver`. `pieces`: it
-        comes in pieces, and the body says there, in 4 bytes each, of what whole it is one, and
-        which."""
+        """Give messages to this broker of this `kind` (0 to 255) to `receiver`. `pieces`: they come
+        in pieces, and at this position the body says in 4 bytes each to which message a piece
+        belongs, and which one it is."""
         self.receive_over(
             kind, lambda sender, body, now, link: receiver(sender, body, now), pieces=pieces
         )
 
     def receive_over(self, kind: int, receiver: LinkReceiver, *, pieces: int | None = None) -> None:
-        """Do so, and say over which link it came."""
+        """Give messages of this `kind` to `receiver`, which is also told over which link they came.
+        `pieces`: as for `receive`."""
         self._receivers[kind] = receiver
         if pieces is not None:
             self._piece_at[kind] = 18 + pieces
 
     def post(self, key: bytes, value: bytes = b"") -> None:
-        """Put an entry into our listing. Raises ValueError beyond its limits."""
+        """Put an entry into this broker's listing.
+
+        Raises:
+            ValueError: it is beyond the listing's limits.
+        """
         own = self.database.own.entries
         if len(own) >= OWN_LIMIT - RESERVED and key[:1] in (CLIENT, GROUP) and key not in own:
             raise ValueError("too many sessions and shared subscriptions for a listing")
@@ -206,7 +212,7 @@ class Directory:
         self._hurry()
 
     def withdraw(self, key: bytes) -> None:
-        """Take an entry out of our listing."""
+        """Take an entry out of this broker's listing."""
         self.database.withdraw(key)
         self._hurry()
 
@@ -225,54 +231,55 @@ class Directory:
                 yield listing.id, value
 
     def entry(self, broker_id: bytes, key: bytes) -> bytes | None:
-        """Return the value that another broker posts under a key; None: nothing."""
+        """Return the value that another broker posts under a key, None if it posts none."""
         listing = self.database.listings.get(broker_id)
         return None if listing is None else listing.entries.get(key)
 
     def reaches(self, broker_id: bytes) -> bool:
-        """Whether a way leads to another broker."""
+        """Whether a path leads to another broker."""
         return self.database.via(broker_id) is not None
 
     def boot(self, broker_id: bytes) -> int:
-        """Return the boot number that another broker tells of itself, 0 if nothing has come."""
+        """Return the boot number that another broker has posted, 0 if it has posted nothing."""
         listing = self.database.listings.get(broker_id)
         return 0 if listing is None else listing.boot
 
     @property
     def lacks(self) -> bool:
-        """Whether neighbours have told of listings that have not come yet."""
+        """Whether neighbours have told of listings that have not arrived yet."""
         return self.database.lacks
 
     # ---------------------------------------------------------------- to one broker
 
     def send(self, broker_id: bytes, kind: int, body: bytes) -> bool:
-        """Send to one broker; False when nobody knows the way to it."""
+        """Send `body` as a message of this `kind` to the broker `broker_id`. Returns False if no
+        path to it is known."""
         return self._route(broker_id + self._own_id + bytes((0, kind)) + body)
 
     def send_over(self, link: Link, broker_id: bytes, kind: int, body: bytes) -> None:
-        """Send to one broker behind the messages of a link that is about to enter the live
-        stream."""
+        """Send `body` as a message of this `kind` to the broker `broker_id`, over a `link` that is
+        about to enter the live stream, behind its messages."""
         link.send_behind(ROUTED, broker_id + self._own_id + bytes((0, kind)) + body)
 
     def listing(self, broker_id: bytes) -> Listing | None:
-        """Return what a broker has posted, None when nothing is known of it."""
+        """Return what a broker has posted, None if nothing is known of it."""
         return self.database.listings.get(broker_id)
 
     def reachable(self) -> list[Listing]:
-        """Return what all other brokers have posted that can be reached."""
+        """Return the listings of all other brokers that can be reached."""
         return self.database.reachable()
 
     def via(self, broker_id: bytes) -> bytes | None:
-        """Return the neighbour that leads to a broker, None when none does."""
+        """Return the neighbour on the path to a broker, None if there is no path."""
         return self.database.via(broker_id)
 
     def state(self, broker_id: bytes) -> bytes:
-        """Return which state of a broker's listing is known here, as that says itself in
-        `own_state`."""
+        """Return the state in which a broker's listing is known here: what its `own_state` was
+        then."""
         return self.database.state(broker_id)
 
     def own_state(self) -> bytes:
-        """Return which state our own listing is in: boot number and version (12 bytes)."""
+        """Return the state of this broker's listing: boot number and version (12 bytes)."""
         return self.database.own.stamp()[8:]
 
     def link_to(self, broker_id: bytes) -> Link | None:
@@ -281,22 +288,22 @@ class Directory:
         return None if via is None else self._links.get(via)
 
     def may_tell(self, now: float) -> bool:
-        """Whether something was posted that neighbours can be told now."""
+        """Whether entries were posted that neighbours can be told of now."""
         return self._posted and now >= self._tell_at and not self._settling
 
     # ---------------------------------------------------------------- links
 
     @property
     def unsaid(self) -> bool:
-        """Whether something was posted that the neighbours have not been told."""
+        """Whether entries were posted that the neighbours have not been told of."""
         return self._posted
 
     def link_forwards(self, event: LinkForwards) -> None:
-        """Take the tree's word that a link forwards, or that it does not."""
+        """Begin to use a link for directory entries as the tree lets it forward, or stop."""
         self._set_forwarding(event.link, event.forwarding)
 
     def link_down(self, event: LinkDown) -> None:
-        """Reach nobody any more over a link that is gone."""
+        """Stop using a link that is gone: the brokers behind it cannot be reached over it."""
         self._set_forwarding(event.link, False)
 
     def _set_forwarding(self, link: Link, forwarding: bool) -> None:
@@ -313,26 +320,27 @@ class Directory:
         self._changed = True
 
     def ready(self, link: Link) -> None:
-        """The neighbour is going to get what goes over the tree: those behind it can be reached."""
+        """Post a link whose neighbour is about to get the messages of the tree: the brokers behind
+        it can be reached."""
         if link.peer is not None and self._links.get(link.peer.id) is link:
             self.database.neighbour_ready(link.peer.id)
             self._changed = True
 
     def complete(self, link: Link) -> bool:
-        """Whether we know who is behind this link and what they want, or would know it were the
-        link part of the tree."""
+        """Whether the brokers behind this link and their filters are known, or would be if the link
+        were part of the tree."""
         return link.peer is not None and self.database.complete(link.peer.id)
 
     def named(self, link: Link) -> bool:
-        """Whether we have told that this link is part of the tree."""
+        """Whether this broker has posted that the link is part of the tree."""
         return link.peer is not None and self.database.ready(link.peer.id)
 
     def knows(self, link: Link) -> bool:
-        """Whether we know who is behind this link and what they want."""
+        """Whether the brokers behind this link and their filters are known."""
         return self.complete(link) and self.named(link)
 
     def tick(self, now: float) -> None:
-        """Let neighbours check what they have understood."""
+        """Send neighbours digests of the directory, every CHECK s; `now`: s."""
         if now >= self._next_check:
             self._next_check = now + CHECK
             for peer in self._links:
@@ -340,11 +348,11 @@ class Directory:
             self._changed = True
 
     def next_deadline(self) -> float | None:
-        """When `settle` is due (s), None when nothing waits."""
+        """When `settle` is due (s); None: it is not."""
         return self._tell_at if self._posted else None
 
     def settle(self, now: float) -> bool:
-        """Tell neighbours and watchers what is new; False when nothing is."""
+        """Tell neighbours and watchers what is new at `now` (s). Returns False if nothing is."""
         database = self.database
         if self._posted and now >= self._tell_at:
             self._posted = False
@@ -393,8 +401,8 @@ class Directory:
         return busy
 
     def _room(self, peer: bytes) -> bool:
-        """Whether a neighbour may be sent more of the listings that it has asked for: it takes
-        them, and has not had too many."""
+        """Whether a neighbour may be sent more of the listings that it has asked for: its queue has
+        room, and it has not had too many."""
         link = self._links.get(peer)
         if link is None:
             return True
@@ -402,7 +410,7 @@ class Directory:
         return link.listings.left > 0 and link.conn.backlog_bytes < limits.PIECES_BACKLOG
 
     def _go_on(self, now: float) -> None:
-        """Send more of what was asked for."""
+        """Send more of the listings that were asked for."""
         self._going_on = False
         self._changed = True
         self._host.hurry(now)
@@ -416,7 +424,7 @@ class Directory:
                 watcher(broker_id, key[1:], value, gone)
 
     def _tell_many(self, broker_id: bytes, changes: Changes, gone: bool) -> Changes:
-        """Tell of entries that are looked at later; returns the others."""
+        """Tell watchers of entries that are handled in steps. Returns the others."""
         parts: dict[bytes, Changes] = {prefix: [] for prefix in self._many}
         rest: Changes = []
         find = parts.get
@@ -434,7 +442,7 @@ class Directory:
         self._late[broker_id].update(zip(map(itemgetter(0), changes), repeat(gone)))
 
     def _look_on(self, broker_id: bytes) -> None:
-        """Look at some sessions that a broker told of, or that went with it, as they are now."""
+        """Handle some sessions that a broker posted, or that are gone with it, as they are now."""
         late, listing = self._late[broker_id], self.database.listings.get(broker_id)
         entries = listing.entries if listing is not None and listing.via is not None else {}
         for _ in range(min(LATER, len(late))):
@@ -447,8 +455,8 @@ class Directory:
             del self._late[broker_id]
 
     def late(self, key: bytes) -> bool:
-        """Whether a broker has told of a session in a moment in which it told of very many, and
-        that has not been looked at."""
+        """Whether a broker has posted the session with this key together with very many others, so
+        that it is still to be handled."""
         return any(key in late for late in self._late.values())
 
     def _way(self, broker_id: bytes, via: bytes | None) -> None:
@@ -467,7 +475,7 @@ class Directory:
         except DirectoryError as error:
             raise MalformedPacket(f"directory: {error}") from None
         self._changed = True
-        # A message behind this takes the new ways already: what is told of them goes ahead of it.
+        # A message behind this one takes the new paths already: they are told of ahead of it.
         self.settle(now)
 
     def _routed_received(self, link: Link, body: bytes, now: float) -> None:
@@ -481,7 +489,7 @@ class Directory:
         if receiver is not None:
             try:
                 receiver(body[8:16], body[18:], now, link)
-            except WireError as error:  # it is not the fault of the neighbour that passed it on
+            except WireError as error:  # the neighbour that passed it on is not at fault
                 self._host.count("routed_dropped")
                 sender = body[8:16].hex()
                 text = f"broker {sender}: {error.message}; dropped"
@@ -512,9 +520,9 @@ class Directory:
         return True
 
     def _has_room(self, link: Link, message: bytes) -> bool:
-        """Whether a message goes behind what waits for a link. Of what comes in pieces the first
-        one decides: what is large fills the queue of a slow link itself, and without its end it
-        would be asked for, and sent, for ever."""
+        """Whether a message is added to the queue of a link. For a message in pieces the first
+        piece decides: a large one fills the queue of a slow link itself, and if its last pieces
+        were dropped, it would be asked for, and sent, again and again."""
         waiting = link.conn.backlog_bytes
         if waiting > max(limits.LINK_KEPT_BYTES, limits.PIECES_BACKLOG):
             return False

@@ -16,12 +16,12 @@ FLOOD = "flood"
 
 
 def leaves_out(routing: str) -> bool:
-    """Whether a broker with this word of `--routing` leaves out what is not wanted."""
+    """Whether a broker with this value of `--routing` leaves out messages that are not wanted."""
     return routing != FLOOD
 
 
 class Flood(OverSpanningTree):
-    """Nothing is asked of a message but where it came from."""
+    """Every message takes all links but the one over which it came."""
 
     __slots__ = ()
 
@@ -31,6 +31,7 @@ class Flood(OverSpanningTree):
     memory = 0
 
     def __init__(self, node: LinkedBroker, directory: Directory, delivery: Delivery) -> None:
+        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above."""
         super().__init__(node, directory, delivery)
         directory.watch(INTEREST, self._posted, self._many_posted)
         # A broker that floods is part of every path of the others.
@@ -39,10 +40,10 @@ class Flood(OverSpanningTree):
     def _posted(
         self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
     ) -> None:
-        """What others want decides nothing here."""
+        """Filters of other brokers decide nothing here."""
 
     def _many_posted(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
-        """Nor do very many filters."""
+        """Very many filters decide nothing here, either."""
 
     # ---------------------------------------------------------------- next hops
 
@@ -51,11 +52,11 @@ class Flood(OverSpanningTree):
         return self._node.forwarding
 
     def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
-        """Return all links in the live stream."""
+        """Return all links in the live stream, whatever `topic`, `key` and `source` are."""
         return self._node.forwarding
 
     def assigned(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:
-        """Return all links: they lead to every broker."""
+        """Return `links`: they lead to every broker, whatever `choice` and `key` are."""
         return links
 
     # ---------------------------------------------------------------- what is wanted
@@ -64,18 +65,18 @@ class Flood(OverSpanningTree):
         """Everything is wanted here."""
 
     def on_posted(self, call: Callable[[], None]) -> None:
-        """No filter is ever posted."""
+        """Ignore `call`: no filter is ever posted."""
 
     def knows_behind(self, link: Link) -> bool:
-        """Everything is wanted behind it."""
+        """Return True: everything is wanted behind every link."""
         return True
 
     def wanted_behind(self, link: Link, *, gone: bool = False) -> Callable[[bytes], bool]:
-        """Return what says yes."""
+        """Return a function that says that every topic is wanted."""
         return _wanted
 
     def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:
-        """Return what says yes."""
+        """Return a function that says that every topic is wanted."""
         return _wanted
 
     # ---------------------------------------------------------------- links
@@ -84,10 +85,10 @@ class Flood(OverSpanningTree):
         """All links are taken, wherever they lead."""
 
     def link_up(self, event: LinkUp) -> None:
-        """It gets everything."""
+        """Do nothing: every neighbour gets everything."""
 
     def live_changed(self) -> None:
-        """Nothing is remembered of links."""
+        """Do nothing: nothing is remembered of links."""
 
 
 def _wanted(topic: bytes) -> bool:

@@ -21,11 +21,11 @@ from broker.core.dispatcher import Route
 from broker.core.receiver_assignment import ID, ReceiverAssignment
 
 NOWHERE: list[Link] = []
-"""Stays empty."""
+"""No links; never changed."""
 
 
 class Forgotten:
-    """A broker that the spanning tree has lost gets nothing, so that nothing is kept of it."""
+    """Nothing is kept of a broker that the spanning tree has lost, as it gets no messages."""
 
     __slots__ = ()
 
@@ -55,11 +55,11 @@ class Interest(OverSpanningTree):
         delivery: Delivery,
         lost: LostBrokers | None = None,
     ) -> None:
-        """`lost`: what becomes of brokers that the spanning tree has lost; None: they get
-        nothing."""
+        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above; `lost`:
+        what is kept of brokers that the spanning tree has lost, None: nothing."""
         super().__init__(node, directory, delivery)
         self.table = InterestTable(node, directory, delivery, lost or Forgotten())
-        """Who wants what."""
+        """The filters of all brokers."""
 
     @property
     def telling(self) -> bool:
@@ -68,7 +68,7 @@ class Interest(OverSpanningTree):
 
     @property
     def memory(self) -> int:
-        """Bytes that filters take, here and of others."""
+        """Bytes that the filters take, those of this broker and of others."""
         return self.table.memory
 
     # ---------------------------------------------------------------- next hops
@@ -93,15 +93,15 @@ class Interest(OverSpanningTree):
         ]
 
     def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
-        """Return the links that lead to brokers that want a topic; none if there is no link but the
-        `source`."""
+        """Return the links that lead to brokers that want a `topic`; none if there is no link but
+        the `source`. `key`: the message's origin, which does not matter."""
         if len(self._node.forwarding) <= source.live:
             return NOWHERE
         return self.next_hops(topic)
 
     def assigned(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:
-        """Return the links of a topic, and those that lead to the brokers that a message is
-        assigned to."""
+        """Return the `links` of a topic, and those that lead to the brokers that `choice` names.
+        `key`: the message's origin, which does not matter."""
         found = (
             [link for link in self._node.forwarding if not link.selective]
             if choice.passed
@@ -124,11 +124,11 @@ class Interest(OverSpanningTree):
         self.table.on_posted.append(call)
 
     def knows_behind(self, link: Link) -> bool:
-        """Whether all brokers behind a link have said what they want, if that decides."""
+        """Whether all brokers behind a link have posted their filters, if these decide."""
         return not link.selective or self._directory.complete(link)
 
     def wanted_behind(self, link: Link, *, gone: bool = False) -> Callable[[bytes], bool]:
-        """Return what tells whether a broker behind a link wants a topic."""
+        """Return a function that says whether a broker behind a link wants a topic."""
         via, peer = self._directory.database.via, link.peer
         if not link.selective or peer is None or not self._directory.knows(link):
             return lambda topic: True
@@ -138,7 +138,7 @@ class Interest(OverSpanningTree):
         )
 
     def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:
-        """Return what tells whether one broker wants a topic."""
+        """Return a function that says whether one broker wants a topic."""
         return self.table.wanted_by(broker_id)
 
     # ---------------------------------------------------------------- links

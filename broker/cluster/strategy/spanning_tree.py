@@ -1,5 +1,5 @@
-"""What the strategies have in common whose messages take the links that the spanning tree has
-open."""
+"""What those routing strategies have in common whose messages take the links of the spanning
+tree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class OverSpanningTree:
     __slots__ = ("_delivery", "_directory", "_node")
 
     def __init__(self, node: LinkedBroker, directory: Directory, delivery: Delivery) -> None:
-        """`delivery`: what is above."""
+        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above."""
         self._node = node
         self._directory = directory
         self._delivery = delivery
@@ -31,8 +31,8 @@ class OverSpanningTree:
         return self._node.forwarding
 
     def admit(self, key: bytes, feed: Feed | None, link: Link) -> None:
-        """Have those behind us told of a message that did not come from its feed's source: it may
-        be ahead of others."""
+        """Have the brokers behind this one told of a message of the origin `key` that came over
+        `link`, which is not the source of its `feed`: it may be ahead of older ones."""
         if feed is not None and feed.source is not link and self._node.forwarding:
             self._delivery.gap_recovery.came(feed, link)
 
@@ -41,12 +41,12 @@ class OverSpanningTree:
         return self._directory.link_to(message[:8])
 
     def passes_answer(self, receiver: bytes, sender: bytes) -> bool:
-        """Note that everything of the sender comes over the spanning tree again behind this."""
+        """Note that the messages of `sender` behind this answer take the spanning tree again."""
         self._delivery.gap_recovery.answered(sender)
         return True
 
     def carries(self, link: Link) -> bool:
-        """Whether it is in the live stream."""
+        """Whether a link is in the live stream."""
         return link.live
 
     def uses(self, link: Link) -> bool:
@@ -56,13 +56,14 @@ class OverSpanningTree:
     # ---------------------------------------------------------------- what is wanted
 
     def leads_to(self, link: Link, broker_id: bytes, *, gone: bool = False) -> bool:
-        """Whether the spanning tree leads to a broker over a link."""
+        """Whether the spanning tree leads to the broker `broker_id` over `link`; `gone` does not
+        matter."""
         return self._directory.link_to(broker_id) is link
 
     # ---------------------------------------------------------------- links
 
     def link_joining(self, link: Link) -> None:
-        """Tell all behind a link that messages come another way to them."""
+        """Tell all brokers behind a link that messages take another path to them."""
         if link.peer is None:
             return
         reachable = self._directory.database.reachable()
@@ -72,29 +73,29 @@ class OverSpanningTree:
             tell_break_over(self._directory, link, broker_id)
 
     def link_measured(self, link: Link) -> None:
-        """The spanning tree looks at round trips itself."""
+        """Do nothing: the spanning tree measures round trips itself."""
 
     def link_overflowed(self, event: LinkBehind) -> None:
-        """The live stream has lost it."""
+        """Do nothing: the link has left the live stream."""
 
     def link_drained(self, event: LinkDrained) -> None:
-        """It comes back by way of a replay."""
+        """Do nothing: the link enters the live stream again after a replay."""
 
     def link_lost(self, event: LinkDown) -> None:
-        """The spanning tree is told."""
+        """Do nothing: the spanning tree is told."""
 
     # ---------------------------------------------------------------- paths
 
     def path_changed(self, broker_id: bytes, old: Link | None) -> bool:
-        """Tell a broker over the new path, and over the old one: that may go on for others, and
-        bring it what is newer than what the new one is going to bring."""
+        """Tell a broker of a path change over the new path, and over the old one: messages for
+        others may still take that one, and reach the broker ahead of older ones on the new path."""
         if old is not None and old.live:
             tell_break_over(self._directory, old, broker_id)
         tell_break(self._directory, broker_id)
         return True
 
     def restarted(self, broker_id: bytes) -> bool:
-        """Whatever is at the end of the path, it is another broker."""
+        """Return True: another incarnation is at the end of the path."""
         return True
 
     def breaks(self, feed: Feed, link: Link | None) -> bool:
@@ -102,24 +103,24 @@ class OverSpanningTree:
         return link in (feed.source, feed.behind)
 
     def precedes_directory(self) -> bool:
-        """The directory and messages take the same links."""
+        """Return False: directory entries and messages take the same links."""
         return False
 
     def exchanging(self) -> list[Link]:
-        """Neighbours have had the same."""
+        """Return no links: neighbours have had the same messages."""
         return []
 
     def astray(self) -> list[bytes]:
-        """What the spanning tree has lost is lost."""
+        """Return no brokers: no link leads to one that the spanning tree has lost."""
         return []
 
     # ---------------------------------------------------------------- time
 
     def tick(self, now: float) -> None:
-        """Nothing is due."""
+        """Do nothing: nothing is due."""
 
     def settle(self, now: float) -> bool:
-        """The spanning tree does it."""
+        """Do nothing: the spanning tree finds the paths."""
         return False
 
     def next_deadline(self) -> float | None:
@@ -127,11 +128,11 @@ class OverSpanningTree:
         return None
 
     def news_learnt(self, event: NewsLearnt) -> None:
-        """Nothing follows."""
+        """Do nothing: filters take the same links as messages."""
 
     def retire(self) -> None:
-        """The spanning tree goes around this broker."""
+        """Do nothing: the spanning tree goes around this broker."""
 
     def report(self) -> dict[str, Any]:
-        """There is nothing to say."""
+        """Return nothing: the strategy adds nothing to /api/federation."""
         return {}

@@ -31,7 +31,7 @@ from broker.core.receiver_assignment import ID, ReceiverAssignment
 
 
 class Topic(Interest):
-    """Source-rooted trees, and the spanning tree where these do not do."""
+    """Messages take source-rooted trees, or the spanning tree where these cannot be used."""
 
     __slots__ = ("trees",)
 
@@ -44,7 +44,8 @@ class Topic(Interest):
         delivery: Delivery,
         settings: OverlaySettings,
     ) -> None:
-        """`settings`: what a path through this broker costs."""
+        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above;
+        `settings`: what a path through this broker costs."""
         self.trees = SourceTrees(node, directory, delivery, settings)
         """The paths of all origins."""
         super().__init__(node, directory, delivery, self.trees)
@@ -60,7 +61,8 @@ class Topic(Interest):
             super()._find(topic, route)
 
     def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
-        """Return the links on the origin's tree that lead to brokers that want a topic."""
+        """Return the links on the tree of the origin `key` that lead to brokers that want a
+        `topic`. `source`: the link over which the message came."""
         if not self.trees.active:
             return Interest.onward(self, topic, key, source)  # `super()` costs as much as the rest
         routes = self._node.dispatcher.routes
@@ -92,8 +94,8 @@ class Topic(Interest):
         return self._node.forwarding if ways.lost else ways.children
 
     def assigned(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:
-        """Return the links of a topic, and those that lead to the brokers that a message is
-        assigned to."""
+        """Return the `links` of a topic, and those that lead to the brokers that `choice` names, on
+        the tree of the origin `key`."""
         if not self.trees.active:
             return super().assigned(choice, links, key)
         ways = self.trees.onward(split_key(key)[0])
@@ -105,8 +107,8 @@ class Topic(Interest):
         )
 
     def admit(self, key: bytes, feed: Feed | None, link: Link) -> None:
-        """Have those behind us told of a message that did not come from the parent in its origin's
-        tree."""
+        """Have the brokers behind this one told of a message of the origin `key` that came over
+        `link`, which does not lead to the parent in the origin's tree; `feed`: the origin's."""
         if self.trees.active:
             self.trees.came(key, link)
         elif feed is not None and feed.source is not link:
@@ -117,8 +119,8 @@ class Topic(Interest):
         return self.trees.link_for(message) if self.trees.active else super().live_hop(message)
 
     def passes_answer(self, receiver: bytes, sender: bytes) -> bool:
-        """Whether the spanning tree leads to the receiver, too: of one that it has lost, what is
-        known is not used yet."""
+        """Whether the spanning tree leads to `receiver`, too: filters of a broker that it has lost
+        are not used yet. `sender` does not matter."""
         if self.trees.active:
             return self._directory.database.via(receiver) is not None
         return super().passes_answer(receiver, sender)
@@ -134,16 +136,16 @@ class Topic(Interest):
     # ---------------------------------------------------------------- what is wanted
 
     def wanted_behind(self, link: Link, *, gone: bool = False) -> Callable[[bytes], bool]:
-        """Return what tells whether the neighbour wants a topic. What others behind it want takes
-        other paths, and they ask the origin for it; of one that is `gone` it takes the spanning
-        tree."""
+        """Return a function that says whether the neighbour wants a topic. Messages for brokers
+        behind it take other paths, and these brokers ask the origin for them. Messages of an origin
+        that is `gone` take the spanning tree."""
         if self.trees.active and not gone and link.selective and link.peer is not None:
             return self.wanted_by(link.peer.id)
         return super().wanted_behind(link, gone=gone)
 
     def leads_to(self, link: Link, broker_id: bytes, *, gone: bool = False) -> bool:
-        """Whether the neighbour is that broker; of an origin that is `gone`, as with the spanning
-        tree."""
+        """Whether the neighbour at the end of `link` is the broker `broker_id`; for an origin that
+        is `gone`, as with the spanning tree."""
         if self.trees.active and not gone:
             return link.peer is not None and link.peer.id == broker_id
         return super().leads_to(link, broker_id, gone=gone)
@@ -161,12 +163,12 @@ class Topic(Interest):
         self.trees.link_opened(event)
 
     def link_joining(self, link: Link) -> None:
-        """The live stream is that of the spanning tree: it concerns no message."""
+        """Do nothing: the live stream is that of the spanning tree, which messages do not take."""
         if not self.trees.active:
             super().link_joining(link)
 
     def link_measured(self, link: Link) -> None:
-        """Take the first round trip for what a link costs."""
+        """Take the first round trip of a link as its cost."""
         self.trees.measured(link)
 
     def link_overflowed(self, event: LinkBehind) -> None:
@@ -184,7 +186,7 @@ class Topic(Interest):
     # ---------------------------------------------------------------- paths
 
     def path_changed(self, broker_id: bytes, old: Link | None) -> bool:
-        """The spanning tree is not the path of messages, but that of questions."""
+        """Tell nothing: messages do not take the spanning tree. Questions do."""
         return not self.trees.active and super().path_changed(broker_id, old)
 
     def restarted(self, broker_id: bytes) -> bool:
@@ -198,7 +200,7 @@ class Topic(Interest):
         return self.trees.active or super().breaks(feed, link)
 
     def precedes_directory(self) -> bool:
-        """Messages take shorter paths than what the directory says of their origin."""
+        """Return True: messages take shorter paths than the directory entries of their origin."""
         return self.trees.active
 
     def exchanging(self) -> list[Link]:
@@ -212,11 +214,11 @@ class Topic(Interest):
     # ---------------------------------------------------------------- time
 
     def tick(self, now: float) -> None:
-        """Look at what links cost."""
+        """Post the costs of links that have changed."""
         self.trees.tick(now)
 
     def settle(self, now: float) -> bool:
-        """Find the trees again if anything has changed; False when nothing was done."""
+        """Find the trees again if anything has changed. Returns False if nothing was done."""
         return self.trees.settle(now)
 
     def next_deadline(self) -> float | None:
@@ -224,7 +226,7 @@ class Topic(Interest):
         return self.trees.next_deadline()
 
     def news_learnt(self, event: NewsLearnt) -> None:
-        """Have brokers ask for what passed here before it was known what they want."""
+        """Have brokers ask for messages that passed here before their filters were known."""
         self.trees.tell_late(event.now)
 
     def retire(self) -> None:
