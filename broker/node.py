@@ -35,12 +35,12 @@ from broker.core.connection import Connection, Nowhere, Transport
 from broker.core.dispatcher import Dispatcher
 from broker.core.effect_answers import EffectAnswers
 from broker.core.effects import (
-    Append,
+    AppendFrame,
     Authenticate,
     AuthorizePublish,
     AuthorizeReceive,
     AuthorizeSubscribe,
-    Begin,
+    BeginSegment,
     Dial,
     Effect,
     Event,
@@ -174,8 +174,8 @@ class Node:
     def attach_journal(self, journal: Journal) -> None:
         """Have the state of this broker kept by a journal, from now on."""
         self.journal = journal
-        self.answers.take_by(Append, journal.written)
-        self.answers.take_by(Begin, journal.begun)
+        self.answers.take_by(AppendFrame, journal.written)
+        self.answers.take_by(BeginSegment, journal.begun)
 
     def _compose_clients(self) -> None:
         """Make what sessions and clients come to, and bind what others ask of it."""
@@ -210,7 +210,7 @@ class Node:
         """A connection was accepted ("in") or a dial succeeded ("out", with its effect). Feed
         `Connection.receive`."""
         self.now = now
-        self.counters.accepted += 1
+        self.counters.connections_accepted += 1
         conn = Connection(self, kind, peer, listener, transport, now)
         self.connections.add(conn)
         if dial is not None:
@@ -228,7 +228,7 @@ class Node:
         conn = handshake.conn
         if conn.owner is handshake and not conn.closed and not conn.waiting:
             self.counters.connect_timeout += 1
-            what = "no CONNECT" if conn.owner.connect is None else "no end of its authentication"
+            what = "no CONNECT" if conn.owner.connect is None else "its authentication did not end"
             self.log_limit.line(
                 "info",
                 what,
@@ -289,7 +289,7 @@ class Node:
         self.current = current
         conn.link = None
         if self.journal is not None:
-            self.journal.gone(conn)
+            self.journal.connection_closed(conn)
         conn.owner = conn.conn = None  # free at once, without the garbage collector
 
     def forget(self, conn: Connection) -> None:
@@ -347,7 +347,7 @@ class Node:
 
     def withholds(self, conn: Connection) -> bool:
         """Whether something for a connection waits for the journal."""
-        return self.journal is not None and self.journal.holds(conn)
+        return self.journal is not None and self.journal.gates_output(conn)
 
     def _flush(self) -> None:
         while self.dirty:  # closing a slow consumer while flushing may queue wills
@@ -361,7 +361,7 @@ class Node:
                             outlet.miss_runs()
                         outbox.clear()
                     elif conn.gate and self.journal is not None:
-                        self.journal.hold(conn, outbox)
+                        self.journal.gate_output(conn, outbox)
                     else:
                         conn.flush(outbox)
 
@@ -388,7 +388,7 @@ class Node:
 
     def publish_internal(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
         """Publish on behalf of the broker; topics that begin with `$` stay here."""
-        self.counters.internal += 1
+        self.counters.published_internally += 1
         self.publish(Message(topic.encode(), payload, qos, retain, b"", None, None))
 
     def retain(self, message: Message) -> None:
@@ -496,7 +496,7 @@ class Node:
             slow.stalled = True
             if isinstance(slow.owner, Client):
                 self.cluster.session_away(slow.owner.session)
-            text = f"{slow.peer} reads too slowly; its publishers no longer wait for it"
+            text = f"{slow.peer} reads too slowly; publishers are no longer paused for it"
             self.log_limit.line("info", "slow subscriber", slow.peer, text)
             self.release_publishers(slow)
 

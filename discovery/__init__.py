@@ -9,6 +9,6 @@ settled). Everything but `drivers/` is pure: bytes and times in, effects out.
   them to believe), `beacon` (when to announce), `member_table` (who is known, and tombstones of
   those that left), `dialler` (addresses, and when to try them again), `neighbour_selection` (whom
   to link to when there are many), `gossip` (what brokers tell each other over links), `seeds`.
-* `states` is its state machine, as a table: DISCOVERY, OTC, RUNTIME, LEFT.
+* `states` is its state machine, as a table: DISCOVERY, FORMING, RUNTIME, LEFT.
 * `drivers/`: `multicast` (sockets of the group), `dns` (names of seeds).
 """

@@ -113,8 +113,8 @@ class Announcement:
 
 
 def bind(data: bytes, secret: bytes | None, host: str) -> bytes:
-    """Return the datagram as it is sent from the interface with the IP address `host`; without a
-    secret that is the same."""
+    """Return the datagram `data` as it is sent from the interface with the IP address `host`: with
+    a `secret` it is signed for that address, without one it stays as it is."""
     return data if secret is None else _sign(data[:-SIGNATURE_BYTES], secret, host)
 
 
@@ -124,8 +124,8 @@ def unsigned(data: bytes, secret: bytes | None) -> bytes:
 
 
 def check_text(what: str, text: str, limit: int) -> bytes:
-    """Return `text` in UTF-8. Raises ValueError when it is longer than `limit` bytes or not
-    printable."""
+    """Return `text` in UTF-8. `what`: its name in errors. Raises ValueError if it is longer than
+    `limit` bytes or not printable."""
     if not text.isprintable():  # it is going to stand in other brokers' logs
         raise ValueError(f"{what} {text!r} has characters that cannot be printed")
     raw = text.encode("utf-8", "surrogatepass")
@@ -137,12 +137,14 @@ def check_text(what: str, text: str, limit: int) -> bytes:
 def decode(
     data: bytes, secret: bytes | None, cluster: str | None = None, host: str | None = None
 ) -> Announcement:
-    """Unpack a datagram that came from the IP address `host` (None: not looked at).
+    """Return the announcement in the datagram `data`, which came from the IP address `host` (None:
+    the address is not checked).
 
-    With `cluster` given, another cluster's datagram is refused as "cluster" before its signature is
-    looked at: two clusters that share a network have different secrets, and that is nobody's
-    mistake.
-    Raises AnnouncementError with a one-line reason and nothing else, whatever the bytes.
+    `secret`: the cluster's, None for none. `cluster`: with it, a datagram of another cluster is
+    refused as "cluster" before its signature is checked: two clusters that share a network have
+    different secrets, and that is no fault.
+
+    Raises AnnouncementError with one line, and nothing else, whatever the bytes are.
     """
     if len(data) > MAX_DATAGRAM:
         raise AnnouncementError("garbage", f"{len(data)} bytes, more than {MAX_DATAGRAM}")

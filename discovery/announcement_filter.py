@@ -53,8 +53,9 @@ class AnnouncementFilter:
         counters: dict[str, int],
         complain: Callable[[str], None],
     ) -> None:
-        """Take the cluster's name and secret, the tolerated difference of clocks (s), where to
-        count and complain."""
+        """`cluster`: the cluster's name. `secret`: its secret, None for none. `clock_window`: by
+        how many seconds clocks may differ. `counters`: refused announcements are counted there, by
+        kind. `complain`: called with a line for the log."""
         self._cluster = cluster
         self._secret = secret
         self._clock_window = clock_window
@@ -64,7 +65,8 @@ class AnnouncementFilter:
         self._complaints: dict[str, float] = {}  # source host -> when, oldest first
 
     def decode(self, data: bytes, source: tuple[str, int], now: float) -> Announcement | None:
-        """Unpack; None when it is refused, which has then been counted and complained about."""
+        """Return the announcement in the datagram `data` from `source` (host, UDP port), received
+        at `now` (s); None if it is refused, which is then counted and logged."""
         try:
             announcement = decode(data, self._secret, self._cluster, source[0])
             announcement.address_from(source)
@@ -79,11 +81,12 @@ class AnnouncementFilter:
     def fresh(
         self, announcement: Announcement, source: tuple[str, int], now: float, wall: float
     ) -> bool:
-        """Say whether it is newer than all that was heard of this broker, and remember it if so.
+        """Return whether `announcement`, which came from `source` (host, UDP port), is newer than
+        all others of its broker, and remember it if so.
 
-        `now` is monotonic, `wall` the time of day (s since the epoch). With a secret every older
-        announcement is a replay; without one, where anything can be forged, only old boots and what
-        came out of order are left out.
+        `now`: s, monotonic. `wall`: the time of day (s since the epoch). With a secret every older
+        announcement is a replay. Without one anything can be forged: then only old boot numbers and
+        announcements out of order are refused.
         """
         secret = self._secret is not None
         if secret and abs(announcement.wall - wall) > self._clock_window:
@@ -102,7 +105,7 @@ class AnnouncementFilter:
                 if secret:
                     self.refuse(
                         "replay",
-                        f"announcement of an earlier boot of {announcement.id.hex()}",
+                        f"announcement of an earlier incarnation of {announcement.id.hex()}",
                         source,
                         now,
                     )
@@ -117,7 +120,7 @@ class AnnouncementFilter:
                 if secret:
                     self.refuse(
                         "replay",
-                        f"announcement of {announcement.id.hex()} was heard before",
+                        f"announcement of {announcement.id.hex()} was received before",
                         source,
                         now,
                     )
@@ -130,8 +133,11 @@ class AnnouncementFilter:
         return True
 
     def refuse(self, kind: str, reason: str, source: tuple[str, int], now: float) -> None:
-        """Count, and complain once a minute for each host at most. Other clusters are nobody's
-        fault."""
+        """Count a refused announcement, and log it once a minute for each host at most.
+
+        `kind`: which counter. `reason`: for the log. `source`: host and UDP port. `now`: s.
+        Announcements of other clusters are not logged: they are no fault.
+        """
         self._counters[_COUNTER_OF_KIND[kind]] += 1
         if kind == "cluster":
             return

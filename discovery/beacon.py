@@ -32,8 +32,8 @@ class Beacon:
     def __init__(
         self, config: MembershipConfig, own: Identity, now: float, rng: random.Random
     ) -> None:
-        """Plan the first announcement for `now`; none ever when the configuration does not
-        announce."""
+        """Plan the first announcement for `now` (s), or none if the configuration `config` does not
+        announce. `own`: what is announced. `rng`: spreads announcements."""
         self._config = config
         self._own = own
         self._rng = rng

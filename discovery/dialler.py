@@ -138,7 +138,8 @@ class Dialler:
                 self._plan(target, target.due)  # it belongs in the other queue now
 
     def penalise(self, target: Target, now: float, patience: float = 0.0) -> None:
-        """Count a failure; when still wanted, dial again after the backoff plus `patience` (s)."""
+        """Count a failed dial of `target` at `now` (s). If it is still wanted, it is dialled again
+        after the backoff plus `patience` (s)."""
         self._release(target)
         target.failures += 1
         target.failing_since = min(target.failing_since, now)

@@ -75,7 +75,7 @@ Effect = Announce | Dial | Log | NewMember | Left | StateChanged | Surplus | Sam
 
 
 DEFAULT_CLUSTER = "mqttree"
-TD_S = 0.3
+DISCOVERY_TIME = 0.3
 """s for which announcements are listened to before a first tree is formed (Overlays 3: Td)."""
 
 
@@ -89,7 +89,7 @@ class MembershipConfig:
     announce: bool = True
     """False where there is no multicast: nothing is announced, seeds and gossip do it alone."""
     seeds: tuple[Address, ...] = ()
-    td: float = TD_S
+    discovery_time: float = DISCOVERY_TIME
     beacon: float = 5.0
     dial_patience: float = 0.3
     dial_timeout: float = 5.0
@@ -108,7 +108,7 @@ class MembershipConfig:
         if len(self.seeds) > MAX_SEEDS:
             raise ValueError(f"{len(self.seeds)} seeds are more than {MAX_SEEDS}")
         for setting in (
-            "td",
+            "discovery_time",
             "beacon",
             "dial_patience",
             "dial_timeout",

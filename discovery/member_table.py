@@ -70,11 +70,11 @@ class _Tombstone:
 
 
 class MemberTable:
-    """Members, their addresses and the dials to them. Decides no state and says nothing to
-    anybody."""
+    """Members, their addresses and the dials to them. It decides no state and sends nothing."""
 
     def __init__(self, config: MembershipConfig, own: Identity, rng: random.Random) -> None:
-        """Begin with no member."""
+        """Make a table without members. `config`: settings of discovery. `own`: this broker. `rng`:
+        spreads dials."""
         self._config = config
         self._own = own
         self._rng = rng
@@ -116,7 +116,8 @@ class MemberTable:
         return unlinked
 
     def add(self, broker_id: bytes, boot: int, now: float) -> bool:
-        """Add a member; False when the table is full of linked ones."""
+        """Add the member with the id `broker_id` and the boot number `boot`, first heard of at
+        `now` (s). Returns False if the table is full."""
         if len(self.members) >= MAX_MEMBERS:
             return False
         member = self.members[broker_id] = Member(broker_id, boot, now)
@@ -127,8 +128,8 @@ class MemberTable:
         return True
 
     def restarted(self, member: Member, boot: int, now: float) -> None:
-        """Take note of a higher boot: the link to the former one is dead, whether or not that has
-        been noticed."""
+        """Note at `now` (s) that `member` has a higher boot number, `boot`: the link to its earlier
+        incarnation is dead, even if that was not noticed yet."""
         member.boot = boot
         member.since = now
         member.linked = False
@@ -167,16 +168,17 @@ class MemberTable:
         return gone
 
     def put_tombstone(self, broker_id: bytes, boot: int, now: float, final: bool) -> None:
-        """Believe no gossip about this boot for a while; with `final` not even from one who says
-        that it is alive."""
+        """Ignore gossip about the broker `broker_id` with the boot number `boot` for a while from
+        `now` (s). `final`: also gossip that calls it alive."""
         self._tombstones.pop(broker_id, None)
         if len(self._tombstones) >= MAX_TOMBSTONES:
             del self._tombstones[next(iter(self._tombstones))]
         self._tombstones[broker_id] = _Tombstone(boot, now + self._config.forget_after, final)
 
     def has_tombstone(self, broker_id: bytes, boot: int, alive: bool, now: float) -> bool:
-        """Say whether gossip about this broker is old news. Else the forgetful would remind each
-        other for ever."""
+        """Return whether gossip about the broker `broker_id` with the boot number `boot` is to be
+        ignored at `now` (s); `alive`: what the gossip says of it. Without tombstones, brokers that
+        have forgotten a member would remind each other of it for ever."""
         tombstone = self._tombstones.get(broker_id)
         if tombstone is None:
             return False
@@ -205,8 +207,8 @@ class MemberTable:
     def add_address(
         self, member: Member, address: Address, now: float, gossip_only: bool = False
     ) -> bool:
-        """Note where a member can be dialled; True when that is news. Gossip replaces nothing that
-        is known."""
+        """Note at `now` (s) that `member` can be dialled at `address`, and return whether that is
+        new. `gossip_only`: it was told by another broker, and replaces nothing that is known."""
         if self.is_own(address, now):
             return False
         target = self.dialler.targets.get(address)
@@ -225,7 +227,8 @@ class MemberTable:
         return True
 
     def seed(self, key: str | None, addresses: Iterable[Address], now: float) -> None:
-        """Replace the addresses of one seed; those that are new are dialled at once by everyone."""
+        """Replace the addresses of the seed named `key` by `addresses` at `now` (s). Brokers dial
+        new ones at once, whatever their ids."""
         former = self._seeds.get(key, [])
         others = {
             address for name, known in self._seeds.items() if name != key for address in known
@@ -322,7 +325,8 @@ class MemberTable:
         return any(target.static for target in self._owned[member.id])
 
     def reached(self, member: Member, reachable: bool, now: float) -> None:
-        """Take note that a member came into our tree, or is in it no longer."""
+        """Note at `now` (s) that `member` has come into this broker's tree (`reachable`), or has
+        left it."""
         member.reachable = reachable
         if reachable:
             self.gossip_only.discard(member.id)
@@ -335,8 +339,9 @@ class MemberTable:
     # ---------------------------------------------------------------- dials
 
     def want(self, member: Member, now: float, forgive: bool = False) -> None:
-        """Dial a member: at once from the lower id, from the higher one only if no link stands by
-        then. Only who is chosen."""
+        """Dial `member` from `now` (s) on if it is chosen as a neighbour: at once if this broker
+        has the lower id, else only if the member has not dialled first. `forgive`: forget earlier
+        failures."""
         if not self.wants(member):
             if forgive:
                 for target in self._owned[member.id]:
@@ -352,7 +357,8 @@ class MemberTable:
             due += ADDRESS_STAGGER
 
     def linked(self, member: Member, boot: int, addresses: Iterable[Address], now: float) -> None:
-        """A link stands: note who is at these addresses, and dial none of the member's any more."""
+        """Note at `now` (s) that a link to `member` stands, in its incarnation `boot`; it is at
+        `addresses`, and none of them is dialled any more."""
         if not member.linked or boot != member.link_boot:
             member.link_since = now
             member.leaving = False
@@ -369,7 +375,8 @@ class MemberTable:
             self.dialler.unwant(target)
 
     def lost(self, member: Member, now: float, stable: bool) -> None:
-        """The link is gone: dial at once, or with growing pauses when it never lasted."""
+        """Note at `now` (s) that the link to `member` is gone. It is dialled at once if the link
+        was `stable`, else with growing pauses."""
         member.since = now
         self.forget_due = min(self.forget_due, now + self._config.forget_after)
         if not self.wants(member):
@@ -387,7 +394,8 @@ class MemberTable:
                     self.dialler.penalise(target, now, patience)
 
     def is_peer(self, member: Member | None, address: Address, now: float) -> None:
-        """A dial reached this member, or a broker not known yet, by one connection too many."""
+        """Note at `now` (s) that a dial of `address` reached a broker that is linked by another
+        connection: `member`, or one that is not known yet (None)."""
         if member is not None:
             self._confirm(member, address, now)
         target = self.dialler.targets.get(address)

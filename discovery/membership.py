@@ -79,8 +79,9 @@ class Membership:
     def __init__(
         self, config: MembershipConfig, own: Identity, now: float, wall: float, rng: random.Random
     ) -> None:
-        """Start in DISCOVERY; `wall` is the time of day at `now` (s since the epoch). Raises
-        ValueError."""
+        """Start in DISCOVERY. `config`: settings. `own`: this broker. `now`: s, monotonic; `wall`:
+        the time of day then (s since the epoch). `rng`: spreads what brokers would do at the same
+        time. Raises ValueError for a broker that cannot be announced."""
         check_identity(own)
         self.config = config
         self.own = own
@@ -91,7 +92,7 @@ class Membership:
         self._effects: list[Effect] = [StateChanged(State.DISCOVERY)]
         self._agreed = False
         self._discovery_since = now
-        self._td_until = now + config.td
+        self._td_until = now + config.discovery_time
         self._filter = AnnouncementFilter(
             config.cluster, config.secret, config.clock_window, self.counters, self._warn
         )
@@ -187,8 +188,8 @@ class Membership:
         self._wall_offset = wall - now
 
     def datagram_received(self, data: bytes, source: tuple[str, int], now: float) -> None:
-        """Take a datagram of the group from `source` (host, UDP port). Never raises, whatever the
-        bytes."""
+        """Take the datagram `data` of the group from `source` (host, UDP port) at `now` (s). Never
+        raises, whatever the bytes are."""
         if self.left:
             return
         self.counters["received"] += 1
@@ -218,11 +219,11 @@ class Membership:
         alive: bool = True,
         via: Address | None = None,
     ) -> None:
-        """Take gossip about a broker; `alive` as in `members()`, `via` the address of the neighbour
-        that told.
+        """Take gossip about a broker at `now` (s).
 
-        One host's loopback leads another nowhere: with a `via` that is not loopback such addresses
-        are dropped.
+        `broker_id`, `boot`: its id and boot number. `addresses`: where it can be dialled. `alive`:
+        as in `members()`. `via`: the address of the neighbour that told; if it is not a loopback
+        address, loopback addresses in the gossip are dropped, as they would lead to another host.
         """
         if self.left:
             return
@@ -254,20 +255,21 @@ class Membership:
         self._advance(now)
 
     def member_left(self, broker_id: bytes, boot: int, now: float) -> None:
-        """Take a goodbye that came over a link."""
+        """Take the news at `now` (s), which came over a link, that the broker `broker_id` has left
+        in its incarnation `boot`."""
         if not self.left:
             self._goodbye(broker_id, boot, now)
             self._advance(now)
 
     def seed_resolved(self, addresses: Iterable[Address], now: float, seed: str = "") -> None:
-        """Take all the present addresses of one configured name; they replace those that `seed` had
-        before."""
+        """Take all present `addresses` of a configured name at `now` (s); they replace those that
+        the seed named `seed` had before."""
         if not self.left:
             self._table.seed(seed, addresses, now)
             self._advance(now)
 
     def dial_failed(self, address: Address, reason: str, now: float) -> None:
-        """Take the news that a dial came to nothing."""
+        """Take the news at `now` (s) that a dial of `address` failed for `reason`."""
         target = self._table.dialler.targets.get(address)
         if self.left or target is None:
             return
@@ -283,8 +285,9 @@ class Membership:
         now: float,
         dialled: Address | None = None,
     ) -> None:
-        """A link to this broker stands. `address` is what it advertises; `dialled` what our dial,
-        if any, was to."""
+        """Take the news at `now` (s) that a link to the broker `broker_id` stands, in its
+        incarnation `boot`. `address`: what it advertises; `dialled`: the address that this broker
+        dialled, None if the other one did."""
         if self.left:
             return
         table = self._table
@@ -310,8 +313,8 @@ class Membership:
         self._advance(now)
 
     def link_down(self, broker_id: bytes, now: float, boot: int | None = None) -> None:
-        """No link to this broker stands any more. With `boot`, ignored when a link to another boot
-        stands meanwhile."""
+        """Take the news at `now` (s) that no link to the broker `broker_id` stands any more. With
+        `boot` this is ignored if a link to another incarnation stands meanwhile."""
         member = self._table.members.get(broker_id)
         if self.left or member is None or (boot is not None and boot != member.link_boot):
             return
@@ -331,8 +334,8 @@ class Membership:
         self._advance(now)
 
     def reachable(self, broker_id: bytes, there: bool, now: float) -> None:
-        """A broker came into the tree that we are in, or is in it no longer. It need not be linked
-        to be alive."""
+        """Take the news at `now` (s) that the broker `broker_id` has come into this broker's tree
+        (`there`), or has left it. A broker in the tree is alive, linked or not."""
         member = self._table.members.get(broker_id)
         if member is not None and not self.left:
             self._table.reached(member, there, now)
@@ -345,11 +348,11 @@ class Membership:
             self._advance(now)
 
     def address_is_peer(self, address: Address, broker_id: bytes, now: float) -> None:
-        """A dial reached a broker that is linked, or about to be by another connection: the address
-        is remembered.
+        """Take the news at `now` (s) that a dial of `address` reached the broker `broker_id`, which
+        is linked by another connection, or about to be.
 
-        It is not redialled while a link to that broker stands; until link_up says so, with growing
-        pauses.
+        The address is remembered, and not dialled while a link to that broker stands; until
+        `link_up` says so, it is dialled with growing pauses.
         """
         if self.left:
             return
@@ -425,8 +428,8 @@ class Membership:
         if action is Action.BEGIN_DISCOVERY:
             self._discovery_since = now
         elif action is Action.EXTEND_TD:
-            longest = self._discovery_since + DISCOVERY_STRETCH * self.config.td
-            self._td_until = min(now + self.config.td, longest)
+            longest = self._discovery_since + DISCOVERY_STRETCH * self.config.discovery_time
+            self._td_until = min(now + self.config.discovery_time, longest)
         elif action is Action.LOOK_AT_TREE:
             if self._agreed:
                 self._take(Input.AGREED, now)
@@ -468,7 +471,9 @@ class Membership:
             self.config.secret is not None
             and abs(heard.wall - now - self._wall_offset) > self.config.clock_window
         ):
-            self._filter.refuse("replay", "our own announcement was heard again", source, now)
+            self._filter.refuse(
+                "replay", "this broker's own announcement was received again", source, now
+            )
             return
         address = heard.address_from(source)
         if heard.boot < self.own.boot:
@@ -491,8 +496,8 @@ class Membership:
             return
         self._offenders[(boot, address)] = -1
         self._warn(
-            f"two brokers with one id: {address} also uses {self.own.id.hex()}; "
-            "it is not federated with"
+            f"two brokers have one id: {address} also uses {self.own.id.hex()}; "
+            "this broker does not link with it"
         )
 
     # ---------------------------------------------------------------- the clock
@@ -534,7 +539,10 @@ class Membership:
     def _complain_of(self, target: Target, reason: str) -> None:
         if target.failures == 1 and target.static:
             self._effects.append(
-                Log("info", f"seed {target.address} cannot be reached, trying on: {reason}")
+                Log(
+                    "info",
+                    f"seed {target.address} cannot be reached ({reason}); it is dialled again",
+                )
             )
         else:
             self._effects.append(Log("debug", f"dial of {target.address} failed: {reason}"))

@@ -36,12 +36,13 @@ a join or a leave moves."""
 def neighbours(
     own: bytes, others: Iterable[bytes], failing: Callable[[bytes], bool] = lambda _: False
 ) -> set[bytes]:
-    """Choose among `others`: those 1, 2, 4, ... places away up to half of the ring; beside one that
-    fails the next that does not.
+    """Return the ids that the broker `own` links to, of the ids `others`: those 1, 2, 4, ... places
+    away on the ring, up to half of it. Beside an id in `failing`, whose dials fail, the next one
+    that does not fail is chosen.
 
-    If nobody fails and all choose from the same members, the choice is mutual, everybody chooses at
-    most 2 * log2(n) of n, and the graph is connected (by distance 1) with a diameter of at most
-    log2(n).
+    If none fails and all brokers choose from the same members, the choice is mutual, each broker
+    chooses at most 2 * log2(n) of n, and the graph is connected (by distance 1) with a diameter of
+    at most log2(n).
     """
     ring = sorted({own, *others})
     size = len(ring)
@@ -70,7 +71,8 @@ class NeighbourSelection:
     def __init__(
         self, own: bytes, table: MemberTable, full_mesh: int | None, rng: random.Random
     ) -> None:
-        """`full_mesh`: members (without ourselves) up to which all are chosen; None: any number."""
+        """`own`: this broker's id. `table`: the members. `full_mesh`: number of other members up to
+        which all are chosen; None: any number. `rng`: spreads the times of changes."""
         self._own = own
         self._table = table
         self._full_mesh = full_mesh

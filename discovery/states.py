@@ -17,8 +17,8 @@ class State(StrEnum):
 
     DISCOVERY = "discovery"
     """Others are looked for, for Td since the newest of them was met."""
-    OTC = "otc"
-    """The tree is being formed."""
+    FORMING = "forming"
+    """The tree is being formed (the paper's OTC, overlay tree creation)."""
     RUNTIME = "runtime"
     """The tree stands."""
     LEFT = "left"
@@ -58,17 +58,17 @@ _LEAVE = (Action.SAY_GOODBYE,), State.LEFT
 
 TRANSITIONS: dict[tuple[State, Input], tuple[tuple[Action, ...], State]] = {
     (State.DISCOVERY, Input.MET): ((Action.EXTEND_TD,), State.DISCOVERY),
-    (State.DISCOVERY, Input.TD_OVER): ((Action.LOOK_AT_TREE,), State.OTC),
+    (State.DISCOVERY, Input.TD_OVER): ((Action.LOOK_AT_TREE,), State.FORMING),
     (State.DISCOVERY, Input.AGREED): ((), State.DISCOVERY),
     (State.DISCOVERY, Input.DISAGREED): ((), State.DISCOVERY),
     (State.DISCOVERY, Input.LEAVE): _LEAVE,
-    (State.OTC, Input.MET): _BEGIN,
-    (State.OTC, Input.AGREED): ((), State.RUNTIME),
-    (State.OTC, Input.DISAGREED): ((), State.OTC),
-    (State.OTC, Input.LEAVE): _LEAVE,
+    (State.FORMING, Input.MET): _BEGIN,
+    (State.FORMING, Input.AGREED): ((), State.RUNTIME),
+    (State.FORMING, Input.DISAGREED): ((), State.FORMING),
+    (State.FORMING, Input.LEAVE): _LEAVE,
     (State.RUNTIME, Input.MET): _BEGIN,
     (State.RUNTIME, Input.AGREED): ((), State.RUNTIME),
-    (State.RUNTIME, Input.DISAGREED): ((), State.OTC),
+    (State.RUNTIME, Input.DISAGREED): ((), State.FORMING),
     (State.RUNTIME, Input.LEAVE): _LEAVE,
 }
 """What is not in it cannot happen: Td is over in DISCOVERY alone, and LEFT takes no input."""

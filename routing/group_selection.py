@@ -97,7 +97,8 @@ class Standing:
 
 
 class Pool:
-    """One group and filter that other brokers have members of, and these brokers."""
+    """The brokers that have members of one shared subscription: of the group named `group` with the
+    filter `topic_filter`. `mark` is the hash of both, which brokers use as its name."""
 
     __slots__ = ("brokers", "filter", "group", "mark")
 
@@ -115,13 +116,16 @@ class Pool:
         busy: Callable[[bytes], bool] | None = None,
         again: bool = False,
     ) -> bytes | None:
-        """Return whose members get the next message: `HERE`, or the id of a broker; None: nobody's.
+        """Return whose members get the next message: `HERE`, the id of a broker, or None if there
+        are no members.
 
-        Members here that keep up come first, then connected ones elsewhere, those here that are
-        behind, those here that are away, those away elsewhere, and last those of brokers that are
-        cut off, for whom it waits in the log. `skip`: not these; `busy`: who has so much already
-        that others come first; `again`: given once more, so not to who is cut off, nor in any
-        order.
+        Members here that keep up come first, then connected ones elsewhere, members here that are
+        behind, members here that are not connected, those not connected elsewhere, and last those
+        of brokers that are cut off, for which the message waits in the replay log.
+
+        `own`: which members there are here. `skip`: ids of brokers that are left out. `busy`:
+        returns whether a broker has so many messages already that others come first. `again`: the
+        message is assigned once more, so not to a broker that is cut off, and in any order.
         """
         if own is Own.READY:
             return HERE
@@ -146,8 +150,8 @@ class Pool:
 
 
 def _turn(candidates: list[Standing]) -> bytes:
-    """Return who is next when each has as many turns as its weight says, spread evenly (smooth
-    weighted round robin)."""
+    """Return the id of the next broker: each gets as many turns as its weight says, spread evenly
+    (smooth weighted round robin)."""
     total = 0
     best = candidates[0]
     for standing in candidates:

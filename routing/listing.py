@@ -84,13 +84,14 @@ class Loading:
 
 
 def stamp_of(broker_id: bytes, boot: int, version: int) -> bytes:
-    """Return which state of a listing that is (20 bytes)."""
+    """Return 20 bytes that name one state of a listing: of the broker `broker_id`, its incarnation
+    `boot`, and the listing's `version`."""
     return broker_id + boot.to_bytes(4, "big") + version.to_bytes(8, "big")
 
 
 def parts_of(head: bytes, keys: list[bytes], entries: dict[bytes, bytes]) -> Iterator[bytes]:
-    """The parts of a listing. `keys`: all of it when it had the version of `head`; what changes
-    meanwhile is told behind it."""
+    """Return the parts in which a listing is sent. `head`: its stamp when that begins; `keys`: all
+    keys that it had then; `entries`: what it has now. Changes meanwhile are sent behind it."""
     first, part, size = 1, list[tuple[bytes, bytes | None]](), 0
     for key in keys:
         value = entries.get(key)

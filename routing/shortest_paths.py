@@ -50,12 +50,8 @@ class Graph:
         self._edges: dict[bytes, list[tuple[bytes, int]]] | None = None
 
     def post(self, broker: bytes, neighbour: bytes, cost: int | None) -> None:
-        """Take a broker's word for its link to a neighbour: microseconds, or None when there is
-        none.
-
-        Raises:
-            ValueError: it has more links than a broker may have.
-        """
+        """Set the cost of the link from `broker` to `neighbour`: `cost` in microseconds, None if
+        there is no link. Raises ValueError: it has more links than a broker may have."""
         said = self._said.setdefault(broker, {})
         if cost is None:
             if said.pop(neighbour, None) is None:

@@ -87,11 +87,11 @@ class SubscriptionTrie(Generic[V]):
         return bucket.get(key)
 
     def insert(self, filter: str, key: Hashable, value: V) -> bool:
-        """Set the value of (filter, key); an old value is replaced and keeps its place in the
-        order.
+        """Set the value of (`filter`, `key`) to `value`. An old value is replaced, and keeps its
+        place in the order.
 
-        :returns: True if the filter is new here, that is, this is the first interest in it.
-        :raises ValueError: a wildcard stands where none may (MQTT-4.7.1-1, -2).
+        Returns True if the filter is new here, that is, if this is the first interest in it. Raises
+        ValueError: a wildcard stands where none may (MQTT-4.7.1-1, -2).
         """
         buckets = self._buckets(filter)
         bucket = buckets.get(filter)

@@ -22,9 +22,10 @@ about equal stay in order."""
 def capability(
     cpu_ghz: float, cores: int, memory_gib: float, *, alpha: float = 1.0, beta: float = 1.0
 ) -> float:
-    """C = alpha*L + beta*M with L = clock in GHz times cores and M = memory in GiB, rounded to 0.1.
+    """Return C = `alpha` * L + `beta` * M, rounded to 0.1. L is `cpu_ghz` (clock in GHz) times
+    `cores`, M is `memory_gib` (GiB).
 
-    Raises ValueError when the result is no number or negative.
+    Raises ValueError if the result is no number or negative.
     """
     value = alpha * cpu_ghz * cores + beta * memory_gib
     if not math.isfinite(value) or value < 0:

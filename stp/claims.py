@@ -20,7 +20,8 @@ class Claims:
     __slots__ = ("_config", "_own_id", "_ports", "feasibility", "grace_until", "parent")
 
     def __init__(self, own_id: bytes, ports: dict[bytes, Port], config: TreeConfig) -> None:
-        """`ports`: the tree's own, by the neighbour's id."""
+        """`own_id`: this broker's id. `ports`: the tree's own, by the neighbour's id. `config`: the
+        tree's settings."""
         self._own_id = own_id
         self._ports = ports
         self._config = config

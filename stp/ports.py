@@ -189,8 +189,8 @@ class Port:
         return max(MIN_LINK_COST_US, round((self.rtt_ms or 0.0) * 1000))
 
     def charge_bpdu(self, now: float, burst: int, per_s: float) -> float:
-        """Take one from what may be sent to this neighbour; returns 0, or how long to wait (s) when
-        there is none left."""
+        """Take one BPDU from what may be sent to this neighbour at `now` (s): `burst` at once,
+        `per_s` a second. Returns 0, or the seconds to wait if none is left."""
         self.bpdus_left = min(burst, self.bpdus_left + (now - self.bpdus_at) * per_s)
         self.bpdus_at = now
         if self.bpdus_left < 1:
@@ -199,7 +199,8 @@ class Port:
         return 0.0
 
     def earn_changes(self, now: float, burst: int, per_s: float) -> None:
-        """Put to `changes_left` what time has brought."""
+        """Add to `changes_left` what has accrued until `now` (s): `per_s` a second, `burst` at
+        most."""
         self.changes_left = min(burst, self.changes_left + (now - self.changes_at) * per_s)
         self.changes_at = now
 

@@ -127,8 +127,8 @@ class FeasibilityTable:
         return entry is not None and root.boot < entry.boot
 
     def feasible(self, root: RootVector, seq: int, cost_us: int) -> bool:
-        """Whether a claim (root, seq, cost of the claimer in microseconds) may be newly
-        followed."""
+        """Return whether a claim may be newly followed: of the root `root`, with the sequence
+        number `seq`, at the cost `cost_us` (microseconds) of the broker that makes it."""
         entry = self._entries.get(root.id)
         if entry is None or root.boot > entry.boot:
             return True
@@ -146,7 +146,8 @@ class FeasibilityTable:
         return entry.seq if entry is not None and entry.boot == root.boot else None
 
     def advertise(self, root: RootVector, seq: int, cost_us: int, now: float) -> None:
-        """Record that (seq, own cost in microseconds) is about to be told to the neighbours."""
+        """Record at `now` (s) what this broker is about to tell its neighbours: the root `root`,
+        the sequence number `seq`, its own cost `cost_us` (microseconds)."""
         entry = self._entries.get(root.id)
         if entry is None:
             if len(self._entries) >= self.limit:

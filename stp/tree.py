@@ -94,8 +94,14 @@ class Tree:
     def __init__(
         self, own: Identity, capability: float, config: TreeConfig, now: float, rng: random.Random
     ) -> None:
-        """A broker on its own: root of itself, no ports. Raises ValueError for a capability that is
-        no number >= 0."""
+        """A broker on its own: the root of itself, without ports.
+
+        `own`: its id, boot number and address. `capability`: the highest one becomes the root.
+        `config`: settings. `now`: s, monotonic. `rng`: spreads what brokers would do at the same
+        time.
+
+        Raises ValueError for a capability that is no number >= 0.
+        """
         self.own = own
         self.config = config
         self.ports: dict[bytes, Port] = {}
@@ -163,8 +169,8 @@ class Tree:
     # ---- what happens to it ----------------------------------------------------------------------
 
     def port_up(self, peer: Identity, capability: float, now: float) -> None:
-        """A link to `peer` is ready. A second call for one peer replaces the link and what was
-        known of it.
+        """Add a port at `now` (s): the link to `peer` is ready, and its capability is `capability`.
+        A second call for a peer replaces its link and all that was known of it.
 
         Raises ValueError if the peer has this broker's own id or the capability is no number >= 0.
         """
@@ -182,8 +188,8 @@ class Tree:
             self._reselect(now)
 
     def port_down(self, peer_id: bytes, now: float, failed: bool) -> None:
-        """The link to a neighbour is gone; `failed` says that nobody meant it to. Unknown
-        neighbours are ignored."""
+        """Remove a port at `now` (s): the link to the neighbour `peer_id` is gone. `failed`:
+        neither end closed it on purpose. Unknown neighbours are ignored."""
         self._wake(now)
         if peer_id in self.ports:
             self._drop_port(peer_id, now, failed)
@@ -220,8 +226,8 @@ class Tree:
         self._announce_all(now)
 
     def bpdu_received(self, peer_id: bytes, bpdu: Bpdu, now: float) -> bool:
-        """A neighbour's BPDU, in the order of sending. False if it was ignored because there is no
-        such port."""
+        """Take `bpdu`, which the neighbour `peer_id` sent, at `now` (s), in the order of sending.
+        Returns False if it is ignored because there is no such port."""
         port = self.ports.get(peer_id)
         if port is None:
             return False
@@ -238,8 +244,8 @@ class Tree:
         return True
 
     def rtt_sample(self, peer_id: bytes, rtt_ms: float, now: float) -> bool:
-        """A round trip to a neighbour took `rtt_ms` ms; True if that changed the link's cost.
-        Values that cannot be are ignored."""
+        """Take a round-trip time `rtt_ms` (ms) to the neighbour `peer_id`, measured at `now` (s).
+        Returns whether that changed the link's cost. Impossible values are ignored."""
         port = self.ports.get(peer_id)
         if port is None:
             return False

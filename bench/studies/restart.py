@@ -1,7 +1,7 @@
 """How long a broker takes to be back, and how much memory:
 `mqttree bench restart [--retained N] [--sessions N] [--waiting N]`.
 
-One process writes a journal as a broker does, with checkpoints, and ends; another one reads it.
+One process writes a journal as a broker does, with snapshots, and ends; another one reads it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from broker.config.node_config import NodeConfig
 from broker.core.connection import Nowhere
-from broker.core.effects import Append, Begin, Discard
+from broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
 from broker.core.message import Message
 from broker.io.journal_writer import JournalWriter
 from broker.node import Node
@@ -36,14 +36,14 @@ class Running:
     def __init__(self, folder: Path) -> None:
         self.node = Node(NodeConfig(id=ID, discovery="off"), 0.0, time.time(), random.Random(1))
         self.disk = JournalWriter(folder, ID, sync=False)
-        self.told: list[tuple[Append | Begin, str | None]] = []
+        self.told: list[tuple[AppendFrame | BeginSegment, str | None]] = []
         began = time.perf_counter()
         loaded = self.disk.load()
         self.read = time.perf_counter() - began
         self.size = loaded.size
         self.journal = Journal(self.node, self.node.cluster, self.node.absent_members, sync=False)
         self.node.attach_journal(self.journal)
-        self.journal.begin(loaded.image, loaded.generation, loaded.files, loaded.size, 0.0)
+        self.journal.begin(loaded.image, loaded.segment, loaded.files, loaded.size, 0.0)
         self.made = time.perf_counter() - began - self.read
         self.disk.start(lambda effect, error: self.told.append((effect, error)))
 
@@ -51,7 +51,7 @@ class Running:
         """What a driver does in a turn of the loop."""
         self.node.flush()
         for effect in self.node.take_effects():
-            if isinstance(effect, Append | Begin | Discard):
+            if isinstance(effect, AppendFrame | BeginSegment | DiscardSegments):
                 self.disk.put(effect)
         while self.told:
             self.node.answer(*self.told.pop(0), self.node.now)

@@ -21,8 +21,8 @@ HEADS = ("listener", "user", "anonymous", "client", "everyone")
 def read_rules(
     path: str, canonical: Callable[[str], str] = str, listeners: Container[str] | None = None
 ) -> Rules:
-    """Read a file; see `parse_rules`. Raises ConfigError with one line that names the file and the
-    line."""
+    """Return the rules in the file at `path`. `canonical` and `listeners`: as for `parse_rules`.
+    Raises ConfigError with one line that names the file and the line."""
     return parse_rules(path, read_text(path), canonical, listeners)
 
 
@@ -32,8 +32,11 @@ def parse_rules(
     canonical: Callable[[str], str] = str,
     listeners: Container[str] | None = None,
 ) -> Rules:
-    """Parse a file's text; `path` is for errors, `canonical` makes user names what they are
-    compared as, `listeners` are the names of those that there are (None: any).
+    """Return the rules in `text`, the content of a rules file.
+
+    `path`: the file's name, for errors. `canonical`: returns the spelling in which a user name is
+    compared, or raises ValueError for a name that cannot be. `listeners`: names of the listeners
+    that exist; None: any name is taken.
 
     Raises ConfigError with one line that names the file and the line.
     """

@@ -42,8 +42,9 @@ class Subject:
 
 
 class Rule:
-    """One line: `order` is its place among all, the first that fits decides; `filter` is as
-    written, with %u and %c."""
+    """One line of the rules: `order` is its place among all, and the first rule that fits decides;
+    `line` its number in the file; `allow` whether it allows or denies; `actions` which actions it
+    is about, as flags; `topic_filter` the filter as written, with %u and %c."""
 
     __slots__ = ("actions", "allow", "filter", "general", "line", "named", "order")
 
@@ -98,7 +99,9 @@ class Rules:
             group.add(rule)
 
     def about(self, user: str | None, client_id: str, listener: str) -> tuple[Group, ...]:
-        """Return the rules about a client; the same object for all who have the same ones."""
+        """Return the rules that concern a client: the user `user` (None: anonymous) with
+        `client_id` at the listener named `listener`. Clients with the same rules get the same
+        object."""
         kinds = [("everyone", ""), ("client", client_id)]
         kinds += [("anonymous", "")] if user is None else [("user", user), ("users", "")]
         subjects = (
@@ -134,7 +137,9 @@ class Permissions:
     def __init__(
         self, rules: Rules | None, user: str | None, client_id: str, listener: str
     ) -> None:
-        """`rules` None: nothing is allowed. `user`: whose name was verified; None: anonymous."""
+        """`rules`: those that concern the client, None: nothing is allowed. `user`: its verified
+        name, None: anonymous. `client_id`, `listener`: its client id and the name of its
+        listener."""
         self.rules = rules
         self.groups = rules.about(user, client_id, listener) if rules is not None else ()
         self.user = user
@@ -208,8 +213,8 @@ class Permissions:
 
 
 def candidates(groups: tuple[Group, ...], action: int, topic: str) -> list[Rule]:
-    """Return the rules of `groups` for an action that match a topic for somebody, the first of the
-    file first; up to one that does so for everybody."""
+    """Return the rules of `groups` for `action` that match `topic` for some client, in the order of
+    the file, up to the first that matches for every client."""
     found = [rule for group in groups for rule in group.trie.match(topic) if rule.actions & action]
     found.sort(key=_order)
     for index, rule in enumerate(found):
@@ -291,8 +296,12 @@ class Access:
         return self.lets_anonymous("")
 
     def known_as(self, user: str | None, *, verified: bool, certified: bool) -> str | None:
-        """Return a user's name in the one spelling that counts; None: it has none, or one that
-        nobody has checked."""
+        """Return the user name in the spelling that is compared, or None if the client has none or
+        nothing has checked it.
+
+        `user`: the name that the client claims. `verified`: plugins have agreed to it. `certified`:
+        it is from the client's certificate.
+        """
         return (
             None
             if user is None or (self.users is None and not (verified or certified))
@@ -310,11 +319,13 @@ class Access:
     def permissions(
         self, user: str | None, client_id: str, listener: str, *, verified: bool, certified: bool
     ) -> Permissions | None:
-        """Return what a client may; None: everything.
+        """Return what a client may do; None: everything.
 
-        `verified`: plugins have agreed to the user's name; `certified`: it is from a certificate,
-        the users' file has no say. If nobody looks at names, one is a mere claim and counts as
-        none. Who would not be let in any more may nothing, without being thrown out.
+        `user`: the name that it claims, None for none. `client_id`, `listener`: its client id and
+        the name of its listener. `verified`: plugins have agreed to the user's name. `certified`:
+        the name is from a certificate, so the users file is not asked. If nothing checks names, a
+        name is a mere claim and counts as none. A client that would no longer be accepted may do
+        nothing, and is not disconnected.
         """
         user = self.known_as(user, verified=verified, certified=certified)
         if user is None:

@@ -90,7 +90,8 @@ class Verifier:
 
     @classmethod
     def of(cls, password: str, salt: bytes, iterations: int = ITERATIONS) -> Verifier:
-        """Make the verifier of a password; takes milliseconds."""
+        """Return the verifier of `password` with `salt` (random bytes) and `iterations` rounds of
+        PBKDF2. Takes milliseconds."""
         salted = hashlib.pbkdf2_hmac("sha256", prepare(password).encode(), salt, iterations)
         return cls(
             iterations, salt, _sha256(_hmac(salted, b"Client Key")), _hmac(salted, b"Server Key")

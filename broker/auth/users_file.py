@@ -54,7 +54,9 @@ class Users:
 
     @classmethod
     def parse(cls, path: str, text: str) -> Users:
-        """Parse a file's text; `path` is for errors. Raises ConfigError."""
+        """Return the users in `text`, the content of a users file; `path` is its name, for errors.
+        Raises ConfigError with one line that names the file and the line, in place of the
+        ValueError of a single entry."""
         users: dict[str, User] = {}
         for number, line in enumerate(text.splitlines(), 1):
             if not line.strip() or line.startswith("#"):
@@ -122,10 +124,13 @@ def entries(
     scram: bool = True,
     iterations: int = ITERATIONS,
 ) -> list[str]:
-    """Make a user's lines of the file.
+    """Return the lines of the users file for a user.
 
-    Raises ValueError for a name that cannot stand there, an empty password, or one that no CONNECT
-    could carry.
+    `name`, `password`: of the user. `random_bytes`: returns so many random bytes, for salts.
+    `scram`: whether to add a SCRAM-SHA-256 verifier, of so many `iterations`.
+
+    Raises ValueError for a name that the file cannot hold, and for a password that is empty or
+    longer than a CONNECT can carry.
     """
     check_name(name)
     if not password:
@@ -140,8 +145,8 @@ def entries(
 
 
 def replace_user(text: str, name: str, lines: list[str]) -> str:
-    """Return the file's text with a user's lines replaced (in their place, else at the end); no
-    lines: removed."""
+    """Return `text`, the content of a users file, with the lines of the user `name` replaced by
+    `lines`: in their place, at the end if the user is new. Without lines the user is removed."""
     wanted = prepare(name)
     result: list[str] = []
     at: int | None = None

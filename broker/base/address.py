@@ -102,10 +102,13 @@ def normal_host(host: str) -> str:
 
 
 def parse_address(text: str, default_port: int = DEFAULT_PORT, least_port: int = 1) -> Address:
-    """Read "HOST:PORT", "HOST", "[v6]:port", "[v6]" or a bare IPv6 address; `least_port` is 0 where
-    one may listen on whatever port is free.
+    """Return the address in `text`: "HOST:PORT", "HOST", "[v6]:port", "[v6]" or a bare IPv6
+    address.
 
-    Raises ValueError with one clear line that quotes `text`.
+    `default_port`: used where `text` has none. `least_port`: 0 where a listener may choose a free
+    port, else 1.
+
+    Raises ValueError with one line that quotes `text`.
     """
     trimmed = text.strip()
     if trimmed.startswith("["):

@@ -55,9 +55,12 @@ def id_of(public: bytes) -> bytes:
 
 
 def signed(public: bytes, signature: bytes, transcript: bytes, *, dialler: bool) -> bool:
-    """Whether the owner of a key took part in the handshake with this transcript, in this role.
+    """Return whether the owner of a key took part in a handshake.
 
-    Raises MalformedPacket for what cannot be a key.
+    `public`: the key. `signature`: what its owner sent. `transcript`: all that both sides have
+    sent. `dialler`: whether the owner is the side that dialled.
+
+    Raises MalformedPacket for bytes that cannot be a key.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

@@ -129,7 +129,7 @@ HOLD_KNOWN = 4096
 anew."""
 
 HOLD_LONGEST = 300.0
-"""s for which a broker may hold publishers elsewhere without a pause [holds_ignored]. Its
+"""s for which a broker may hold publishers elsewhere without a pause [pause_requests_ignored]. Its
 subscribers have taken what waited by then, unless they take less than some tens of messages a
 second; who lies must not stop others for ever."""
 
@@ -144,7 +144,7 @@ links, sockets, a read of each publisher), 170,000 messages of 64 bytes. Those b
 
 HELD_QUEUES_BYTES = 512 * 1024 * 1024
 """bytes of memory of all sessions that have more waiting than MAX_QUEUED or MAX_QUEUED_BYTES
-[queued_over]."""
+[queued_over_limit]."""
 
 MAX_SUBSCRIPTIONS = 100_000
 """subscriptions of one session; more are refused with 0x97 (0x80 in 3.1.1)
@@ -164,7 +164,7 @@ MAX_RETAINED_BYTES = 1024 * 1024 * 1024
 MAX_TOMBSTONES = 100_000
 """deleted and expired retained topics whose time is remembered, some 300 bytes each. Of more the
 oldest are forgotten: a broker that was cut off meanwhile may bring their messages back
-[tombstones_forgotten]."""
+[retained_tombstones_forgotten]."""
 
 TOMBSTONE_AGE = 86_400.0
 """s; as long they are remembered: a broker that was away for a night, or a day's journey, does not
@@ -172,7 +172,7 @@ bring back what is deleted."""
 
 CLOCK_AHEAD = 300.0
 """s; times of a neighbour that are further ahead of our time of day decide about their topics, but
-our clock stays [clocks_ahead]. Clocks that nobody sets run away by less in a year."""
+our clock stays [retained_clock_ahead]. Clocks that nobody sets run away by less in a year."""
 
 RETAINED_CHECK = 60.0
 """s between two comparisons of the retained messages with a neighbour in the tree when nothing has
@@ -206,7 +206,8 @@ MAX_SESSIONS = 1_000_000
 
 MOVE_TIME = 1.0
 """s without a sign of the broker that has a client's session, until the client begins anew
-[sessions_unmoved]: longer than a repair of the tree, much shorter than clients wait for CONNACK."""
+[session_takeovers_timed_out]: longer than a repair of the tree, much shorter than clients wait for
+CONNACK."""
 
 MOVE_LONGEST = 10.0
 """s that a client waits for its session at most, if it is on its way, behind much else: most
@@ -219,7 +220,7 @@ connection that waits."""
 
 MAX_SESSION_TOMBSTONES = 10_000
 """sessions that have ended while another broker that is away has an older one, which must not come
-back [sessions_forgotten]; some 100 bytes on every broker."""
+back [session_tombstones_forgotten]; some 100 bytes on every broker."""
 SESSION_TOMBSTONE_TIME = 86_400.0
 """s for which they are remembered: as long as deleted retained messages."""
 
@@ -244,8 +245,8 @@ them."""
 
 MAX_REPEATS = 1000
 """sessions that came from elsewhere and have had newer messages of an origin than this broker; of
-more, some may get them twice [sessions_uncertain]. They are looked through for each such message:
-some 0.1 ms."""
+more, some may get them twice [session_takeovers_uncertain]. They are looked through for each such
+message: some 0.1 ms."""
 
 MAX_MOVED_BYTES = 512 * 1024 * 1024
 """bytes of one session on its way: MAX_QUEUED_BYTES waiting, as much in flight, and what is around
@@ -271,8 +272,8 @@ known how long its clients were connected when it is killed. Sessions live, and 
 this much longer at most."""
 
 JOURNAL_FRAME_BYTES = 1024 * 1024 * 1024
-"""bytes of a frame of the journal; more is split [journal_split]. With one record more (a packet
-has 256 MiB) it can be read."""
+"""bytes of a frame of the journal; more is split [journal_frames_split]. With one record more
+(a packet has 256 MiB) it can be read."""
 
 ROUTE_CACHE = 65_536
 """topics whose route is kept; the cache is emptied when it is full (a publisher of ever new topics
@@ -315,8 +316,8 @@ MAX_ARGON2_MEMORY = 1024 * 1024
 
 LOG_BYTES = 32 * 1024 * 1024
 """bytes of QoS 1 and 2 messages kept for replay to neighbours after a repair; the oldest go first
-[log_trimmed], but not before each neighbour that is linked has acknowledged them, or is not owed
-them."""
+[replay_log_trimmed], but not before each neighbour that is linked has acknowledged them, or is not
+owed them."""
 
 LOG_LARGE = 2 * 1024 * 1024
 LOG_LARGE_TIME = 30.0
@@ -333,18 +334,18 @@ publishers are held back."""
 
 LOG_KEPT_BYTES = 512 * 1024 * 1024
 """bytes of the log with what is kept for neighbours, as LINK_KEPT_BYTES and mostly the same bytes;
-of more the oldest are dropped [log_trimmed]. What a neighbour still needed of them is lost, said
-and counted [log_lost]."""
+of more the oldest are dropped [replay_log_trimmed]. What a neighbour still needed of them is lost,
+said and counted [replay_log_lost]."""
 
 SPARED_BYTES = 128 * 1024 * 1024
 """bytes of what has left the log and is kept for sessions on their way: of one of them,
 MAX_QUEUED_BYTES may wait and twice that be in the log while it moves; and as many for shared
-subscriptions just known. The oldest go first [log_unspared]."""
+subscriptions just known. The oldest go first [replay_log_reserve_full]."""
 
 UNLOGGED_BYTES = 16 * 1024 * 1024
 """bytes of numbers of QoS 2 messages that wait for clients that are away and have left the log: of
 five sessions with full queues whose messages came one by one, of a hundred that got runs. The
-oldest go first [log_unnumbered]."""
+oldest go first [queued_unnumbered]."""
 
 UNLOGGED_MEMORY = 320
 """bytes that one of these takes, or a run of them, and 8 for each message."""
@@ -356,7 +357,7 @@ another way, and asked. Longer, but not for more than REPAIR_TIME, while it goes
 AWAY_LOGS = 4
 """logs of messages that are kept for that time for brokers that nobody reaches any more, while no
 publisher is held for them: a link that breaks is there again after half a second, and what was on
-its way may be more than a log. Of more the oldest go [log_trimmed]."""
+its way may be more than a log. Of more the oldest go [replay_log_trimmed]."""
 
 ABSENT_BROKERS = 256
 ABSENT_FILTERS = 10_000
@@ -378,7 +379,7 @@ who asks for a piece lets its subscribers have it first, and these may be slow."
 TAIL_BYTES = 1024 * 1024 * 1024
 """bytes of the log's tail on the disk, if the configuration does not say otherwise (log-tail); of
 more the oldest are dropped. What a broker that is away has not got of them is lost, said and
-counted [log_lost]. An hour (ABSENT_TIME) of 300 KB/s."""
+counted [replay_log_lost]. An hour (ABSENT_TIME) of 300 KB/s."""
 
 TAIL_SEGMENT_BYTES = 16 * 1024 * 1024
 """bytes of one file of it, about; an eighth of the tail at most."""
@@ -402,7 +403,7 @@ HOLD_FEEDS_BYTES = 8 * 1024 * 1024
 
 HELD_FEEDS_BYTES = 128 * 1024 * 1024
 """bytes of these, and HELD_MEMORY each, beyond which what comes is not taken, but asked for again
-when there is room [feeds_refused]: four times what a neighbour can replay from its log."""
+when there is room [ordered_feed_full]: four times what a neighbour can replay from its log."""
 
 ANSWERS_BYTES = 2 * MAX_PACKET_SIZE
 """bytes of answers of origins of which not all parts are here. One that goes beyond is dropped and
@@ -441,7 +442,7 @@ MAX_ASSIGNED_BYTES = 64 * 1024 * 1024
 """messages for members of shared subscriptions at one other broker, and bytes of those at all, that
 are kept until the members have acknowledged them: as much as may wait for a session. With half of
 it publishers wait, as for a slow subscriber. Of those beyond it, what is at a broker that dies is
-lost [shared_unguarded]."""
+lost [shared_untracked]."""
 
 MAX_HELD_SHARED = 40_000
 MAX_HELD_SHARED_BYTES = 256 * 1024 * 1024

@@ -57,10 +57,11 @@ class LogLimit:
         self._causes: Counter[str] = Counter()  # of each host, that are in the table
 
     def line(self, level: str, cause: str, peer: str, text: str, most: int = 1) -> None:
-        """Log `text` at `level` unless `most` lines of this cause came from this peer's host within
-        the last minute.
+        """Log `text` at `level`, unless `most` lines of the same `cause` from the same host were
+        logged within the last minute.
 
-        `peer`: HOST:PORT; the port does not count, as every connection has another one.
+        `cause`: a few words that all such lines share. `peer`: HOST:PORT; the port does not count,
+        because every connection has another one.
         """
         key = (cause, host_of(peer))
         minute = self._minutes.get(key)

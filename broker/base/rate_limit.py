@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class Budget:
-    """Units of work that may be spent: `burst` at once and `per_second` for long; below zero
-    nothing is left."""
+    """Units of work that may be spent, counted from `now` (s): `burst` at once and `per_second` in
+    the long run. Below zero nothing is left."""
 
     __slots__ = ("_at", "_burst", "_per_second", "left")
 

@@ -19,7 +19,8 @@ Ranges = list[tuple[int, int]]
 
 
 def find(ranges: Ranges, first: int, last: int) -> int:
-    """Return which pair (the first of them) has any of the numbers `first` to `last`; -1: none."""
+    """Return the index of the first pair of `ranges` that contains any of the numbers `first` to
+    `last`, or -1. `ranges`: ascending pairs of a first and a last number."""
     index = bisect_right(ranges, (first, LAST + 1)) - 1
     if index >= 0 and ranges[index][1] >= first:
         return index
@@ -28,8 +29,8 @@ def find(ranges: Ranges, first: int, last: int) -> int:
 
 
 def discard(ranges: Ranges, first: int, last: int) -> bool:
-    """Take the numbers `first` to `last` out, in place and without a walk; False, and nothing is
-    taken, when not all are in one pair."""
+    """Remove the numbers `first` to `last` from `ranges` (ascending pairs) in place, by binary
+    search. Returns False, and removes nothing, if they are not all in one pair."""
     index = find(ranges, first, last)
     if index < 0:
         return False

@@ -25,9 +25,10 @@ class TimerWheel(Generic[T]):
         check: Callable[[T, float], None],
         full: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`schedule(when, call)` calls `call(now)` at `when` (s); `check(item, now)` does what is
-        due, or adds it again for a later time; `full()`: the rest of what is due is to wait for the
-        next turn."""
+        """`schedule`: calls its second argument with the time at the time of its first (s).
+        `check`: takes an item and the time, and does what is due, or adds the item again for a
+        later time. `full`: returns whether the rest of what is due has to wait for the next turn of
+        the loop."""
         self._schedule = schedule
         self._check = check
         self._full = full

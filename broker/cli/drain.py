@@ -25,11 +25,13 @@ PATIENCE = 20.0
 
 
 def drain(admin: Address, values: Mapping[str, str], *, wait: bool = True) -> int:
-    """Have a broker drain, as `read_drain` reads `values`; returns when it is gone (`wait`), with
-    the exit code.
+    """Drain the broker at the admin address `admin`, and return the exit code.
 
-    Raises ValueError for what cannot be used, and StatusError when there is no answer or it
-    refuses; both one line.
+    `values`: parameters of the drain, as `read_drain` reads them. `wait`: return when the broker is
+    gone; else as soon as it has agreed.
+
+    Raises ValueError for values that cannot be used, and StatusError if the broker refuses or does
+    not answer; the text of both is one line.
     """
     to = read_drain(values).to
     if to and parse_address(to) == admin:
@@ -76,10 +78,11 @@ def _reach(to: str) -> None:
 
 
 def post(admin: Address, path: str, timeout: float = 5.0) -> dict[str, Any]:
-    """POST to an admin address and return its JSON, within about `timeout` s.
+    """POST to `path` at the admin address `admin` and return the JSON of the answer, within about
+    `timeout` s.
 
-    Raises ValueError when what is asked for cannot be used, StatusError for any other refusal and
-    for no answer.
+    Raises ValueError if the broker cannot use the request, StatusError for any other refusal and if
+    no answer comes.
     """
     where, status, answer = ask(admin, "POST", path, timeout, 65_536)
     text = answer.decode(errors="replace")

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 from broker.base.address import Address
-from broker.cli.main import Parser, complain
+from broker.cli.command_line import Parser, complain
 from broker.cli.status import StatusError, fetch
 from broker.cli.tree_view import Seen, draw
 
@@ -41,7 +41,8 @@ PROGRAM = "mqttree live"
 
 
 class Child:
-    """One broker that we started."""
+    """One broker that this program has started: it listens on `port`, has its admin port at
+    `admin`, and belongs to the cluster named `cluster`."""
 
     def __init__(self, port: int, admin: int, cluster: str) -> None:
         self.port = port

@@ -12,9 +12,10 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from broker.base.version import version
+from broker.cli.command_line import DEFAULT_ADMIN, Parser, complain
 
 if TYPE_CHECKING:
     from broker.base.address import Address
@@ -22,24 +23,6 @@ if TYPE_CHECKING:
 COMMANDS = "mqttree.commands"
 """Group of entry points whose functions take the rest of the command line and return an exit
 code."""
-
-DEFAULT_ADMIN = "127.0.0.1:8080"
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Say it and end with code 2."""
-        complain(f"{message} (see {self.prog} --help)", "mqttree")
-        raise SystemExit(2)
-
-
-def complain(text: str, program: str = "mqttree") -> None:
-    """Write one line to the standard error, if there still is one."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"{program}: {' '.join(text.split())}\n")
-        sys.stderr.flush()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from broker.base import limits, log_format
 from broker.base.address import Address
 from broker.base.machine import raise_file_limit
 from broker.base.version import version
-from broker.cli.main import DEFAULT_ADMIN
+from broker.cli.command_line import DEFAULT_ADMIN
 from broker.cluster.drain import Drain, check_elsewhere, read_drain
 from broker.config.options import RunSettings, read_access, read_settings, split_bind
 from broker.config.yaml_file import ConfigError, ConfigFile

@@ -36,8 +36,13 @@ def fetch(admin: Address, timeout: float = 3.0) -> dict[str, Any]:
 def ask(
     admin: Address, method: str, path: str, timeout: float, most: int
 ) -> tuple[Address, int, bytes]:
-    """Ask an admin address; returns where that was, the answer's status and `most` bytes of it.
-    Raises StatusError."""
+    """Send a request to the admin address `admin`; return the address that answered, the status of
+    the answer and the first `most` bytes of its body.
+
+    `method`, `path`: of the request. `timeout`: s for each step.
+
+    Raises StatusError if no answer comes.
+    """
     where = Address("127.0.0.1" if is_wildcard(admin.host) else admin.host, admin.port)
     connection = http.client.HTTPConnection(where.host, where.port, timeout=timeout)
     try:
@@ -70,16 +75,20 @@ def render(state: dict[str, Any]) -> str:
         lines.append(
             f"root     {state.get('root_address')}  {_ms(state.get('path_cost_ms'))} away{by}"
         )
-    overlays = state.get("overlays")
-    if isinstance(overlays, dict):
-        if overlays.get("active"):
-            sets = len(overlays.get("sets", ()))
+    trees = state.get("source_trees")
+    if isinstance(trees, dict):
+        if trees.get("active"):
+            sets = len(trees.get("receiver_sets", ()))
             lines.append(
-                f"overlays {sets} for {overlays.get('topics')} topics; "
-                f"messages of {overlays.get('relayed_origins')} other brokers pass through here"
+                f"paths    source trees are in use: {trees.get('topics')} topics, "
+                f"{sets} sets of receiving brokers; "
+                f"messages of {trees.get('relayed_origins')} other brokers pass through this one"
             )
         else:
-            lines.append("overlays none: some broker routes otherwise, or none is there")
+            lines.append(
+                "paths    source trees are not in use: no other broker is reachable, "
+                "or one uses another routing mode"
+            )
     drain = state.get("drain")
     if isinstance(drain, dict):
         lines.append(f"draining {waits_for(drain)}")
@@ -117,7 +126,7 @@ def _tree(state: dict[str, Any], links: list[dict[str, Any]]) -> list[str]:
     down = [link for link in inside if link.get("role") != "root"]
     beside = [link for link in links if link not in inside]
     # Messages take the shortest way, in the tree or not.
-    direct = isinstance(state.get("overlays"), dict)
+    direct = isinstance(state.get("source_trees"), dict)
     lines = [_link(link, "", direct=direct) for link in up]
     indent = "└─ " if up else ""
     lines.append(f"{indent}{_title(state.get('name'), state.get('listen'))}  (this broker)")

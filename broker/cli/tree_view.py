@@ -21,8 +21,8 @@ class Seen:
 
 
 def draw(brokers: list[Seen], cluster: str, *, moving: bool) -> list[str]:
-    """Draw brokers as lines of text; `moving`: with what changes all the time, rates and round-trip
-    times."""
+    """Return lines of text that draw the tree of `brokers`, which belong to the cluster named
+    `cluster`. `moving`: include what changes all the time, message rates and round-trip times."""
     known = {
         broker.state["id"]: broker
         for broker in brokers

@@ -580,7 +580,7 @@ class Cluster:
         self.handshakes[link] = None
         if not self.enabled:
             link.handshake.refuse(
-                ReasonCode.NOT_AUTHORIZED, "calls one that does not federate", "links_refused"
+                ReasonCode.NOT_AUTHORIZED, "dials a broker that does not federate", "links_refused"
             )
             return
         try:

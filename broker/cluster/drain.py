@@ -186,7 +186,7 @@ class Drain:
         node.drain = self
         self._cluster.resync.watcher = self
         told = f"{counted(here, 'client')} to be told to go, {self.rate:g} a second"
-        node.log("info", f"draining: {told}; the end is in {within:g} s at most")
+        node.log("info", f"draining: {told}; this broker stops in {within:g} s at most")
         self._cluster.directory.post(DRAINING, b"1")
         node.schedule(now, self._step)
         node.schedule(self.until, self._late)

@@ -117,7 +117,7 @@ class IdConflict:
             self.yields = False
             self._report.log(
                 "warning",
-                f"no broker at {self.other} has this one's id any more: clients are accepted again",
+                f"the broker at {self.other} with this one's id is gone: clients may connect again",
             )
             self.other = None
         else:

@@ -167,7 +167,7 @@ class RetainedSync:
             mark.sequence = sequence
             self.store.digests.put(mark)
             if self.node.journal is not None:
-                self.node.journal.retained(mark)
+                self.node.journal.retained_changed(mark)
 
     def received(self, message: Message, key: bytes, sequence: int, now: float) -> bool:
         """Take a retained `message` with number `sequence` of the origin `key` that came like other
@@ -180,7 +180,7 @@ class RetainedSync:
         node = self.node
         stamp = message.stamp
         if not self.clock.merge(stamp.time, now):
-            node.counters.clocks_ahead += 1
+            node.counters.retained_clock_ahead += 1
         if not node.config.retain_available:
             return Change.OLD
         node.turns.work += limits.RETAINED_WORK
@@ -190,8 +190,8 @@ class RetainedSync:
         )
         change = self.store.write(kept(message), mark, now, self.clock.physical(now))
         if change >= Change.DROPPED and node.journal is not None:
-            node.journal.retained(mark)
-            node.journal.promise()
+            node.journal.retained_changed(mark)
+            node.journal.require()
         if change >= Change.TAKEN and tell:
             node.retain(message)
         elif change in (Change.REFUSED, Change.DROPPED):
@@ -207,7 +207,7 @@ class RetainedSync:
             "is not retained"
         )
         if dropped:
-            text += ", and what the topic had is deleted"
+            text += ", and the retained message that the topic had is deleted"
         if dropped and tell:
             node.retain(Message(topic, b"", 0, True, b"", None, None))
         node.log_limit.line(

@@ -30,7 +30,7 @@ def federation_state(cluster: Cluster) -> dict[str, Any]:
                 "up": link.state == "up",
                 "role": port.role.name.lower() if port is not None else "blocked",
                 "forwarding": link.live,
-                "overlay": strategy.uses(link),
+                "source_trees": strategy.uses(link),
                 "carries": link.live or strategy.uses(link),
                 "draining": peer_id in going,
                 "rtt_ms": round(link.rtt_ms, 3) if link.rtt_ms is not None else None,

@@ -29,8 +29,8 @@ class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
     async def internal_message_broadcast(
         self, topic: str, data: bytes, qos: int | None = None
     ) -> None:
-        """Publish for a plugin. Without `qos` everybody gets it at the QoS of his subscription
-        ($SYS topics: at 0)."""
+        """Publish `data` to `topic` for a plugin, at `qos`. Without `qos` each subscriber gets it
+        at the QoS of its subscription ($SYS topics: at 0)."""
         if qos is None:
             qos = 0 if topic.startswith("$") else 2
         self.node.now, self.node.current = self.driver.time(), None  # nobody waits for it
@@ -44,10 +44,13 @@ class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
         data: bytes | bytearray | None,
         qos: int | None = None,
     ) -> None:
-        """Keep a message for subscriptions to come; without data: forget the topic's.
+        """Keep a retained message; without `data`, delete the one that the topic has.
 
-        Other brokers keep it, too, unless its topic begins with `$`: to them it comes as any
-        message with RETAIN.
+        `source_session`: amqtt's session of the publisher, None for the broker. `topic_name`: None
+        does nothing. `qos`: None means 0.
+
+        Other brokers keep the message too, unless its topic begins with `$`: to them it comes as
+        any message with RETAIN.
         """
         if topic_name is None or (not data and topic_name not in self.retained_messages):
             return
@@ -63,8 +66,9 @@ class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
         self.driver.wake()
 
     async def add_subscription(self, subscription: tuple[str, int], session: Account) -> int:
-        """Subscribe for a client; returns the granted QoS, or 0x80 when plugins or the filter's
-        form forbid it."""
+        """Subscribe for a client. `subscription`: filter and QoS. `session`: amqtt's session of
+        the client. Returns the granted QoS, or 0x80 if plugins, rules or the filter's form
+        forbid it."""
         topic_filter, qos = subscription
         own = self.node.sessions.get(session.client_id or "")
         if own is None or not valid_topic_filter(topic_filter):
@@ -80,14 +84,15 @@ class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
         return qos
 
     def create_offline_session(self, client_id: str) -> tuple[Handler, Account]:
-        """Make the session of a client that is away; it counts once it is put into `sessions`."""
+        """Return a handler and amqtt's session for a client that is not connected. It becomes a
+        session of the broker when it is put into `sessions`."""
         session = Account()
         session.client_id = client_id
         session.transitions.disconnect()
         return self.handler(client_id), session
 
     def handler(self, client_id: str) -> Handler:
-        """Make what acts on one session where amqtt has a protocol handler."""
+        """Return what acts on one session where amqtt has a protocol handler."""
         return Handler(self, client_id)
 
     async def _cleanup_session(self, client_id: str) -> None:
@@ -111,7 +116,8 @@ class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
     async def _client_connected(
         self, listener_name: str, reader: ReaderAdapter, writer: WriterAdapter
     ) -> None:
-        """Serve a connection that somebody else accepted (external listeners), until it ends."""
+        """Serve a connection that another program accepted (an external listener), until it ends.
+        Raises BrokerError: the listener does not exist."""
         server = self._servers.get(listener_name)
         if server is None:
             raise BrokerError(f"Invalid listener name '{listener_name}'")

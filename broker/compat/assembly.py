@@ -137,7 +137,7 @@ def _federation(
         bind or split_bind("127.0.0.1:1883"),
         id=identity.id,
         boot=identity.boot,
-        capability=capability.measure(alpha=settings.alpha, beta=settings.beta),
+        capability=capability.measure(alpha=settings.cpu_weight, beta=settings.memory_weight),
         own_host=first_address,
     )
     federation.key = identity.key

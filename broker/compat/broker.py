@@ -36,11 +36,12 @@ from broker.auth.authorization import Access
 from broker.base.log_format import log_line
 from broker.base.version import version
 from broker.cluster.link import peering
+from broker.compat.accounts import Accounts
 from broker.compat.api import BrokerApi
 from broker.compat.hooks import HookedNode, ShowingNode, Sources, deliver_kept
 from broker.compat.listener import Listener, ListenerProtocol, listen_error
 from broker.compat.plugins import Plugins
-from broker.compat.views import Accounts, RetainedMessages, Sessions, Subscriptions
+from broker.compat.views import RetainedMessages, Sessions, Subscriptions
 from broker.config.listener_options import ListenerOptions, split_options, unix_path
 from broker.config.mqtt_options import read_options
 from broker.config.node_config import NodeConfig
@@ -48,15 +49,15 @@ from broker.config.options import AccessSettings, FederationSettings, default_na
 from broker.config.yaml_file import ConfigError
 from broker.core.client import Client
 from broker.core.effects import (
-    Append,
+    AppendFrame,
     Authenticate,
     AuthorizePublish,
     AuthorizeReceive,
     AuthorizeSubscribe,
-    Begin,
+    BeginSegment,
     Datagram,
     Dial,
-    Discard,
+    DiscardSegments,
     Effect,
     Event,
     Hooks,
@@ -114,10 +115,10 @@ class Broker(BrokerApi):
         gatekeeper: AuthService | None = None,
         disk: JournalWriter | None = None,
     ) -> None:
-        """Take amqtt's configuration (keys `federation`, `access` and `durability` in it are not
-        for us), the federation's settings, who knows users and rules, and the files of the journal.
-
-        The key `mqtt` is for the node (`mqtt_options`).
+        """`config`: amqtt's configuration; the keys `federation`, `access` and `durability` are
+        ignored here, `mqtt` has options of the node (`mqtt_options`). `loop`, `plugin_namespace`:
+        as in amqtt. `settings`: of the federation, None for a lone broker. `gatekeeper`: knows
+        users and rules. `disk`: the files of the journal, None without one.
 
         Raises what amqtt raises: dacite's errors, ValueError and FileNotFoundError for a wrong
         configuration, PluginImportError, PluginLoadError, PluginInitError and PluginCoroError for
@@ -369,7 +370,7 @@ class Broker(BrokerApi):
             )
             log_line(
                 "info",
-                f"{what} are back after {self.driver.time() - now:.1f} s "
+                f"{what} are restored in {self.driver.time() - now:.1f} s "
                 f"({loaded.size:,} bytes of journal)",
             )
 
@@ -377,13 +378,13 @@ class Broker(BrokerApi):
         loaded = disk.load()
         tail = disk.tail.load()
         for line in (*loaded.cuts, *tail.cuts):
-            self.node.counters.journal_cut += 1
+            self.node.counters.journal_truncated += 1
             log_line("warning", line)
         node = self.node
         node.absent_members.begin(tail)
         journal = Journal(node, node.cluster, node.absent_members, sync=disk.sync)
         node.attach_journal(journal)
-        journal.begin(loaded.image, loaded.generation, loaded.files, loaded.size, now)
+        journal.begin(loaded.image, loaded.segment, loaded.files, loaded.size, now)
         return loaded
 
     def _tell(self, effect: Effect, answer: object) -> None:
@@ -439,9 +440,9 @@ class Broker(BrokerApi):
         return listening
 
     def _crowded(self, peer: str) -> None:
-        self.node.counters.refused_files += 1
+        self.node.counters.refused_open_files += 1
         text = (
-            f"{peer}: closed, as the files that are left are kept for links and the admin port "
+            f"{peer}: closed: the remaining open files are reserved for links and the admin port "
             "(ulimit -n)"
         )
         self.node.log_limit.line("warning", "too many open files", peer, text)
@@ -611,7 +612,7 @@ class Broker(BrokerApi):
                         events.append(effect)
                 case Datagram():
                     self.outreach.send(effect.data)
-                case Append() | Begin() | Discard():
+                case AppendFrame() | BeginSegment() | DiscardSegments():
                     if self.disk is not None:
                         self.disk.put(effect)
                 case TailWrite() | TailRead() | TailSync() | TailDrop():

@@ -179,9 +179,13 @@ def _check_listener(file: ConfigFile, path: KeyPath, entry: dict[str, Any]) -> N
 def link_listener(
     config: BrokerConfig, data: Mapping[str, Any] | None = None, tls: TlsSettings | None = None
 ) -> str | None:
-    """Return the listener that other brokers are to dial: the default one if it is plain TCP (with
-    `tls`: TLS, and with a certificate of ours, one that requires theirs), else the first that
-    is."""
+    """Return the name of the listener that other brokers are to dial: the default one if it is
+    plain TCP, else the first that is.
+
+    `config`: amqtt's configuration. `data`: the content of the file, for our options of listeners.
+    `tls`: settings of links; if set, the listener must use TLS, and require a certificate if links
+    have one.
+    """
     options = split_options((data or {}).get("listeners", {"default": {}}))[1]
     name: str
     for name in ["default", *(name for name in config.listeners if name != "default")]:
@@ -205,7 +209,7 @@ def link_listener(
 def link_bind(
     config: BrokerConfig, data: Mapping[str, Any] | None = None, tls: TlsSettings | None = None
 ) -> Address | None:
-    """Return where `link_listener` binds."""
+    """Return the address where `link_listener` binds; `config`, `data`, `tls` as there."""
     name = link_listener(config, data, tls)
     return None if name is None else split_bind(str(config.listeners[name].bind))
 

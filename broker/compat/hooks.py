@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from amqtt.session import Session as Account
 
-from broker.compat.views import Accounts
+from broker.compat.accounts import Accounts
 from broker.core.client import Client
 from broker.core.connection import Connection
 from broker.core.effects import Event

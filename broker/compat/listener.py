@@ -50,7 +50,9 @@ REASONS = {
 
 
 class Listener(Server):  # type: ignore[misc]
-    """One listener and its places (`max_connections` of amqtt; 0 or less: as many as come)."""
+    """One listener, named `listener_name`, with `max_connections` places (amqtt's; 0 or less:
+    any number) and our `options`. `server_instance` accepts its connections, None before it is
+    opened."""
 
     def __init__(
         self,
@@ -105,9 +107,13 @@ class Listener(Server):  # type: ignore[misc]
         failed: Callable[[str, OSError], None],
         plain: Callable[[], Driver] | None = None,
     ) -> Any:
-        """Open: `where` is host and port, or the path of a Unix socket. `refused`: called with
-        lines about PROXY headers; `failed`: with a peer and the error of its TLS handshake;
-        `plain`: the driver whose poller takes connections that need no protocol of their own.
+        """Open the listener at `where`: (host, port), or the path of a Unix socket. Returns what
+        accepts its connections.
+
+        `accept`: returns the protocol of a new connection, given its PROXY header. `context`: of
+        TLS, None for plain connections. `refused`: called with a line about a wrong PROXY header.
+        `failed`: called with a peer and the error of its TLS handshake. `plain`: returns the driver
+        whose epoll transport takes connections that need no protocol; None: none do.
 
         Raises OSError.
         """
@@ -164,8 +170,9 @@ class Listener(Server):  # type: ignore[misc]
 
 
 class ListenerProtocol(StreamProtocol):
-    """An accepted TCP or TLS connection of a listener with a limit: it may have to wait for a
-    place."""
+    """A TCP or TLS connection that was accepted at a listener with a limit: it may have to wait for
+    a place. `driver` runs the node; `listener` is the listener's name and `server` has its places;
+    `proxied` is the PROXY header, None without one."""
 
     __slots__ = ("_entered", "_parked", "_server")
 
@@ -220,7 +227,8 @@ class ListenerProtocol(StreamProtocol):
 
 
 def listen_error(listener: str, bind: tuple[str | None, int] | str, error: Exception) -> str:
-    """Say in one line why a listener could not be opened."""
+    """Return one line that says why the listener named `listener` cannot be opened at `bind`
+    because of `error`."""
     if isinstance(bind, str):
         where = f"unix:{bind}"
     else:

@@ -1,5 +1,5 @@
-"""amqtt's plugin manager as the node's driver sees it: who wants to know what, and in which
-form."""
+"""amqtt's plugin manager as the node's driver uses it: which questions and events plugins want, in
+amqtt's form."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from broker.wire.varint import encode_varint, read_length
 from routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
-    from broker.compat.broker import Broker
+    from broker.compat.ports import PluginBroker
     from broker.node import Node
 
 log = logging.getLogger("mqttree")
@@ -67,7 +67,8 @@ memory."""
 
 
 class Callback:
-    """A plugin's event method: counted while it runs, and what it raises ends here."""
+    """A plugin's method `call` for `event`: calls under way are counted in `plugins`, and an
+    exception is logged there and ends here."""
 
     __slots__ = ("_call", "_plugins", "_what", "owner")
 
@@ -105,7 +106,7 @@ def _answer(plugin: Any, username: str | None) -> object:
 class Plugins:
     """The loaded plugins of one broker."""
 
-    def __init__(self, broker: Broker, manager: PluginManager) -> None:
+    def __init__(self, broker: PluginBroker, manager: PluginManager) -> None:
         """`manager` may be a stand-in (a test's mock): then everything is asked and told."""
         self._broker = broker
         self.manager = manager
@@ -139,7 +140,7 @@ class Plugins:
         )
 
     def hooks(self) -> Hooks:
-        """Work out what the node has to ask and tell. Levels of loggers count as they are now."""
+        """Return what the node has to ask and tell; the present levels of loggers count."""
         if not self._genuine:
             return Hooks(authenticate=True, topics=False, packets=False, events=NODE_EVENTS)
         wanted = {
@@ -169,11 +170,11 @@ class Plugins:
         )
 
     def admits(self, username: str | None = None) -> bool | None:
-        """Return whether a client without a password comes in as far as the plugins go; None:
-        nobody knows before they are asked.
+        """Return whether the plugins accept a client named `username` without a password; None:
+        that is not known before they are asked.
 
-        amqtt's own plugins are asked about a made-up client. What others say, they alone know:
-        their answers may cost something.
+        amqtt's own plugins are asked about a made-up client. Other plugins are not asked: asking
+        may have effects.
         """
         if not self._genuine:
             return None
@@ -381,11 +382,11 @@ async def decode_packet(data: bytes) -> Any:
 
 
 class Handler:
-    """Stands where amqtt keeps the protocol handler of a session; acts on the node."""
+    """Acts on the session of one client where amqtt has a protocol handler."""
 
     __slots__ = ("_broker", "client_id")
 
-    def __init__(self, broker: Broker, client_id: str) -> None:
+    def __init__(self, broker: PluginBroker, client_id: str) -> None:
         self._broker = broker
         self.client_id = client_id
 
@@ -418,7 +419,8 @@ class Handler:
         retain: bool,
         ack_timeout: int | None = None,
     ) -> None:
-        """Send a message to this client alone, at `qos`."""
+        """Send a message to this client alone. `topic`, `data`, `qos`, `retain`: of the message;
+        `ack_timeout` (amqtt's) is ignored: the broker waits as the specification says."""
         session = self._broker.node.sessions.get(self.client_id)
         if session is not None:
             self._broker.node.current = None
@@ -447,7 +449,7 @@ class Process:
         return self._process.memory_info()
 
 
-def feed_sys(plugin: Any, broker: Broker) -> None:
+def feed_sys(plugin: Any, broker: PluginBroker) -> None:
     """Let amqtt's $SYS plugin count by the node's counters, so that nobody has to show it every
     packet."""
     publish_topics = plugin.broadcast_dollar_sys_topics

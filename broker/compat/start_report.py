@@ -59,7 +59,8 @@ class StartReport:
         broker, federation = self._broker, self._assembly.federation
         if federation.alone:
             log.warning(
-                "clients are checked (%s), other brokers would not be: this broker stays alone; %s",
+                "clients are checked (%s) and other brokers would not be: "
+                "this broker does not federate; %s",
                 federation.alone,
                 peering.REMEDY,
             )
@@ -104,7 +105,7 @@ class StartReport:
             federation.id.hex(),
             federation.cluster,
             federation.discovery,
-            " (stays alone)"
+            " (does not federate)"
             if federation.alone
             else " (no secret)"
             if peering.anybody(federation)

@@ -1,8 +1,8 @@
 """What amqtt's plugins see of the node: its sessions, subscriptions and retained messages as live
 mappings.
 
-Nothing is copied and nothing is made before somebody looks; amqtt's `Session` objects least of all,
-which cost more than a connection does. Writing through the mappings writes to the node.
+Nothing is copied, and nothing is made before a plugin looks; least of all amqtt's `Session`
+objects, which cost more than a connection does. Writing through the mappings writes to the node.
 """
 
 from __future__ import annotations
@@ -14,108 +14,20 @@ from amqtt.broker import BrokerContext, RetainedApplicationMessage
 from amqtt.session import IncomingApplicationMessage
 from amqtt.session import Session as Account
 
-from broker.cluster.link.admission import split_peer
 from broker.core.client import Client
-from broker.core.connection import Connection
 from broker.core.message import Message
 from broker.core.session import NEVER, Session
 from broker.core.session_owner import owner_of
 from broker.wire.constants import ReasonCode
-from broker.wire.packets import Connect
 
 if TYPE_CHECKING:
-    from broker.compat.broker import Broker
-
-
-class Accounts:
-    """amqtt's `Session` of each of our sessions, made when the first plugin wants it."""
-
-    def __init__(self, keep_alive_delay: int) -> None:
-        """`keep_alive_delay`: s, amqtt's timeout_disconnect_delay."""
-        self.keep_alive_delay = keep_alive_delay
-        self.anonymous = False  # what the session of a client is that no plugin was asked about
-        # By the identity of a CONNECT that plugins are asked about.
-        self._connecting: dict[int, Account] = {}
-
-    def of(self, session: Session) -> Account:
-        """Return the account of a session."""
-        account = session.account
-        if account is None:
-            account = session.account = Account()
-            account.client_id = session.client_id
-            account.username = session.username
-            account.clean_session = session.clean
-            account.is_anonymous = self.anonymous
-            conn = session.conn
-            if conn is not None and isinstance(conn.owner, Client):
-                self._describe(account, conn, conn.owner.connect)
-                account.transitions.connect()
-            else:
-                account.transitions.disconnect()
-        return account
-
-    def connecting(self, conn: Connection, connect: Connect) -> Account:
-        """Return the account of a client that plugins are asked about; it becomes its session's if
-        they let it in."""
-        account = self._connecting[id(connect)] = Account()
-        self._describe(account, conn, connect)
-        return account
-
-    def answered(self, connect: Connect) -> None:
-        """Forget the account of a client that was not let in, or had gone."""
-        self._connecting.pop(id(connect), None)
-
-    def connected(self, client: Client) -> None:
-        """Give a client's session the account that plugins were asked about; what was kept with an
-        older one stays."""
-        session = client.session
-        new = self._connecting.pop(id(client.connect), None)
-        old = session.account
-        if new is None:
-            if not isinstance(old, Account):
-                return
-            self._describe(old, client.conn, client.connect)
-        elif not isinstance(old, Account):
-            session.account = old = new
-            old.client_id = session.client_id
-        else:  # plugins hold on to the object, so it stays and learns
-            self._describe(old, client.conn, client.connect)
-            old.is_anonymous = new.is_anonymous
-            old.attributes.update(new.attributes)
-        if not old.transitions.is_connected():
-            old.transitions.connect()
-
-    def gone(self, session: Session) -> None:
-        """Note that a session's connection ended."""
-        account = session.account
-        if isinstance(account, Account) and account.transitions.is_connected():
-            account.transitions.disconnect()
-
-    def _describe(self, account: Account, conn: Connection, connect: Connect) -> None:
-        account.remote_address, account.remote_port = split_peer(conn.peer)
-        account.ssl_object = conn.secure
-        account.client_id = connect.client_id
-        account.clean_session = connect.clean_start
-        account.keep_alive = connect.keep_alive + (
-            self.keep_alive_delay if connect.keep_alive else 0
-        )
-        account.username = connect.username
-        # bytes that are no text stay different from each other, and make a plugin fail rather than
-        # match
-        password = connect.password
-        account.password = None if password is None else password.decode(errors="surrogateescape")
-        will = connect.will
-        account.will_flag = will is not None
-        account.will_topic = will.topic if will is not None else None
-        account.will_message = will.payload if will is not None else None
-        account.will_qos = will.qos if will is not None else None
-        account.will_retain = will.retain if will is not None else None
+    from broker.compat.ports import PluginBroker
 
 
 class Sessions(MutableMapping[str, tuple[Account, Any]]):
     """client id -> (session, handler)."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: PluginBroker) -> None:
         self._broker = broker
 
     def __getitem__(self, client_id: str) -> tuple[Account, Any]:
@@ -163,10 +75,10 @@ class Sessions(MutableMapping[str, tuple[Account, Any]]):
 
 
 class Subscriptions(Mapping[str, list[tuple[Account, int]]]):
-    """filter -> [(session, QoS)]. A filter that nobody has gives an empty list, as amqtt's does
-    once it was had."""
+    """Filter -> [(amqtt's session, QoS)]. A filter without subscribers gives an empty list, as
+    amqtt's mapping does for one that had some."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: PluginBroker) -> None:
         self._broker = broker
 
     def __getitem__(self, topic_filter: str) -> list[tuple[Account, int]]:
@@ -206,7 +118,7 @@ class Subscriptions(Mapping[str, list[tuple[Account, int]]]):
 class RetainedMessages(MutableMapping[str, RetainedApplicationMessage]):
     """topic -> retained message."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: PluginBroker) -> None:
         self._broker = broker
 
     def __getitem__(self, topic: str) -> RetainedApplicationMessage:
@@ -257,7 +169,7 @@ class Total:
 class SysContext(BrokerContext):  # type: ignore[misc]
     """The context of amqtt's $SYS plugin: sums instead of one object per session."""
 
-    def __init__(self, broker: Broker, original: BrokerContext) -> None:
+    def __init__(self, broker: PluginBroker, original: BrokerContext) -> None:
         super().__init__(broker)
         self.__dict__.update(original.__dict__)
 
@@ -285,14 +197,15 @@ def incoming(message: Message, packet_id: int | None) -> IncomingApplicationMess
     return found
 
 
-def kept_for(broker: Broker, message: Message, qos: int) -> RetainedApplicationMessage:
-    """Make amqtt's form of a message that waits for a client that is away."""
+def kept_for(broker: PluginBroker, message: Message, qos: int) -> RetainedApplicationMessage:
+    """Return amqtt's form of `message`, which waits at `qos` for a client that is not connected;
+    `broker` knows its publisher."""
     sender = message.sender
     source = broker.accounts.of(sender) if isinstance(sender, Session) else None
     return RetainedApplicationMessage(source, message.topic.decode(), message.payload, qos)
 
 
-def retained(broker: Broker, message: Message) -> RetainedApplicationMessage:
+def retained(broker: PluginBroker, message: Message) -> RetainedApplicationMessage:
     """Make amqtt's form of a retained message."""
     node = broker.node
     topic = message.topic.decode()

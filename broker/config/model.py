@@ -15,7 +15,7 @@ from broker.base import limits
 from broker.base.address import DEFAULT_PORT
 from broker.base.broker_id import ID_BYTES
 from broker.base.broker_key import BrokerKey
-from discovery.effects import DEFAULT_CLUSTER, TD_S
+from discovery.effects import DEFAULT_CLUSTER, DISCOVERY_TIME
 from stp.config import HELLO_S, MAX_AGE_S
 
 
@@ -31,12 +31,12 @@ class ClusterModel:
     """How other brokers are found: one of `options.DISCOVERIES`."""
     routing: str = "topic"
     """Which way messages go: one of `options.ROUTINGS`."""
-    overlay: str = "capability"
-    """With routing by topic, whom messages rather pass through: who has much `capability`, or
-    little to do (`balance`)."""
+    path_policy: str = "capability"
+    """With routing by topic, through which brokers paths lead: those of high capability
+    (`capability`), or those that pass on little (`balance`)."""
     hello: float = HELLO_S
     link_timeout: float = MAX_AGE_S
-    td: float = TD_S
+    discovery_time: float = DISCOVERY_TIME
     log_tail: int = limits.TAIL_BYTES
     """Bytes on the disk of what left the replay log while brokers that want it are away
     (`log_tail`), 0: none."""

@@ -101,7 +101,7 @@ class NodeConfig(BrokerModel):
             secret=self.secret,
             announce=self.discovery == "multicast",
             seeds=tuple(Address(host, port) for host, port in self.seeds),
-            td=self.td,
+            discovery_time=self.discovery_time,
             full_mesh=limits.FULL_MESH,
         )
 

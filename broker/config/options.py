@@ -80,8 +80,8 @@ class FederationSettings(BrokerModel):
     interfaces: tuple[str, ...] | None = None
     """IPv4 addresses of the interfaces for multicast; None: all that are up."""
     weights: tuple[float, float] | None = None
-    """Alpha and beta with which the capability is measured again and again; None: it stays as it
-    is."""
+    """Weights of processors and of memory with which the capability is measured again and again;
+    None: it is not measured again."""
     tls: TlsSettings | None = None
     """None: links are dialled by plain TCP."""
     client_address: Address | None = None
@@ -135,8 +135,8 @@ class RunSettings(ClusterModel):
     should come."""
     log_level: str = "info"
     capability: float | None = None
-    alpha: float = 1.0
-    beta: float = 1.0
+    cpu_weight: float = 1.0
+    memory_weight: float = 1.0
     """The capability's weights of the CPU and of memory."""
     multicast_group: str = GROUP
     multicast_port: int = PORT
@@ -153,10 +153,11 @@ class RunSettings(ClusterModel):
     def federation(
         self, bind: Address, *, id: bytes, boot: int, capability: float, own_host: Callable[[], str]
     ) -> FederationSettings:
-        """Work out the settings of a broker whose links come in at `bind`.
+        """Return the settings of a broker whose links come in at `bind`.
 
-        `own_host` is asked for this machine's address when `bind` is a wildcard; `capability` is
-        the measured one.
+        `id`, `boot`: the broker's id and boot number. `capability`: the measured one, which the
+        configured one overrides. `own_host`: returns this machine's address, called when `bind` is
+        a wildcard.
         """
         interfaces: tuple[str, ...] | None = None
         announce_host: str | None = None
@@ -193,7 +194,7 @@ class RunSettings(ClusterModel):
             multicast_port=self.multicast_port,
             interfaces=self.interfaces if self.interfaces is not None else interfaces,
             capability=self.capability if self.capability is not None else capability,
-            weights=(self.alpha, self.beta) if self.capability is None else None,
+            weights=(self.cpu_weight, self.memory_weight) if self.capability is None else None,
             tls=self.tls,
             client_address=self.client_address,
             any_broker=self.allow_unauthenticated_brokers,
@@ -216,9 +217,12 @@ def read_settings(
     environment: Mapping[str, str],
     spelt: Callable[[str], str] = as_flag,
 ) -> RunSettings:
-    """Put flags over environment over file over default. Keys of `flags` have underscores, None
-    means not given; `config` is a file's name, or what was in one. `spelt` tells how whoever gave a
-    flag writes its name.
+    """Return the settings: flags override the environment, which overrides the file, which
+    overrides the defaults.
+
+    `flags`: by name with underscores, None for those not given; `config` is the name of the file,
+    or its content. `environment`: variables, as in os.environ. `spelt`: returns how a flag is
+    written, for errors.
 
     Raises ConfigError with one line that names the flag, the variable, or the file, its line and
     key.
@@ -597,18 +601,18 @@ OPTIONS: dict[str, Option] = {
     "seed": Option(_seeds),
     "advertise": Option(_address),
     "routing": Option(_choice(*ROUTINGS)),
-    "overlay": Option(_choice("capability", "balance"), flag=False),
+    "path_policy": Option(_choice("capability", "balance"), flag=False),
     "admin": Option(_admin),
     "admin_hosts": Option(_hosts, flag=False),
     "wait_for": Option(_count),
     "log_level": Option(_choice(*LEVELS)),
     "log_format": Option(_choice("text", "json")),
     "capability": Option(_number(0.0, 1e8), flag=False),
-    "alpha": Option(_number(0.0, 1e4), flag=False),
-    "beta": Option(_number(0.0, 1e4), flag=False),
+    "cpu_weight": Option(_number(0.0, 1e4), flag=False),
+    "memory_weight": Option(_number(0.0, 1e4), flag=False),
     "hello": Option(_number(0.02, 3600.0, " s"), flag=False),
     "link_timeout": Option(_number(0.1, 3600.0, " s"), flag=False),
-    "td": Option(_number(0.01, 3600.0, " s"), flag=False),
+    "discovery_time": Option(_number(0.01, 3600.0, " s"), flag=False),
     "multicast_group": Option(_group, flag=False),
     "multicast_port": Option(_port, flag=False),
     "interfaces": Option(_interfaces, flag=False),

@@ -22,7 +22,8 @@ class ConfigError(ValueError):
 
 
 class ConfigFile:
-    """The mapping that a YAML file holds."""
+    """The mapping that a YAML file holds: `path` is the file's name, `data` its content, `lines`
+    the line of each key."""
 
     __slots__ = ("_lines", "data", "path")
 
@@ -39,7 +40,9 @@ class ConfigFile:
 
     @classmethod
     def parse(cls, path: str, text: str) -> ConfigFile:
-        """Parse the text of a file: one document of plain YAML, tags that build objects refused."""
+        """Return what `text` holds, the content of the file named `path`: one document of plain
+        YAML, without tags that build objects. Raises ConfigError with one line that names the file
+        and the line."""
         import yaml
 
         loader: yaml.SafeLoader | None = None

@@ -65,9 +65,9 @@ class Client:
         "aliases_memory",
         "authentication",
         "conn",
+        "connack_lsn",
         "connect",
         "fast_qos",
-        "hailed",
         "keep_alive",
         "node",
         "routes",
@@ -90,7 +90,8 @@ class Client:
         self.choose_routes()
         self.keep_alive = connect.keep_alive * 1.5  # s, MQTT-3.1.2-22
         self.timer: int | None = None  # of the keep-alive
-        self.hailed = 0  # the frame of the journal that CONNACK waits for (see `Journal.hold`)
+        # LSN of the frame of the journal that CONNACK waits for (`Journal.gate_output`).
+        self.connack_lsn = 0
         self.authentication: Authentication | None = None  # enhanced (MQTT 5, 4.12)
         self.aliases: dict[int, bytes] = {}
         self.aliases_memory = 0  # bytes of their topics
@@ -352,7 +353,9 @@ class Client:
         conn = self.conn
         journal = self.node.journal
         first = conn.outbox[0][:1] if conn.outbox else b""
-        greeted = journal is not None and self.hailed <= journal.safe and first != CONNACK
+        greeted = (
+            journal is not None and self.connack_lsn <= journal.durable_lsn and first != CONNACK
+        )
         if (
             conn.gate
             and greeted

@@ -186,7 +186,7 @@ class ConnectHandshake:
         elif config.check_payload_format and not well_formed(will.payload, will.properties):
             self.turn_away(
                 ReasonCode.PAYLOAD_FORMAT_INVALID,
-                "has a will that is not the UTF-8 text that it says",
+                "has a will whose payload is not the UTF-8 text that it claims to be",
             )
         else:
             return True
@@ -203,12 +203,12 @@ class ConnectHandshake:
                 if config.redirect_permanent
                 else ReasonCode.USE_ANOTHER_SERVER
             )
-            why = f"is to use {config.server_reference}"
+            why = f"is told to use {config.server_reference}"
             self.turn_away(reason, why, {Property.SERVER_REFERENCE: config.server_reference})
         elif node.rate is not None and not node.rate.take(now):
             self.turn_away(
                 ReasonCode.CONNECTION_RATE_EXCEEDED,
-                f"is beyond {config.connection_rate:g} connections a second",
+                f"connects above the limit of {config.connection_rate:g} connections a second",
             )
         else:
             return self._place(connect)
@@ -222,14 +222,16 @@ class ConnectHandshake:
             self._elsewhere("" if node.drain is None else node.drain.reference())
             return False
         if node.cluster.yields:
-            why = "comes while another broker has this one's id"
+            why = "connects while another broker uses the id of this one"
             self.turn_away(ReasonCode.SERVER_UNAVAILABLE, why, level="debug")
             return False
         most = node.config.max_connections
         if most and node.connected >= most:
             old = node.sessions.get(connect.client_id)
             if old is None or old.conn is None:  # else it takes the place of another
-                self.turn_away(ReasonCode.QUOTA_EXCEEDED, f"is beyond {most} connections")
+                self.turn_away(
+                    ReasonCode.QUOTA_EXCEEDED, f"connects above the limit of {most} connections"
+                )
                 return False
         return True
 
@@ -240,12 +242,12 @@ class ConnectHandshake:
             self.node.counters.redirected += 1
             properties: Properties = {Property.SERVER_REFERENCE: where}
             self.turn_away(
-                ReasonCode.USE_ANOTHER_SERVER, f"is to use {where}", properties, level="debug"
+                ReasonCode.USE_ANOTHER_SERVER, f"is told to use {where}", properties, level="debug"
             )
         else:
             self.turn_away(
                 ReasonCode.SERVER_UNAVAILABLE,
-                "comes while this broker is going to stop",
+                "connects while this broker shuts down",
                 level="debug",
             )
 
@@ -270,11 +272,13 @@ class ConnectHandshake:
         if owner_of(node, connect.username, listener, proven=self.proven is not None) is None:
             if not access.lets_anonymous(listener):
                 what = (
-                    "no user name" if connect.username is None else "a user name that nobody checks"
+                    "no user name"
+                    if connect.username is None
+                    else "a user name that no plugin or users file checks"
                 )
                 self.turn_away(
                     ReasonCode.NOT_AUTHORIZED,
-                    f"has {what}, and listener '{listener}' lets nobody anonymous in",
+                    f"has {what}, and listener '{listener}' does not accept anonymous clients",
                 )
                 return False
         elif (
@@ -284,7 +288,7 @@ class ConnectHandshake:
         ):
             if node.checking >= limits.PASSWORD_CHECKS:
                 self.turn_away(
-                    ReasonCode.SERVER_BUSY, "comes while too many passwords are being checked"
+                    ReasonCode.SERVER_BUSY, "connects while too many passwords are being checked"
                 )
                 return False
             self.checking = True
@@ -352,7 +356,7 @@ class ConnectHandshake:
                 Property.MAXIMUM_PACKET_SIZE, limits.MAX_PACKET_SIZE
             ):
                 self.turn_away(
-                    ReasonCode.PACKET_TOO_LARGE, "does not take packets as large as its AUTH"
+                    ReasonCode.PACKET_TOO_LARGE, "has a Maximum Packet Size that its AUTH exceeds"
                 )
             else:
                 self.conn.send(packet)
@@ -407,9 +411,9 @@ class ConnectHandshake:
         self.node.forget(self.conn)
 
     def foreign(self) -> None:
-        """Refuse who comes with the client id of another user's session."""
-        self.node.counters.sessions_foreign += 1
-        why = "comes with the client id of another user's session"
+        """Refuse who connects with the client id of another user's session."""
+        self.node.counters.sessions_wrong_user += 1
+        why = "connects with the client id of another user's session"
         self.turn_away(
             ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
             why,
@@ -518,7 +522,7 @@ class ConnectHandshake:
         node.client_came(client, now)
         connect.forget()
         if node.journal is not None:
-            node.journal.came(session, present=present)
+            node.journal.session_connected(session, present=present)
         if present:
             session.redeliver()
 
@@ -527,9 +531,11 @@ class ConnectHandshake:
         node, conn = self.node, self.conn
         if len(node.sessions) >= limits.MAX_SESSIONS:
             node.counters.sessions_refused += 1
-            self.turn_away(ReasonCode.QUOTA_EXCEEDED, "is one session too many")
+            self.turn_away(
+                ReasonCode.QUOTA_EXCEEDED, "needs a session, and the limit of sessions is reached"
+            )
         elif not node.memory.takes_more:
-            self.turn_away(ReasonCode.SERVER_BUSY, "comes while memory is short")
+            self.turn_away(ReasonCode.SERVER_BUSY, "connects while memory is short")
         elif conn.says_goodbye and connect.will is None:
             # It has gone, and cannot be told that its session is a new one: at its next CONNECT it
             # would take that for the one that it had.
@@ -543,7 +549,9 @@ class ConnectHandshake:
         """Close on a client whose Maximum Packet Size is below that of its CONNACK
         (MQTT-3.1.2-24)."""
         client.session.will = None
-        self.turn_away(ReasonCode.PACKET_TOO_LARGE, "does not take packets as large as its CONNACK")
+        self.turn_away(
+            ReasonCode.PACKET_TOO_LARGE, "has a Maximum Packet Size that its CONNACK exceeds"
+        )
         self.node.client_refused(client)
 
     def _configure(self, session: Session, connect: Connect, answer: Properties) -> None:

@@ -358,7 +358,7 @@ class Connection:
                 self.node.hold_publishers(self)
         elif size > 2 * limit:
             self.node.counters.slow_consumer_closed += 1
-            self.abort("reads too slowly and does not take its acknowledgements")
+            self.abort("it reads too slowly: its acknowledgements pile up")
         elif size > limits.HOLD_BACKLOG_BYTES:
             self.node.hold_publishers(self)
 
@@ -418,7 +418,7 @@ class Connection:
         # A peer that does not read would keep what is queued for ever.
         self.node.schedule(
             self.node.now + limits.CLOSE_TIME,
-            lambda now: self.abort("did not take what was sent before closing"),
+            lambda now: self.abort("it did not read the last bytes before closing"),
         )
 
     def _said_all(self) -> bool:

@@ -519,7 +519,7 @@ class Dispatcher:
         that keep up. Not `groups`: those of shared subscriptions get nothing."""
         shared = route.shared if groups else ()
         if self.node.journal is not None:
-            self.node.journal.batch(route, batch)
+            self.node.journal.run_published(route, batch)
         if route.special or shared:
             for message in batch.messages():
                 self.deliver(route, message, None, shared)

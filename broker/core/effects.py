@@ -92,70 +92,78 @@ class Datagram:
 
 
 @dataclass(slots=True, eq=False)
-class Append:
-    """Write a frame to the journal. Answer: nothing when it is safe, else the error's text; for
-    many frames at once for the last one of them, in their order. A second answer, an error, says
-    that what was safe for the process did not get to the disk."""
+class AppendFrame:
+    """Write a frame to the journal. Answer: None when it is durable, else the error's text. One
+    answer to the last of several frames stands for all of them. A second answer, an error, says
+    that frames which the kernel had did not get to the disk."""
 
     data: bytes
-    mark: int
+    lsn: int
+    """The number of the frame."""
 
 
 @dataclass(slots=True, eq=False)
-class Begin:
-    """Begin a new generation of the journal; frames after it go there, or where they went, if it
-    cannot begin. `anew`: something could not be written, and this one says everything again; until
-    it has, it does not count. Nothing else can follow an error.
+class BeginSegment:
+    """Begin a new segment of the journal. Later frames go there; if it cannot begin, they go where
+    they went before, unless `full_snapshot` is set.
 
-    Answer: nothing when it has begun, else the error's text. A second answer, an error, says that
-    what was written to it may be lost.
+    Answer: None when it has begun, else the error's text. A second answer, an error, says that what
+    was written to the segment may be lost.
     """
 
-    generation: int
-    anew: bool = False
+    segment: int
+    """Its number."""
+    full_snapshot: bool = False
+    """A write has failed: the segment starts with a full snapshot, and recovery ignores it until
+    the end of that. Only such a segment can begin after an error."""
 
 
 @dataclass(slots=True, eq=False)
-class Discard:
-    """Delete the generations of the journal before this one, or, if it could not be completed, this
-    one alone. No answer."""
+class DiscardSegments:
+    """Delete the segments before `segment`, whose records the snapshot in it replaces. No
+    answer."""
 
-    generation: int
-    failed: bool = False
+    segment: int
+    incomplete: bool = False
+    """The snapshot in `segment` was not completed: delete this segment alone."""
 
 
 @dataclass(slots=True, eq=False)
 class TailWrite:
-    """Write at a place of a segment of the log's tail; a segment begins at place 0. Answer: nothing
-    when the kernel has it, else the error's text; in their order."""
+    """Write at a place of a segment of the log tail; a segment begins at place 0. Answer: None when
+    the kernel has the data, else the error's text, in the order of the effects."""
 
     segment: int
     offset: int
+    """Bytes from the beginning of the segment."""
     data: bytes
-    mark: int
+    request: int
+    """Tells the answers to requests apart, here and below."""
 
 
 @dataclass(slots=True, eq=False)
 class TailRead:
-    """Read a piece of a segment. Answer: its bytes, or the error's text."""
+    """Read a piece of a segment of the log tail. Answer: its bytes, or the error's text."""
 
     segment: int
     offset: int
+    """Bytes from the beginning of the segment."""
     size: int
-    mark: int
+    """Bytes."""
+    request: int
 
 
 @dataclass(slots=True, eq=False)
 class TailSync:
-    """Put on the disk what was written before. Answer: nothing when it is there, else the error's
-    text."""
+    """Put on the disk what was written to the log tail before. Answer: None when it is there, else
+    the error's text."""
 
-    mark: int
+    request: int
 
 
 @dataclass(slots=True, eq=False)
 class TailDrop:
-    """Delete a segment. No answer."""
+    """Delete a segment of the log tail. No answer."""
 
     segment: int
 
@@ -168,9 +176,9 @@ Effect = (
     | Event
     | Dial
     | Datagram
-    | Append
-    | Begin
-    | Discard
+    | AppendFrame
+    | BeginSegment
+    | DiscardSegments
     | TailWrite
     | TailRead
     | TailSync

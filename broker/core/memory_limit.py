@@ -252,7 +252,7 @@ class MemoryLimit:
             self._node.log(
                 "info",
                 f"memory: {self.used:,} of {self.limit:,} bytes are used; "
-                "nothing is refused any more",
+                "clients and messages are accepted again",
             )
             self._said = Pressure.NONE
 
@@ -268,8 +268,8 @@ class MemoryLimit:
             del self._heavy[session]
             if session.conn is None and node.sessions.get(session.client_id) is session:
                 text = (
-                    f"memory: the session of client {shorten(session.client_id)} ends, "
-                    f"with {len(session.queue):,} messages"
+                    f"memory: the session of client {shorten(session.client_id)}, "
+                    f"which is not connected, ends with {len(session.queue):,} queued messages"
                 )
                 node.log_limit.line("warning", "sessions ended for memory", "this broker", text)
                 node.counters.sessions_shed += 1
@@ -286,13 +286,13 @@ class MemoryLimit:
             del self._loud[conn]
             if not conn.closed and conn.link is None:
                 text = (
-                    f"memory: {conn.peer} is closed, "
-                    f"with {size:,} bytes that wait or are kept for it"
+                    f"memory: {conn.peer} is disconnected to free memory: "
+                    f"{size:,} bytes are queued or stored for it"
                 )
                 node.log_limit.line("warning", "connections closed for memory", conn.peer, text)
                 node.counters.memory_closed += 1
                 kept = left_memory(conn.owner.session) if isinstance(conn.owner, Client) else 0
-                conn.abort("too much waits for it, or is kept")
+                conn.abort("it takes the most memory, and memory is short")
                 # What is kept may go on with its session, which is away now.
                 self._waiting -= size - kept
                 left -= size

@@ -32,37 +32,37 @@ class Journal(Protocol):
     earlier than it is durable."""
 
     @property
-    def mark(self) -> int:
+    def lsn(self) -> int:
         """The number of the frame that is being written."""
 
     @property
-    def safe(self) -> int:
+    def durable_lsn(self) -> int:
         """The number of the newest frame that is durable."""
 
     @property
     def pending(self) -> int:
         """Bytes that are being written and are not durable."""
 
-    def promise(self) -> None:
+    def require(self) -> None:
         """Hold what the connection whose bytes are being handled is sent from now on, until what is
         recorded now is durable."""
 
-    def saw(self, key: bytes) -> None:
+    def origin_seen(self, key: bytes) -> None:
         """A message of an origin (`key`: its id and incarnation) that is not logged was here."""
 
-    def met(self, key: bytes) -> None:
+    def origin_added(self, key: bytes) -> None:
         """The first message of an origin's incarnation was here."""
 
-    def came(self, session: Session, *, present: bool) -> None:
+    def session_connected(self, session: Session, *, present: bool) -> None:
         """A client is connected; `present`: its session was there before."""
 
-    def keep(self, session: Session) -> None:
+    def make_durable(self, session: Session) -> None:
         """Keep a session that outlives its connection."""
 
-    def ended(self, session: Session) -> None:
+    def session_ended(self, session: Session) -> None:
         """A session is over."""
 
-    def retained(self, version: RetainedVersion, /) -> None:
+    def retained_changed(self, version: RetainedVersion, /) -> None:
         """A retained topic was written, or its message has its number."""
 
     def shared_closed(self, refs: list[tuple[bytes, int, bytes]], /) -> None:
@@ -78,19 +78,19 @@ class Journal(Protocol):
         """Tell which messages of an origin (`key`, one of this broker's) a group (`mark`) got, and
         since when (s) it is known."""
 
-    def batch(self, route: Route, batch: PublishRun) -> None:
+    def run_published(self, route: Route, batch: PublishRun) -> None:
         """Number a run of messages before durable sessions get them."""
 
-    def hold(self, conn: Connection, outbox: list[bytes]) -> None:
+    def gate_output(self, conn: Connection, outbox: list[bytes]) -> None:
         """Hold output back until what it tells of is durable; empties `outbox`."""
 
-    def holds(self, conn: Connection) -> bool:
+    def gates_output(self, conn: Connection) -> bool:
         """Whether output for a connection is held back."""
 
-    def withheld(self, conn: Connection) -> list[bytes]:
+    def gated_output(self, conn: Connection) -> list[bytes]:
         """Return the output that is held back for a connection."""
 
-    def gone(self, conn: Connection) -> None:
+    def connection_closed(self, conn: Connection) -> None:
         """A connection is closed: what was held back for it is dropped."""
 
     def seal(self) -> None:

@@ -75,7 +75,7 @@ class Predecessors:
         if len(line.waiting) >= limits.MAX_SUCCESSORS:
             handshake.turn_away(
                 ReasonCode.SERVER_BUSY,
-                "connects once more while its older connections are being read",
+                "connects again while its older connections are still being handled",
             )
             return True
         line.waiting.append(handshake)
@@ -141,7 +141,7 @@ class Predecessors:
         if now < min(line.at + limits.TAKEOVER_QUIET, line.began + limits.TAKEOVER_LONGEST):
             return False
         self._node.counters.takeover_unread += 1
-        what = "is replaced by a newer connection before everything was handled that it had sent"
+        what = "connects again: the older connection is closed before all its packets are handled"
         self._node.log("warning", f"client {shorten(client_id)} at {old.peer} {what}")
         return True
 

@@ -328,7 +328,7 @@ class RetainedStore:
             self.tombstones > limits.MAX_TOMBSTONES and (first := self._graves.first()) is not None
         ):
             self._floor = max(self._floor, first - int(limits.TOMBSTONE_AGE * 1000))
-            self._counters.tombstones_forgotten += self._exhume()
+            self._counters.retained_tombstones_forgotten += self._exhume()
 
     def _tomb(self, grave: Entry) -> RetainedVersion | None:
         mark = self.digests.get(grave[1])

@@ -118,10 +118,10 @@ class SessionRecorder(Protocol):
     (docs/decisions/0021). Each method is called right after the change, unless it says otherwise.
     """
 
-    def attributes(self) -> None:
+    def record_attributes(self) -> None:
         """The will, the owner or another attribute of the session has changed."""
 
-    def replaced(self) -> None:
+    def record_all(self) -> None:
         """Everything has changed: what was recorded before is not needed any more."""
 
     def subscribed(self, subscription: Subscription) -> None:
@@ -130,7 +130,7 @@ class SessionRecorder(Protocol):
     def unsubscribed(self, topic_filter: str) -> None:
         """A subscription is gone."""
 
-    def starts(self) -> None:
+    def record_starts(self) -> None:
         """The subscriptions begin behind other sequence numbers (`subscription_start`)."""
 
     def queued(self, outgoing: Outgoing) -> None:
@@ -731,5 +731,5 @@ class Session:
             ]
             self.missed_bytes = sum(size_of(o.message) for o in self.missed)
         if dropped and self.recorder is not None:
-            self.recorder.replaced()
+            self.recorder.record_all()
         return [o for o in dropped if isinstance(o, SharedOutgoing)]

@@ -60,7 +60,7 @@ class SessionRegistry:
         """Keep a session without a connection as long as it is to be kept (MQTT-3.1.2-23)."""
         broker = self._broker
         if broker.journal is not None:
-            broker.journal.keep(session)
+            broker.journal.make_durable(session)
         broker.cluster.session_away(session)
         if session.expiry != NEVER:
             session.expiry_timer = broker.schedule(
@@ -83,7 +83,7 @@ class SessionRegistry:
             del self.by_client_id[session.client_id]
             broker.cluster.session_ended(session)
         if broker.journal is not None:
-            broker.journal.ended(session)
+            broker.journal.session_ended(session)
         session.stop_timers()
         if session.conn is None:
             self._wills.send(session)

@@ -37,7 +37,7 @@ LOADS: dict[str, Callable[[Counters], int]] = {
     "bytes/received": lambda counters: counters.bytes_received,
     "bytes/sent": lambda counters: counters.bytes_sent,
     "connections": lambda counters: counters.connects,
-    "sockets": lambda counters: counters.accepted,
+    "sockets": lambda counters: counters.connections_accepted,
 }
 """Counters whose averages a minute are told."""
 

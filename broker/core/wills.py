@@ -55,7 +55,7 @@ class Wills:
             return
         session.will = None
         if session.recorder is not None and session.conn is None:
-            session.recorder.attributes()
+            session.recorder.record_attributes()
         broker = self._broker
         permissions = session.permissions
         if will.topic.startswith("$") or (

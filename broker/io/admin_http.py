@@ -83,10 +83,11 @@ class Admin:
         hosts: Iterable[str] = (),
         wait_for: int = 1,
     ) -> None:
-        """`listeners`: returns how many connections each listener has; `drain`: drains the broker
-        as it is told, and returns what becomes of that, or raises ValueError with one clear line;
-        `hosts`: names under which it may be asked, beside addresses and names without a dot;
-        `wait_for`: how many brokers there have to be before clients should come."""
+        """`node`: the broker. `version`: of the program. `listeners`: returns the number of
+        connections of each listener. `drain`: drains the broker by the parameters of a request and
+        returns the progress, or raises ValueError with one line. `hosts`: names under which the
+        port answers, beside addresses and names without a dot. `wait_for`: how many brokers, this
+        one included, must have been seen before `/readyz` says yes."""
         self.node = node
         self.readiness = Readiness(node, wait_for)
         self._drain = drain
@@ -170,7 +171,8 @@ class Admin:
             "uptime_s": round(now - self._started, 3),
             "ready": not self.readiness.reasons(),
             "connections": node.connected,
-            "open": len(node.connections),  # clients, links, and who has not said yet what it is
+            # Of clients, of links, and those whose first packet has not come yet.
+            "open_connections": len(node.connections),
             "sessions": len(node.sessions),
             "subscriptions": len(node.dispatcher.trie),
             "retained": len(node.retained),
@@ -196,7 +198,7 @@ class Admin:
             "warning",
             "admin: foreign Host",
             peer,
-            f"admin: {peer} asked for {shorten(name)}; refused",
+            f"admin: {peer} asked for {shorten(name)}, which is no name of this broker; refused",
         )
 
 
@@ -281,7 +283,7 @@ class AdminProtocol(asyncio.Protocol):
             self._refuse(request, f"{_REASONS[request].lower()}\n")
         elif not known_host(request.host, self._admin.hosts):
             self._admin.refuse_host(request.host, self.host)
-            self._refuse(421, "not known here by this name; see admin-hosts\n")
+            self._refuse(421, "this broker does not answer under this name; see admin-hosts\n")
         elif request.method == "POST" and request.path.startswith("/api/"):
             self._post(request)
         elif request.method != "GET":
@@ -296,11 +298,11 @@ class AdminProtocol(asyncio.Protocol):
             self.transport.get_extra_info("peername"),
         )
         if request.body:
-            self._refuse(400, "a body, of which nothing is known here\n")
+            self._refuse(400, "no request to this path has a body\n")
         elif not here or not there or not same_machine(here[0], there[0]):
-            self._refuse(403, "only from the broker's own machine\n")
+            self._refuse(403, "allowed from the broker's own machine only\n")
         elif request.origin:
-            self._refuse(403, "not from a web page\n")
+            self._refuse(403, "not allowed from a web page\n")
         else:
             status, kind, text = self._admin.post(request.path, request.query)
             self._send(status, kind, text, True)

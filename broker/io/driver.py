@@ -25,8 +25,8 @@ for such."""
 
 
 class Driver:
-    """Runs one node in one event loop: flushes once per turn of the loop, ticks at the node's
-    deadline."""
+    """Runs `node` in the event loop `loop`: flushes once in each turn of the loop, and ticks at the
+    node's deadline. `on_effects` is called when the node has effects."""
 
     def __init__(
         self, node: Node, loop: asyncio.AbstractEventLoop, on_effects: Callable[[], None]
@@ -119,7 +119,12 @@ class Driver:
 
 
 class StreamProtocol(asyncio.Protocol):
-    """One TCP, TLS or Unix connection, accepted or dialled. Also the node's `Transport` for it."""
+    """One TCP, TLS or Unix connection, accepted at the listener named `listener` or dialled for the
+    effect `dial`. Also the node's `Transport` for it.
+
+    `driver` runs the node. `on_open`: called when the connection is open, returns False to close
+    it. `on_close`: called when it has ended. `proxied`: its PROXY header, None without one.
+    """
 
     __slots__ = (
         "_asked",
@@ -270,7 +275,8 @@ class StreamProtocol(asyncio.Protocol):
 
 
 class Lingering(asyncio.Protocol):
-    """Takes over a connection that is being closed: nobody looks at what comes in."""
+    """Replaces the protocol `of` on a `transport` that is being closed: bytes that still come in
+    are ignored, and after `limits.LINGER` (s, on `loop`) the transport is closed."""
 
     __slots__ = ("_of", "_timer")
 

@@ -22,14 +22,14 @@ import socket
 import termios
 from array import array
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.base import limits
 from broker.core.connection import Connection
 
 if TYPE_CHECKING:
     from broker.core.effects import Dial
-    from broker.io.driver import Driver
+    from broker.node import Node
 
 READ_SIZE = 256 * 1024
 """bytes read of one connection in one turn: the others wait meanwhile."""
@@ -69,12 +69,45 @@ BROKEN = FAILED | LEFT
 PARKED, OPEN, CLOSING, LINGERING, GONE = range(5)
 
 
+class TransportDriver(Protocol):
+    """What the transport asks of the driver: its node, its loop, its clock, the end of a turn."""
+
+    flushing: bool
+    """Whether a flush is planned for the end of this turn of the loop."""
+    collect_at: float
+    """When the garbage collector is due (s)."""
+
+    @property
+    def node(self) -> Node:
+        """The broker."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that watches the epoll object."""
+
+    @property
+    def time(self) -> Callable[[], float]:
+        """The monotonic clock (s)."""
+
+    def went_on(self, now: float) -> bool:
+        """Return whether the process was stopped until a moment before `now` (s)."""
+
+    def run(self) -> None:
+        """Flush, hand out effects, arm the timer."""
+
+    def wake(self) -> None:
+        """Have `run` called at the end of this turn of the loop."""
+
+    def collect(self, now: float) -> None:
+        """Run the garbage collector once; `now`: s."""
+
+
 class EpollTransport:
     """The connections of one driver."""
 
     __slots__ = ("_began", "_epoll", "_into", "_left", "_view", "driver", "streams")
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: TransportDriver) -> None:
         buffer = bytearray(READ_SIZE)
         self.driver = driver
         self.streams: dict[int, EpollStream] = {}
@@ -220,10 +253,10 @@ class EpollTransport:
         stream.abort()
 
     def watch(self, number: int, old: int, new: int) -> None:
-        """Change for what (IN, OUT, LEFT) a file is watched. One watched for nothing would still
-        wake us when it is reset.
+        """Watch the file `number` for the events `new` (IN, OUT, LEFT) in place of `old`. A file
+        without events is not watched at all: it would still wake the loop when it is reset.
 
-        Raises OSError: the system watches no more files for us (fs.epoll.max_user_watches).
+        Raises OSError: the system watches no more files for this user (fs.epoll.max_user_watches).
         """
         if not old:
             self._epoll.register(number, new)
@@ -240,7 +273,7 @@ class EpollTransport:
         if self.driver.went_on(now) and has_left(stream.number):
             # Its CONNECT is older than what its client has said elsewhere since: it would take the
             # session back from there.
-            node.counters.connects_given_up += 1
+            node.counters.connections_abandoned += 1
             stream.lost("given up while this broker was stopped")
             return
         try:
@@ -292,8 +325,10 @@ class EpollStream:
         leave: Callable[[EpollStream], None] | None = None,
         dial: Dial | None = None,
     ) -> None:
-        """`number`: of the file, which does not block; `leave` is called once when it is closed;
-        `dial`: why we called."""
+        """`poller`: the transport that it belongs to. `number`: its file, which does not block.
+        `peer`: HOST:PORT of the other end. `listener`: the name of its listener. `leave`: called
+        once when it is closed. `dial`: the effect that this broker dialled for, None if it was
+        accepted."""
         self.poller = poller
         self.number = number
         self.peer = peer

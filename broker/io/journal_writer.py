@@ -27,22 +27,22 @@ from typing import BinaryIO
 
 from broker.base import limits
 from broker.config.yaml_file import ConfigError
-from broker.core.effects import Append, Begin, Discard
+from broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
 from broker.io.tail_writer import TailWriter
 from broker.persistence.records import (
     HEADER_SIZE,
     Cut,
     JournalError,
-    began_anew,
     decode_header,
     encode_frame,
     encode_header,
-    encode_whole,
+    encode_snapshot_end,
     frame_within,
+    is_full_snapshot,
     read_frames,
 )
 from broker.persistence.recovery import Image
-from broker.persistence.write_ahead_log import MANY_SEGMENTS, SMALLEST
+from broker.persistence.write_ahead_log import MANY_SEGMENTS, MIN_SIZE
 
 FLUSH = 1.0
 """s between two times that what was written is put on the disk, without `sync`."""
@@ -61,7 +61,7 @@ TOO_LARGE = 4
 """times what a checkpoint takes with which a journal is made one before the broker begins; 3 are
 usual at the end of one."""
 
-Told = Callable[[Append | Begin, str | None], None]
+Told = Callable[[AppendFrame | BeginSegment, str | None], None]
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Loaded:
     """What was there at the start."""
 
     image: Image = field(default_factory=Image)
-    generation: int = 1
+    segment: int = 1
     """The first that is not there."""
     files: int = 0
     size: int = 0
@@ -82,8 +82,9 @@ class JournalWriter:
     """The files of one journal."""
 
     def __init__(self, folder: Path, broker_id: bytes, *, sync: bool) -> None:
-        """`folder`: the broker's data directory, which is locked. Raises ConfigError: it cannot be
-        written to."""
+        """`folder`: the broker's data directory, which is locked. `broker_id`: stands in each file.
+        `sync`: report frames when they are on the disk, not when the kernel has them. Raises
+        ConfigError: the folder cannot be written to."""
         self.folder = folder / "journal"
         self.sync = sync
         self._id = broker_id
@@ -93,13 +94,13 @@ class JournalWriter:
         self._error = ""  # the file cannot be written any more
         self._dirty = False  # something is not on the disk yet
         self._flushed = 0.0
-        self._work: list[Append | Begin | Discard] = []
+        self._work: list[AppendFrame | BeginSegment | DiscardSegments] = []
         self._wake = threading.Condition()
         self._closing = False
         self._thread: threading.Thread | None = None
         self._flusher: threading.Thread | None = None
         self._tell: Told = lambda effect, error: None
-        self._last: Append | Begin | None = None  # of what was written
+        self._last: AppendFrame | BeginSegment | None = None  # of what was written
         # A file that the flusher could not put on the disk, and why.
         self._lost: tuple[Path, str] | None = None
         self._spent = 0  # generations before this one go with the next flush
@@ -120,17 +121,17 @@ class JournalWriter:
     def load(self) -> Loaded:
         """Read what is there. Raises ConfigError, one line, for what cannot be used at all."""
         loaded = Loaded()
-        for generation, path in self._files():
-            loaded.generation = generation + 1
+        for segment, path in self._files():
+            loaded.segment = segment + 1
             loaded.files += 1
             try:
-                self._load(path, generation, loaded)
+                self._load(path, segment, loaded)
             except JournalError as error:
                 raise ConfigError(f"{path} {error}") from None
             except OSError as error:
                 raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
         if loaded.files >= 2 * MANY_SEGMENTS or loaded.size > TOO_LARGE * max(
-            SMALLEST, loaded.image.size
+            MIN_SIZE, loaded.image.size
         ):
             with contextlib.suppress(OSError):  # then it is as it was
                 self._compact(loaded)
@@ -139,28 +140,28 @@ class JournalWriter:
     def _compact(self, loaded: Loaded) -> None:
         """Write all that is there into one file before anybody is served: no checkpoint has been
         completed for so long that the broker seems to die before it can. Raises OSError."""
-        image, generation = loaded.image, loaded.generation
-        path, part = self.folder / f"{generation:08d}", self.folder / PART
+        image, segment = loaded.image, loaded.segment
+        path, part = self.folder / f"{segment:08d}", self.folder / PART
         size = 0
         try:
             with part.open("wb") as stream:
-                stream.write(encode_header(self._id, generation))
+                stream.write(encode_header(self._id, segment))
                 for records in image.records(PIECE):
                     size += stream.write(encode_frame(records, image.alive))
-                stream.write(encode_frame([encode_whole(generation, size)], image.alive))
+                stream.write(encode_frame([encode_snapshot_end(segment, size)], image.alive))
                 stream.flush()
                 os.fsync(stream.fileno())
             part.rename(path)
         finally:
             part.unlink(missing_ok=True)
-        loaded.generation, loaded.files, loaded.size, image.size = (
-            generation + 1,
+        loaded.segment, loaded.files, loaded.size, image.size = (
+            segment + 1,
             1,
             path.stat().st_size,
             size,
         )
         _sync_folder(self.folder)
-        self._delete(lambda number: number < generation)
+        self._delete(lambda number: number < segment)
 
     def _files(self) -> list[tuple[int, Path]]:
         try:
@@ -171,26 +172,26 @@ class JournalWriter:
             raise ConfigError(f"cannot read {self.folder}: {error.strerror or error}") from None
         return sorted((int(path.name), path) for path in names)
 
-    def _load(self, path: Path, generation: int, loaded: Loaded) -> None:
+    def _load(self, path: Path, segment: int, loaded: Loaded) -> None:
         with path.open("r+b", buffering=1024 * 1024) as stream:
             size = path.stat().st_size
             loaded.size += size
             at = HEADER_SIZE
             head = stream.read(HEADER_SIZE)
-            sound = decode_header(head, self._id, generation)
-            loaded.image.begin(anew=sound and began_anew(head))
+            sound = decode_header(head, self._id, segment)
+            loaded.image.begin(full_snapshot=sound and is_full_snapshot(head))
             if not sound:
                 if size:
                     what = (
                         f"{path}: its beginning is cut off or damaged; "
-                        f"nothing in it counts ({size} bytes)"
+                        f"all its {size} bytes are ignored"
                     )
                     loaded.cuts.append(what + self._cut(stream, path, 0))
                 return
             for frame in read_frames(stream, at):
                 if isinstance(frame, Cut):
-                    rest = f"the {size - frame.at} bytes from there do not count"
-                    what = f"{path}: what begins at byte {frame.at} {frame.why}; {rest}"
+                    rest = f"the {size - frame.at} bytes from there on are ignored"
+                    what = f"{path}: the frame at byte {frame.at} {frame.why}; {rest}"
                     loaded.cuts.append(what + self._cut(stream, path, frame.at))
                     return
                 loaded.image.take(*frame)
@@ -214,8 +215,8 @@ class JournalWriter:
             try:
                 os.link(path, aside)
             except OSError as error:
-                return f"; it cannot be put aside ({error.strerror or error}) and will be deleted"
-        return f"; it is put aside as {aside.name}"
+                return f"; it cannot be kept ({error.strerror or error}) and will be deleted"
+        return f"; it is kept as {aside.name}"
 
     # ---------------------------------------------------------------- writing
 
@@ -229,7 +230,7 @@ class JournalWriter:
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
 
-    def put(self, effect: Append | Begin | Discard) -> None:
+    def put(self, effect: AppendFrame | BeginSegment | DiscardSegments) -> None:
         """Have an effect carried out; in their order."""
         with self._wake:
             self._work.append(effect)
@@ -262,28 +263,28 @@ class JournalWriter:
             except Exception as error:
                 # Whatever it is: a thread that ends takes every acknowledgement with it.
                 self._failed(error)
-                told = [effect for effect in work if not isinstance(effect, Discard)]
+                told = [effect for effect in work if not isinstance(effect, DiscardSegments)]
                 for effect in told or ([] if self._last is None else [self._last]):
                     self._tell(effect, self._error)
             if closing and not self._work:
                 self._close_file()
                 return
 
-    def _carry_out(self, work: list[Append | Begin | Discard]) -> None:
-        frames: list[Append] = []
+    def _carry_out(self, work: list[AppendFrame | BeginSegment | DiscardSegments]) -> None:
+        frames: list[AppendFrame] = []
         for effect in work:
-            if isinstance(effect, Append):
+            if isinstance(effect, AppendFrame):
                 frames.append(effect)
                 continue
             self._write(frames)
             frames = []
-            if isinstance(effect, Begin):
+            if isinstance(effect, BeginSegment):
                 self._begin(effect)
             else:
                 self._discard(effect)
         self._write(frames)
 
-    def _write(self, frames: list[Append]) -> None:
+    def _write(self, frames: list[AppendFrame]) -> None:
         if not frames:
             return
         last = frames[-1]
@@ -340,7 +341,7 @@ class JournalWriter:
         try:
             os.fdatasync(number)
             if spent:
-                self._delete(lambda generation: generation < spent)
+                self._delete(lambda segment: segment < spent)
         except OSError as error:
             with self._wake:
                 self._lost = (path, error.strerror or str(error))
@@ -359,7 +360,7 @@ class JournalWriter:
         if tell and self._last is not None:
             self._tell(self._last, self._error)
 
-    def _put_on_disk(self, last: Append | None) -> None:
+    def _put_on_disk(self, last: AppendFrame | None) -> None:
         """Wait for the disk, and say so. An error here says that anything written since the last
         time may be lost."""
         if self._flusher is not None:
@@ -379,7 +380,7 @@ class JournalWriter:
             self._tell(last, self._error or None)
         if self._spent and not self._error:
             spent, self._spent = self._spent, 0
-            self._delete(lambda generation: generation < spent)
+            self._delete(lambda segment: segment < spent)
 
     def _failed(self, error: Exception) -> None:
         self._spent = 0
@@ -390,21 +391,21 @@ class JournalWriter:
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, self._at)
 
-    def _begin(self, effect: Begin) -> None:
+    def _begin(self, effect: BeginSegment) -> None:
         """Go on in a new file, or, if there is none, in the old one. After an error nothing goes on
         that does not begin anew: what was lost would be missing between the files."""
         if self._dirty or self._flusher is not None:
             self._put_on_disk(None)
-        error = "" if effect.anew else self._error
+        error = "" if effect.full_snapshot else self._error
         if not error:
             error = self._open(effect)
         self._tell(effect, error or None)
 
-    def _open(self, effect: Begin) -> str:
+    def _open(self, effect: BeginSegment) -> str:
         """Begin a file; returns why it could not be. The old one is closed only then: it may well
         be all right."""
-        path, number = self.folder / f"{effect.generation:08d}", -1
-        head = encode_header(self._id, effect.generation, anew=effect.anew)
+        path, number = self.folder / f"{effect.segment:08d}", -1
+        head = encode_header(self._id, effect.segment, full_snapshot=effect.full_snapshot)
         try:
             number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             if os.pwrite(number, head, 0) != len(head):
@@ -431,20 +432,20 @@ class JournalWriter:
         )
         return ""
 
-    def _discard(self, effect: Discard) -> None:
+    def _discard(self, effect: DiscardSegments) -> None:
         """Delete old generations, once what replaces them is on the disk; one that failed at once.
         One that cannot be deleted is read at the next start, and changes nothing."""
-        if effect.failed:
-            self._delete(lambda number: number == effect.generation)
+        if effect.incomplete:
+            self._delete(lambda number: number == effect.segment)
         elif not self._error:
-            self._spent = effect.generation  # with the next flush, as nobody is to wait for it
+            self._spent = effect.segment  # with the next flush, as nobody is to wait for it
             if self.sync:
                 self._put_on_disk(None)
 
     def _delete(self, those: Callable[[int], bool]) -> None:
         with contextlib.suppress(OSError, ConfigError):
-            for generation, path in self._files():
-                if those(generation):
+            for segment, path in self._files():
+                if those(segment):
                     path.unlink()
             _sync_folder(self.folder)
 

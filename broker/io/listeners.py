@@ -47,8 +47,9 @@ class UnixSocket:
     """A listening Unix socket, and its file."""
 
     def __init__(self, path: str, mode: int, backlog: int) -> None:
-        """Bind and listen. A file that a broker left behind is replaced; one of a living broker, or
-        no socket, is not.
+        """Bind to `path` with the permissions `mode` and listen with a queue of `backlog`. The file
+        of a broker that is gone is replaced; that of a living broker, or a file that is no socket,
+        is not.
 
         Raises OSError.
         """
@@ -79,8 +80,8 @@ class UnixSocket:
 
 
 def remove_stale(path: str) -> None:
-    """Remove a socket's file that nobody listens on. Raises OSError: somebody does, or it is no
-    socket."""
+    """Remove the file of a Unix socket on which no process listens any more. Raises FileExistsError
+    if a process listens or the file is no socket, OSError if it cannot be removed."""
     try:
         kind = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -100,9 +101,10 @@ def remove_stale(path: str) -> None:
 
 
 async def resolve(host: str | None, port: int, *, passive: bool = False) -> list[Any]:
-    """Return what `getaddrinfo` says of a TCP port; `passive`: to listen on.
+    """Return what `getaddrinfo` returns for `host` and the TCP port `port`; `passive`: for a
+    listener.
 
-    Addresses are read here: uvloop's own `getaddrinfo` forgets the interface in fe80::1%eth0.
+    Addresses are parsed here, as uvloop's own `getaddrinfo` drops the interface in fe80::1%eth0.
 
     Raises OSError, ValueError (UnicodeError: no name can be like this) and OverflowError (no port).
     """
@@ -246,7 +248,8 @@ class Acceptor:
         """Wait for connections that were beginning."""
 
     def accepted(self, number: int, address: object) -> None:
-        """Take a connection: the number of its file, which does not block."""
+        """Take a connection: `number` is its file, which does not block, `address` the peer's.
+        Raises NotImplementedError: subclasses say what to do with it."""
         raise NotImplementedError
 
     def _accept(self, listening: socket.socket) -> None:
@@ -289,7 +292,8 @@ class StreamServer(Acceptor):
     def __init__(
         self, sockets: list[socket.socket], driver: Callable[[], Driver], places: Places, name: str
     ) -> None:
-        """`driver` is asked at each turn: it is made anew at a restart. `name`: the listener's."""
+        """`sockets`: listening. `driver`: returns the driver, which a restart replaces. `places`:
+        the listener's limit of connections. `name`: the listener's."""
         for each in sockets:
             if each.family != socket.AF_UNIX:
                 # What it accepts inherits it.
@@ -322,8 +326,8 @@ Make = Callable[[ProxyHeader | None], asyncio.Protocol]
 
 
 class LoopServer(Acceptor):
-    """Connections go to the loop's own transports, after a TLS handshake if there is a context. Why
-    one failed is told, which asyncio's servers keep to themselves."""
+    """Gives connections to the event loop's own transports, after a TLS handshake if there is a
+    context. It reports why a handshake failed, which asyncio's servers do not."""
 
     def __init__(
         self,
@@ -335,7 +339,10 @@ class LoopServer(Acceptor):
         tls_timeout: float,
         failed: Callable[[str, OSError], None],
     ) -> None:
-        """`failed`: called with the peer's address and the error of a TLS handshake."""
+        """`loop`: the event loop. `sockets`: listening. `make`: returns the protocol of a
+        connection, given its PROXY header. `context`: of TLS, None for plain connections.
+        `tls_timeout`: s for a handshake. `failed`: called with the peer's address and the error of
+        a handshake."""
         for each in sockets:
             if each.family != socket.AF_UNIX:
                 # What it accepts inherits it.
@@ -363,7 +370,8 @@ class LoopServer(Acceptor):
         self.begin(socket.socket(fileno=number), None, socket_name(address))
 
     def begin(self, accepted: socket.socket, header: ProxyHeader | None, peer: str) -> None:
-        """Begin with a connection. `peer`: its address."""
+        """Serve the socket `accepted` by the event loop's transport. `header`: its PROXY header,
+        None without one; `peer`: its address."""
         task = self.loop.create_task(self._begin(accepted, header, peer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -397,7 +405,8 @@ class ProxiedServer(LoopServer):
         failed: Callable[[str, OSError], None],
         refused: Callable[[str], None],
     ) -> None:
-        """`refused`: called with a line about each bad or missing header."""
+        """`loop`, `sockets`, `make`, `context`, `tls_timeout`, `failed`: as for `LoopServer`.
+        `refused`: called with a line about each wrong or missing header."""
         self.refused = refused
         self.heads: set[_Head] = set()
         super().__init__(

@@ -1,4 +1,4 @@
-"""What a node counts and holds, in Prometheus' text format 0.0.4."""
+"""The metrics of a node in Prometheus' text format 0.0.4."""
 
 from __future__ import annotations
 
@@ -42,9 +42,12 @@ def metrics(
     listeners: Mapping[str, int] | None = None,
     uptime: float | None = None,
 ) -> str:
-    """Return all metrics of a node, names beginning with mqttree_. Labels have few values: this
-    broker's listeners and links, and the reasons named above; never a client's id, user or topic.
-    `listeners`: connections of each; `uptime`: s.
+    """Return all metrics of `node`, with names that begin with mqttree_. Labels have few values:
+    this broker's listeners and links, and the reasons named above; never a client's id, user or
+    topic.
+
+    `version`: of the program. `listeners`: number of connections of each. `uptime`: s, None if
+    unknown.
     """
     cluster = node.cluster
     tree, config = cluster.tree, node.config
@@ -68,7 +71,7 @@ def metrics(
     if uptime is not None:
         gauge("uptime_seconds", uptime)
     gauge("longest_turn_seconds", node.turns.longest)
-    gauge("queued_over_bytes", cluster.remote_flow_control.over)
+    gauge("queued_over_limit_bytes", cluster.remote_flow_control.over)
     if (journal := node.journal) is not None:
         gauge("journal_ok", 1 if journal.healthy else 0)
         gauge("journal_pending_bytes", journal.pending)

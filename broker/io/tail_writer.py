@@ -63,9 +63,9 @@ class TailWriter:
                 with path.open("rb") as stream:
                     for found in read_frames(stream, size, self._id, int(path.name)):
                         if isinstance(found, Cut):
-                            what = f"{path}: what begins at byte {found.at} {found.why}"
+                            what = f"{path}: the frame at byte {found.at} {found.why}"
                             loaded.cuts.append(
-                                f"{what}; the {size - found.at} bytes from there do not count"
+                                f"{what}; the {size - found.at} bytes from there on are ignored"
                             )
                         else:
                             frames.append(found)

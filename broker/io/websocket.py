@@ -53,8 +53,9 @@ WAITING_POLL = 0.005
 class WebSocketProtocol(asyncio.Protocol):
     """One accepted WebSocket connection. Also the node's `Transport` for it.
 
-    Any path and any Origin will do: a page can do here what its user's name and password in CONNECT
-    allow, and nothing else.
+    `driver` runs the node; `listener` is the listener's name and `server` has its places; `proxied`
+    is the PROXY header, None without one. Any path and any Origin is accepted: a web page can do
+    here what the user name and password in its CONNECT allow, and nothing else.
     """
 
     __slots__ = (
@@ -321,11 +322,11 @@ class WebSocketProtocol(asyncio.Protocol):
 
 
 class AdapterTransport:
-    """A connection that came as amqtt's reader and writer adapters. Also the node's `Transport` for
-    it.
+    """A connection that came as amqtt's `reader` and `writer` adapters, at the listener named
+    `listener`; `driver` runs the node. Also the node's `Transport` for it.
 
     `run` lasts as long as the connection. A second task writes: everything that came while the last
-    write drained at once.
+    write drained, at once.
     """
 
     def __init__(self, driver: Driver, listener: str, reader: Any, writer: Any) -> None:

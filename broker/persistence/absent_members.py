@@ -59,8 +59,8 @@ class AbsentMember:
     )
 
     def __init__(self, filters: tuple[bytes, ...], position: int, now: float) -> None:
-        """`filters`: that it had posted; `position`: of the log, from which on it may lack
-        messages."""
+        """`filters`: those that it had posted. `position`: of the replay log, from which on it may
+        lack messages. `now`: when it went away (s)."""
         self.wish(filters)
         self.position = position
         self.since = now
@@ -338,7 +338,8 @@ class AbsentMembers:
                     yield broker_id, key, merge(numbers)
 
     def lacks(self, broker_id: bytes, key: bytes, lacked: Ranges) -> None:
-        """Take a broker's word for which numbers of an origin it lacks."""
+        """Record which numbers of an origin a broker has said that it lacks. `broker_id`: the
+        broker; `key`: of the origin; `lacked`: the numbers, as ranges."""
         absent = self.absent.get(broker_id)
         if absent is not None and absent.back is not None:
             absent.lacks(key, lacked)
@@ -392,14 +393,14 @@ class AbsentMembers:
         if not self.absent:
             self._cluster.forwarder.log.dropped.remove(self._dropped)
         if lost := absent.lost:
-            self._node.counters.log_lost += lost
+            self._node.counters.replay_log_lost += lost
             name = self._cluster.membership.name_of(broker_id) or broker_id.hex()
             kept = f"{limits.LOG_BYTES >> 20} MiB, {limits.LOG_AGE:g} s"
             if self.tail.usable:
-                kept += f", and its tail ({self._node.config.log_tail >> 20} MiB)"
+                kept += f", and the log tail ({self._node.config.log_tail >> 20} MiB)"
             away = (absent.back or self._node.now) - absent.since
             text = (
-                f"broker {name} {what} {away:.0f} s: {lost} messages from here that it lacked "
-                f"have left the log ({kept})"
+                f"broker {name} {what} {away:.0f} s: {lost} messages of this broker that it lacked "
+                f"are lost, as they left the replay log ({kept})"
             )
             self._cluster.log("warning", text)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class DurableSessions:
-    """The recorders of all durable sessions, by the numbers that the sessions have in records."""
+    """The recorders of all durable sessions, by the numbers that the sessions have in records.
+    `host` is the broker, `frames` takes the records, `messages` those of messages."""
 
     __slots__ = ("_host", "_starts", "clock_step", "frames", "last", "messages", "recorders")
 
@@ -34,25 +35,23 @@ class DurableSessions:
         self.last = 0
         """The number of the last session."""
         self.clock_step = 0
-        """ms by which the time of day was set since the start: `left` of recorders does not know of
-        that."""
+        """ms by which the time of day was set since the start. `disconnected_at` of recorders does
+        not contain them."""
         # Sessions of the last minutes, by where their subscriptions begin.
         self._starts: dict[SubscriptionStart, dict[int, None]] = {}
 
-    def restored(self, session: Session, number: int, gone: int, died: int) -> None:
-        """Go on with a session of an earlier incarnation of this broker.
+    def restored(self, session: Session, number: int, disconnected_at: int, died: int) -> None:
+        """Continue to record `session`, which is from an earlier incarnation of this broker.
 
-        `gone`: when its connection had ended (ms since the epoch), 0 if it had one until the
-        broker died, which was at `died` (ms).
-
-        `number`: what records call the session.
+        `number`: the session's number in the records. `disconnected_at`: when its connection had
+        ended (ms since the epoch), 0 if it was connected until the broker died, at `died` (ms).
         """
         recorder = self._adopt(session, number)
-        recorder.left = gone or died
+        recorder.disconnected_at = disconnected_at or died
         if (start := oldest(session)) is not None and start.open:
             self._starts.setdefault(start, {})[number] = None
-        if not gone:
-            recorder.attributes()
+        if not disconnected_at:
+            recorder.record_attributes()
 
     def _adopt(self, session: Session, number: int) -> SessionRecorder:
         recorder = self.recorders[number] = SessionRecorder(self, session, number)
@@ -63,28 +62,28 @@ class DurableSessions:
         """Take note of a client that is connected; `present`: its session was there before."""
         recorder = self._recorder(session)
         if recorder is not None:
-            recorder.left = 0
+            recorder.disconnected_at = 0
         if not session.expiry:
             self.ended(session)
         elif recorder is not None and present:
-            recorder.attributes()
+            recorder.record_attributes()
             self.frames.require()
         else:
-            self.keep(session)
+            self.make_durable(session)
             self.frames.require()
 
-    def keep(self, session: Session) -> None:
+    def make_durable(self, session: Session) -> None:
         """Have a session durable from now on, or note that its connection is gone."""
         recorder = self._recorder(session)
-        left = 0 if session.conn is not None else self.frames.wall() - self.clock_step
+        disconnected_at = 0 if session.conn is not None else self.frames.wall() - self.clock_step
         if recorder is not None:
-            recorder.left = left
-            recorder.attributes()
+            recorder.disconnected_at = disconnected_at
+            recorder.record_attributes()
         else:
             self.last += 1
             recorder = self._adopt(session, self.last)
-            recorder.left = left
-            recorder.replaced()
+            recorder.disconnected_at = disconnected_at
+            recorder.record_all()
 
     def ended(self, session: Session) -> None:
         """A session is over, or not to be durable any more."""
@@ -102,17 +101,17 @@ class DurableSessions:
         return recorder
 
     def note_start(self, start: SubscriptionStart, number: int) -> None:
-        """Note where the subscriptions of session `number` begin, for `raised`."""
+        """Note where the subscriptions of session `number` begin, for `start_changed`."""
         self._starts.setdefault(start, {})[number] = None
         for old in list(islice(self._starts, 2)):
             if old.at + limits.LOG_AGE < self._host.now:
                 del self._starts[old]
 
-    def raised(self, start: SubscriptionStart) -> None:
+    def start_changed(self, start: SubscriptionStart) -> None:
         """Record once more where subscriptions begin: more is known of it by now."""
         for number in list(self._starts.get(start, ())):
             if number in self.recorders:
-                self.recorders[number].starts()
+                self.recorders[number].record_starts()
 
     def everything(self) -> Iterator[int]:
         """Record all sessions, a little at a time; yields how much that was."""
@@ -127,5 +126,5 @@ class DurableSessions:
                     self.messages.number_of(outgoing.message)
                     yield 1
             if self.recorders.get(number) is recorder:
-                recorder.replaced()
+                recorder.record_all()
                 yield 1 + len(session.subscriptions) + len(session.queue) + len(session.inflight)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.sharing.assignment_ledger import Ref
     from broker.core.dispatcher import Route
-    from broker.core.effects import Append, Begin
+    from broker.core.effects import AppendFrame, BeginSegment
     from broker.core.publish_run import PublishRun
     from broker.core.retained_index import RetainedVersion
     from broker.core.session import Session
@@ -53,8 +53,9 @@ class Journal:
     def __init__(
         self, node: Host, cluster: Cluster, absent_members: AbsentMembers, *, sync: bool
     ) -> None:
-        """`absent_members`: has the log tail. `sync`: what the driver says is durable survives a
-        power cut, so that acknowledgements wait while it cannot write."""
+        """`node`, `cluster`: the broker whose state is recorded. `absent_members`: has the log
+        tail. `sync`: frames that the driver reports as durable survive a power cut, so that
+        acknowledgements wait while the disk cannot write."""
         self.node = node
         self._cluster = cluster
         self._absent_members = absent_members
@@ -64,7 +65,7 @@ class Journal:
             node,
             cluster.clock,
             sync=sync,
-            everything=self.everything,
+            all_records=self.everything,
             settle=absent_members.settle,
         )
         self.messages = MessageRecords(node, self.frames)
@@ -85,8 +86,8 @@ class Journal:
         self.messages.last, self.sessions.last = image.numbers
         recovery = Recovery(self.node, self._cluster, self._absent_members, image, now)
         for number, session in recovery.run():
-            gone = image.sessions[number].head.gone
-            self.sessions.restored(session, number, gone, recovery.died)
+            disconnected_at = image.sessions[number].head.disconnected_at
+            self.sessions.restored(session, number, disconnected_at, recovery.died)
         self.node.schedule(now + limits.JOURNAL_BEAT / 2, lambda at: self._beat(at, 0))
         self.frames.start(segment, segments, size, image.size)
 
@@ -102,12 +103,12 @@ class Journal:
     # ---------------------------------------------------------------- frames
 
     @property
-    def mark(self) -> int:
+    def lsn(self) -> int:
         """The LSN of the last frame."""
         return self.frames.lsn
 
     @property
-    def safe(self) -> int:
+    def durable_lsn(self) -> int:
         """The highest LSN that is durable."""
         return self.frames.durable_lsn
 
@@ -126,24 +127,24 @@ class Journal:
         """Whether something is still to be written."""
         return self.frames.busy
 
-    def promise(self) -> None:
+    def require(self) -> None:
         """Hold back what the connection whose bytes are being handled is sent from now on, until
         what is recorded now is durable."""
         self.frames.require()
 
-    def hold(self, conn: Connection, outbox: list[bytes]) -> None:
+    def gate_output(self, conn: Connection, outbox: list[bytes]) -> None:
         """Take the outbox of a connection whose gate is not 0; `outbox` is empty afterwards."""
         self.frames.hold(conn, outbox)
 
-    def holds(self, conn: Connection) -> bool:
+    def gates_output(self, conn: Connection) -> bool:
         """Whether output for a connection is held back."""
         return conn in self.frames.gate
 
-    def withheld(self, conn: Connection) -> list[bytes]:
+    def gated_output(self, conn: Connection) -> list[bytes]:
         """Return the output that is held back for a connection."""
-        return self.frames.gate.of(conn)
+        return self.frames.gate.output_of(conn)
 
-    def gone(self, conn: Connection) -> None:
+    def connection_closed(self, conn: Connection) -> None:
         """A connection is closed: what was held back for it is dropped."""
         if conn in self.frames.gate:
             self.frames.gate.gone(conn)
@@ -169,22 +170,22 @@ class Journal:
             self._seen.clear()
         frames.seal()
 
-    def written(self, effect: Append, error: str | None, now: float) -> bool:
+    def written(self, effect: AppendFrame, error: str | None, now: float) -> bool:
         """Take the driver's word that all frames up to one are durable, or why not. Returns whether
         this answer was waited for.
 
         `effect`: what the last of the frames was written by; `error`: None when all is well; `now`:
         s.
         """
-        return self.frames.written(effect.mark, error)
+        return self.frames.written(effect.lsn, error)
 
-    def begun(self, effect: Begin, error: str | None, now: float) -> bool:
+    def begun(self, effect: BeginSegment, error: str | None, now: float) -> bool:
         """Take the driver's word that a segment has begun, or why it could not. Returns whether
         this answer was waited for.
 
         `effect`: what it was asked for by; `error`: None when all is well; `now`: s.
         """
-        return self.frames.begun(effect.generation, error)
+        return self.frames.begun(effect.segment, error)
 
     def clock_set(self, step: int) -> None:
         """Take note that the time of day is another one by `step` ms, which have not passed: what
@@ -197,17 +198,17 @@ class Journal:
 
     # ---------------------------------------------------------------- sessions
 
-    def came(self, session: Session, *, present: bool) -> None:
+    def session_connected(self, session: Session, *, present: bool) -> None:
         """A client is connected; `present`: its session was there before."""
         if session.recorder is None and session.expiry:
             self._becomes_durable()
         self.sessions.connected(session, present=present)
 
-    def keep(self, session: Session) -> None:
+    def make_durable(self, session: Session) -> None:
         """Have a session durable from now on, or note that its connection is gone."""
         if session.recorder is None:
             self._becomes_durable()
-        self.sessions.keep(session)
+        self.sessions.make_durable(session)
 
     def _becomes_durable(self) -> None:
         if not self.sessions.recorders:
@@ -215,15 +216,15 @@ class Journal:
         # What nobody wanted so far has been here as well.
         self._seen.update(self._origins.vector)
 
-    def ended(self, session: Session) -> None:
+    def session_ended(self, session: Session) -> None:
         """A session is over, or not to be durable any more."""
         self.sessions.ended(session)
 
-    def raised(self, start: SubscriptionStart) -> None:
+    def subscription_start_changed(self, start: SubscriptionStart) -> None:
         """Record once more where subscriptions begin: more is known of it by now."""
-        self.sessions.raised(start)
+        self.sessions.start_changed(start)
 
-    def batch(self, route: Route, batch: PublishRun) -> None:
+    def run_published(self, route: Route, batch: PublishRun) -> None:
         """Record a run of messages if a durable session gets them."""
         for delivery in route.deliveries:
             if delivery.qos and delivery.session.recorder is not None:
@@ -233,7 +234,7 @@ class Journal:
 
     # ---------------------------------------------------------------- retained messages
 
-    def retained(self, version: RetainedVersion) -> None:
+    def retained_changed(self, version: RetainedVersion) -> None:
         """Note that a retained topic was written, or that its message has its number; it is
         recorded once, with this turn."""
         self._retained[version.place] = version
@@ -274,13 +275,13 @@ class Journal:
         head = entry.key, entry.sequence, entry.count, entry.step
         return LoggedRecord(*head, max(0, at), entry.data(self.node.now)).encode()
 
-    def saw(self, key: bytes) -> None:
+    def origin_seen(self, key: bytes) -> None:
         """Note that something of another broker came: sessions miss what comes after it, should
         this broker be away. `key`: of its origin."""
         if self.sessions.recorders:
             self._seen.add(key)
 
-    def met(self, key: bytes) -> None:
+    def origin_added(self, key: bytes) -> None:
         """Note that another broker is known from now on. `key`: of its origin."""
         if self.sessions.recorders:
             self._seen.add(key)

@@ -56,7 +56,8 @@ Lost = Callable[[Part], None]
 
 
 class Frame:
-    """Messages that are written together. `parts`: which numbers it has for (broker, origin)."""
+    """Messages that are written together, in a `segment` at `offset`, `size` bytes. `parts`: which
+    numbers they have, for each broker and origin."""
 
     __slots__ = ("data", "offset", "parts", "segment", "size")
 
@@ -101,8 +102,8 @@ class LogTail:
         "_clock",
         "_current",
         "_index",
+        "_last_request",
         "_lost",
-        "_mark",
         "_node",
         "_number",
         "_pending",
@@ -126,8 +127,8 @@ class LogTail:
         lost: Lost,
         away: Callable[[], Iterable[Away]],
     ) -> None:
-        """`clock`: the time of day; `lost`: told of what cannot be kept; `away`: tells who is
-        away."""
+        """`node`: the broker. `clock`: the time of day. `lost`: called with what cannot be kept.
+        `away`: returns which brokers are away."""
         self._node = node
         self._clock = clock
         self._lost = lost
@@ -144,7 +145,7 @@ class LogTail:
         self._pending: Parts = {}
         self._pending_size = 0
         self._stale = False  # who is away is not what was written last
-        self._mark = 0
+        self._last_request = 0
         self._under_way: dict[int, tuple[Segment, Frame | None, int]] = {}
         self._unwritten = 0  # bytes of these
         self._reads: dict[int, tuple[Frame, Read]] = {}
@@ -281,14 +282,14 @@ class LogTail:
         return segment
 
     def _write(self, segment: Segment, data: bytes, frame: Frame | None) -> None:
-        self._mark += 1
-        self._under_way[self._mark] = (segment, frame, len(data))
+        self._last_request += 1
+        self._under_way[self._last_request] = (segment, frame, len(data))
         self._unwritten += len(data)
-        self._node.effects.append(TailWrite(segment.number, segment.size, data, self._mark))
+        self._node.effects.append(TailWrite(segment.number, segment.size, data, self._last_request))
         segment.size += len(data)
         self.size += len(data)
         counters = self._node.counters
-        counters.tail_bytes += len(data)
+        counters.log_tail_bytes += len(data)
         if self._unwritten > 4 * limits.JOURNAL_BACKLOG_BYTES:
             self._fail("the disk does not keep up")
         elif self._unwritten > limits.JOURNAL_BACKLOG_BYTES:
@@ -300,30 +301,33 @@ class LogTail:
 
         `effect`: what was to be written; `error`: None when it is; `now`: s.
         """
-        if effect.mark not in self._under_way:
+        if effect.request not in self._under_way:
             return True  # it was given up
         if error is not None:
             self._fail(error)
         else:
-            _, frame, size = self._under_way.pop(effect.mark)
+            _, frame, size = self._under_way.pop(effect.request)
             self._unwritten -= size
             if frame is not None:
                 frame.data = None
             if self._broken:
                 self._broken = False
-                self._node.log("info", "the tail of the log is written again")
+                self._node.log("info", "the log tail can be written again")
         if self._unwritten < limits.JOURNAL_BACKLOG_BYTES // 2:
             self._node.release_publishers(self)
         return True
 
     def _fail(self, error: str) -> None:
         """Give up what is not written yet: it is lost."""
-        self._node.counters.tail_errors += 1
+        self._node.counters.log_tail_errors += 1
         self._retry_at = self._node.now + RETRY
         if not self._broken:
             self._broken = True
-            what = "what leaves the log until it can is lost for brokers that are away"
-            self._node.log("error", f"the tail of the log cannot be written ({error}): {what}")
+            self._node.log(
+                "error",
+                f"the log tail cannot be written ({error}): until it can, "
+                "messages that leave the replay log are lost for brokers that are away",
+            )
         under_way, self._under_way, self._unwritten = self._under_way, {}, 0
         for segment, frame, size in under_way.values():
             if frame is not None:
@@ -371,10 +375,10 @@ class LogTail:
         if frame.data is not None:
             then(self._decode(frame, frame.data))
             return
-        self._mark += 1
-        self._reads[self._mark] = (frame, then)
+        self._last_request += 1
+        self._reads[self._last_request] = (frame, then)
         self._node.effects.append(
-            TailRead(frame.segment.number, frame.offset, frame.size, self._mark)
+            TailRead(frame.segment.number, frame.offset, frame.size, self._last_request)
         )
 
     def was_read(self, effect: TailRead, result: bytes | str, now: float) -> bool:
@@ -383,9 +387,9 @@ class LogTail:
 
         `effect`: what was to be read; `result`: the bytes, or the error's text; `now`: s.
         """
-        if effect.mark not in self._reads:
+        if effect.request not in self._reads:
             return False
-        frame, then = self._reads.pop(effect.mark)
+        frame, then = self._reads.pop(effect.request)
         if isinstance(result, bytes):
             then(self._decode(frame, result))
         else:
@@ -412,7 +416,7 @@ class LogTail:
         return found
 
     def _damaged(self, frame: Frame, why: str) -> None:
-        self._node.counters.tail_damaged += 1
+        self._node.counters.log_tail_damaged += 1
         count = max((part.messages for part in frame.parts.values()), default=0)
         where = f"segment {frame.segment.number} of the log's tail {why} at byte {frame.offset}"
         self._node.log("warning", f"{where}: {count} messages for brokers that were away are lost")
@@ -446,8 +450,8 @@ class LogTail:
             self._drop(segment)
             limit = self._node.config.log_tail >> 20
             text = (
-                f"the log's tail has {limit} MiB (log-tail): "
-                "the oldest of it is lost for brokers that are away"
+                f"the log tail has reached its limit of {limit} MiB (log-tail): "
+                "its oldest messages are lost for brokers that are away"
             )
             self._node.log_limit.line("warning", "log-tail is full", "", text)
 
@@ -512,16 +516,16 @@ class LogTail:
         if not self._segments or self._broken:
             then()
             return
-        self._mark += 1
-        self._syncs[self._mark] = then
-        self._node.effects.append(TailSync(self._mark))
+        self._last_request += 1
+        self._syncs[self._last_request] = then
+        self._node.effects.append(TailSync(self._last_request))
 
     def synced(self, effect: TailSync, error: str | None, now: float) -> bool:
         """Take the driver's word for that. Returns True: this answer may be waited for.
 
         `effect`: what asked for it; `error`: None when all is on the disk; `now`: s.
         """
-        then = self._syncs.pop(effect.mark, None)
+        then = self._syncs.pop(effect.request, None)
         if error is not None:
             self._fail(error)
         if then is not None:

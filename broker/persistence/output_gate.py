@@ -16,14 +16,14 @@ from broker.core.connection import Connection
 class OutputGate:
     """The bytes that wait, of all connections."""
 
-    __slots__ = ("_bytes", "_dead", "_held", "_largest", "_size")
+    __slots__ = ("_bytes", "_held", "_largest", "_orphaned", "_size")
 
     def __init__(self) -> None:
         self._held: deque[tuple[int, Connection, list[bytes]]] = deque()
         self._bytes: dict[Connection, int] = {}  # that wait for each,
         self._largest: dict[Connection, int] = {}  # and those of its largest piece
         self._size = 0  # bytes in all,
-        self._dead = 0  # and those of them whose connection is gone
+        self._orphaned = 0  # and those of them whose connection is gone
 
     def __contains__(self, conn: Connection) -> bool:
         return conn in self._bytes
@@ -31,8 +31,8 @@ class OutputGate:
     def __len__(self) -> int:
         return len(self._held)
 
-    def put(self, mark: int, conn: Connection, outbox: list[bytes]) -> bool:
-        """Keep a copy of an outbox until frame `mark` is safe. False: it would be too much for one
+    def put(self, lsn: int, conn: Connection, outbox: list[bytes]) -> bool:
+        """Keep a copy of an outbox until frame `lsn` is safe. False: it would be too much for one
         connection. The largest piece does not count: a session that goes on, or a new subscription,
         gets in one turn all that there is for it, and a client for which that is too much would be
         closed each time it comes.
@@ -40,37 +40,37 @@ class OutputGate:
         `conn`: whose `outbox` it is, whole packets.
         """
         size = sum(map(len, outbox))
-        whole = self._bytes.get(conn, 0) + size
+        total = self._bytes.get(conn, 0) + size
         largest = max(self._largest.get(conn, 0), size)
-        if whole - largest > limits.CLIENT_BACKLOG_BYTES:
+        if total - largest > limits.CLIENT_BACKLOG_BYTES:
             return False
-        self._bytes[conn] = whole
+        self._bytes[conn] = total
         self._largest[conn] = largest
         self._size += size
-        self._held.append((mark, conn, outbox.copy()))
+        self._held.append((lsn, conn, outbox.copy()))
         return True
 
-    def of(self, conn: Connection) -> list[bytes]:
+    def output_of(self, conn: Connection) -> list[bytes]:
         """Return what waits for a connection."""
         if conn not in self._bytes:
             return []
         return [chunk for _, other, chunks in self._held if other is conn for chunk in chunks]
 
-    def release(self, mark: int) -> None:
-        """Let all go that waited for frames up to `mark`."""
-        while self._held and self._held[0][0] <= mark:
-            at, conn, chunks = self._held.popleft()
+    def release(self, lsn: int) -> None:
+        """Let all go that waited for frames up to `lsn`."""
+        while self._held and self._held[0][0] <= lsn:
+            gated_at, conn, chunks = self._held.popleft()
             size = sum(map(len, chunks))
             self._size -= size
-            waits = self._bytes.get(conn)
-            if waits is None:
-                self._dead -= size
+            waiting = self._bytes.get(conn)
+            if waiting is None:
+                self._orphaned -= size
                 continue
-            if waits > size:
-                self._bytes[conn] = waits - size
+            if waiting > size:
+                self._bytes[conn] = waiting - size
             else:
                 del self._bytes[conn], self._largest[conn]
-            if at >= conn.gate:
+            if gated_at >= conn.gate:
                 conn.gate = 0
             conn.flush(chunks)
 
@@ -92,9 +92,9 @@ class OutputGate:
         """Forget what waits for a connection that is closed: on a disk that is full nothing else
         would, and clients try again and again. It is looked for when it is half of everything, so
         that many who go cost no more than each a few."""
-        self._dead += self._bytes.pop(conn, 0)
+        self._orphaned += self._bytes.pop(conn, 0)
         self._largest.pop(conn, None)
-        if 2 * self._dead > self._size:
+        if 2 * self._orphaned > self._size:
             self._held = deque(entry for entry in self._held if entry[1] in self._bytes)
-            self._size -= self._dead
-            self._dead = 0
+            self._size -= self._orphaned
+            self._orphaned = 0

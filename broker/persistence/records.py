@@ -21,7 +21,7 @@ from zlib import crc32
 
 VERSION = 3
 """1: sessions without their listeners. 2: without their owners and ages."""
-ANEW = 0x8000
+FULL_SNAPSHOT = 0x8000
 """Added to the version of a generation that began after something could not be written: what it
 says does not go on where the one before it ends, so it counts from its WHOLE on, and without that
 not at all, unless it is the first that is there."""
@@ -60,9 +60,9 @@ class Kind(IntEnum):
     """A message is in flight, without having waited."""
     SENT_RUN = 9
     """Messages with consecutive numbers are in flight, with consecutive packet identifiers."""
-    PUMPED = 10
+    DEQUEUED = 10
     """Messages that waited are in flight, with consecutive packet identifiers."""
-    SETTLED = 11
+    ACKNOWLEDGED = 11
     """PUBACK, PUBREC, PUBCOMP of what is in flight, and PUBREL of what came in: the packets."""
     INCOMING = 12
     """QoS 2 packet identifiers that came in."""
@@ -72,16 +72,16 @@ class Kind(IntEnum):
     """Messages published here that other brokers may lack, as links carry them."""
     SEEN = 15
     """Which messages of other brokers have been here."""
-    WHOLE = 16
+    SNAPSHOT_END = 16
     """Everything that was known when this generation began is in it by now: older ones are not
     needed."""
     SHARED = 17
     """What became of messages for members of shared subscriptions at other brokers, or from there
     (`shared_records`)."""
-    BEGINS = 18
+    START_VECTOR = 18
     """Where the subscriptions of a session begin: up to which number of each origin nothing was for
     it (`subscription_start`)."""
-    BEGAN = 19
+    START_TIME = 19
     """When they began, and of which of these origins it may be more. It comes behind BEGINS, which
     says that it is not known."""
 
@@ -94,21 +94,23 @@ them."""
 # ---------------------------------------------------------------- files and frames
 
 
-def encode_header(broker_id: bytes, generation: int, *, anew: bool = False) -> bytes:
+def encode_header(broker_id: bytes, segment: int, *, full_snapshot: bool = False) -> bytes:
     """Return the beginning of a file.
 
-    `broker_id`: 8 bytes; `generation`: the number of the segment; `anew`: something before it
-    could not be written (`ANEW`).
+    `broker_id`: 8 bytes; `segment`: the number of the segment; `full_snapshot`: something before it
+    could not be written (`FULL_SNAPSHOT`).
     """
-    head = _HEADER.pack(MAGIC, VERSION | ANEW if anew else VERSION, broker_id, generation)
+    head = _HEADER.pack(
+        MAGIC, VERSION | FULL_SNAPSHOT if full_snapshot else VERSION, broker_id, segment
+    )
     return head + crc32(head).to_bytes(4, "big")
 
 
-def decode_header(data: bytes, broker_id: bytes, generation: int) -> bool:
+def decode_header(data: bytes, broker_id: bytes, segment: int) -> bool:
     """Check the beginning of a file. False: it is cut off or damaged, so that nothing in the file
     counts.
 
-    `data`: HEADER_SIZE bytes or fewer; `broker_id`, `generation`: what must stand in them.
+    `data`: HEADER_SIZE bytes or fewer; `broker_id`, `segment`: what must stand in them.
 
     Raises:
         JournalError: it is another thing altogether, of a newer version, or of another broker.
@@ -122,7 +124,7 @@ def decode_header(data: bytes, broker_id: bytes, generation: int) -> bool:
     ):
         return False
     _, version, whose, number = _HEADER.unpack_from(data)
-    version &= ~ANEW
+    version &= ~FULL_SNAPSHOT
     if version > VERSION:
         raise JournalError(
             f"has version {version}, and this release reads up to {VERSION}:"
@@ -130,14 +132,14 @@ def decode_header(data: bytes, broker_id: bytes, generation: int) -> bool:
         )
     if whose != broker_id:
         raise JournalError(f"is of broker {whose.hex()}, and this one is {broker_id.hex()}")
-    if number != generation:
+    if number != segment:
         raise JournalError(f"is generation {number}: it was renamed")
     return True
 
 
-def began_anew(header: bytes) -> bool:
+def is_full_snapshot(header: bytes) -> bool:
     """Whether a file, whose beginning is sound, began after something could not be written."""
-    return header[len(MAGIC)] & ANEW >> 8 != 0
+    return header[len(MAGIC)] & FULL_SNAPSHOT >> 8 != 0
 
 
 def encode_frame(records: list[bytes], wall: int) -> bytes:
@@ -252,12 +254,12 @@ _AGES = struct.Struct(">QQ")
 _SUBSCRIBED = struct.Struct(">IBI")
 _OUTGOING = struct.Struct(">IHQBIH")
 _SENT_RUN = struct.Struct(">IHHQB")
-_PUMPED = struct.Struct(">IHHQ")
+_DEQUEUED = struct.Struct(">IHHQ")
 _RETAINED = struct.Struct(">QQQQB16sHI")
 _LOGGED = struct.Struct(">16sQIIQ")
-_WHOLE = struct.Struct(">QQ")
+_SNAPSHOT_END = struct.Struct(">QQ")
 _NUMBER = struct.Struct(">I")
-_BEGAN = struct.Struct(">Idd")
+_START_TIME = struct.Struct(">Idd")
 
 NEW, NAMED, CLEAN, HAS_WILL, CAME_IN, OWNED, AGED = 1, 2, 4, 8, 16, 32, 64
 """Flags of SESSION: it begins without messages and subscriptions; has a user name; its connection
@@ -351,15 +353,15 @@ class RunRecord(NamedTuple):
 
 
 class SessionRecord(NamedTuple):
-    """SESSION. `gone`: when its connection ended (ms), 0 while there is one; `will`: encoded by
-    `encode_will`, b"": none; `listener`: where its last connection came in, None: not known."""
+    """SESSION. `disconnected_at`: when its connection ended (ms), 0 while it has one; `will`:
+    encoded by `encode_will`, b"" for none; `listener`: of its last connection, None: not known."""
 
     number: int
     flags: int
     version: int
     expiry: float
     stamp: int
-    gone: int
+    disconnected_at: int
     client_id: bytes
     username: bytes
     will: bytes
@@ -378,7 +380,7 @@ class SessionRecord(NamedTuple):
             self.version,
             self.expiry,
             self.stamp,
-            self.gone,
+            self.disconnected_at,
             len(self.client_id),
             len(self.username),
         )
@@ -393,7 +395,9 @@ class SessionRecord(NamedTuple):
     @classmethod
     def decode(cls, body: bytes) -> SessionRecord:
         """Decode a body. Raises struct.error."""
-        number, flags, version, expiry, stamp, gone, size, username = _SESSION.unpack_from(body)
+        number, flags, version, expiry, stamp, disconnected_at, size, username = (
+            _SESSION.unpack_from(body)
+        )
         middle = _SESSION.size + size
         end = at = middle + username
         listener = None
@@ -414,7 +418,7 @@ class SessionRecord(NamedTuple):
             version,
             expiry,
             stamp,
-            gone,
+            disconnected_at,
             client_id,
             name,
             body[at:],
@@ -584,16 +588,16 @@ def encode_sent_run(session: int, packet_id: int, count: int, number: int, qos: 
     return _RECORD.pack(9, _SENT_RUN.size) + _SENT_RUN.pack(session, packet_id, count, number, qos)
 
 
-def encode_pumped(session: int, packet_id: int, count: int, number: int) -> bytes:
+def encode_dequeued(session: int, packet_id: int, count: int, number: int) -> bytes:
     """Return PUMPED: the `count` messages from the one with `number` on that waited first are in
     flight.
 
     `session`: its number; `packet_id`: of the first.
     """
-    return _RECORD.pack(10, _PUMPED.size) + _PUMPED.pack(session, packet_id, count, number)
+    return _RECORD.pack(10, _DEQUEUED.size) + _DEQUEUED.pack(session, packet_id, count, number)
 
 
-def encode_settled(session: int, packets: bytes) -> bytes:
+def encode_acknowledged(session: int, packets: bytes) -> bytes:
     """Return SETTLED: acknowledgements of 4 bytes each, all of one kind."""
     return _RECORD.pack(11, 4 + len(packets)) + _NUMBER.pack(session) + packets
 
@@ -618,12 +622,12 @@ def encode_shared(body: bytes) -> bytes:
     return _RECORD.pack(17, len(body)) + body
 
 
-def encode_begins(session: int, vector: bytes) -> bytes:
+def encode_start_vector(session: int, vector: bytes) -> bytes:
     """Return BEGINS: a vector as `codec` encodes it."""
     return _RECORD.pack(18, 4 + len(vector)) + _NUMBER.pack(session) + vector
 
 
-class BeganRecord(NamedTuple):
+class StartTimeRecord(NamedTuple):
     """BEGAN. `at`: s of the broker's clock; `offset`: s that the time of day is ahead of that;
     `origins`: those that are open."""
 
@@ -634,20 +638,20 @@ class BeganRecord(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the record."""
-        body = _BEGAN.pack(self.session, self.at, self.offset) + b"".join(self.origins)
+        body = _START_TIME.pack(self.session, self.at, self.offset) + b"".join(self.origins)
         return _RECORD.pack(19, len(body)) + body
 
     @classmethod
-    def decode(cls, body: bytes) -> BeganRecord:
+    def decode(cls, body: bytes) -> StartTimeRecord:
         """Decode a body. Raises struct.error."""
-        origins = tuple(body[at : at + 16] for at in range(_BEGAN.size, len(body), 16))
-        number, at, offset = _BEGAN.unpack_from(body)
+        origins = tuple(body[at : at + 16] for at in range(_START_TIME.size, len(body), 16))
+        number, at, offset = _START_TIME.unpack_from(body)
         return cls(number, at, offset, origins)
 
 
-def encode_whole(generation: int, size: int) -> bytes:
+def encode_snapshot_end(segment: int, size: int) -> bytes:
     """Return WHOLE. `size`: bytes that it took to say everything once."""
-    return _RECORD.pack(16, _WHOLE.size) + _WHOLE.pack(generation, size)
+    return _RECORD.pack(16, _SNAPSHOT_END.size) + _SNAPSHOT_END.pack(segment, size)
 
 
 def decode_number(body: bytes) -> tuple[int, bytes]:
@@ -662,13 +666,13 @@ def decode_sent_run(body: bytes) -> tuple[int, int, int, int, int]:
     return found
 
 
-def decode_pumped(body: bytes) -> tuple[int, int, int, int]:
+def decode_dequeued(body: bytes) -> tuple[int, int, int, int]:
     """Decode PUMPED. Raises struct.error."""
-    found: tuple[int, int, int, int] = _PUMPED.unpack(body)
+    found: tuple[int, int, int, int] = _DEQUEUED.unpack(body)
     return found
 
 
-def decode_whole(body: bytes) -> tuple[int, int]:
+def decode_snapshot_end(body: bytes) -> tuple[int, int]:
     """Decode WHOLE: generation, size. Raises struct.error."""
-    found: tuple[int, int] = _WHOLE.unpack(body)
+    found: tuple[int, int] = _SNAPSHOT_END.unpack(body)
     return found

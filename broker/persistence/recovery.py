@@ -37,7 +37,6 @@ from broker.persistence.records import (
     HAS_WILL,
     NAMED,
     NEW,
-    BeganRecord,
     JournalError,
     Kind,
     LoggedRecord,
@@ -46,17 +45,18 @@ from broker.persistence.records import (
     RetainedRecord,
     RunRecord,
     SessionRecord,
+    StartTimeRecord,
     SubscribedRecord,
+    decode_dequeued,
     decode_number,
-    decode_pumped,
     decode_sent_run,
-    decode_whole,
-    encode_begins,
+    decode_snapshot_end,
+    encode_acknowledged,
     encode_incoming,
     encode_retained,
     encode_seen,
-    encode_settled,
     encode_shared,
+    encode_start_vector,
     read_records,
 )
 from broker.wire.constants import WILL
@@ -84,21 +84,21 @@ class RecordedSession:
     """A session as the records have it."""
 
     __slots__ = (
-        "began",
-        "begins",
         "head",
         "incoming",
         "inflight",
         "last",
         "queue",
+        "start_time",
+        "start_vector",
         "subscriptions",
     )
 
     def __init__(self, head: SessionRecord) -> None:
         self.head = head
         self.subscriptions: dict[bytes, SubscribedRecord] = {}
-        self.begins = b""  # a vector
-        self.began: BeganRecord | None = None
+        self.start_vector = b""  # a vector
+        self.start_time: StartTimeRecord | None = None
         self.queue: deque[Waiting] = deque()
         self.inflight: dict[int, Waiting | None] = {}  # None: PUBREC came
         self.incoming: set[int] = set()
@@ -109,15 +109,15 @@ class Image:
     """All that a journal says."""
 
     __slots__ = (
-        "_late",
         "_older_shared",
         "_recorded",
         "_take",
+        "_unconfirmed_frames",
         "alive",
         "logged",
         "messages",
         "numbers",
-        "older",
+        "older_logged",
         "retained",
         "seen",
         "sessions",
@@ -133,16 +133,18 @@ class Image:
         self.logged: list[LoggedRecord] = []
         self.seen: dict[bytes, bytes] = {}  # id and boot of an origin -> its part of a vector
         self.shared: list[bytes] = []  # bodies
-        self._older_shared = 0  # of these, as `older`
+        self._older_shared = 0  # of these, as `older_logged`
         self.alive = 0  # ms; the time of day of the last frame
         self.numbers = [0, 0]  # the highest of a message, and of a session
         self.size = 0  # bytes of the last snapshot
         self.skipped = 0  # records that cannot be read
-        self.older = 0  # of `logged`, what is in older generations than the present one
+        self.older_logged = 0  # of `logged`, what is in older generations than the present one
         self._recorded: dict[
             int, set[Any]
         ] = {}  # sessions, topics and origins of which it says everything; empty in the first one
-        self._late: list[bytes] | None = None  # frames of a generation that may not count
+        self._unconfirmed_frames: list[bytes] | None = (
+            None  # frames of a generation that may not count
+        )
         self._take: dict[int, Callable[[bytes], None]] = {
             Kind.MESSAGE: self._message,
             Kind.RUN: self._run,
@@ -153,30 +155,30 @@ class Image:
             Kind.QUEUED: self._queued,
             Kind.SENT: self._sent,
             Kind.SENT_RUN: self._sent_run,
-            Kind.PUMPED: self._pumped,
-            Kind.SETTLED: self._settled,
+            Kind.DEQUEUED: self._dequeued,
+            Kind.ACKNOWLEDGED: self._acknowledged,
             Kind.INCOMING: self._incoming,
             Kind.RETAINED: self._retained,
             Kind.LOGGED: self._logged,
             Kind.SEEN: self._seen,
-            Kind.WHOLE: self._whole,
+            Kind.SNAPSHOT_END: self._snapshot_end,
             Kind.SHARED: self.shared.append,
-            Kind.BEGINS: self._begins,
-            Kind.BEGAN: self._began,
+            Kind.START_VECTOR: self._start_vector,
+            Kind.START_TIME: self._start_time,
         }
 
-    def begin(self, *, anew: bool = False) -> None:
+    def begin(self, *, full_snapshot: bool = False) -> None:
         """Begin a segment; the frames that follow are its own.
 
-        `anew`: something before it could not be written, so its frames do not count before all is
-        recorded again: what they change is not what is there.
+        `full_snapshot`: a write had failed before, so the segment starts with a full snapshot. Its
+        frames do not count before the end of that: they change a state that no record has.
         """
-        self.older, self._older_shared = len(self.logged), len(self.shared)
+        self.older_logged, self._older_shared = len(self.logged), len(self.shared)
         there = self.sessions or self.retained or self.seen
         self._recorded = (
             {kind: set() for kind in (Kind.SESSION, Kind.RETAINED, Kind.SEEN)} if there else {}
         )
-        self._late = [] if anew and (there or self.logged) else None
+        self._unconfirmed_frames = [] if full_snapshot and (there or self.logged) else None
 
     def take(self, wall: int, frame: bytes) -> None:
         """Take a frame. `wall`: the time of day when it was written (ms). Raises JournalError: it
@@ -185,11 +187,11 @@ class Image:
             wall  # even if it is earlier: clocks are set, and the last word is nearest to the truth
         )
         records = read_records(frame)
-        if self._late is not None:
-            if all(kind != Kind.WHOLE for kind, _ in records):
-                self._late.append(frame)
+        if self._unconfirmed_frames is not None:
+            if all(kind != Kind.SNAPSHOT_END for kind, _ in records):
+                self._unconfirmed_frames.append(frame)
                 return
-            late, self._late = self._late, None
+            late, self._unconfirmed_frames = self._unconfirmed_frames, None
             for before in late:
                 self._handle(read_records(before))
         self._handle(records)
@@ -227,24 +229,24 @@ class Image:
 
     def _everything(self) -> Iterator[bytes]:
         written: set[int] = set()
-        for number, kept in self.sessions.items():
-            yield kept.head._replace(flags=kept.head.flags | NEW).encode()
-            for subscription in kept.subscriptions.values():
+        for number, recorded in self.sessions.items():
+            yield recorded.head._replace(flags=recorded.head.flags | NEW).encode()
+            for subscription in recorded.subscriptions.values():
                 yield subscription.encode()
-            if kept.begins:
-                yield encode_begins(number, kept.begins)
-            if kept.began is not None:
-                yield kept.began.encode()
-            if kept.incoming:
+            if recorded.start_vector:
+                yield encode_start_vector(number, recorded.start_vector)
+            if recorded.start_time is not None:
+                yield recorded.start_time.encode()
+            if recorded.incoming:
                 yield encode_incoming(
-                    number, b"".join(PACKET_IDS[packet_id] for packet_id in kept.incoming)
+                    number, b"".join(PACKET_IDS[packet_id] for packet_id in recorded.incoming)
                 )
             for packet_id, waiting in [
-                *kept.inflight.items(),
-                *((0, waiting) for waiting in kept.queue),
+                *recorded.inflight.items(),
+                *((0, waiting) for waiting in recorded.queue),
             ]:
                 if waiting is None:
-                    yield encode_settled(number, PUBREC_HEAD + PACKET_IDS[packet_id])
+                    yield encode_acknowledged(number, PUBREC_HEAD + PACKET_IDS[packet_id])
                 elif (message := self.message(waiting[0])) is not None:
                     if message.number not in written:
                         written.add(message.number)
@@ -295,73 +297,73 @@ class Image:
 
     def _subscribed(self, body: bytes) -> None:
         record = SubscribedRecord.decode(body)
-        if (kept := self.sessions.get(record.session)) is not None:
-            kept.subscriptions[record.filter] = record
+        if (recorded := self.sessions.get(record.session)) is not None:
+            recorded.subscriptions[record.filter] = record
 
     def _unsubscribed(self, body: bytes) -> None:
         number, topic_filter = decode_number(body)
-        if (kept := self.sessions.get(number)) is not None:
-            kept.subscriptions.pop(topic_filter, None)
+        if (recorded := self.sessions.get(number)) is not None:
+            recorded.subscriptions.pop(topic_filter, None)
 
-    def _begins(self, body: bytes) -> None:
+    def _start_vector(self, body: bytes) -> None:
         number, vector = decode_number(body)
-        if (kept := self.sessions.get(number)) is not None:
-            kept.begins, kept.began = vector, None
+        if (recorded := self.sessions.get(number)) is not None:
+            recorded.start_vector, recorded.start_time = vector, None
 
-    def _began(self, body: bytes) -> None:
-        record = BeganRecord.decode(body)
-        if (kept := self.sessions.get(record.session)) is not None:
-            kept.began = record
+    def _start_time(self, body: bytes) -> None:
+        record = StartTimeRecord.decode(body)
+        if (recorded := self.sessions.get(record.session)) is not None:
+            recorded.start_time = record
 
     def _queued(self, body: bytes) -> None:
         session, _, number, qos, retain, ids, shared = OutgoingRecord.decode(body)
-        if (kept := self.sessions.get(session)) is not None:
-            kept.queue.append((number, qos, retain, ids, shared))
+        if (recorded := self.sessions.get(session)) is not None:
+            recorded.queue.append((number, qos, retain, ids, shared))
 
     def _sent(self, body: bytes) -> None:
         session, packet_id, number, qos, retain, ids, shared = OutgoingRecord.decode(body)
-        if (kept := self.sessions.get(session)) is not None:
-            kept.inflight[packet_id] = (number, qos, retain, ids, shared)
-            kept.last = packet_id
+        if (recorded := self.sessions.get(session)) is not None:
+            recorded.inflight[packet_id] = (number, qos, retain, ids, shared)
+            recorded.last = packet_id
 
     def _sent_run(self, body: bytes) -> None:
         session, packet_id, count, number, qos = decode_sent_run(body)
-        if (kept := self.sessions.get(session)) is not None:
+        if (recorded := self.sessions.get(session)) is not None:
             for index in range(count):
-                kept.inflight[packet_id + index] = (number + index, qos, False, b"", b"")
-            kept.last = packet_id + count - 1
+                recorded.inflight[packet_id + index] = (number + index, qos, False, b"", b"")
+            recorded.last = packet_id + count - 1
 
-    def _pumped(self, body: bytes) -> None:
+    def _dequeued(self, body: bytes) -> None:
         """Those at the head that are another one's had expired, or were too large."""
-        session, packet_id, count, number = decode_pumped(body)
-        if (kept := self.sessions.get(session)) is None or not any(
-            waiting[0] == number for waiting in kept.queue
+        session, packet_id, count, number = decode_dequeued(body)
+        if (recorded := self.sessions.get(session)) is None or not any(
+            waiting[0] == number for waiting in recorded.queue
         ):
             return
-        while kept.queue[0][0] != number:
-            kept.queue.popleft()
-        for index in range(min(count, len(kept.queue))):
-            kept.inflight[packet_id + index] = kept.queue.popleft()
-        kept.last = packet_id + count - 1
+        while recorded.queue[0][0] != number:
+            recorded.queue.popleft()
+        for index in range(min(count, len(recorded.queue))):
+            recorded.inflight[packet_id + index] = recorded.queue.popleft()
+        recorded.last = packet_id + count - 1
 
-    def _settled(self, body: bytes) -> None:
+    def _acknowledged(self, body: bytes) -> None:
         number, packets = decode_number(body)
-        if (kept := self.sessions.get(number)) is None or not packets:
+        if (recorded := self.sessions.get(number)) is None or not packets:
             return
         kind = packets[0]
         for at in range(0, len(packets), 4):
             packet_id = packet_id_at(packets, at + 2)
             if kind == PUBREL:
-                kept.incoming.discard(packet_id)
+                recorded.incoming.discard(packet_id)
             elif kind == PUBREC:
-                kept.inflight[packet_id] = None
+                recorded.inflight[packet_id] = None
             else:
-                kept.inflight.pop(packet_id, None)
+                recorded.inflight.pop(packet_id, None)
 
     def _incoming(self, body: bytes) -> None:
         number, packet_ids = decode_number(body)
-        if (kept := self.sessions.get(number)) is not None:
-            kept.incoming.update(
+        if (recorded := self.sessions.get(number)) is not None:
+            recorded.incoming.update(
                 packet_id_at(packet_ids, at) for at in range(0, len(packet_ids), 2)
             )
 
@@ -386,17 +388,17 @@ class Image:
                 self._recorded[Kind.SEEN].add(origin)
             at = end
 
-    def _whole(self, body: bytes) -> None:
+    def _snapshot_end(self, body: bytes) -> None:
         """What is not in this generation is over, although older ones are still there: they were to
         be deleted."""
-        self.size = decode_whole(body)[1]
+        self.size = decode_snapshot_end(body)[1]
         if self._recorded:
             _keep_only(self.sessions, self._recorded[Kind.SESSION])
             _keep_only(self.retained, self._recorded[Kind.RETAINED])
             _keep_only(self.seen, self._recorded[Kind.SEEN])
-        del self.logged[: self.older]
+        del self.logged[: self.older_logged]
         del self.shared[: self._older_shared]
-        self.older, self._older_shared, self._recorded = 0, 0, {}
+        self.older_logged, self._older_shared, self._recorded = 0, 0, {}
 
 
 def _keep_only(found: dict[Any, Any], recorded: set[Any]) -> None:
@@ -434,13 +436,13 @@ def _published(record: LoggedRecord) -> tuple[int, int]:
 
 
 class Recovery:
-    """Makes a node that has just been made, and to which nobody is connected yet, what an image
-    says."""
+    """Gives a new broker, to which nobody is connected yet, the state that an image has."""
 
     def __init__(
         self, node: Host, cluster: Cluster, absent_members: AbsentMembers, image: Image, now: float
     ) -> None:
-        """`node`, `cluster`: just made, and nobody is connected; `now`: s."""
+        """`node`, `cluster`: the new broker. `absent_members`: which brokers were away. `image`:
+        what the journal says. `now`: s."""
         self.node = node
         self.cluster = cluster
         self.absent_members = absent_members
@@ -458,8 +460,8 @@ class Recovery:
         node = self.node
         self._retain()
         found = []
-        for number, kept in self.image.sessions.items():
-            session = self._session(kept)
+        for number, recorded in self.image.sessions.items():
+            session = self._session(recorded)
             if session is not None:
                 found.append((number, session))
         self.made.clear()
@@ -596,37 +598,37 @@ class Recovery:
             self.made[number] = message
         return message
 
-    def _items(self, kept: RecordedSession, shared: dict[bytes, int]) -> Iterable[Item]:
-        for packet_id, sent in kept.inflight.items():
+    def _items(self, recorded: RecordedSession, shared: dict[bytes, int]) -> Iterable[Item]:
+        for packet_id, sent in recorded.inflight.items():
             if sent is None:
                 yield Item(IS_RELEASED, packet_id, 2, False, b"", RELEASED.message)
             elif (message := self._message(sent[0])) is not None:
                 yield Item(
                     IN_FLIGHT, packet_id, sent[1], sent[2], sent[3], message, shared.get(sent[4])
                 )
-        for number, qos, retain, ids, group in kept.queue:
+        for number, qos, retain, ids, group in recorded.queue:
             if (message := self._message(number)) is not None:
                 yield Item(WAITING, 0, qos, retain, ids, message, shared.get(group))
 
-    def _session(self, kept: RecordedSession) -> Session | None:
-        node, head = self.node, kept.head
+    def _session(self, recorded: RecordedSession) -> Session | None:
+        node, head = self.node, recorded.head
         try:
             client_id, will = (
                 head.client_id.decode(),
                 decode_will(head.will) if head.flags & HAS_WILL else None,
             )
             username = head.username.decode() if head.flags & NAMED else None
-            state = SessionState(username, head.expiry, kept.last, {}, kept.incoming)
+            state = SessionState(username, head.expiry, recorded.last, {}, recorded.incoming)
             state.owner = None if head.owner is None else head.owner.decode()
             state.born, state.floor = head.ages[0] or head.stamp, head.ages[1]
-            state.before = decode_vector(kept.begins, self.now)
+            state.before = decode_vector(recorded.start_vector, self.now)
             if (
-                kept.began is not None
-                and abs(kept.began.offset - (self.wall / 1000 - self.now)) < SAME_CLOCK
+                recorded.start_time is not None
+                and abs(recorded.start_time.offset - (self.wall / 1000 - self.now)) < SAME_CLOCK
             ):
-                state.began, state.open = kept.began.at, set(kept.began.origins)
+                state.began, state.open = recorded.start_time.at, set(recorded.start_time.origins)
             shared: dict[bytes, int] = {}
-            for topic_filter, s in kept.subscriptions.items():
+            for topic_filter, s in recorded.subscriptions.items():
                 if topic_filter.startswith(b"$share/"):
                     shared[topic_filter] = len(state.subscriptions)
                 options = s.options
@@ -641,7 +643,7 @@ class Recovery:
         except (WireError, UnicodeDecodeError, IndexError):
             self.image.skipped += 1
             return None
-        state.items = list(self._items(kept, shared))
+        state.items = list(self._items(recorded, shared))
         if (old := node.sessions.get(client_id)) is not None:
             old.will = None
             node.end_session(old)
@@ -658,14 +660,14 @@ class Recovery:
         session.will = will
         session.will_memory = will_memory(will)
         self.clock.merge(head.stamp, self.now)
-        self._arm(session, head.gone or self.died)
+        self._arm(session, head.disconnected_at or self.died)
         node.counters.sessions_loaded += 1
         return session
 
-    def _arm(self, session: Session, gone: int) -> None:
+    def _arm(self, session: Session, disconnected_at: int) -> None:
         """Have the session end, and its will sent, when it is time: so long after its connection
         ended, whoever ended that."""
-        node, since = self.node, self.now - max(0, self.wall - gone) / 1000
+        node, since = self.node, self.now - max(0, self.wall - disconnected_at) / 1000
         if session.expiry != NEVER:
             session.expiry_timer = node.schedule(
                 since + session.expiry, lambda now: node.expire(session)

@@ -19,15 +19,15 @@ from broker.persistence.records import (
     HAS_WILL,
     NAMED,
     NEW,
-    BeganRecord,
     OutgoingRecord,
     SessionRecord,
+    StartTimeRecord,
     SubscribedRecord,
-    encode_begins,
+    encode_acknowledged,
+    encode_dequeued,
     encode_incoming,
-    encode_pumped,
     encode_sent_run,
-    encode_settled,
+    encode_start_vector,
     encode_unsubscribed,
 )
 from broker.persistence.recovery import encode_will
@@ -68,21 +68,22 @@ class SessionRecorder:
     number is in the journal.
     """
 
-    __slots__ = ("_frames", "_group", "left", "number", "session")
+    __slots__ = ("_frames", "_group", "disconnected_at", "number", "session")
 
     def __init__(self, group: RecordedSessions, session: Session, number: int) -> None:
-        """`number`: what the session is called in the records."""
+        """`group`: the recorders of all durable sessions. `session`: the one that is recorded.
+        `number`: its number in the records."""
         self._group = group
         self._frames = group.frames
         self.session = session
         self.number = number
-        self.left = 0
+        self.disconnected_at = 0
         """When the session's connection ended (ms since the epoch, by the time of day as it was
         set when the broker started); 0 while it has one."""
 
     # ---------------------------------------------------------------- the session itself
 
-    def attributes(self, flags: int = 0) -> None:
+    def record_attributes(self, flags: int = 0) -> None:
         """Record what the session is but for its subscriptions and messages."""
         session = self.session
         will = encode_will(session.will)
@@ -95,26 +96,28 @@ class SessionRecorder:
         client_id, username = session.client_id.encode(), (name or "").encode()
         listener = session.listener if session.conn is None else session.conn.listener
         where = None if listener is None else listener.encode()
-        left = max(1, self.left + self._group.clock_step) if self.left else 0
-        head = self.number, flags, session.version, session.expiry, session.stamp, left
+        disconnected_at = (
+            max(1, self.disconnected_at + self._group.clock_step) if self.disconnected_at else 0
+        )
+        head = self.number, flags, session.version, session.expiry, session.stamp, disconnected_at
         owner = None if session.owner is None else session.owner.encode()
         ages = (session.born, session.floor)
         record = SessionRecord(*head, client_id, username, will, where, owner, ages)
         self._frames.record(record.encode())
 
-    def replaced(self) -> None:
+    def record_all(self) -> None:
         """Record all of the session: what was recorded of it before is not needed any more."""
         session, frames, number = self.session, self._frames, self.number
-        self.attributes(NEW)
+        self.record_attributes(NEW)
         for subscription in session.subscriptions.values():
             self._subscription(subscription)
-        self.starts()
+        self.record_starts()
         if session.incoming:
             packet_ids = b"".join(PACKET_IDS[p] for p in session.incoming)
             frames.record(encode_incoming(number, packet_ids))
         for packet_id, sent in session.inflight.items():
             if sent is RELEASED:
-                frames.record(encode_settled(number, PUBREC_HEAD + PACKET_IDS[packet_id]))
+                frames.record(encode_acknowledged(number, PUBREC_HEAD + PACKET_IDS[packet_id]))
             else:
                 self._message(
                     packet_id, session.unpacked(sent) if isinstance(sent, bytes) else sent
@@ -132,7 +135,7 @@ class SessionRecorder:
         """Record a subscription, new or with other options."""
         self._subscription(subscription)
         if next(iter(self.session.subscriptions.values())) is subscription:
-            self.starts()
+            self.record_starts()
         self._frames.require()
 
     def _subscription(self, s: Subscription) -> None:
@@ -143,20 +146,20 @@ class SessionRecorder:
     def unsubscribed(self, topic_filter: str) -> None:
         """Record that a subscription is gone."""
         self._frames.record(encode_unsubscribed(self.number, topic_filter.encode()))
-        self.starts()
+        self.record_starts()
         self._frames.require()
 
-    def starts(self) -> None:
+    def record_starts(self) -> None:
         """Record where the subscriptions of the session begin, as its first one says; nothing while
         no other broker has been there."""
         start = oldest(self.session)
         if start is None:
             return
         frames = self._frames
-        frames.record(encode_begins(self.number, encode_vector(before(self.session))))
+        frames.record(encode_start_vector(self.number, encode_vector(before(self.session))))
         if start.began > UNKNOWN:
             origins = tuple(start.open & start.tops.keys())
-            began = BeganRecord(self.number, start.began, frames.clock_offset(), origins)
+            began = StartTimeRecord(self.number, start.began, frames.clock_offset(), origins)
             frames.record(began.encode())
         self._group.note_start(start, self.number)
 
@@ -197,14 +200,14 @@ class SessionRecorder:
         `first`: the first of them that had not expired.
         """
         number: int = getattr(first, "number", 0)
-        self._frames.record(encode_pumped(self.number, packet_id, count, number))
+        self._frames.record(encode_dequeued(self.number, packet_id, count, number))
         if qos == 2:
             self._hold_output()
 
     def acknowledged(self, packets: bytes) -> None:
         """Record acknowledgements of one type. PUBREL and PUBCOMP, which answer PUBREC and PUBREL,
         wait for that."""
-        self._frames.record(encode_settled(self.number, packets))
+        self._frames.record(encode_acknowledged(self.number, packets))
         if packets[0] in (PUBREC, PUBREL):
             self._frames.require()
 

@@ -31,29 +31,29 @@ class Frame(Protocol):
 
 
 class Snapshot:
-    """One snapshot under way. `size`: bytes that it has recorded; `passed`: bytes that were written
-    since its last step."""
+    """A snapshot that is being recorded. `size`: bytes that it has recorded; `bytes_since_step`:
+    bytes of other records since its last step."""
 
-    __slots__ = ("_frame", "_plan", "passed", "size")
+    __slots__ = ("_frame", "_plan", "bytes_since_step", "size")
 
     def __init__(self, frame: Frame, plan: Iterator[int]) -> None:
         """`plan`: records everything in `frame`, a little each time, and yields how many items that
         was (1 or more)."""
         self._frame = frame
         self._plan = plan
-        self.size = self.passed = 0
+        self.size = self.bytes_since_step = 0
 
     def go_on(self) -> bool:
         """Record a little more, and as much more as others have written. Returns whether that was
         all."""
-        steps = min(MOST, max(1, self.passed // PACE))
-        self.passed = max(0, self.passed - steps * PACE)
+        steps = min(MOST, max(1, self.bytes_since_step // PACE))
+        self.bytes_since_step = max(0, self.bytes_since_step - steps * PACE)
         return any(self.step() for _ in range(steps))
 
     @property
     def late(self) -> bool:
         """Whether others have written more than was recorded for it."""
-        return self.passed >= PACE
+        return self.bytes_since_step >= PACE
 
     def step(self) -> bool:
         """Record a little more. Returns whether that was all."""

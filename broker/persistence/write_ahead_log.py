@@ -22,25 +22,25 @@ from collections.abc import Callable, Iterator
 from broker.base import limits
 from broker.core.client import CONNACK, Client
 from broker.core.connection import Connection
-from broker.core.effects import Append, Begin, Discard
+from broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
 from broker.persistence.journal_states import HEALTHY, Action, Input, State, transition
 from broker.persistence.output_gate import OutputGate
 from broker.persistence.ports import Clock, Host
-from broker.persistence.records import encode_frame, encode_frames, encode_whole
+from broker.persistence.records import encode_frame, encode_frames, encode_snapshot_end
 from broker.persistence.snapshot import Snapshot
 
-FACTOR = 2.0
+SNAPSHOT_FACTOR = 2.0
 """How many times the last snapshot's size a journal may have: each byte is written up to twice."""
-SMALLEST = 32 * 1024 * 1024
+MIN_SIZE = 32 * 1024 * 1024
 """bytes; a journal that is smaller is read in a moment."""
-STEP, SHORT_STEP = 0.01, 0.001
+STEP_PAUSE, SHORT_STEP_PAUSE = 0.01, 0.001
 """s between two steps of a snapshot, and when others write more than it records."""
-AHEAD = 8 * 1024 * 1024
+MAX_AHEAD = 8 * 1024 * 1024
 """bytes on their way to the disk with which a snapshot waits; so publishers are held earlier while
 there is one."""
 RETRY = 1.0
 """s until a new segment is tried after a failure."""
-ALL = 1 << 62
+SNAPSHOT_NOW = 1 << 62
 """bytes; more than any journal has: a snapshot is due."""
 MANY_SEGMENTS = 8
 """segments (starts of the broker) after which a snapshot puts everything into one."""
@@ -58,13 +58,13 @@ class WriteAheadLog:
         clock: Clock,
         *,
         sync: bool,
-        everything: Callable[[], Iterator[int]],
+        all_records: Callable[[], Iterator[int]],
         settle: Settle,
     ) -> None:
         """Make one without a segment; `start` begins the first.
 
         `sync`: durable frames survive a power cut, so that acknowledgements wait while the disk
-        cannot write. `everything`: called when a snapshot begins, returns its plan (`Snapshot`).
+        cannot write. `all_records`: called when a snapshot begins, returns its plan (`Snapshot`).
         `settle`: called before older segments are deleted.
         """
         self._host = host
@@ -78,28 +78,30 @@ class WriteAheadLog:
         self.size = 0
         """Bytes of the records for the next frame."""
         self._records: list[bytes] = []
-        self._expected = False  # records are going to follow in this turn
+        self._records_expected = False  # records are going to follow in this turn
         self._under_way: deque[tuple[int, int, int]] = (
             deque()
         )  # of frames that the driver has: LSN, bytes, and those that count
         self._pending = 0  # bytes of these
-        self._crowd = 0  # the same, each frame as far as it counts
-        self._most = limits.JOURNAL_BACKLOG_BYTES  # of these with which publishers are held
+        self._backlog = 0  # the same, each frame as far as it counts
+        self._backlog_limit = (
+            limits.JOURNAL_BACKLOG_BYTES
+        )  # of these with which publishers are held
         self.gate = OutputGate()
         self._answered = 0  # the highest LSN for which there was an answer
-        self._asked = 0  # the last segment that was asked for
+        self._requested_segment = 0  # the last segment that was asked for
         self._told = 0  # the last one for which there was an answer, while it was that
         self._segment = 0  # the one that is written; 0: none
         self._replacement = 0  # the last one that was asked for after a failure
         self._written = 0  # bytes since the last snapshot began
-        self._whole = 0  # bytes of the last snapshot
-        self._everything = everything
+        self._snapshot_size = 0  # bytes of the last snapshot
+        self._all_records = all_records
         self._settle = settle
         self.snapshot: Snapshot | None = None
         """The one that is under way."""
         self._snapshot_end = 0  # LSN of its end; 0: that is not recorded yet
         self._retrying = False  # a new segment is going to be tried
-        self._do: dict[Action, Callable[[str], None]] = {
+        self._actions: dict[Action, Callable[[str], None]] = {
             Action.NOTHING: lambda why: None,
             Action.BEGIN_SNAPSHOT: lambda why: self._begin_snapshot(),
             Action.BEGIN_SEGMENT: self._begin_segment,
@@ -117,7 +119,7 @@ class WriteAheadLog:
     def _on(self, given: Input, why: str = "") -> None:
         """Go to the next state, and do what belongs to it. `why`: the text of an error."""
         action, self.state = transition(self.state, given)
-        self._do[action](why)
+        self._actions[action](why)
 
     def start(self, segment: int, segments: int, size: int, snapshot_size: int) -> None:
         """Begin the first segment of this incarnation.
@@ -125,9 +127,9 @@ class WriteAheadLog:
         `segment`: its number, the first that is free. `segments`, `size`: how many there are, and
         their bytes; `snapshot_size`: bytes of the last snapshot in them.
         """
-        self._asked = segment
-        self._whole, self._written = snapshot_size, size
-        self._host.effects.append(Begin(segment))
+        self._requested_segment = segment
+        self._snapshot_size, self._written = snapshot_size, size
+        self._host.effects.append(BeginSegment(segment))
         many = segments >= MANY_SEGMENTS
         self._on(Input.STARTED_WITH_MANY if many else Input.STARTED)
 
@@ -161,7 +163,7 @@ class WriteAheadLog:
             return
         if conn.link is None:
             conn.gate = self.lsn + 1
-        if self._pending > self._most:
+        if self._pending > self._backlog_limit:
             self._host.hold(conn, self)
 
     def hold(self, conn: Connection, outbox: list[bytes]) -> None:
@@ -172,12 +174,12 @@ class WriteAheadLog:
             return
         lsn = conn.gate = self.lsn + 1 if self.open else max(self.lsn, conn.gate)
         if outbox[0][:1] == CONNACK and isinstance(conn.owner, Client):
-            conn.owner.hailed = lsn
+            conn.owner.connack_lsn = lsn
         if not self.gate.put(lsn, conn, outbox):
             self._host.counters.slow_consumer_closed += 1
-            why = "its acknowledgements wait for the disk, and so does too much behind them"
+            why = "too many bytes wait until the journal is durable on the disk"
             self._host.log_limit.line(
-                "warning", "waits for the disk", conn.peer, f"{conn.peer}: {why}; closed"
+                "warning", "journal is slow", conn.peer, f"{conn.peer}: {why}; closed"
             )
             conn.abort(why)
         outbox.clear()
@@ -191,11 +193,11 @@ class WriteAheadLog:
     @property
     def open(self) -> bool:
         """Whether this turn is going to have a frame."""
-        return bool(self._records) or self._expected
+        return bool(self._records) or self._records_expected
 
     def expect(self) -> None:
         """Note that records are going to follow in this turn."""
-        self._expected = True
+        self._records_expected = True
 
     def record(self, data: bytes) -> None:
         """Have a record written with this turn's frame."""
@@ -207,7 +209,7 @@ class WriteAheadLog:
         records = self._records
         if not self.open:
             return
-        self._records, self._expected = [], False
+        self._records, self._records_expected = [], False
         self.lsn += 1
         if not self.writes:
             self.size = 0
@@ -215,31 +217,37 @@ class WriteAheadLog:
                 self._release(self.lsn)
             return
         frame = self._encode(records)
-        size, counts, crowd = len(frame), min(len(frame), limits.JOURNAL_BACKLOG_BYTES), self._crowd
+        size, counts, backlog = (
+            len(frame),
+            min(len(frame), limits.JOURNAL_BACKLOG_BYTES),
+            self._backlog,
+        )
         self._under_way.append((self.lsn, size, counts))
         self._pending += size
-        self._crowd += counts
+        self._backlog += counts
         self._written += size
         self.size = 0
         counters = self._host.counters
         counters.journal_frames += 1
         counters.journal_bytes += size
-        self._host.effects.append(Append(frame, self.lsn))
-        if crowd > 4 * limits.JOURNAL_BACKLOG_BYTES:
+        self._host.effects.append(AppendFrame(frame, self.lsn))
+        if backlog > 4 * limits.JOURNAL_BACKLOG_BYTES:
             self._on(Input.WRITE_FAILED, "the disk does not keep up")
         elif self.snapshot is not None:
-            self.snapshot.passed += size
-        elif self.state is State.WRITING and self._written > max(SMALLEST, FACTOR * self._whole):
+            self.snapshot.bytes_since_step += size
+        elif self.state is State.WRITING and self._written > max(
+            MIN_SIZE, SNAPSHOT_FACTOR * self._snapshot_size
+        ):
             self._on(Input.SNAPSHOT_DUE)
 
     def _encode(self, records: list[bytes]) -> bytes:
         if self.size <= limits.JOURNAL_FRAME_BYTES:
             return encode_frame(records, self.wall())
-        self._host.counters.journal_split += 1
+        self._host.counters.journal_frames_split += 1
         self._host.log(
             "warning",
-            f"{self.size:,} bytes for the journal in one turn are too many for a frame:"
-            " written as several",
+            f"{self.size:,} bytes of journal records in one turn are too many for one frame:"
+            " they are written as several",
         )
         return encode_frames(records, self.wall(), limits.JOURNAL_FRAME_BYTES)
 
@@ -262,14 +270,14 @@ class WriteAheadLog:
         while under_way and under_way[0][0] <= lsn:
             _, size, counts = under_way.popleft()
             self._pending -= size
-            self._crowd -= counts
+            self._backlog -= counts
         if error is not None:
             self._on(Input.WRITE_FAILED, error)
         elif self._snapshot_end and lsn >= self._snapshot_end:
             self._on(Input.END_DURABLE)
         if self.healthy or not self.sync:
             self._release(lsn)
-        if self._pending < self._most // 2:
+        if self._pending < self._backlog_limit // 2:
             self._host.release_publishers(self)
         return True
 
@@ -280,9 +288,11 @@ class WriteAheadLog:
         come later, for one that was not on the disk yet. Returns False for an answer that cannot be
         meant: nothing has changed."""
         repeated = segment == self._told
-        if segment > self._asked or (repeated and (error is None or segment != self._segment)):
+        if segment > self._requested_segment or (
+            repeated and (error is None or segment != self._segment)
+        ):
             return False
-        if segment != self._asked:
+        if segment != self._requested_segment:
             return True  # another one was asked for since
         self._told = segment
         if repeated and error is not None:
@@ -298,8 +308,8 @@ class WriteAheadLog:
         return True
 
     def _begin_segment(self, why: str) -> None:
-        self._asked += 1
-        self._host.effects.append(Begin(self._asked))
+        self._requested_segment += 1
+        self._host.effects.append(BeginSegment(self._requested_segment))
         self._begin_snapshot()
 
     # ---------------------------------------------------------------- failures
@@ -315,12 +325,14 @@ class WriteAheadLog:
         self._on(Input.RETRY_DUE)
 
     def _replace(self, why: str) -> None:
-        self._asked += 1
-        self._replacement = self._asked
-        self._host.effects.append(Begin(self._asked, anew=True))
+        self._requested_segment += 1
+        self._replacement = self._requested_segment
+        self._host.effects.append(BeginSegment(self._requested_segment, full_snapshot=True))
 
     def _rebuild(self, why: str) -> None:
-        self._host.log("info", f"the journal is written again, in segment {self._asked}")
+        self._host.log(
+            "info", f"the journal can be written again, in segment {self._requested_segment}"
+        )
         self._begin_snapshot()
 
     def _fail(self, error: str, level: str = "error") -> None:
@@ -329,7 +341,7 @@ class WriteAheadLog:
         what = (
             "QoS 1 and 2 messages are not acknowledged"
             if self.sync
-            else "what comes from now on dies with this broker"
+            else "changes from now on do not survive the end of this broker"
         )
         self._host.log(level, f"the journal cannot be written ({error}): until it can, {what}")
         if not self.sync:
@@ -340,56 +352,59 @@ class WriteAheadLog:
 
     def _fail_again(self, error: str) -> None:
         # Nothing was promised by what is in it, and the next one has it again.
-        self._host.effects.append(Discard(self._asked, failed=True))
+        self._host.effects.append(DiscardSegments(self._requested_segment, incomplete=True))
         self._fail(error, "debug")
 
     def _recover(self, why: str) -> None:
-        self._host.log("info", "the journal is whole again")
+        self._host.log("info", "the journal contains everything again")
         self._drop_older("")
 
     # ---------------------------------------------------------------- snapshots
 
     def want_snapshot(self) -> None:
         """Have a snapshot begin with the next frame, or when the present one has ended."""
-        self._written = ALL
+        self._written = SNAPSHOT_NOW
 
     def _begin_snapshot(self) -> None:
-        self._host.counters.checkpoints += 1
+        self._host.counters.journal_snapshots += 1
         self._written = self._snapshot_end = 0
-        self._most = min(AHEAD, limits.JOURNAL_BACKLOG_BYTES)
-        self.snapshot = snapshot = Snapshot(self, self._everything())
+        self._backlog_limit = min(MAX_AHEAD, limits.JOURNAL_BACKLOG_BYTES)
+        self.snapshot = snapshot = Snapshot(self, self._all_records())
         self._host.schedule(self._host.now, lambda now: self._step(snapshot, now))
 
     def _step(self, snapshot: Snapshot, now: float) -> None:
         if self.snapshot is not snapshot:
             return
-        if (self._pending <= AHEAD or snapshot.passed >= AHEAD) and snapshot.go_on():
+        if (
+            self._pending <= MAX_AHEAD or snapshot.bytes_since_step >= MAX_AHEAD
+        ) and snapshot.go_on():
             self._on(Input.ALL_RECORDED)
         else:
-            pause = SHORT_STEP if snapshot.late else STEP
+            pause = SHORT_STEP_PAUSE if snapshot.late else STEP_PAUSE
             self._host.schedule(now + pause, lambda at: self._step(snapshot, at))
 
     def _end_snapshot(self, why: str) -> None:
         assert self.snapshot is not None
-        self._whole = self.snapshot.size
-        self.record(encode_whole(self._asked, self._whole))
+        self._snapshot_size = self.snapshot.size
+        self.record(encode_snapshot_end(self._requested_segment, self._snapshot_size))
         self._leave_snapshot()
         self._snapshot_end = self.lsn + 1
 
     def _leave_snapshot(self) -> None:
         self.snapshot, self._snapshot_end = None, 0
-        self._most = limits.JOURNAL_BACKLOG_BYTES
+        self._backlog_limit = limits.JOURNAL_BACKLOG_BYTES
 
     def _put_off(self, error: str) -> None:
         """The segment that is written is all right: a snapshot is tried again when it has grown."""
         self._leave_snapshot()
-        self._written = int(max(SMALLEST, FACTOR * self._whole)) - SMALLEST
+        self._written = int(max(MIN_SIZE, SNAPSHOT_FACTOR * self._snapshot_size)) - MIN_SIZE
         self._host.log(
             "warning",
-            f"the journal goes on in segment {self._segment}: no other one can be begun ({error})",
+            f"no new segment of the journal can begin ({error}): "
+            f"it continues in segment {self._segment}",
         )
 
     def _drop_older(self, why: str) -> None:
         self._snapshot_end = 0
-        discard = Discard(self._asked)
+        discard = DiscardSegments(self._requested_segment)
         self._settle(lambda: self._host.effects.append(discard))

@@ -74,12 +74,14 @@ def decode_packet(first: int, body: bytes, version: int, *, ping_payload: bool =
 
 
 def decode_connect(first: int, body: bytes, version: int = 0) -> Connect:
-    """Decode a CONNECT of any version; ``version`` is ignored.
+    """Return the CONNECT in a packet of any version. `first`: the first byte of the packet; `body`:
+    the bytes behind its Remaining Length; `version` is ignored.
 
-    Raises UnsupportedVersion for another protocol name or version (MQTT-3.1.2-1, 3.1.2-2). MQTT 3.1
-    does not use the low bits of the first byte, disregards the flags of a Will that is not there
-    and lets the user name and password be missing in spite of their flags. Whether the client
-    identifier is acceptable is the broker's business.
+    Raises UnsupportedVersion for another protocol name or version (MQTT-3.1.2-1, 3.1.2-2),
+    MalformedPacket for anything else that is wrong. MQTT 3.1 does not use the low bits of the first
+    byte, ignores the flags of a Will that is not there, and accepts that user name and password are
+    missing in spite of their flags. Whether the client identifier is acceptable is decided by the
+    broker.
     """
     known = _BEGINNINGS.get(body[:7])
     if known is not None and len(body) >= 10:
@@ -131,10 +133,12 @@ def decode_connect(first: int, body: bytes, version: int = 0) -> Connect:
 
 
 def decode_connack(first: int, body: bytes, version: int) -> Connack:
-    """Decode a CONNACK.
+    """Return the CONNACK in a packet. `first`: the first byte of the packet; `body`: the bytes
+    behind its Remaining Length; `version`: 3, 4 or 5 (3.1, 3.1.1, 5).
 
-    Raises ProtocolViolation for a code outside the version's table and for a failure with Session
-    Present (MQTT-3.2.2-6). MQTT 3.1 has no Session Present: the first byte is ignored.
+    Raises MalformedPacket if it is too short or reserved bits are set, ProtocolViolation for a code
+    outside the version's table and for a failure with Session Present (MQTT-3.2.2-6). MQTT 3.1 has
+    no Session Present: the first byte of the body is ignored.
     """
     _no_flags(first)
     if len(body) < 2:
@@ -158,11 +162,12 @@ def decode_connack(first: int, body: bytes, version: int) -> Connack:
 
 
 def decode_publish(first: int, body: bytes, version: int) -> Publish:
-    """Decode a PUBLISH.
+    """Return the PUBLISH in a packet. `first`: the first byte of the packet; `body`: the bytes
+    behind its Remaining Length; `version`: 3, 4 or 5 (3.1, 3.1.1, 5).
 
     Raises MalformedPacket for QoS 3 (MQTT-3.3.1-4) and DUP at QoS 0 (MQTT-3.3.1-2),
     ProtocolViolation for packet identifier 0 (MQTT-2.2.1-3), wildcards in the topic (0x90) and an
-    empty one, unless it is MQTT 5 and a Topic Alias is there.
+    empty topic without a Topic Alias.
     """
     qos = first >> 1 & 3
     dup = first & 0x08 != 0
@@ -185,41 +190,49 @@ def decode_publish(first: int, body: bytes, version: int) -> Publish:
 
 
 def decode_puback(first: int, body: bytes, version: int) -> Puback:
-    """Decode a PUBACK."""
+    """Return the PUBACK in a packet. `first`: the first byte of the packet; `body`: the bytes
+    behind its Remaining Length; `version`: 3, 4 or 5 (3.1, 3.1.1, 5)."""
     _no_flags(first)
     return _read_ack(Puback, PacketType.PUBACK, body, version, _RECEIVED_REASONS)
 
 
 def decode_pubrec(first: int, body: bytes, version: int) -> Pubrec:
-    """Decode a PUBREC."""
+    """Return the PUBREC in a packet. `first`: the first byte of the packet; `body`: the bytes
+    behind its Remaining Length; `version`: 3, 4 or 5 (3.1, 3.1.1, 5)."""
     _no_flags(first)
     return _read_ack(Pubrec, PacketType.PUBREC, body, version, _RECEIVED_REASONS)
 
 
 def decode_pubrel(first: int, body: bytes, version: int) -> Pubrel:
-    """Decode a PUBREL."""
+    """Return the PUBREL in a packet. `first`: the first byte of the packet; `body`: the bytes
+    behind its Remaining Length; `version`: 3, 4 or 5 (3.1, 3.1.1, 5)."""
     _flag_two(first, version)
     return _read_ack(Pubrel, PacketType.PUBREL, body, version, _RELEASE_REASONS)
 
 
 def decode_pubcomp(first: int, body: bytes, version: int) -> Pubcomp:
-    """Decode a PUBCOMP."""
+    """Return the PUBCOMP in a packet. `first`: the first byte of the packet; `body`: the bytes
+    behind its Remaining Length; `version`: 3, 4 or 5 (3.1, 3.1.1, 5)."""
     _no_flags(first)
     return _read_ack(Pubcomp, PacketType.PUBCOMP, body, version, _RELEASE_REASONS)
 
 
 def decode_subscribe(first: int, body: bytes, version: int) -> Subscribe:
-    """Decode a SUBSCRIBE, see `reading_subscribe`."""
+    """Return the SUBSCRIBE in a packet. `first`: the first byte of the packet; `body`: the bytes
+    behind its Remaining Length; `version`: 3, 4 or 5 (3.1, 3.1.1, 5). Raises what
+    `reading_subscribe` raises."""
     return finish(reading_subscribe(first, body, version))
 
 
 def reading_subscribe(first: int, body: bytes, version: int) -> Generator[int, None, Subscribe]:
-    """Decode a SUBSCRIBE, some filters at a time; yields how many.
+    """Decode a SUBSCRIBE, some filters at a time: a generator that yields how many, and returns the
+    packet. `first`: the first byte of the packet; `body`: the bytes behind its Remaining Length;
+    `version`: 3, 4 or 5 (3.1, 3.1.1, 5).
 
-    Raises ProtocolViolation when it has no filter (MQTT-3.8.3-2), for QoS 3 or Retain Handling 3 in
+    Raises ProtocolViolation if it has no filter (MQTT-3.8.3-2), for QoS 3 or Retain Handling 3 in
     MQTT 5 and for No Local on a Shared Subscription (MQTT-3.8.3-4); MalformedPacket for reserved
-    options (MQTT-3.8.3-5; MQTT-3.8.3-4 of 3.1.1). Whether a filter is well formed is not looked at:
-    one bad filter is refused in the SUBACK, beside good ones.
+    options (MQTT-3.8.3-5; MQTT-3.8.3-4 of 3.1.1). Filters are not checked here: the SUBACK refuses
+    a wrong one beside good ones.
     """
     _flag_two(first, version)
     packet_id, pos = _read_packet_id(body, 0)
@@ -242,8 +255,9 @@ def reading_subscribe(first: int, body: bytes, version: int) -> Generator[int, N
 
 
 def decode_suback(first: int, body: bytes, version: int) -> Suback:
-    """Decode a SUBACK. Raises MalformedPacket when it has no code, ProtocolViolation for one
-    outside the table."""
+    """Return the SUBACK in a packet. `first`: the first byte of the packet; `body`: the bytes
+    behind its Remaining Length; `version`: 3, 4 or 5 (3.1, 3.1.1, 5). Raises MalformedPacket if it
+    has no code, ProtocolViolation for a code outside the table."""
     _no_flags(first)
     packet_id, pos = _read_packet_id(body, 0)
     properties: Properties | None = None
@@ -255,13 +269,17 @@ def decode_suback(first: int, body: bytes, version: int) -> Suback:
 
 
 def decode_unsubscribe(first: int, body: bytes, version: int) -> Unsubscribe:
-    """Decode an UNSUBSCRIBE, see `reading_unsubscribe`."""
+    """Return the UNSUBSCRIBE in a packet. `first`: the first byte of the packet; `body`: the bytes
+    behind its Remaining Length; `version`: 3, 4 or 5 (3.1, 3.1.1, 5). Raises what
+    `reading_unsubscribe` raises."""
     return finish(reading_unsubscribe(first, body, version))
 
 
 def reading_unsubscribe(first: int, body: bytes, version: int) -> Generator[int, None, Unsubscribe]:
-    """Decode an UNSUBSCRIBE, some filters at a time; yields how many. Raises ProtocolViolation for
-    no filter (MQTT-3.10.3-2); a filter may be ill-formed."""
+    """Decode an UNSUBSCRIBE, some filters at a time: a generator that yields how many, and returns
+    the packet. `first`: the first byte of the packet; `body`: the bytes behind its Remaining
+    Length; `version`: 3, 4 or 5 (3.1, 3.1.1, 5). Raises ProtocolViolation if it has no filter
+    (MQTT-3.10.3-2). Filters are not checked."""
     _flag_two(first, version)
     packet_id, pos = _read_packet_id(body, 0)
     properties: Properties | None = None
@@ -279,7 +297,9 @@ def reading_unsubscribe(first: int, body: bytes, version: int) -> Generator[int,
 
 
 def decode_unsuback(first: int, body: bytes, version: int) -> Unsuback:
-    """Decode an UNSUBACK, which has codes in MQTT 5 only."""
+    """Return the UNSUBACK in a packet. `first`: the first byte of the packet; `body`: the bytes
+    behind its Remaining Length; `version`: 3, 4 or 5 (3.1, 3.1.1, 5). Only MQTT 5 has codes in
+    it."""
     _no_flags(first)
     packet_id, pos = _read_packet_id(body, 0)
     if version != V5:
@@ -290,22 +310,25 @@ def decode_unsuback(first: int, body: bytes, version: int) -> Unsuback:
 
 
 def decode_pingreq(first: int, body: bytes, version: int) -> Pingreq:
-    """Decode a PINGREQ without payload."""
+    """Return the PINGREQ in a packet without a payload. `first`: the first byte of the packet;
+    `body`: the bytes behind its Remaining Length; `version`: 3, 4 or 5 (3.1, 3.1.1, 5)."""
     _no_flags(first)
     _at_end(body, 0)
     return Pingreq()
 
 
 def decode_pingresp(first: int, body: bytes, version: int) -> Pingresp:
-    """Decode a PINGRESP without payload."""
+    """Return the PINGRESP in a packet without a payload. `first`: the first byte of the packet;
+    `body`: the bytes behind its Remaining Length; `version`: 3, 4 or 5 (3.1, 3.1.1, 5)."""
     _no_flags(first)
     _at_end(body, 0)
     return Pingresp()
 
 
 def decode_disconnect(first: int, body: bytes, version: int) -> Disconnect:
-    """Decode a DISCONNECT; its reason and properties may be left out from the end (MQTT 5,
-    3.14.2)."""
+    """Return the DISCONNECT in a packet. `first`: the first byte of the packet; `body`: the bytes
+    behind its Remaining Length; `version`: 3, 4 or 5 (3.1, 3.1.1, 5). Its reason and properties may
+    be left out from the end (MQTT 5, 3.14.2)."""
     _no_flags(first)
     if version != V5:
         _at_end(body, 0)
@@ -314,7 +337,9 @@ def decode_disconnect(first: int, body: bytes, version: int) -> Disconnect:
 
 
 def decode_auth(first: int, body: bytes, version: int) -> Auth:
-    """Decode an AUTH; before MQTT 5 the type is reserved, so MalformedPacket is raised."""
+    """Return the AUTH in a packet. `first`: the first byte of the packet; `body`: the bytes behind
+    its Remaining Length; `version`: 3, 4 or 5 (3.1, 3.1.1, 5). Raises MalformedPacket before MQTT
+    5, where the type is reserved."""
     if version != V5:
         raise MalformedPacket("packet type 15 is reserved before MQTT 5")
     _no_flags(first)

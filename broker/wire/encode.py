@@ -106,11 +106,13 @@ def publish_bytes(
     packet_id: int = 0,
     properties: bytes = b"",
 ) -> bytes:
-    """Bytes of a PUBLISH from parts that are encoded already.
+    """Return the bytes of a PUBLISH made of encoded parts.
 
-    ``topic`` is UTF-8 without its length; ``properties`` comes from encode_properties (MQTT 5,
-    where it is never empty) or is empty (before). ``packet_id`` is used at QoS 1 and 2 only. Raises
-    ValueError for what does not fit.
+    `topic`: UTF-8 without its length. `payload`: bytes. `qos`, `retain`, `dup`: flags of the first
+    byte. `packet_id`: used at QoS 1 and 2 only. `properties`: from `encode_properties` for MQTT 5,
+    where it is never empty; empty for the versions before.
+
+    Raises ValueError for parts that do not fit into a packet.
     """
     first = PUBLISH | qos << 1 | retain | (DUP if dup else 0)
     identifier = _uint16(packet_id) if qos else b""

@@ -136,14 +136,15 @@ ASCII_AT_ONCE = 5 * MOST
 
 
 def decode_properties(data: bytes, pos: int, packet_type: int) -> tuple[Properties | None, int]:
-    """Read the Property Length and the properties at ``pos``: (properties or None, position behind
-    them).
+    """Return the properties at `pos` of `data`, where their Property Length stands (None if there
+    are none), and the position behind them.
 
-    ``packet_type`` is a PacketType or WILL. Raises MalformedPacket (0x81) for an unknown
-    identifier, one that this packet may not carry (2.2.2.2), an ill-formed string or a truncated
-    value; ProtocolViolation for a repeated property (0x82), a value out of range (0x82; 0x94 for
-    Topic Alias 0; 0x90 for a Response Topic that is no Topic Name), Authentication Data without a
-    method (0x82) and more than MOST of one kind (0x95).
+    `packet_type`: a PacketType, or WILL.
+
+    Raises MalformedPacket (0x81) for an unknown identifier, one that this packet may not carry
+    (2.2.2.2), an ill-formed string or a truncated value; ProtocolViolation for a repeated property
+    (0x82), a value out of range (0x82; 0x94 for Topic Alias 0; 0x90 for a Response Topic that is no
+    Topic Name), Authentication Data without a method (0x82) and more than MOST of one kind (0x95).
     """
     if pos >= len(data):
         raise MalformedPacket("Property Length is missing")

@@ -97,12 +97,9 @@ class PacketReader:
 
 
 class Decoder:
-    """A stream of chunks to packet objects; ``version`` (3, 4, 5) changes to that of a CONNECT that
-    passes.
-
-    ``ping_payload`` may be set at any time, for a connection that turns out to be a link between
-    brokers.
-    """
+    """Makes packet objects of a stream of chunks. `version` (3, 4, 5) changes to that of a CONNECT
+    that passes. A packet of more than `max_packet_size` bytes is an error. `ping_payload` may be
+    set at any time, for a connection that turns out to be a link between brokers."""
 
     __slots__ = ("_reader", "ping_payload", "version")
 

@@ -39,8 +39,9 @@ class Resolver:
         retry: float = RETRY,
         lookup: Lookup | None = None,
     ) -> None:
-        """Take the seeds (host names with ports), the callbacks, and times in seconds; `lookup` is
-        for tests."""
+        """`seeds`: host names with ports. `on_resolved`, `on_failed`: see above. `interval`: s
+        between two lookups of a name, `retry`: s after a failure. `lookup`: replaces the system's
+        resolver in tests."""
         self._seeds = list(dict.fromkeys(seeds))
         self._on_resolved = on_resolved
         self._on_failed = on_failed

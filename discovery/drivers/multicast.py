@@ -62,8 +62,9 @@ class Multicast:
         interfaces: Iterable[str] | None = None,
         rescan: float = RESCAN,
     ) -> None:
-        """Take the callbacks and the interfaces' IPv4 addresses (None: all that are up); `rescan`
-        is in seconds."""
+        """`on_datagram`: called with each datagram and its source. `on_unavailable`: see above.
+        `group`, `port`: of the multicast group. `interfaces`: their IPv4 addresses, None: all that
+        are up. `rescan`: s between two looks at the interfaces."""
         self._on_datagram = on_datagram
         self._on_unavailable = on_unavailable
         self._group = socket.inet_aton(group)

@@ -24,7 +24,7 @@ MIB = 1 << 20
 PATIENCE = 200.0
 """s; several times what the slowest link needs."""
 ROUTINGS = ("flood", "interest", "topic")
-LOST = ("log_lost", "dropped_queue_full", "link_garbage", "links_closed")
+LOST = ("replay_log_lost", "dropped_queue_full", "link_garbage", "links_closed")
 
 
 def view(lab: Lab, name: str) -> dict[str, Any] | None:

@@ -43,7 +43,7 @@ def test_a_broker_that_stands_still(routing: str, killed: bool, tmp_path: Path) 
             PATIENCE,
         )
         published = time.monotonic()
-        written = origin.counter("tail_bytes")
+        written = origin.counter("log_tail_bytes")
         if killed:
             origin.kill()
             origin.start().up()
@@ -55,7 +55,7 @@ def test_a_broker_that_stands_still(routing: str, killed: bool, tmp_path: Path) 
             PATIENCE,
         )
         arrived = time.monotonic()
-        replayed = origin.counter("tail_replayed")
+        replayed = origin.counter("log_tail_replayed")
         print(
             f"{routing}: {2 * COUNT} messages, {2 * COUNT * SIZE / 1e6:.0f} MB, "
             f"published in {published - began:.1f} s,"
@@ -68,4 +68,4 @@ def test_a_broker_that_stands_still(routing: str, killed: bool, tmp_path: Path) 
             publisher.close()
         subscriber.close()
         assert written > 60e6
-        assert sum(broker.counter("log_lost") for broker in cluster.brokers) == 0
+        assert sum(broker.counter("replay_log_lost") for broker in cluster.brokers) == 0

@@ -149,7 +149,7 @@ def test_groups_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     report = ping(*((ROUTED, OWN + bid(101) + bytes((0, REPORT)) + body) for body in said))
     what = f"{count} messages of a group are given back"
     longest(
-        world, what, lambda: one.send(report), lambda: world.counters.shared_given_again == count
+        world, what, lambda: one.send(report), lambda: world.counters.shared_reassigned == count
     )
 
 

@@ -147,7 +147,9 @@ def test_garbage_on_the_client_port(three: Cluster, make: Make) -> None:
         data = rng.randbytes(rng.randrange(1, 300))
         with RawClient(broker.port, first=connect(4 + number % 2) + data if number % 3 else data):
             pass
-    until(lambda: broker.view()["open"] <= len(three.brokers) - 1 + 2, "they are all gone")
+    until(
+        lambda: broker.view()["open_connections"] <= len(three.brokers) - 1 + 2, "they are all gone"
+    )
     watch.check()
     assert len(broker.lines("WARNING", "127.0.0.1:")) <= (limits.LOG_CAUSES + 1) * three.minutes()
     assert not broker.lines("Traceback")
@@ -303,7 +305,7 @@ def test_strangers_that_call_themselves_by_our_own_id(three: Cluster, make: Make
     assert after["counters"]["link_wrong_id"] == before["counters"]["link_wrong_id"] + 20
     assert after["counters"]["id_conflicts"] == 0
     # So many lines a minute are said of one host.
-    assert 1 <= len(broker.lines("says an id that is not that of its key")) <= three.minutes()
+    assert 1 <= len(broker.lines("claims an id that is not that of its key")) <= three.minutes()
     assert after["links"] and {link["peer"] for link in after["links"]} == {
         link["peer"] for link in before["links"]
     }
@@ -328,7 +330,10 @@ def test_callers_without_end_do_not_keep_brokers_out(three: Cluster, make: Make)
                 lambda: len(broker.view()["links"]) == len(three.brokers),
                 "it has a link all the same",
             )
-        until(lambda: broker.view()["open"] <= len(three.brokers) - 1 + 2, "they are all gone")
+        until(
+            lambda: broker.view()["open_connections"] <= len(three.brokers) - 1 + 2,
+            "they are all gone",
+        )
     assert len(broker.lines("WARNING")) - warned <= 4 * three.minutes()
     Undisturbed(three, make).check()
 

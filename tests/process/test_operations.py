@@ -316,7 +316,7 @@ def test_half_open_connections_are_cheap_and_harm_nobody(cluster: Cluster) -> No
     try:
         for each in held[:250]:
             each.sendall(b"\x10\x7f\x00\x04MQ")
-        until(lambda: broker.view()["open"] == 500, "all of them")
+        until(lambda: broker.view()["open_connections"] == 500, "all of them")
         grown = (int(status.read_text().split()[1]) - before) * 4096
         assert grown / len(held) < 15 * 1024
         with clients() as make:
@@ -327,4 +327,4 @@ def test_half_open_connections_are_cheap_and_harm_nobody(cluster: Cluster) -> No
     finally:
         for each in held:
             each.close()
-    until(lambda: broker.view()["open"] == 0, "the end of all")
+    until(lambda: broker.view()["open_connections"] == 0, "the end of all")

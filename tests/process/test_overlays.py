@@ -23,8 +23,8 @@ def star(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
     """The root of a tree of three brokers, and its two leaves; all have links to each other."""
     with star_of(tmp_path_factory.mktemp("star"), "topic") as brokers:
         until(
-            lambda: all(broker.view()["overlays"]["active"] for broker in brokers),
-            "overlays are active",
+            lambda: all(broker.view()["source_trees"]["active"] for broker in brokers),
+            "source trees are active",
         )
         yield brokers
 
@@ -56,7 +56,7 @@ def costs(brokers: list[Broker]) -> dict[tuple[str, str], float]:
     return {
         (view["id"], peer): cost
         for view in views
-        for peer, cost in view["overlays"]["costs_ms"].items()
+        for peer, cost in view["source_trees"]["link_costs_ms"].items()
     }
 
 
@@ -99,7 +99,7 @@ def test_from_leaf_to_leaf_past_the_root(
         assert numbers(subscriber) == EXPECTED
     until(
         lambda: (
-            [found["brokers"] for found in other.view()["overlays"]["sets"]]
+            [found["brokers"] for found in other.view()["source_trees"]["receiver_sets"]]
             == [[wanting.view()["id"]]]
         ),
         "one set",
@@ -109,8 +109,8 @@ def test_from_leaf_to_leaf_past_the_root(
 def test_topics_of_the_same_brokers_share_an_overlay(
     star: list[Broker], make: Callable[..., Client]
 ) -> None:
-    """Sixty topics, wanted by two brokers: one overlay, and no word on links for any of them but
-    the filters."""
+    """Sixty topics that two brokers want: one set of brokers, and links carry nothing for any topic
+    but the filters."""
     middle, one, two = star
     first, second, publisher = make(one.port), make(two.port), make(middle.port)
     for subscriber in (first, second):
@@ -127,7 +127,7 @@ def test_topics_of_the_same_brokers_share_an_overlay(
     def sets() -> list[tuple[list[str], int]]:
         return [
             (sorted(found["brokers"]), found["topics"])
-            for found in middle.view()["overlays"]["sets"]
+            for found in middle.view()["source_trees"]["receiver_sets"]
         ]
 
     until(lambda: sets() == [(wanting, 60)], "one set of brokers for all topics")
@@ -140,14 +140,14 @@ def test_a_broker_that_floods_joins_and_leaves(tmp_path: Path, make: Callable[..
         brokers = [cluster.add("--routing", "topic") for _ in range(2)]
         cluster.settle()
         until(
-            lambda: all(broker.view()["overlays"]["active"] for broker in brokers),
-            "overlays are active",
+            lambda: all(broker.view()["source_trees"]["active"] for broker in brokers),
+            "source trees are active",
         )
         flooding = cluster.add("--routing", "flood")
         cluster.settle()
         until(
-            lambda: not any(broker.view()["overlays"]["active"] for broker in brokers),
-            "overlays are given up",
+            lambda: not any(broker.view()["source_trees"]["active"] for broker in brokers),
+            "source trees are given up",
         )
         subscriber, publisher = make(brokers[0].port), make(flooding.port)
         subscriber.subscribe("wanted", 1)
@@ -155,17 +155,19 @@ def test_a_broker_that_floods_joins_and_leaves(tmp_path: Path, make: Callable[..
         until(lambda: len(subscriber.payloads()) >= MESSAGES, "all messages")
         flooding.terminate()
         until(
-            lambda: all(broker.view()["overlays"]["active"] for broker in brokers),
-            "overlays are active again",
+            lambda: all(broker.view()["source_trees"]["active"] for broker in brokers),
+            "source trees are active again",
         )
         cluster.show()
 
 
 def test_status_tells_of_overlays(star: list[Broker]) -> None:
-    """`mqttree status` says whether messages take overlays."""
+    """`mqttree status` says whether messages take source-rooted trees."""
     text = render(star[0].view())
-    assert "overlays 0 for 0 topics" in text
-    assert "overlays none" in render(star[0].view() | {"overlays": {"active": False}})
+    assert "source trees are in use" in text
+    assert "source trees are not in use" in render(
+        star[0].view() | {"source_trees": {"active": False}}
+    )
 
 
 def test_leaves_go_on_when_the_root_dies(star: list[Broker], make: Callable[..., Client]) -> None:

@@ -1062,7 +1062,7 @@ def settings(number: int, *seeds: int, **options: Any) -> FederationSettings:
     known = tuple(("127.0.0.1", port) for port in seeds)
     given: dict[str, Any] = {"discovery": "static", "seeds": known, "port": 0} | options
     return FederationSettings(
-        name=f"b{number}", id=bytes([number]) * 8, boot=1, hello=0.1, td=0.1, **given
+        name=f"b{number}", id=bytes([number]) * 8, boot=1, hello=0.1, discovery_time=0.1, **given
     )
 
 

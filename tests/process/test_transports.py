@@ -463,7 +463,7 @@ def cluster(number: int, tls: TlsSettings | None, *seeds: int) -> FederationSett
         discovery="static",
         tls=tls,
         hello=0.1,
-        td=0.1,
+        discovery_time=0.1,
         seeds=tuple(("127.0.0.1", port) for port in seeds),
     )
 

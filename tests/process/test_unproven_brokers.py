@@ -46,7 +46,7 @@ def test_with_users_and_no_secret_a_broker_stays_alone(tmp_path: Path, make: Mak
             )
             == 1
         )
-        assert guarded.lines("discovery off (stays alone)", "no anonymous access")
+        assert guarded.lines("discovery off (does not federate)", "no anonymous access")
         anna = make(guarded.port, user=("anna", "anna's"))
         anna.subscribe("#", 1)
         # Somebody who is nobody has a broker of the same cluster, and dials.

@@ -48,7 +48,7 @@ class Disk:
         journal = Journal(node, node.cluster, node.absent_members, sync=self.sync)
         node.attach_journal(journal)
         node.absent_members.begin(self.files.tail(node.config.id))
-        files = self.files.generations
+        files = self.files.segments
         journal.begin(self.files.image(), max(files, default=0) + 1, len(files), 0, self.world.now)
 
     def _written(self, count: int, node: Node, life: int) -> None:

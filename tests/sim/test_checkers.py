@@ -376,8 +376,8 @@ def earlier_root(world: World, patch: Patch) -> None:
     patch.setattr(node(world, 0).config, "boot", node(world, 0).config.boot + 1)
 
 
-def still_otc(world: World, patch: Patch) -> None:
-    patch.setattr(node(world, 3).cluster.membership, "state", "otc")
+def still_forming(world: World, patch: Patch) -> None:
+    patch.setattr(node(world, 3).cluster.membership, "state", "forming")
 
 
 def stranger(world: World, patch: Patch) -> None:
@@ -443,7 +443,7 @@ def not_in_the_stream(world: World, patch: Patch) -> None:
 TREES: dict[str, tuple[Callable[[World, Patch], None], str, str]] = {
     "another root": (other_root, "root", "b1 follows"),
     "an earlier start of the root": (earlier_root, "root", "b1 follows"),
-    "state": (still_otc, "state", "b3 is in state otc"),
+    "state": (still_forming, "state", "b3 is in state forming"),
     "member that is not known": (stranger, "membership", "does not know b2"),
     "no link": (no_link, "link", "b1 has no link to b2"),
     "port to nobody": (port_to_nobody, "port", "to nobody"),

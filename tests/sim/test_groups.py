@@ -96,7 +96,7 @@ def test_a_member_leaves_with_messages(seed: int, qos: int) -> None:
         assert scene.world.hosts[1].running.counters.shared_passed_on == 20
     else:
         # These had not been claimed.
-        assert scene.world.hosts[0].running.counters.shared_given_again == 17
+        assert scene.world.hosts[0].running.counters.shared_reassigned == 17
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -210,7 +210,7 @@ def test_who_has_no_room_is_not_asked_again_at_once(seed: int, monkeypatch: Patc
         member.ack_delay = 10.0
     numbers = scene.publish(80, 2)
     scene.world.run(20.0)
-    assert scene.world.hosts[0].running.counters.shared_given_again < 15 * len(numbers)
+    assert scene.world.hosts[0].running.counters.shared_reassigned < 15 * len(numbers)
     for member in scene.members:
         member.ack_delay = 0.0
     scene.world.run(60.0)
@@ -413,7 +413,7 @@ def test_what_a_group_is_owed_leaves_the_log(routing: str, monkeypatch: Patch) -
     assert work.payloads == [b"old", b"older"]
     row.run(2.0)
     assert not row.node(1).cluster.catchup.keeps
-    assert row.node(1).counters.log_unspared == 0
+    assert row.node(1).counters.replay_log_reserve_full == 0
 
 
 @pytest.mark.parametrize(("routing", "qos"), [("interest", 1), ("topic", 2)])
@@ -444,7 +444,7 @@ def test_what_was_lost_on_its_way_is_given_again(routing: str, qos: int) -> None
     ledger = row.node(0).cluster.assignments.ledger
     row.until(lambda: not ledger.refs, 60.0)
     assert work.payloads == [b"first", b"newer", b"lost"]
-    assert row.node(0).counters.shared_given_again == 1
+    assert row.node(0).counters.shared_reassigned == 1
 
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])

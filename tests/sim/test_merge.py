@@ -349,7 +349,7 @@ def test_an_older_session_that_is_put_back(routing: str) -> None:
     row.host(2).pause()
     row.until(lambda: third.connacks, 10.0)
     assert third.present
-    assert row.node(1).counters.sessions_unmoved == 1
+    assert row.node(1).counters.session_takeovers_timed_out == 1
     row.host(2).resume()
     settle(row, feed)
     # What it had in between may come again, as the broker that knows of it hangs.

@@ -152,7 +152,7 @@ def forgets_the_last_record(patch: Patch) -> None:
     def wrong(self: Files, cut: int | None = None) -> Any:
         return image(
             self,
-            -1 if self.generations and len(self.generations[max(self.generations)]) > 64 else None,
+            -1 if self.segments and len(self.segments[max(self.segments)]) > 64 else None,
         )
 
     patch.setattr(Files, "image", wrong)

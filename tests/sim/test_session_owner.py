@@ -42,7 +42,7 @@ def test_another_user_elsewhere_is_refused(routing: str, version: int) -> None:
     back = row.connect(2, version=version, username="anna")
     assert back.present
     row.until(lambda: back.payloads == [b"for anna"])
-    assert row.node(0).counters.sessions_foreign + row.node(2).counters.sessions_foreign == 5
+    assert row.node(0).counters.sessions_wrong_user + row.node(2).counters.sessions_wrong_user == 5
     row.one_session()
 
 
@@ -104,7 +104,7 @@ def test_the_holder_compares() -> None:
     assert refused(stranger)
     row.run(1.0)
     assert "c" in row.node(1).sessions
-    assert row.node(2).counters.sessions_foreign == 1
+    assert row.node(2).counters.sessions_wrong_user == 1
 
 
 def test_two_users_while_one_waits_for_its_session() -> None:

@@ -107,7 +107,7 @@ def test_roaming(routing: str) -> None:
     moved = 0
     for seed in range(FIRST, FIRST + SEEDS) if SEEDS else QUICK[routing]:
         result = Roaming(seed, routing=routing, calm=seed % 3 == 0).run()
-        moved += result.counters["sessions_moved"]
+        moved += result.counters["session_takeovers"]
         if result.violations:
             bad.append(seed)
             show(result)
@@ -223,4 +223,4 @@ def test_what_a_session_has_had_may_come_late_to_one_that_floods() -> None:
     result = OneFloods(112).run()
     show(result)
     assert result.violations == []
-    assert not result.counters["sessions_uncertain"]
+    assert not result.counters["session_takeovers_uncertain"]

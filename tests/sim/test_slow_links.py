@@ -94,7 +94,7 @@ def test_more_than_the_log_holds_waits_for_a_slow_link(brokers: int, routing: st
     assert len(scene.clients[0].got) == 60
     assert (
         counters(scene, "links_closed")
-        == counters(scene, "log_lost")
+        == counters(scene, "replay_log_lost")
         == counters(scene, "replayed")
         == 0
     )
@@ -108,7 +108,7 @@ def test_messages_larger_than_all_that_may_wait() -> None:
     result = scene.run()
     assert not result.violations
     assert len(scene.clients[0].got) == 4
-    assert counters(scene, "links_closed") == counters(scene, "log_lost") == 0
+    assert counters(scene, "links_closed") == counters(scene, "replay_log_lost") == 0
     assert scene.most < limits.LOG_BYTES + limits.HOLD_LOG_BYTES + 3 * 51 * MB
 
 
@@ -136,10 +136,10 @@ def test_what_a_broker_loses_while_it_is_away_is_counted(count: int, routing: st
         sent.acked is not None for sent in scene.ledger.sent if sent.topic.startswith("large/")
     )
     assert acked == 2 * count
-    assert counters(scene, "log_lost") == acked - got
+    assert counters(scene, "replay_log_lost") == acked - got
     lines = [text for host in scene.hosts for _, _, text in host.logs if "that it lacked" in text]
     assert bool(lines) == bool(acked - got) == (count > 16)
-    assert all(f" {acked - got} messages from here that it lacked" in text for text in lines)
+    assert all(f" {acked - got} messages of this broker that it lacked" in text for text in lines)
 
 
 def reset(scene: Scene) -> None:
@@ -162,7 +162,7 @@ def test_a_link_that_breaks_for_a_moment_loses_nothing(routing: str) -> None:
     scene = broken_link(routing)
     assert not scene.run().violations
     assert len(scene.clients[0].got) == 60
-    assert counters(scene, "log_lost") == 0
+    assert counters(scene, "replay_log_lost") == 0
 
 
 @pytest.mark.parametrize("routing", ["flood", "topic"])
@@ -300,7 +300,7 @@ def test_a_session_moves_while_its_messages_are_behind_large_ones(
     row.until(lambda: back.connacks, 10.0)
     row.run(10.0)
     assert back.present and back.payloads == sent
-    assert sum(row.node(index).counters.log_unspared for index in range(3)) == 0
+    assert sum(row.node(index).counters.replay_log_reserve_full for index in range(3)) == 0
 
 
 def test_no_move_waits_twice_for_what_does_not_come() -> None:

@@ -203,7 +203,7 @@ def test_a_session_moves_with_what_waits(version: int, routing: str) -> None:
     publisher.publish("a/b", b"more")
     row.until(lambda: b"more" in back.payloads)
     assert back.payloads == [b"0", b"1", b"2", b"3", b"4", b"more"]
-    assert row.node(2).counters.sessions_moved == 1
+    assert row.node(2).counters.session_takeovers == 1
     row.one_session()
     assert "c" in row.node(2).sessions
 
@@ -350,7 +350,7 @@ def test_a_broker_that_is_silent_is_given_up() -> None:
     back = row.connect(0)
     assert not back.present
     assert limits.MOVE_TIME <= row.world.now - began < limits.MOVE_TIME + 0.5
-    assert row.node(0).counters.sessions_unmoved == 1
+    assert row.node(0).counters.session_takeovers_timed_out == 1
     row.host(1).resume()
     row.join()
     row.run(3.0)  # the client subscribes to nothing, which is waited for
@@ -532,7 +532,7 @@ def crowded(routing: str, taker: int) -> tuple[Row, Client, Client]:
 
 def judge_crowded(row: Row, waiting: Client, publisher: Client) -> None:
     row.until(lambda: waiting.connacks)
-    row.until(lambda: row.node(0).counters.log_trimmed)
+    row.until(lambda: row.node(0).counters.replay_log_trimmed)
     publisher.publish("a", b"4")
     row.until(lambda: b"4" in waiting.payloads)
     assert waiting.payloads == [b"1", b"2", b"3", b"4"]
@@ -566,7 +566,7 @@ def test_what_leaves_the_log_of_a_sessions_taker_is_not_lost(
     row.world.partition([[1]])
     publisher.publish("a", b"2", b"3")
     publisher.publish("b", *[bytes(4_000_000)] * 12)
-    row.until(lambda: row.node(0).counters.log_trimmed)
+    row.until(lambda: row.node(0).counters.replay_log_trimmed)
     row.world.heal()
     judge_crowded(row, waiting, publisher)
 

@@ -228,7 +228,7 @@ def test_one_that_routes_otherwise_comes_and_goes(
     assert entered
     assert left
     reports = [host.running.cluster.strategy.report() for host in scene.hosts]
-    assert [report["overlays"]["active"] for report in reports if report] == [False] * 3
+    assert [report["source_trees"]["active"] for report in reports if report] == [False] * 3
 
 
 @pytest.mark.parametrize("seed", (6, 70))

@@ -8,9 +8,9 @@ from typing import Any
 
 from broker.config.node_config import NodeConfig
 from broker.core.effects import (
-    Append,
-    Begin,
-    Discard,
+    AppendFrame,
+    BeginSegment,
+    DiscardSegments,
     Effect,
     TailDrop,
     TailRead,
@@ -26,9 +26,9 @@ from broker.persistence.log_tail import TailLoaded
 from broker.persistence.records import (
     HEADER_SIZE,
     Cut,
-    began_anew,
     decode_header,
     encode_header,
+    is_full_snapshot,
     read_frames,
 )
 from broker.persistence.recovery import Image
@@ -36,7 +36,9 @@ from broker.persistence.tail_segment import read_frames as read_segment
 from tests.unit.node_harness import World
 
 ID = b"brokerid"
-DiskEffect = Append | Begin | Discard | TailWrite | TailRead | TailSync | TailDrop
+DiskEffect = (
+    AppendFrame | BeginSegment | DiscardSegments | TailWrite | TailRead | TailSync | TailDrop
+)
 """What a disk does."""
 
 
@@ -45,32 +47,32 @@ class Files:
     nothing."""
 
     def __init__(self) -> None:
-        self.generations: dict[int, bytearray] = {}
+        self.segments: dict[int, bytearray] = {}
         self.lazy = False
         self.broken = ""
         self.crowded = ""
         self.failed = ""
-        self.segments: dict[int, bytearray] = {}  # of the log's tail
+        self.tail_segments: dict[int, bytearray] = {}
         self.untold: list[tuple[Effect, bytes | str | None]] = []
 
     def carry_out(self, effect: DiskEffect) -> None:
-        if not isinstance(effect, Append | Begin | Discard):
+        if not isinstance(effect, AppendFrame | BeginSegment | DiscardSegments):
             self._carry_out_tail(effect)
             return
-        if isinstance(effect, Discard):
-            for generation in [
+        if isinstance(effect, DiscardSegments):
+            for segment in [
                 g
-                for g in self.generations
-                if (g == effect.generation if effect.failed else g < effect.generation)
+                for g in self.segments
+                if (g == effect.segment if effect.incomplete else g < effect.segment)
             ]:
-                del self.generations[generation]
+                del self.segments[segment]
             return
-        if isinstance(effect, Begin):
-            error = self.broken or self.crowded or ("" if effect.anew else self.failed)
+        if isinstance(effect, BeginSegment):
+            error = self.broken or self.crowded or ("" if effect.full_snapshot else self.failed)
             if not error:
-                assert effect.generation not in self.generations
-                self.generations[effect.generation] = bytearray(
-                    encode_header(ID, effect.generation, anew=effect.anew)
+                assert effect.segment not in self.segments
+                self.segments[effect.segment] = bytearray(
+                    encode_header(ID, effect.segment, full_snapshot=effect.full_snapshot)
                 )
                 self.failed = ""
             self.untold.append((effect, error or None))
@@ -78,23 +80,23 @@ class Files:
         else:
             self.failed = self.failed or self.broken
             if not self.failed:
-                self.generations[max(self.generations)] += effect.data
+                self.segments[max(self.segments)] += effect.data
         self.untold.append((effect, self.failed or None))
 
     def _carry_out_tail(self, effect: TailWrite | TailRead | TailSync | TailDrop) -> None:
         answer: bytes | str | None = self.broken or None
         if isinstance(effect, TailDrop):
-            self.segments.pop(effect.segment, None)
+            self.tail_segments.pop(effect.segment, None)
             return
         if isinstance(effect, TailRead):
-            found = self.segments.get(effect.segment)
+            found = self.tail_segments.get(effect.segment)
             answer = (
                 "No such file"
                 if found is None
                 else bytes(found[effect.offset : effect.offset + effect.size])
             )
         elif isinstance(effect, TailWrite) and answer is None:
-            data = self.segments.setdefault(effect.segment, bytearray())
+            data = self.tail_segments.setdefault(effect.segment, bytearray())
             assert len(data) == effect.offset
             data += effect.data
         self.untold.append((effect, answer))
@@ -102,7 +104,7 @@ class Files:
     def tail(self, broker_id: bytes = ID) -> TailLoaded:
         """What is there of the log's tail."""
         loaded = TailLoaded()
-        for number, data in sorted(self.segments.items()):
+        for number, data in sorted(self.tail_segments.items()):
             frames = []
             for found in read_segment(io.BytesIO(data), len(data), broker_id, number):
                 if isinstance(found, Cut):
@@ -115,11 +117,11 @@ class Files:
     def image(self, cut: int | None = None) -> Image:
         """What is there; of the last file `cut` bytes."""
         image = Image()
-        for generation, data in sorted(self.generations.items()):
-            stream = io.BytesIO(data[:cut] if generation == max(self.generations) else data)
+        for segment, data in sorted(self.segments.items()):
+            stream = io.BytesIO(data[:cut] if segment == max(self.segments) else data)
             head = stream.read(HEADER_SIZE)
-            sound = decode_header(head, ID, generation)
-            image.begin(anew=sound and began_anew(head))
+            sound = decode_header(head, ID, segment)
+            image.begin(full_snapshot=sound and is_full_snapshot(head))
             if sound:
                 for frame in read_frames(stream, HEADER_SIZE):
                     if not isinstance(frame, Cut):
@@ -146,9 +148,9 @@ class Durable(World):
         self.node.attach_journal(self.journal)
         files = self.files
         self.node.absent_members.begin(files.tail())
-        generation = max(files.generations, default=0) + 1
-        size = sum(map(len, files.generations.values()))
-        self.journal.begin(files.image(), generation, len(files.generations), size, at)
+        segment = max(files.segments, default=0) + 1
+        size = sum(map(len, files.segments.values()))
+        self.journal.begin(files.image(), segment, len(files.segments), size, at)
         self.settle()
 
     @property

@@ -39,7 +39,7 @@ def test_agreed() -> None:
         (1, {"root": "b"}),
         (1, {"parent": "c"}),
         (2, {"parent": None}),
-        (2, {"state": "otc"}),
+        (2, {"state": "forming"}),
     ):
         views = triangle()
         views[index] |= change

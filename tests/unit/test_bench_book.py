@@ -121,7 +121,7 @@ def test_one_tree() -> None:
     assert not one_tree({"a": a, "b": b}, ["c"], []), "they still hold links to a dead one"
     assert not one_tree(views, [], [frozenset("bc")]), "a link is up that cannot be"
     assert not one_tree(views | {"b": view("b", "b", None, {})}, [], [])
-    assert not one_tree(views | {"b": b | {"state": "otc"}}, [], [])
+    assert not one_tree(views | {"b": b | {"state": "forming"}}, [], [])
     half = view("a", "a", None, {"b": "blocked", "c": "designated"})
     assert not one_tree(views | {"a": half}, [], []), "one end does not forward"
 

@@ -61,7 +61,10 @@ def test_the_defaults_of_all_are_those_of_the_model() -> None:
     assert FederationSettings().node_config() == NodeConfig()
     config = NodeConfig()
     assert config.tree() == TreeConfig()
-    assert (config.cluster, config.td) == (MembershipConfig().cluster, MembershipConfig().td)
+    assert (config.cluster, config.discovery_time) == (
+        MembershipConfig().cluster,
+        MembershipConfig().discovery_time,
+    )
 
 
 def test_what_is_said_reaches_the_node() -> None:

@@ -173,7 +173,7 @@ def test_it_is_forgotten_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place()
     for _ in range(3):
         place.repeats.add(Session(), {KEY: [(1, 5)]})  # type: ignore[arg-type]
-    assert place.node.counters.sessions_uncertain == 1
+    assert place.node.counters.session_takeovers_uncertain == 1
     assert len(place.repeats.sessions(KEY, 5)) == 2
     later, place.later = place.later, []
     place.behind = True  # what is in the tail of a log may still come

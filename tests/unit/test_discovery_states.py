@@ -15,7 +15,7 @@ from discovery.effects import MembershipConfig, StateChanged
 from discovery.membership import DISCOVERY_STRETCH, Membership
 from discovery.states import TRANSITIONS, Action, ImpossibleError, Input, State, step
 
-LIVE = (State.DISCOVERY, State.OTC, State.RUNTIME)
+LIVE = (State.DISCOVERY, State.FORMING, State.RUNTIME)
 
 
 @pytest.mark.parametrize(("state", "happened"), list(product(State, Input)))
@@ -92,7 +92,7 @@ def test_membership_follows_the_table(happenings: list[tuple[str, float]]) -> No
     config = MembershipConfig()
     own = Identity(b"o" * 8, 1, Address("10.0.0.1", 1883))
     membership = Membership(config, own, 0.0, 1e9, random.Random(1))
-    model = Model(config.td)
+    model = Model(config.discovery_time)
     membership.take_effects()
     for number, (what, value) in enumerate(happenings, 1):
         if what == "time":

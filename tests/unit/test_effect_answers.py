@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from broker.base import limits
 from broker.core.effects import (
-    Append,
+    AppendFrame,
     Authenticate,
     AuthorizePublish,
     AuthorizeReceive,
     AuthorizeSubscribe,
-    Begin,
-    Discard,
+    BeginSegment,
+    DiscardSegments,
     Effect,
     Event,
     Hooks,
@@ -78,7 +78,9 @@ def test_a_message_is_published_once() -> None:
     assert subscriber.payloads() == [b"x"]
 
 
-@pytest.mark.parametrize("effect", [Event("broker_client_connected"), Discard(1), Append(b"", 1)])
+@pytest.mark.parametrize(
+    "effect", [Event("broker_client_connected"), DiscardSegments(1), AppendFrame(b"", 1)]
+)
 def test_nothing_waits_for_an_answer(effect: Effect) -> None:
     """Two kinds have no answer, and this broker has no journal."""
     assert refused(World(), effect, None)
@@ -110,10 +112,10 @@ def test_a_frame_is_durable_once() -> None:
     world = lazy()
     world.connect("p").publish("t", b"x", 1)
     *_, last = told(world)
-    assert isinstance(last, Append)
+    assert isinstance(last, AppendFrame)
     assert not refused(world, last, None)
     assert refused(world, last, None)
-    assert refused(world, Append(b"", last.mark + 5), None)
+    assert refused(world, AppendFrame(b"", last.lsn + 5), None)
     # What the kernel had did not get to the disk.
     assert not refused(world, last, "Input/output error")
     assert world.journal.frames.state is State.FAILED
@@ -123,10 +125,10 @@ def test_a_segment_that_begins_twice() -> None:
     world = lazy()
     world.begin_snapshot()
     world.settle()
-    (begin,) = (effect for effect in told(world) if isinstance(effect, Begin))
+    (begin,) = (effect for effect in told(world) if isinstance(effect, BeginSegment))
     assert not refused(world, begin, None)
     assert refused(world, begin, None)
-    assert refused(world, Begin(begin.generation + 1), None)
+    assert refused(world, BeginSegment(begin.segment + 1), None)
     assert world.journal.healthy
 
 
@@ -134,7 +136,7 @@ def test_a_segment_that_was_refused_does_not_begin() -> None:
     world = lazy()
     world.begin_snapshot()
     world.settle()
-    (begin,) = (effect for effect in told(world) if isinstance(effect, Begin))
+    (begin,) = (effect for effect in told(world) if isinstance(effect, BeginSegment))
     assert not refused(world, begin, "Too many open files")
     assert refused(world, begin, None)
     assert refused(world, begin, "Too many open files")
@@ -149,7 +151,7 @@ def test_a_replacement_is_lost_before_anything_is_written_to_it() -> None:
     *_, last = told(world)
     assert not refused(world, last, "No space left on device")
     world.advance(1.5)
-    begin = next(effect for effect in told(world) if isinstance(effect, Begin))
+    begin = next(effect for effect in told(world) if isinstance(effect, BeginSegment))
     assert not refused(world, begin, None)
     assert world.rebuilding
     assert not refused(world, begin, "Input/output error")
@@ -170,7 +172,12 @@ def test_no_answer_of_a_disk_is_impossible(seed: int, sync: bool) -> None:
     chance = random.Random(seed)
     world = lazy(sync=sync)
     publisher = world.connect("p")
-    known: list[DiskEffect] = [Append(b"", 1 << 40), Begin(1 << 20), Begin(0), Append(b"", 0)]
+    known: list[DiskEffect] = [
+        AppendFrame(b"", 1 << 40),
+        BeginSegment(1 << 20),
+        BeginSegment(0),
+        AppendFrame(b"", 0),
+    ]
     for _ in range(40):
         known += told(world)
         match chance.randrange(5):

@@ -381,7 +381,7 @@ def test_who_gave_up_before_he_was_accepted(scene: Scene, late: bool, leaves: bo
     scene.turns()
     taken = [conn.received for conn in scene.node.conns]
     assert taken == ([] if late and leaves else [b"CONNECT"])
-    assert scene.node.counters.connects_given_up == (late and leaves)
+    assert scene.node.counters.connections_abandoned == (late and leaves)
     assert (scene.left == [stream]) == leaves
 
 

@@ -277,7 +277,7 @@ def test_members_elsewhere_in_turn(qos: int) -> None:
     told = chosen(one)
     assert [payload for payload, _ in told] == [b"0", b"1", b"2", b"3"]
     assert [choice.entries for _, choice in told if choice] == [at(101), at(102), at(101), at(102)]
-    assert world.counters.shared_elsewhere == 4
+    assert world.counters.shared_assigned == 4
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -294,7 +294,7 @@ def test_members_here_come_first(qos: int) -> None:
     publisher.send(*packets)
     assert [p.payload for p in client.take_publishes()] == [b"|%d" % number for number in range(8)]
     assert all(choice is None for _, choice in chosen(one))
-    assert world.counters.shared_elsewhere == 0
+    assert world.counters.shared_assigned == 0
 
 
 def test_members_away_and_behind_come_later() -> None:
@@ -558,7 +558,7 @@ def test_what_is_given_back_and_was_not_kept_is_counted(monkeypatch: pytest.Monk
     publisher = world.connect("p")
     for number in range(1, 6):
         publisher.publish("t", b"x", qos=1, packet_id=number)
-    assert (len(world.node.cluster.assignments.ledger), world.counters.shared_unguarded) == (
+    assert (len(world.node.cluster.assignments.ledger), world.counters.shared_untracked) == (
         2,
         3,
     )
@@ -617,12 +617,12 @@ def test_all_that_a_broker_had_is_given_back_at_once(operation: int) -> None:
     post(world, 102, 1)
     other.take()
     one.send(reported(operation, world.node.forwarder.key, range(1, count + 1)))
-    assert world.counters.shared_given_again <= STEP
+    assert world.counters.shared_reassigned <= STEP
     # It had said that it has none of them.
     one.send(reported(CLAIM, world.node.forwarder.key, range(count - 9, count + 1)))
     publisher.publish("t", b"|new", qos=2, packet_id=count + 1)
-    assert world.most(0.1, lambda: int(world.counters.shared_given_again)) <= STEP
-    assert world.counters.shared_given_again == count
+    assert world.most(0.1, lambda: int(world.counters.shared_reassigned)) <= STEP
+    assert world.counters.shared_reassigned == count
     got = [payload for payload, choice in chosen(other) if choice is not None]
     assert [payload for payload in got if payload != b"new"] == [
         b"%d" % number for number in range(count)

@@ -211,4 +211,4 @@ def test_whatever_is_asked_each_step_is_the_tables(
     assert not holding.handover._exports
     assert not holding.handover._given
     assert holding.handover.size == 0
-    assert not holding.world.counters.takeover_unexpected
+    assert not holding.world.counters.session_takeovers_unexpected

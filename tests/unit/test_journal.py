@@ -259,11 +259,11 @@ def test_a_clock_that_is_set_while_there_is_a_checkpoint(monkeypatch: pytest.Mon
     assert not world.journal.busy
     again = Durable(files=copy_of(world.files), at=world.now + 2 * 86_400)
     assert len(again.node.sessions) == 9
-    assert world.counters.checkpoints == 2
+    assert world.counters.journal_snapshots == 2
     # The clock is set, as any clock is now and then.
     world.node.set_wall(1.7e9 + ahead + world.now - 1000 + 0.1, world.now)
     world.advance(60)
-    assert world.counters.checkpoints == 2
+    assert world.counters.journal_snapshots == 2
 
 
 # ----------------------------------------------------- whatever happens, restored is what was there
@@ -385,7 +385,7 @@ def test_restored_is_what_was_there(seed: int, monkeypatch: pytest.MonkeyPatch) 
     """Often with a checkpoint under way, which must change nothing."""
     rng = random.Random(seed)
     if seed % 2:
-        monkeypatch.setattr(write_ahead_log, "SMALLEST", 2000)
+        monkeypatch.setattr(write_ahead_log, "MIN_SIZE", 2000)
         monkeypatch.setattr(snapshot, "STEP_ITEMS", 3)
     world = Durable(sync=seed % 4 == 0)
     chaos = Chaos(world, rng)
@@ -400,14 +400,14 @@ def test_restored_is_what_was_there(seed: int, monkeypatch: pytest.MonkeyPatch) 
             if rng.random() < 0.3:  # go on with the new one
                 world = again
                 chaos = Chaos(world, rng)
-    assert not seed % 2 or world.counters.checkpoints or world.counters.journal_bytes < 2000
+    assert not seed % 2 or world.counters.journal_snapshots or world.counters.journal_bytes < 2000
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_so_it_is_after_a_disk_has_failed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """And recovered, again and again, also while it recovers."""
     rng = random.Random(1000 + seed)
-    monkeypatch.setattr(write_ahead_log, "SMALLEST", 2000)
+    monkeypatch.setattr(write_ahead_log, "MIN_SIZE", 2000)
     monkeypatch.setattr(snapshot, "STEP_ITEMS", 3)
     world = Durable()
     chaos = Chaos(world, rng)
@@ -430,13 +430,11 @@ def test_so_it_is_after_a_disk_has_failed(seed: int, monkeypatch: pytest.MonkeyP
 
 def copy_of(files: Files) -> Files:
     found = Files()
-    found.generations = {
-        generation: bytearray(data) for generation, data in files.generations.items()
-    }
+    found.segments = {segment: bytearray(data) for segment, data in files.segments.items()}
     return found
 
 
-# ---------------------------------------------------------------- who waits for the disk
+# ---------------------------------------------------------------- output waits for the disk
 
 
 def lazy(**options: Any) -> Durable:
@@ -549,7 +547,7 @@ def test_a_connection_that_is_gone_is_forgotten() -> None:
     publisher.vanish()
     world.tell()
     assert publisher.take() == []
-    assert not world.journal.holds(publisher.conn)
+    assert not world.journal.gates_output(publisher.conn)
     assert len(world.session("l").queue) == 1
 
 
@@ -620,7 +618,7 @@ def test_a_client_that_gets_too_much_behind_is_closed(monkeypatch: pytest.Monkey
     publisher.publish("q0", b"x" * 2000)
     assert client.closed
     assert world.counters.slow_consumer_closed == 1
-    assert "too much behind them" in world.logged[-1]
+    assert "too many bytes wait until the journal is durable" in world.logged[-1]
     world.tell()
 
 
@@ -762,7 +760,7 @@ def test_async_goes_on_and_says_once_that_nothing_is_kept() -> None:
     assert told == [
         (
             "the journal cannot be written (No space left on device): until it can, "
-            "what comes from now on dies with this broker"
+            "changes from now on do not survive the end of this broker"
         )
     ]
     assert world.counters.journal_errors > 5
@@ -770,10 +768,10 @@ def test_async_goes_on_and_says_once_that_nothing_is_kept() -> None:
     world.files.broken = ""
     world.advance(3)
     assert world.logged[-2:] == [
-        "the journal is written again, in segment 12",
-        "the journal is whole again",
+        "the journal can be written again, in segment 12",
+        "the journal contains everything again",
     ]
-    assert len(world.files.generations) == 1
+    assert len(world.files.segments) == 1
     before = picture(world)
     again = world.again(0, copy_of(world.files))
     assert picture(again) == before
@@ -855,7 +853,7 @@ def test_a_journal_cut_at_any_byte_is_some_moment_that_was(monkeypatch: pytest.M
     moments = []
 
     def moment() -> None:
-        moments.append((len(world.files.generations[1]), picture(world)["sessions"]))
+        moments.append((len(world.files.segments[1]), picture(world)["sessions"]))
 
     for number in range(1, 5):
         publisher.publish("a/1", b"%d" % number, 2, number)
@@ -866,19 +864,19 @@ def test_a_journal_cut_at_any_byte_is_some_moment_that_was(monkeypatch: pytest.M
         moment()
     client.vanish()
     moment()
-    data = bytes(world.files.generations[1])
+    data = bytes(world.files.segments[1])
     for (start, before), (end, after) in pairwise(moments):
         for cut in {start, start + 1, (start + end) // 2, end - 1}:
             files = Files()
-            files.generations[1] = bytearray(data[:cut])
+            files.segments[1] = bytearray(data[:cut])
             assert picture(Durable(files=files, at=world.now))["sessions"] == before
         files = Files()
-        files.generations[1] = bytearray(data[:end])
+        files.segments[1] = bytearray(data[:end])
         assert picture(Durable(files=files, at=world.now))["sessions"] == after
 
 
 def test_checkpoints_keep_the_journal_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_ahead_log, "SMALLEST", 20_000)
+    monkeypatch.setattr(write_ahead_log, "MIN_SIZE", 20_000)
     world = Durable()
     client = keeper(world, "l")
     client.subscribe("a", qos=1)
@@ -889,8 +887,8 @@ def test_checkpoints_keep_the_journal_small(monkeypatch: pytest.MonkeyPatch) -> 
         client.send(*(Puback(p.packet_id or 0) for p in client.take_publishes()))
         publisher.take()
         world.advance(0.1)
-    assert world.counters.checkpoints > 2
-    assert sum(map(len, world.files.generations.values())) < 50_000
+    assert world.counters.journal_snapshots > 2
+    assert sum(map(len, world.files.segments.values())) < 50_000
     assert world.counters.journal_bytes > 90_000
     assert picture(world.again(0, copy_of(world.files))) == picture(world)
 
@@ -901,7 +899,7 @@ def test_many_starts_end_in_one_file() -> None:
     for _ in range(12):
         world = world.again(1)
         world.advance(1)
-    assert len(world.files.generations) <= write_ahead_log.MANY_SEGMENTS
+    assert len(world.files.segments) <= write_ahead_log.MANY_SEGMENTS
     assert "l" in world.again().node.sessions
 
 

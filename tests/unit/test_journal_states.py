@@ -19,7 +19,7 @@ from broker.persistence.journal_states import (
     State,
     transition,
 )
-from broker.persistence.write_ahead_log import RETRY, STEP, WriteAheadLog
+from broker.persistence.write_ahead_log import RETRY, STEP_PAUSE, WriteAheadLog
 from tests.unit.journal_harness import Durable
 from tests.unit.test_journal import keeper
 
@@ -97,7 +97,7 @@ def test_whatever_a_disk_does_the_journal_is_whole_in_the_end(steps: list[str], 
             case "waits":
                 world.files.lazy = not world.files.lazy
             case "step":
-                world.advance(random.Random(number).choice((STEP, RETRY)))
+                world.advance(random.Random(number).choice((STEP_PAUSE, RETRY)))
             case "tell":
                 world.tell()
             case "snapshot":
@@ -127,4 +127,4 @@ def _holds(frames: WriteAheadLog) -> None:
     assert frames.durable_lsn <= frames.lsn
     assert frames.healthy == (frames.state in HEALTHY)
     if frames.state is State.FAILED:
-        assert frames._retrying or frames._replacement == frames._asked
+        assert frames._retrying or frames._replacement == frames._requested_segment

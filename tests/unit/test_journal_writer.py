@@ -12,10 +12,15 @@ from typing import Any
 import pytest
 
 from broker.config.yaml_file import ConfigError
-from broker.core.effects import Append, Begin, Discard
+from broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
 from broker.io import journal_writer
 from broker.io.journal_writer import JournalWriter
-from broker.persistence.records import SessionRecord, encode_frame, encode_header, encode_whole
+from broker.persistence.records import (
+    SessionRecord,
+    encode_frame,
+    encode_header,
+    encode_snapshot_end,
+)
 
 ID = b"brokerid"
 PATIENCE = 30.0
@@ -36,7 +41,7 @@ class Writer:
         self.loaded = self.disk.load()
         self.disk.start(lambda effect, error: self.said.put((effect, error)))
 
-    def do(self, effect: Append | Begin) -> str | None:
+    def do(self, effect: AppendFrame | BeginSegment) -> str | None:
         """Have it done, and hear how it went."""
         self.disk.put(effect)
         done, error = self.said.get(timeout=PATIENCE)
@@ -47,19 +52,19 @@ class Writer:
 @pytest.mark.parametrize("sync", [False, True])
 def test_what_is_written_is_read(tmp_path: Path, sync: bool) -> None:
     writer = Writer(tmp_path, sync=sync)
-    assert (writer.loaded.generation, writer.loaded.files) == (1, 0)
-    assert writer.do(Begin(1)) is None
+    assert (writer.loaded.segment, writer.loaded.files) == (1, 0)
+    assert writer.do(BeginSegment(1)) is None
     for number in range(1, 4):
-        assert writer.do(Append(frame(number), number)) is None
+        assert writer.do(AppendFrame(frame(number), number)) is None
     # Nothing waits in this process.
     assert set(JournalWriter(tmp_path, ID, sync=sync).load().image.sessions) == {1, 2, 3}
-    assert writer.do(Begin(2)) is None
-    assert writer.do(Append(frame(4), 4)) is None
+    assert writer.do(BeginSegment(2)) is None
+    assert writer.do(AppendFrame(frame(4), 4)) is None
     again = JournalWriter(tmp_path, ID, sync=sync).load()
-    assert (again.generation, again.files) == (3, 2)
+    assert (again.segment, again.files) == (3, 2)
     assert set(again.image.sessions) == {1, 2, 3, 4}
     assert again.image.alive == 1004
-    writer.disk.put(Discard(2))
+    writer.disk.put(DiscardSegments(2))
     writer.disk.close()
     assert [path.name for path in (tmp_path / "journal").iterdir()] == ["00000002"]
     assert set(JournalWriter(tmp_path, ID, sync=sync).load().image.sessions) == {4}
@@ -72,13 +77,16 @@ def test_frames_that_come_at_once_are_written_at_once(
     sync = os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda number: (calls.append(number), sync(number)))
     files = JournalWriter(tmp_path, ID, sync=True)
-    for effect in [Begin(1), *(Append(frame(number), number) for number in range(1, 101))]:
+    for effect in [
+        BeginSegment(1),
+        *(AppendFrame(frame(number), number) for number in range(1, 101)),
+    ]:
         files.put(effect)
     said: list[Any] = []
     files.start(lambda effect, error: said.append((effect, error)))
     files.close()
-    assert [type(effect) for effect, _ in said] == [Begin, Append]
-    assert said[-1][0].mark == 100
+    assert [type(effect) for effect, _ in said] == [BeginSegment, AppendFrame]
+    assert said[-1][0].lsn == 100
     assert len(calls) == 1
     assert len(files.load().image.sessions) == 100
 
@@ -88,35 +96,35 @@ def test_after_an_error_nothing_is_written_until_a_generation_begins(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(tmp_path, sync=True)
-    writer.do(Begin(1))
-    assert writer.do(Append(frame(1), 1)) is None
+    writer.do(BeginSegment(1))
+    assert writer.do(AppendFrame(frame(1), 1)) is None
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, what, full)
-        assert writer.do(Append(frame(2), 2)) == "No space left on device"
+        assert writer.do(AppendFrame(frame(2), 2)) == "No space left on device"
         if what == "pwrite":
-            assert writer.do(Begin(2, anew=True)) == "No space left on device"
+            assert writer.do(BeginSegment(2, full_snapshot=True)) == "No space left on device"
             assert not (tmp_path / "journal" / "00000002").exists()
-    assert writer.do(Append(frame(3), 3)) == "No space left on device"
+    assert writer.do(AppendFrame(frame(3), 3)) == "No space left on device"
     # This checkpoint did not know of it yet.
-    assert writer.do(Begin(3)) == "No space left on device"
-    assert writer.do(Append(frame(4), 4)) == "No space left on device"
-    assert writer.do(Begin(4, anew=True)) is None
-    assert writer.do(Append(frame(5), 5)) is None
+    assert writer.do(BeginSegment(3)) == "No space left on device"
+    assert writer.do(AppendFrame(frame(4), 4)) == "No space left on device"
+    assert writer.do(BeginSegment(4, full_snapshot=True)) is None
+    assert writer.do(AppendFrame(frame(5), 5)) is None
     found = set(JournalWriter(tmp_path, ID, sync=True).load().image.sessions)
     # What may be on the disk, or not, was promised to nobody.
     assert found == ({1} if what == "pwrite" else {1, 2})
-    assert writer.do(Append(encode_frame([encode_whole(4, 0)], 1000), 6)) is None
+    assert writer.do(AppendFrame(encode_frame([encode_snapshot_end(4, 0)], 1000), 6)) is None
     writer.disk.close()
     assert set(JournalWriter(tmp_path, ID, sync=True).load().image.sessions) == {5}
 
 
 def test_half_a_write_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Writer(tmp_path, sync=False)
-    writer.do(Begin(1))
+    writer.do(BeginSegment(1))
     write = os.pwrite
     calls: list[int] = []
 
@@ -128,7 +136,7 @@ def test_half_a_write_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", half)
-        assert writer.do(Append(frame(1), 1)) == "No space left on device"
+        assert writer.do(AppendFrame(frame(1), 1)) == "No space left on device"
     writer.disk.close()
     again = JournalWriter(tmp_path, ID, sync=False).load()
     assert not again.cuts
@@ -152,10 +160,10 @@ def test_without_room_for_a_thread_the_journal_flushes_by_itself(
 
     monkeypatch.setattr(os, "fdatasync", seen)
     writer = Writer(tmp_path, sync=False)
-    writer.do(Begin(1))
+    writer.do(BeginSegment(1))
     with monkeypatch.context() as patch:
         patch.setattr(os, "dup", broken)
-        assert writer.do(Append(frame(1), 1)) is None
+        assert writer.do(AppendFrame(frame(1), 1)) is None
         flushed.get(timeout=PATIENCE)
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -163,9 +171,9 @@ def test_without_room_for_a_thread_the_journal_flushes_by_itself(
             "start",
             lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread")),
         )
-        assert writer.do(Append(frame(2), 2)) is None
+        assert writer.do(AppendFrame(frame(2), 2)) is None
         flushed.get(timeout=PATIENCE)
-    assert writer.do(Append(frame(3), 3)) is None
+    assert writer.do(AppendFrame(frame(3), 3)) is None
     writer.disk.close()
     assert set(JournalWriter(tmp_path, ID, sync=False).load().image.sessions) == {1, 2, 3}
 
@@ -176,17 +184,17 @@ def test_whatever_goes_wrong_the_thread_lives(
     tmp_path: Path, what: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(tmp_path, sync=True)
-    writer.do(Begin(1))
+    writer.do(BeginSegment(1))
 
     def fails(*_: object) -> int:
         raise error
 
     with monkeypatch.context() as patch:
         patch.setattr(os, what, fails)
-        assert writer.do(Append(frame(1), 1)) == (str(error) or "MemoryError")
-    assert writer.do(Begin(2, anew=True)) is None
-    assert writer.do(Append(frame(2), 2)) is None
-    assert writer.do(Append(encode_frame([encode_whole(2, 0)], 1000), 3)) is None
+        assert writer.do(AppendFrame(frame(1), 1)) == (str(error) or "MemoryError")
+    assert writer.do(BeginSegment(2, full_snapshot=True)) is None
+    assert writer.do(AppendFrame(frame(2), 2)) is None
+    assert writer.do(AppendFrame(encode_frame([encode_snapshot_end(2, 0)], 1000), 3)) is None
     writer.disk.close()
     assert 2 in JournalWriter(tmp_path, ID, sync=True).load().image.sessions
 
@@ -196,14 +204,14 @@ def test_a_flush_that_fails_is_told_though_nothing_more_is_written(
 ) -> None:
     monkeypatch.setattr(journal_writer, "FLUSH", 0.001)
     writer = Writer(tmp_path, sync=False)
-    writer.do(Begin(1))
+    writer.do(BeginSegment(1))
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", broken)
-        last = Append(frame(1), 1)
+        last = AppendFrame(frame(1), 1)
         assert writer.do(last) is None
         assert writer.said.get(timeout=PATIENCE) == (last, "Too many open files")
-    assert writer.do(Append(frame(2), 2)) == "Too many open files"
-    assert writer.do(Begin(2, anew=True)) is None
+    assert writer.do(AppendFrame(frame(2), 2)) == "Too many open files"
+    assert writer.do(BeginSegment(2, full_snapshot=True)) is None
     writer.disk.close()
 
 
@@ -219,21 +227,21 @@ def test_what_was_promised_has_a_name_on_the_disk(
     )
     writer = Writer(tmp_path, sync=True)
     assert synced == [str(tmp_path)]
-    writer.do(Begin(1))
-    writer.do(Begin(2))
+    writer.do(BeginSegment(1))
+    writer.do(BeginSegment(2))
     del synced[:]
-    writer.disk.put(Discard(2))
+    writer.disk.put(DiscardSegments(2))
     writer.disk.close()
     assert synced == [str(tmp_path / "journal")]
 
 
 def test_a_generation_that_could_not_be_completed_goes(tmp_path: Path) -> None:
     writer = Writer(tmp_path, sync=True)
-    for generation in (1, 2):
-        writer.do(Begin(generation))
-        writer.do(Append(frame(generation), generation))
-    writer.disk.put(Discard(2, failed=True))
-    writer.do(Begin(3))
+    for segment in (1, 2):
+        writer.do(BeginSegment(segment))
+        writer.do(AppendFrame(frame(segment), segment))
+    writer.disk.put(DiscardSegments(2, incomplete=True))
+    writer.do(BeginSegment(3))
     writer.disk.close()
     assert sorted(path.name for path in (tmp_path / "journal").iterdir()) == [
         "00000001",
@@ -246,14 +254,14 @@ def test_a_file_that_is_all_right_goes_on_when_no_other_one_can_be_begun(
     tmp_path: Path, sync: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(tmp_path, sync=sync)
-    writer.do(Begin(1))
-    assert writer.do(Append(frame(1), 1)) is None
+    writer.do(BeginSegment(1))
+    assert writer.do(AppendFrame(frame(1), 1)) is None
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", broken)
-        assert writer.do(Begin(2)) == "Too many open files"
-    assert writer.do(Append(frame(2), 2)) is None
-    assert writer.do(Begin(3)) is None
-    assert writer.do(Append(frame(3), 3)) is None
+        assert writer.do(BeginSegment(2)) == "Too many open files"
+    assert writer.do(AppendFrame(frame(2), 2)) is None
+    assert writer.do(BeginSegment(3)) is None
+    assert writer.do(AppendFrame(frame(3), 3)) is None
     writer.disk.close()
     assert [path.name for path in sorted((tmp_path / "journal").iterdir())] == [
         "00000001",
@@ -284,10 +292,10 @@ def test_a_file_does_not_begin_before_the_end_of_the_last_one_is_on_the_disk(
     monkeypatch.setattr(journal_writer, "FLUSH", 0.001)
     slow = Slow(monkeypatch)
     writer = Writer(tmp_path, sync=False)
-    writer.do(Begin(1))
-    assert writer.do(Append(frame(1), 1)) is None
+    writer.do(BeginSegment(1))
+    assert writer.do(AppendFrame(frame(1), 1)) is None
     assert slow.entered.wait(PATIENCE)
-    writer.disk.put(Begin(2))
+    writer.disk.put(BeginSegment(2))
     with pytest.raises(queue.Empty):
         writer.said.get(timeout=0.05)
     assert not (tmp_path / "journal" / "00000002").exists()
@@ -301,12 +309,12 @@ def test_nothing_goes_on_behind_an_end_that_may_be_lost(
 ) -> None:
     monkeypatch.setattr(journal_writer, "FLUSH", 1e9)
     writer = Writer(tmp_path, sync=False)
-    writer.do(Begin(1))
-    last = Append(frame(1), 1)
+    writer.do(BeginSegment(1))
+    last = AppendFrame(frame(1), 1)
     assert writer.do(last) is None
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", broken)
-        begin = Begin(2)
+        begin = BeginSegment(2)
         writer.disk.put(begin)
         assert writer.said.get(timeout=PATIENCE) == (last, "Too many open files")
         assert writer.said.get(timeout=PATIENCE) == (begin, "Too many open files")
@@ -320,13 +328,13 @@ def test_nobody_waits_for_the_end_of_a_checkpoint(
     """What it replaces is deleted when it is on the disk, beside what is written."""
     monkeypatch.setattr(journal_writer, "FLUSH", 0.001)
     writer = Writer(tmp_path, sync=False)
-    for generation in (1, 2):
-        writer.do(Begin(generation))
-        assert writer.do(Append(frame(generation), generation)) is None
+    for segment in (1, 2):
+        writer.do(BeginSegment(segment))
+        assert writer.do(AppendFrame(frame(segment), segment)) is None
     slow = Slow(monkeypatch)
-    writer.disk.put(Discard(2))
+    writer.disk.put(DiscardSegments(2))
     assert slow.entered.wait(PATIENCE)
-    assert writer.do(Append(frame(3), 3)) is None
+    assert writer.do(AppendFrame(frame(3), 3)) is None
     assert (tmp_path / "journal" / "00000001").exists()
     slow.go.set()
     writer.disk.close()
@@ -338,13 +346,13 @@ def test_what_could_not_be_put_on_the_disk_replaces_nothing(
 ) -> None:
     monkeypatch.setattr(journal_writer, "FLUSH", 0.001)
     writer = Writer(tmp_path, sync=False)
-    for generation in (1, 2):
-        writer.do(Begin(generation))
-        last = Append(frame(generation), generation)
+    for segment in (1, 2):
+        writer.do(BeginSegment(segment))
+        last = AppendFrame(frame(segment), segment)
         assert writer.do(last) is None
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", broken)
-        writer.disk.put(Discard(2))
+        writer.disk.put(DiscardSegments(2))
         assert writer.said.get(timeout=PATIENCE) == (last, "Too many open files")
     writer.disk.close()
     assert len(list((tmp_path / "journal").iterdir())) == 2
@@ -366,19 +374,18 @@ def test_what_cannot_be_read_is_cut_off_once(tmp_path: Path) -> None:
     (folder / "notes.txt").write_text("not ours")
     loaded = JournalWriter(tmp_path, ID, sync=False).load()
     assert set(loaded.image.sessions) == {1, 3}
-    assert (loaded.generation, loaded.files) == (5, 4)
+    assert (loaded.segment, loaded.files) == (5, 4)
     first, second, third = loaded.cuts
     rest = len(frame(2)) - 1
     assert first == (
-        f"{folder / '00000001'}: what begins at byte {len(good)} is cut off; "
-        f"the {rest} bytes from there do not count"
+        f"{folder / '00000001'}: the frame at byte {len(good)} is cut off; "
+        f"the {rest} bytes from there on are ignored"
     )
     assert second == (
-        f"{folder / '00000002'}: its beginning is cut off or damaged; "
-        "nothing in it counts (35 bytes)"
+        f"{folder / '00000002'}: its beginning is cut off or damaged; all its 35 bytes are ignored"
     )
     assert "is damaged" in third
-    assert third.endswith("; it is put aside as 00000003.damaged")  # something stands behind it
+    assert third.endswith("; it is kept as 00000003.damaged")  # something stands behind it
     again = JournalWriter(tmp_path, ID, sync=False).load()
     assert again.cuts == [third]
     assert set(again.image.sessions) == {1, 3}
@@ -396,8 +403,8 @@ def test_a_damaged_file_is_not_destroyed(tmp_path: Path, at: int) -> None:
     writer = Writer(tmp_path, sync=True)
     assert len(writer.loaded.cuts) == 1
     assert len(writer.loaded.image.sessions) <= 2
-    writer.do(Begin(2))
-    writer.disk.put(Discard(2))
+    writer.do(BeginSegment(2))
+    writer.disk.put(DiscardSegments(2))
     writer.disk.close()
     assert not path.exists()
     assert (folder / "00000001.damaged").read_bytes() == data
@@ -408,9 +415,9 @@ def test_a_damaged_file_is_not_destroyed(tmp_path: Path, at: int) -> None:
 def test_only_some_damaged_files_are_put_aside(tmp_path: Path) -> None:
     folder = tmp_path / "journal"
     folder.mkdir()
-    for generation in range(1, 8):
-        (folder / f"{generation:08d}").write_bytes(
-            encode_header(ID, generation) + frame(1)[:-1] + b"?" + frame(2)
+    for segment in range(1, 8):
+        (folder / f"{segment:08d}").write_bytes(
+            encode_header(ID, segment) + frame(1)[:-1] + b"?" + frame(2)
         )
     cuts = JournalWriter(tmp_path, ID, sync=True).load().cuts
     assert len(list(folder.glob("*.damaged"))) == 4

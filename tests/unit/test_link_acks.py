@@ -166,7 +166,7 @@ def test_what_a_link_in_repair_lacks_is_counted_when_it_cannot_be_kept(world: Wo
         world.node.release_publishers(world.node.cluster.acks)
     log = world.node.forwarder.log
     published = 5 * LOG // SIZE
-    assert world.counters.log_lost == published - len(log)
+    assert world.counters.replay_log_lost == published - len(log)
     neighbour.take()
     world.advance(1.1)
     assert [

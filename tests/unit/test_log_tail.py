@@ -256,7 +256,7 @@ def test_what_was_added_is_there_or_lost(steps: list[tuple[object, ...]], limit:
     bench.node.now += 2.0
     bench.tail.flush()
     bench.work()
-    assert bench.tail.size == sum(map(len, bench.files.segments.values()))
+    assert bench.tail.size == sum(map(len, bench.files.tail_segments.values()))
     assert bench.tail.size <= limit + limits.TAIL_FRAME_BYTES + 400_200
     for broker in BROKERS:
         found = bench.numbers(broker, [(1, 1 << 40)])
@@ -272,7 +272,7 @@ def test_who_is_served_needs_no_files() -> None:
     for number in range(1, 61):
         bench.tail.add(bench.entry(number, 400_000), BROKERS)
     bench.work()
-    assert len(bench.files.segments) == 2
+    assert len(bench.files.tail_segments) == 2
     bench.away.pop()
     bench.tail.ended(BROKERS[1])
     assert bench.numbers(BROKERS[0], [(5, 20)]) == list(range(5, 21))
@@ -280,7 +280,7 @@ def test_who_is_served_needs_no_files() -> None:
     bench.away.pop()
     bench.tail.ended(BROKERS[0])
     bench.work()
-    assert not bench.files.segments
+    assert not bench.files.tail_segments
     assert not bench.lost
     assert bench.tail.size == 0
 
@@ -300,10 +300,10 @@ def test_a_frame_that_cannot_be_read_is_lost_for_all_and_the_next_one_comes() ->
     for number in range(1, 4):
         bench.tail.add(bench.entry(number, 400_000), BROKERS)
     bench.work()
-    data = next(iter(bench.files.segments.values()))
+    data = next(iter(bench.files.tail_segments.values()))
     data[500_000] ^= 1
     assert bench.numbers(BROKERS[0], [(1, 9)]) == [1, 3]
     assert [(part.broker, part.first, part.last, part.messages) for part in bench.lost] == [
         (b, 2, 2, 1) for b in BROKERS
     ]
-    assert bench.node.counters.tail_damaged == 1
+    assert bench.node.counters.log_tail_damaged == 1

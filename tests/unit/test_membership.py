@@ -135,7 +135,7 @@ def test_alone_it_goes_to_runtime_after_td() -> None:
     one.membership.tree_agreed(True, 0.1)
     assert states(one.log) == [State.DISCOVERY]
     assert states(one.until(0.299)) == []
-    assert states(one.until(0.3)) == [State.OTC, State.RUNTIME]
+    assert states(one.until(0.3)) == [State.FORMING, State.RUNTIME]
 
 
 def agreed(one: Subject, now: float) -> None:
@@ -196,7 +196,7 @@ def nothing(one: Subject, now: float) -> None:
     one.membership.tick(now)
 
 
-D, T, R = State.DISCOVERY, State.OTC, State.RUNTIME
+D, T, R = State.DISCOVERY, State.FORMING, State.RUNTIME
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,9 @@ def test_a_seed_that_cannot_be_reached_is_dialled_for_ever_and_said_once() -> No
             times.append(due)
             one.membership.dial_failed(address, "refused", due)
     one.take()
-    assert lines(one.log, "info") == ["seed 10.0.0.1:1883 cannot be reached, trying on: refused"]
+    assert lines(one.log, "info") == [
+        "seed 10.0.0.1:1883 cannot be reached (refused); it is dialled again"
+    ]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert max(gaps[:3]) <= 0.8
     assert max(gaps) <= 10.0
@@ -656,7 +658,7 @@ def test_two_brokers_with_one_id(boot: int) -> None:
         one.hear(50, now, boot=boot, source=source(9))
     found = lines(one.log)
     assert len(found) == 1
-    assert found[0].startswith("two brokers with one id: 10.0.0.9:1883 also uses 0000000000000032")
+    assert found[0].startswith("two brokers have one id: 10.0.0.9:1883 also uses 0000000000000032")
     assert one.counters["duplicate_id"] >= 3
     assert one.known() == set()
     assert dials(one.until(5.0)) == []
@@ -683,9 +685,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"secret": None}, "wrong_secret", "not signed"),
     ({"wall": WALL - 61.0}, "wrong_clock", "differs by -6"),
     ({"wall": WALL + 70.0}, "wrong_clock", "differs by"),
-    ({"counter": 500}, "replayed", "heard before"),
-    ({"counter": 900}, "replayed", "heard before"),
-    ({"boot": 1}, "replayed", "earlier boot"),
+    ({"counter": 500}, "replayed", "received before"),
+    ({"counter": 900}, "replayed", "received before"),
+    ({"boot": 1}, "replayed", "earlier incarnation"),
     ({"cluster": "other"}, "wrong_cluster", ""),
     ({"cluster": "other", "secret": b"others"}, "wrong_cluster", ""),
 ]
@@ -1023,7 +1025,7 @@ def test_five_brokers_find_each_other_by_multicast(seed: int) -> None:
     assert world.meshed()
     assert world.dialled <= 10 + 3  # nearly always by one side only
     world.run(1.5)
-    assert all(node.state is State.OTC for node in world.nodes.values())
+    assert all(node.state is State.FORMING for node in world.nodes.values())
     world.run(60.0)
     assert not any(
         node.counters["replayed"] or node.counters["duplicate_id"] for node in world.nodes.values()

@@ -146,7 +146,8 @@ def test_sessions_with_most_end_first() -> None:
     assert world.node.memory.pressure == Pressure.NONE
     assert (
         sum(
-            "the session of client 'large' ends, with 350 messages" in line for line in world.logged
+            "'large', which is not connected, ends with 350 queued messages" in line
+            for line in world.logged
         )
         == 1
     )

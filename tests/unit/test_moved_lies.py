@@ -173,7 +173,7 @@ def test_a_message_that_expires_in_a_million_years() -> None:
         decode_state(data, 0.0)
     holder = Holder(data, b"")
     assert isinstance(holder.client.take()[0], Connack)
-    assert holder.world.counters.sessions_unmoved == 1
+    assert holder.world.counters.session_takeovers_timed_out == 1
 
 
 def test_a_user_name_that_no_client_has() -> None:
@@ -186,7 +186,7 @@ def test_an_origin_that_is_none() -> None:
     holder = Holder(state(), message(topic=b"a", key=b"!" * 15 + b"x"), routing="interest")
     assert isinstance(holder.client.take()[0], Connack)
     assert not holder.world.node.cluster.delivered_ranges.highest
-    assert holder.world.counters.sessions_unmoved == 1
+    assert holder.world.counters.session_takeovers_timed_out == 1
 
 
 def test_a_session_of_another_user() -> None:
@@ -198,4 +198,4 @@ def test_a_session_of_another_user() -> None:
     assert isinstance(connack, Connack)
     assert connack.code == 0x85
     assert "k" not in holder.world.node.sessions
-    assert holder.world.counters.sessions_foreign == 1
+    assert holder.world.counters.sessions_wrong_user == 1

@@ -211,7 +211,7 @@ def test_it_must_come_to_an_end_in_time() -> None:
     there.advance(0.2)
     assert client.closed
     assert there.counters.connect_timeout == 1
-    assert "no end of its authentication" in there.logged[-1]
+    assert "its authentication did not end" in there.logged[-1]
 
 
 def test_a_connection_that_breaks_meanwhile_leaves_nothing() -> None:

@@ -136,12 +136,17 @@ def test_the_file_comes_from_the_environment_too(tmp_path: Path) -> None:
 def test_the_file_tunes_what_has_no_flag(tmp_path: Path) -> None:
     settings = told(
         tmp_path,
-        "federation:\n  hello: 1\n  link-timeout: 8.5\n  td: 0.1\n  capability: 7\n"
+        "federation:\n  hello: 1\n  link-timeout: 8.5\n  discovery-time: 0.1\n  capability: 7\n"
         "  multicast_group: 239.1.2.3\n  multicast_port: 4000\n  interfaces: 10.0.0.1\n"
         "  discovery: off\n  client-address: example.org:8883\n",
         {"MQTTREE_HELLO": "9"},
     )
-    assert (settings.hello, settings.link_timeout, settings.td, settings.capability) == (
+    assert (
+        settings.hello,
+        settings.link_timeout,
+        settings.discovery_time,
+        settings.capability,
+    ) == (
         1.0,
         8.5,
         0.1,
@@ -164,8 +169,8 @@ def test_the_file_tunes_what_has_no_flag(tmp_path: Path) -> None:
             "config.yaml:3: federation.routing: 'fast' is not one of flood, interest, topic",
         ),
         (
-            "federation: {overlay: star}",
-            "config.yaml:1: federation.overlay: 'star' is not one of capability, balance",
+            "federation: {path-policy: star}",
+            "config.yaml:1: federation.path-policy: 'star' is not one of capability, balance",
         ),
         (
             "\n\nfederation:\n\n  ruoting: flood",
@@ -210,8 +215,8 @@ def test_the_file_tunes_what_has_no_flag(tmp_path: Path) -> None:
             "config.yaml:2: federation.hello: expected a number, not the number nan",
         ),
         (
-            "federation:\n  td: -1",
-            "config.yaml:2: federation.td: -1 is not between 0.01 and 3600 s",
+            "federation:\n  discovery-time: -1",
+            "config.yaml:2: federation.discovery-time: -1 is not between 0.01 and 3600 s",
         ),
         (
             "federation:\n  seed: [a, 'b:x']",

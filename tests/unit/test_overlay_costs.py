@@ -107,7 +107,7 @@ def test_more_capability_is_a_cheaper_way(capability: float, cost: int) -> None:
 
 def test_root_balance() -> None:
     """RB = gamma*R + delta*clients (Overlays 4.2.2)."""
-    overlays, world, link = linked(overlay="balance")
+    overlays, world, link = linked(path_policy="balance")
     through = NextHops(Tree(A), {})
     through.children = [link]
     overlays._ways = {A: through, overlays._own: through}
@@ -129,7 +129,7 @@ def test_who_retires_is_gone_around() -> None:
 def test_entries_that_are_none(key: bytes, value: bytes | None) -> None:
     overlays, world, _ = linked()
     overlays._link_posted(B, key, value)
-    assert world.node.counters.overlay_refused == 1
+    assert world.node.counters.link_costs_refused == 1
 
 
 def test_a_message_that_came_another_way_is_told_once() -> None:

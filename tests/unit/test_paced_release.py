@@ -190,7 +190,7 @@ def test_what_there_is_no_room_for_is_asked_for_again(
     monkeypatch.setattr(limits, "HELD_FEEDS_BYTES", 10 * (limits.HELD_MEMORY + 10))
     stream, client = stream_of(world), client_of(world)
     hold(world, stream, *range(1, 21))
-    assert world.counters.feeds_refused == 20 - stream.held_count > 0
+    assert world.counters.ordered_feed_full == 20 - stream.held_count > 0
     first = stream.held_count + 1
     assert stream.lacks() == [(first, LAST)]
     assert [level for level, text in world.lines if "asked for again" in text].count("warning") == 1

@@ -118,7 +118,9 @@ def test_a_broker_that_does_not_federate_lets_no_broker_in(secret: bytes | None)
         assert answer.code == 0x87
     assert world.counters.links_refused == 3
     refused = {line for line in world.logged if "link" in line}
-    assert refused == {"broker at 10.0.0.1:40000 calls one that does not federate; link refused"}
+    assert refused == {
+        "broker at 10.0.0.1:40000 dials a broker that does not federate; link refused"
+    }
     assert not world.node.cluster.links
     assert not world.node.cluster.handshakes
     assert not [effect for effect in world.effects if isinstance(effect, Dial)]

@@ -86,7 +86,7 @@ def test_a_peer_that_never_stops_sending_is_taken_over_all_the_same() -> None:
     assert accepted(new)
     assert old.closed
     assert world.counters.takeover_unread == world.counters.taken_over == 1
-    assert "before everything was handled" in "".join(world.logged)
+    assert "before all its packets are handled" in "".join(world.logged)
 
 
 def test_what_waits_for_a_plugin_is_waited_for() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from broker.persistence.records import (
     HEADER_SIZE,
-    BeganRecord,
     Cut,
     JournalError,
     LoggedRecord,
@@ -20,22 +19,23 @@ from broker.persistence.records import (
     RetainedRecord,
     RunRecord,
     SessionRecord,
+    StartTimeRecord,
     SubscribedRecord,
+    decode_dequeued,
     decode_header,
     decode_number,
-    decode_pumped,
     decode_sent_run,
-    decode_whole,
+    decode_snapshot_end,
+    encode_acknowledged,
+    encode_dequeued,
     encode_end,
     encode_frame,
     encode_header,
     encode_incoming,
-    encode_pumped,
     encode_seen,
     encode_sent_run,
-    encode_settled,
+    encode_snapshot_end,
     encode_unsubscribed,
-    encode_whole,
     read_frames,
     read_records,
 )
@@ -136,11 +136,11 @@ def test_what_a_session_has(
     assert SubscribedRecord.decode(body_of(subscribed.encode(), 5)) == subscribed
     outgoing = OutgoingRecord(n, packet_id, number, qos, retain, ids, shared)
     assert OutgoingRecord.decode(body_of(outgoing.encode(), 8 if packet_id else 7)) == outgoing
-    began = BeganRecord(n, float(packet_id), -float(number), (b"k" * 16,) * qos)
-    assert BeganRecord.decode(body_of(began.encode(), 19)) == began
+    began = StartTimeRecord(n, float(packet_id), -float(number), (b"k" * 16,) * qos)
+    assert StartTimeRecord.decode(body_of(began.encode(), 19)) == began
     assert decode_number(body_of(encode_end(n), 4)) == (n, b"")
     assert decode_number(body_of(encode_unsubscribed(n, topic_filter), 6)) == (n, topic_filter)
-    assert decode_number(body_of(encode_settled(n, ids), 11)) == (n, ids)
+    assert decode_number(body_of(encode_acknowledged(n, ids), 11)) == (n, ids)
     assert decode_number(body_of(encode_incoming(n, ids), 12)) == (n, ids)
     assert decode_sent_run(body_of(encode_sent_run(n, packet_id, 3, number, qos), 9)) == (
         n,
@@ -149,7 +149,7 @@ def test_what_a_session_has(
         number,
         qos,
     )
-    assert decode_pumped(body_of(encode_pumped(n, packet_id, 3, number), 10)) == (
+    assert decode_dequeued(body_of(encode_dequeued(n, packet_id, 3, number), 10)) == (
         n,
         packet_id,
         3,
@@ -175,7 +175,7 @@ def test_the_rest(
     logged = LoggedRecord(key, sequence, 7, 9, time, load)
     assert LoggedRecord.decode(body_of(logged.encode(), 14)) == logged
     assert body_of(encode_seen(load), 15) == load
-    assert decode_whole(body_of(encode_whole(sequence, time), 16)) == (sequence, time)
+    assert decode_snapshot_end(body_of(encode_snapshot_end(sequence, time), 16)) == (sequence, time)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_the_order_of_records_decides() -> None:
         message.encode(),
         OutgoingRecord(1, 0, 7, 1, False, b"", b"").encode(),
         OutgoingRecord(1, 0, 8, 1, False, b"", b"").encode(),
-        encode_pumped(1, 4, 1, 8),  # the first had expired
+        encode_dequeued(1, 4, 1, 8),  # the first had expired
     ]
     image.take(1, b"".join(records))
     assert image.sessions[1].inflight == {4: (8, 1, False, b"", b"")}

@@ -17,7 +17,7 @@ from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.delivery.subscription_start import oldest
 from broker.cluster.link.codec import origin_key
-from broker.core.effects import Append, Begin
+from broker.core.effects import AppendFrame, BeginSegment
 from broker.core.message import Message
 from broker.core.retained_index import place_of
 from broker.core.start_point import UNKNOWN, SubscriptionStart
@@ -27,12 +27,12 @@ from broker.persistence import journal, snapshot, write_ahead_log
 from broker.persistence.journal import Journal
 from broker.persistence.records import (
     HEADER_SIZE,
-    BeganRecord,
     SessionRecord,
+    StartTimeRecord,
     decode_header,
     encode_frame,
     encode_header,
-    encode_whole,
+    encode_snapshot_end,
     read_frames,
 )
 from broker.wire import (
@@ -72,9 +72,9 @@ def test_killed_in_the_middle_of_a_checkpoint_the_log_is_what_it_was(
     world.begin_snapshot()
     files: Files | None = None
     for _ in range(100):
-        world.advance(write_ahead_log.STEP)
+        world.advance(write_ahead_log.STEP_PAUSE)
         image = world.files.image()
-        if len(world.files.generations) > 1 and len(image.logged) >= 26:
+        if len(world.files.segments) > 1 and len(image.logged) >= 26:
             files = copy_of(world.files)
             break
     assert files is not None
@@ -167,8 +167,8 @@ def test_more_in_flight_than_may_wait_for_the_disk(monkeypatch: pytest.MonkeyPat
     """A checkpoint says it in frames that the disk can take."""
     monkeypatch.setattr(limits, "JOURNAL_BACKLOG_BYTES", 16_000)
     monkeypatch.setattr(snapshot, "STEP_BYTES", 4000)
-    monkeypatch.setattr(write_ahead_log, "SMALLEST", 32_000)
-    monkeypatch.setattr(write_ahead_log, "AHEAD", 8000)
+    monkeypatch.setattr(write_ahead_log, "MIN_SIZE", 32_000)
+    monkeypatch.setattr(write_ahead_log, "MAX_AHEAD", 8000)
     world = Durable(sync=True)
     client = keeper(world, "k")
     client.subscribe("a", qos=1)
@@ -177,7 +177,7 @@ def test_more_in_flight_than_may_wait_for_the_disk(monkeypatch: pytest.MonkeyPat
         publisher.publish("a", b"%03d" % number * 1000, 1, number)
         world.advance(0.1)
     assert publisher.take() == [Puback(number) for number in range(1, 41)]
-    assert world.counters.checkpoints
+    assert world.counters.journal_snapshots
     assert world.journal.healthy
     assert world.counters.journal_errors == 0
     world.advance(1)
@@ -185,9 +185,9 @@ def test_more_in_flight_than_may_wait_for_the_disk(monkeypatch: pytest.MonkeyPat
     world.begin_snapshot()
     while world.journal.busy:
         world.files.lazy = True
-        world.advance(write_ahead_log.STEP)
+        world.advance(write_ahead_log.STEP_PAUSE)
         sizes += [
-            len(effect.data) for effect, _ in world.files.untold if isinstance(effect, Append)
+            len(effect.data) for effect, _ in world.files.untold if isinstance(effect, AppendFrame)
         ]
         world.files.lazy = False
         world.tell()
@@ -217,12 +217,12 @@ def test_what_is_too_much_for_one_frame_is_split(monkeypatch: pytest.MonkeyPatch
             encode_packet(Publish(topic, topic.encode() * 500, 1, packet_id=1), 5), world.now
         )
     world.settle()
-    assert world.counters.journal_split == 1
-    assert "written as several" in world.logged[-1]
+    assert world.counters.journal_frames_split == 1
+    assert "they are written as several" in world.logged[-1]
     assert publisher.take() == []
     world.tell()
     assert len(publisher.take()) == 3
-    stream = io.BytesIO(world.files.generations[1])
+    stream = io.BytesIO(world.files.segments[1])
     stream.seek(HEADER_SIZE)
     assert [len(frame[1]) < 2000 for frame in read_frames(stream, HEADER_SIZE)][-4:] == [True] * 4
     assert picture(world.again(0, copy_of(world.files))) == picture(world)
@@ -231,8 +231,8 @@ def test_what_is_too_much_for_one_frame_is_split(monkeypatch: pytest.MonkeyPatch
 def test_a_checkpoint_ends_whatever_is_published_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a disk that is always behind, as clients publish as fast as they are read."""
     monkeypatch.setattr(limits, "JOURNAL_BACKLOG_BYTES", 64_000)
-    monkeypatch.setattr(write_ahead_log, "SMALLEST", 32_000)
-    monkeypatch.setattr(write_ahead_log, "AHEAD", 8000)
+    monkeypatch.setattr(write_ahead_log, "MIN_SIZE", 32_000)
+    monkeypatch.setattr(write_ahead_log, "MAX_AHEAD", 8000)
     world = lazy(sync=True)
     publishers = [world.connect(f"p{number}") for number in range(20)]
     sizes = []
@@ -247,14 +247,14 @@ def test_a_checkpoint_ends_whatever_is_published_meanwhile(monkeypatch: pytest.M
         untold, left = world.files.untold, 8000
         while untold and left > 0:
             effect, error = untold.pop(0)
-            left -= len(effect.data) if isinstance(effect, Append) else 0
+            left -= len(effect.data) if isinstance(effect, AppendFrame) else 0
             world.node.answer(effect, error, world.now)
         world.settle()
         session = world.session("l")
         while len(session.queue) > 20:
             session.queue.popleft()
-        sizes.append(sum(map(len, world.files.generations.values())))
-    assert world.counters.checkpoints > 3
+        sizes.append(sum(map(len, world.files.segments.values())))
+    assert world.counters.journal_snapshots > 3
     assert world.journal.healthy
     assert max(sizes) < 400_000
 
@@ -277,14 +277,14 @@ def test_a_generation_that_could_not_be_completed_is_deleted(
                 break
             world.advance(0.01)
         world.advance(0.03)
-        assert len(world.files.generations) == 2
+        assert len(world.files.segments) == 2
         world.files.broken = "No space left on device"
         world.advance(1)
-        assert list(world.files.generations) == [1]
+        assert list(world.files.segments) == [1]
     world.files.broken = ""
     world.advance(3)
     assert publisher.take() == [Puback(1)]
-    assert len(world.files.generations) == 1
+    assert len(world.files.segments) == 1
 
 
 def test_what_waits_for_connections_that_are_gone_is_forgotten() -> None:
@@ -304,7 +304,7 @@ def test_what_waits_for_connections_that_are_gone_is_forgotten() -> None:
     world.advance(3)
     assert stays.take() == [Puback(1)]
     assert len(world.journal.frames.gate) == 0
-    assert (world.journal.frames.gate._size, world.journal.frames.gate._dead) == (0, 0)
+    assert (world.journal.frames.gate._size, world.journal.frames.gate._orphaned) == (0, 0)
 
 
 def test_what_nobody_wanted_has_been_here_for_a_session_that_begins() -> None:
@@ -329,7 +329,7 @@ def test_what_was_to_be_deleted_does_not_come_back() -> None:
     publisher = world.connect("p")
     publisher.publish("$r", b"x", 1, 1, retain=True)
     publisher.publish("r", b"x", 1, 2, retain=True)
-    old = bytes(world.files.generations[1])
+    old = bytes(world.files.segments[1])
     world.files.broken = "No space left on device"
     world.open().send(connect_packet("k", 5))  # does not want it kept
     publisher.publish("r", b"", 1, 3, retain=True)
@@ -337,8 +337,8 @@ def test_what_was_to_be_deleted_does_not_come_back() -> None:
     world.advance(3)
     assert world.journal.healthy
     files = copy_of(world.files)
-    assert len(files.generations) == 1
-    files.generations[1] = bytearray(old)
+    assert len(files.segments) == 1
+    files.segments[1] = bytearray(old)
     again = world.again(1, files)
     assert set(again.node.sessions) == {"stays"}
     assert picture(again)["retained"].keys() == picture(world)["retained"].keys()
@@ -418,8 +418,8 @@ def test_rules_about_a_listener_hold_after_a_restart(
 def test_said_once_more_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that dies again and again before its checkpoint is complete does not fill the
     disk."""
-    monkeypatch.setattr(write_ahead_log, "SMALLEST", 4000)
-    monkeypatch.setattr(journal_writer, "SMALLEST", 4000)
+    monkeypatch.setattr(write_ahead_log, "MIN_SIZE", 4000)
+    monkeypatch.setattr(journal_writer, "MIN_SIZE", 4000)
     monkeypatch.setattr(snapshot, "STEP_BYTES", 1000)
     rng = random.Random(7)
     world = Durable()
@@ -441,16 +441,14 @@ def test_said_once_more_it_is_the_same(tmp_path: Path, monkeypatch: pytest.Monke
         folder.mkdir(exist_ok=True)
         for path in folder.iterdir():
             path.unlink()
-        for generation, data in world.files.generations.items():
-            (folder / f"{generation:08d}").write_bytes(data)
+        for segment, data in world.files.segments.items():
+            (folder / f"{segment:08d}").write_bytes(data)
         loaded = JournalWriter(tmp_path, ID, sync=True).load()
         compacted += loaded.files == 1
         files = Files()
-        files.generations = {
-            int(path.name): bytearray(path.read_bytes()) for path in folder.iterdir()
-        }
-        assert max(files.generations) == loaded.generation - 1
-        assert sum(map(len, files.generations.values())) == loaded.size < 6 * start
+        files.segments = {int(path.name): bytearray(path.read_bytes()) for path in folder.iterdir()}
+        assert max(files.segments) == loaded.segment - 1
+        assert sum(map(len, files.segments.values())) == loaded.size < 6 * start
         again = Durable(files=copy_of(files), at=world.now)
         assert picture(again) == before
         world = Durable(files=files, at=world.now)
@@ -527,40 +525,40 @@ def test_what_is_said_anew_counts_when_all_of_it_is(monkeypatch: pytest.MonkeyPa
 
 
 def test_so_it_is_when_older_files_are_still_there() -> None:
-    def about(*names: bytes, anew: bool = False, whole: bool = False) -> bytes:
+    def about(*names: bytes, full_snapshot: bool = False, whole: bool = False) -> bytes:
         records = [
             SessionRecord(number, 1, 5, 9.0, 1, 1, b"%d" % number, b"", b"").encode()
             for number in map(int, names)
         ]
-        records += [encode_whole(2, 0)] if whole else []
-        return encode_header(ID, 2, anew=anew) + b"".join(
+        records += [encode_snapshot_end(2, 0)] if whole else []
+        return encode_header(ID, 2, full_snapshot=full_snapshot) + b"".join(
             encode_frame([record], 7) for record in records
         )
 
-    for anew, whole, found in (
+    for full_snapshot, whole, found in (
         (False, False, {1, 2}),
         (True, False, {1}),
         (True, True, {2}),
         (False, True, {2}),
     ):
         files = Files()
-        files.generations = {
+        files.segments = {
             1: bytearray(encode_header(ID, 1)),
-            2: bytearray(about(b"2", anew=anew, whole=whole)),
+            2: bytearray(about(b"2", full_snapshot=full_snapshot, whole=whole)),
         }
         assert set(files.image().sessions) == {2}  # there is nothing else
-        files.generations[1] += about(b"1")[HEADER_SIZE:]
+        files.segments[1] += about(b"1")[HEADER_SIZE:]
         image = files.image()
         assert set(image.sessions) == found
         assert image.alive == 7
-        files.generations[3] = bytearray(encode_header(ID, 3)) + about(b"3")[HEADER_SIZE:]
+        files.segments[3] = bytearray(encode_header(ID, 3)) + about(b"3")[HEADER_SIZE:]
         assert set(files.image().sessions) == found | {3}
 
 
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_checkpoint_does_not_end_a_failure(sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What made it due could not be written, and then there was room for the file that it began."""
-    monkeypatch.setattr(write_ahead_log, "SMALLEST", 1500)
+    monkeypatch.setattr(write_ahead_log, "MIN_SIZE", 1500)
     world = Durable(sync=sync)
     ends = keeper(world, "ends")
     for client in (ends, keeper(world, "stays")):
@@ -574,14 +572,12 @@ def test_a_checkpoint_does_not_end_a_failure(sync: bool, monkeypatch: pytest.Mon
             break
     untold, world.files.untold = world.files.untold, []
     world.files.broken = ""
-    begin = next(effect for effect, _ in untold if isinstance(effect, Begin))
+    begin = next(effect for effect, _ in untold if isinstance(effect, BeginSegment))
     for effect, error in untold:
         if effect is begin:
             ends.send(Disconnect(0, {Property.SESSION_EXPIRY_INTERVAL: 0}))
             error = None  # as it seems to the driver
-            world.files.generations[begin.generation] = bytearray(
-                encode_header(ID, begin.generation)
-            )
+            world.files.segments[begin.segment] = bytearray(encode_header(ID, begin.segment))
         world.node.answer(effect, error, world.now)
     assert not world.journal.frames.writes
     world.files.lazy = False
@@ -594,7 +590,7 @@ def test_a_checkpoint_does_not_end_a_failure(sync: bool, monkeypatch: pytest.Mon
 
 def test_a_checkpoint_that_cannot_begin_is_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """No file number, say: what is written is all right."""
-    monkeypatch.setattr(write_ahead_log, "SMALLEST", 3000)
+    monkeypatch.setattr(write_ahead_log, "MIN_SIZE", 3000)
     world = Durable(sync=True)
     keeper(world, "l").subscribe("t", qos=1)
     publisher = world.connect("p")
@@ -605,11 +601,11 @@ def test_a_checkpoint_that_cannot_begin_is_put_off(monkeypatch: pytest.MonkeyPat
     assert publisher.take() == [Puback(number) for number in range(1, 31)]
     assert world.journal.healthy
     assert not world.journal.busy
-    assert list(world.files.generations) == [1]
+    assert list(world.files.segments) == [1]
     told = [line for line in world.logged if "journal" in line]
     assert (
-        told[0]
-        == "the journal goes on in segment 1: no other one can be begun (Too many open files)"
+        told[0] == "no new segment of the journal can begin (Too many open files): "
+        "it continues in segment 1"
     )
     assert 1 < len(told) < 6
     assert picture(world.again(0, copy_of(world.files))) == picture(world)
@@ -617,7 +613,7 @@ def test_a_checkpoint_that_cannot_begin_is_put_off(monkeypatch: pytest.MonkeyPat
     for number in range(31, 61):
         publisher.publish("t", bytes(300), 1, number)
         world.advance(0.05)
-    assert min(world.files.generations) > 1
+    assert min(world.files.segments) > 1
     assert picture(world.again(0, copy_of(world.files))) == picture(world)
 
 
@@ -655,7 +651,7 @@ def opened(key: bytes) -> tuple[Durable, SubscriptionStart]:
     start = session.subscriptions["a"].start = SubscriptionStart(
         world.now - 2.0, {key: 5}, {key}, (0, 0, 0)
     )
-    session.recorder.starts()
+    session.recorder.record_starts()
     world.settle()
     return world, start
 
@@ -694,7 +690,9 @@ def test_another_clock_says_nothing_of_when_a_session_began(set_by: float) -> No
     world, start = opened(key)
     number = next(iter(world.journal.sessions.recorders))
     offset = world.journal.frames.wall() / 1000 - world.now
-    world.journal.frames.record(BeganRecord(number, start.began, offset + set_by, (key,)).encode())
+    world.journal.frames.record(
+        StartTimeRecord(number, start.began, offset + set_by, (key,)).encode()
+    )
     world.settle()
     found = began(world.again(0.5))
     known = set_by == 3.0
@@ -709,7 +707,7 @@ def test_a_journal_that_does_not_say_when_sessions_began() -> None:
     key = origin_key(b"x" * 8, 1)
     world, start = opened(key)
     start.began = UNKNOWN
-    next(iter(world.journal.sessions.recorders.values())).starts()
+    next(iter(world.journal.sessions.recorders.values())).record_starts()
     world.settle()
     found = began(world.again(0.5))
     assert (found.tops, found.open, found.began) == ({key: 5}, set(), UNKNOWN)

@@ -118,7 +118,7 @@ def test_its_publishers_are_held_where_they_are(world: World, said: Said) -> Non
     assert said.take() == [set()], "it has caught up"
     world.advance(5.0)
     assert not said.take()
-    assert world.counters.holds_sent == 3
+    assert world.counters.pause_requests_sent == 3
     assert not world.node.cluster.remote_flow_control._told
 
 
@@ -195,7 +195,7 @@ def test_what_is_on_its_way_is_kept(world: World, said: Said) -> None:
     far, client = Far(world), slow(world)
     far.publish(*[b"fast"] * 500)
     assert len(world.session("slow").queue) == 499
-    assert world.counters.queued_over == 499 - limits.MAX_QUEUED
+    assert world.counters.queued_over_limit == 499 - limits.MAX_QUEUED
     backpressure = world.node.cluster.remote_flow_control
     assert backpressure.over >= 498 * limits.QUEUED_MEMORY
     assert len(read(client, 500)) == 500
@@ -208,7 +208,7 @@ def test_not_for_who_publishes_here(world: World, said: Said) -> None:
     slow(world)
     fast = world.connect("fast")
     fast.send(*(Publish("fast", b"x", 1, packet_id=n) for n in range(1, 100)))
-    assert world.counters.queued_over == 0
+    assert world.counters.queued_over_limit == 0
     assert not said.take()
     assert fast.conn.held
 
@@ -378,7 +378,7 @@ def test_who_publishes_what_is_held_is_not_read(
         publisher.publish(topic, qos=qos)
     assert publisher.conn.held == held
     assert publisher.transport.reading != held
-    assert world.counters.publishers_held == held
+    assert world.counters.publishers_paused == held
     asks(world)
     assert not publisher.conn.held
     assert publisher.transport.reading
@@ -446,8 +446,8 @@ def test_a_broker_that_never_pauses_is_ignored(
         publisher.publish("a", qos=1)
         world.advance(0.1)
     assert not publisher.conn.held
-    assert world.counters.holds_ignored == 1
-    assert len([line for line in world.logged if "no longer wait for it" in line]) == 1
+    assert world.counters.pause_requests_ignored == 1
+    assert len([line for line in world.logged if "its pause requests are ignored" in line]) == 1
     asks(world)
     asks(world, b"a")
     publisher.publish("a", qos=1)

@@ -192,7 +192,11 @@ def test_tombstones_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     store = RetainedStore(counters)
     for number in range(10):
         write(store, f"t{number}", b"", number)
-    assert (store.tombstones, len(store.digests), counters.tombstones_forgotten) == (3, 3, 7)
+    assert (store.tombstones, len(store.digests), counters.retained_tombstones_forgotten) == (
+        3,
+        3,
+        7,
+    )
     # Those who remember more do not push it in again.
     assert write(store, "t0", b"", 0) is Change.OLD
     assert write(store, "t9", b"x", 8) is Change.OLD

@@ -149,7 +149,7 @@ def test_a_clock_that_is_far_ahead() -> None:
     world, neighbour = pair()
     year = 365 * 86_400_000
     neighbour.send(restored(b"t", b"future", year, restored=False))
-    assert world.counters.clocks_ahead == 1
+    assert world.counters.retained_clock_ahead == 1
     client = world.connect("c")
     client.publish("t", b"now", 1, retain=True)
     client.publish("u", b"now", 1, retain=True)
@@ -383,7 +383,8 @@ def test_an_update_that_does_not_fit_takes_the_place_of_the_old_one() -> None:
     assert [
         text for level, text in world.lines if level == "warning" and "not retained" in text
     ] == [
-        "message of 100 bytes for topic 't' is not retained, and what the topic had is deleted: "
+        "message of 100 bytes for topic 't' is not retained, "
+        "and the retained message that the topic had is deleted: "
         "10 bytes of retained messages (max_retained_bytes) reached"
     ]
     assert world.counters.retained_refused == 2

@@ -68,7 +68,7 @@ def test_another_user_is_refused(
     back = enter(world, "anna", version)
     assert back.connack.session_present
     assert [p.payload for p in back.inbox if isinstance(p, Publish)] == [b"x"]
-    assert world.counters.sessions_foreign == 2
+    assert world.counters.sessions_wrong_user == 2
     assert world.counters.log_lines_suppressed == 1  # one a minute
 
 
@@ -86,7 +86,7 @@ def test_where_nobody_checks_names_a_name_is_no_user(version: int) -> None:
     enter(world, "anna", version).vanish()
     assert enter(world, "bob", version).connack.session_present
     assert world.session("c").owner is None
-    assert not world.counters.sessions_foreign
+    assert not world.counters.sessions_wrong_user
 
 
 def test_users_who_have_proven_themselves() -> None:
@@ -96,7 +96,7 @@ def test_users_who_have_proven_themselves() -> None:
     stranger = there.open()
     stranger.send(connect_packet("c", clean=False))
     assert stranger.last_reason() == 0x85
-    assert there.counters.sessions_foreign == 1
+    assert there.counters.sessions_wrong_user == 1
 
 
 def test_users_of_certificates() -> None:

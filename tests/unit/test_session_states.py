@@ -85,12 +85,12 @@ def test_what_a_state_does_not_expect_is_counted() -> None:
     taking = Taking(state_of([], 0))
     state = taking.pull.state
     taking.say(ANSWER, say(COMING, taking.pull.stamp, "k"))
-    assert not taking.world.counters.takeover_unexpected
+    assert not taking.world.counters.session_takeovers_unexpected
     expects = (state, pending_takeover.Input.ENDED) in pending_takeover.TRANSITIONS
     answer = MOVED if expects else ENDED
     taking.say(ANSWER, say(answer, taking.pull.stamp, "k", bytes(8)))
     assert taking.pull.state is state
-    assert taking.world.counters.takeover_unexpected == 1
+    assert taking.world.counters.session_takeovers_unexpected == 1
 
 
 @given(

@@ -76,7 +76,10 @@ def test_the_way_to_the_root_and_the_way_down() -> None:
 def test_with_shortest_ways_it_says_which_links_carry_messages() -> None:
     links = [link(1, "designated"), link(2, "blocked", carries=True), link(3, "blocked")]
     text = render(
-        state(*links, overlays={"active": True, "sets": [], "topics": 0, "relayed_origins": 0})
+        state(
+            *links,
+            source_trees={"active": True, "receiver_sets": [], "topics": 0, "relayed_origins": 0},
+        )
     )
     assert "b1 (10.0.0.1:1883)  designated, 0.25 ms, carries messages\n" in text
     assert "b2 (10.0.0.2:1883)  blocked, 0.25 ms, carries messages\n" in text
@@ -85,6 +88,6 @@ def test_with_shortest_ways_it_says_which_links_carry_messages() -> None:
 
 
 def test_the_live_view_tells_blocked_links_from_direct_ones() -> None:
-    found = state(link(1, "blocked", carries=True, overlay=True), link(2, "blocked"))
+    found = state(link(1, "blocked", carries=True, source_trees=True), link(2, "blocked"))
     lines = draw([Seen(1883, 7, None, found)], "c", moving=False)
     assert "  1883  root  direct to 10.0.0.1:1883  blocked to 10.0.0.2:1883  pid 7" in lines

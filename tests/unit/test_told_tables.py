@@ -162,7 +162,7 @@ def test_listings_of_made_up_brokers_have_an_end(
         told(liar, broker, [(b"x", bytes(60_000))], flags=flags)
         assert known.memory == memory(world) <= 2_000_000
     # Who is not reachable makes room.
-    assert world.counters.listings_refused >= 160 if flags == 1 else len(known.listings) < 40
+    assert world.counters.link_state_refused >= 160 if flags == 1 else len(known.listings) < 40
     assert known.listings[bid(1)].entries == dict(honest)
     assert liar.up
     changed(liar, 1, 5, [(b"s", b"still")])

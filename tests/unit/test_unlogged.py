@@ -53,7 +53,7 @@ def test_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
     publisher.publish("b", bytes(1000), qos=2, packet_id=10)
     assert numbers(world) == [None, None, None, 4, 5, 6]
     assert unlogged.size == limits.UNLOGGED_BYTES
-    assert world.counters.log_unnumbered == 3
+    assert world.counters.queued_unnumbered == 3
 
 
 @pytest.mark.parametrize(("granted", "published"), [(1, 2), (2, 1)])

@@ -40,7 +40,7 @@ class Recorder:
     def __init__(self) -> None:
         self.recorded = 0
 
-    def attributes(self) -> None:
+    def record_attributes(self) -> None:
         self.recorded += 1
 
 

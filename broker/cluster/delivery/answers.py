@@ -198,7 +198,7 @@ class Answers:
         data = []
         for entry in filter(self._wants(asked, now, named_too=True), parts):
             data.append(current(entry, now))
-            self._node.counters.tail_replayed += entry.count
+            self._node.counters.log_tail_replayed += entry.count
         # Messages older than the whole tail may be under way; those that are missing within it were
         # not wanted.
         begins = piece.first > 1 and piece.first == self._above.absent_members.tail_begins(

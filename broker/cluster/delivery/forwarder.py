@@ -237,7 +237,7 @@ class Forwarder:
             return 0
         window.heard = now
         if self.node.journal is not None:
-            self.node.journal.saw(key)
+            self.node.journal.origin_seen(key)
         return window.accept(first, count, skipped=window.stream is not None)
 
     def _accept_run(self, key: bytes, first: int, count: int) -> int:
@@ -326,7 +326,7 @@ class Forwarder:
             new[key] = self._meet(key, new[key], now)
             new[key].heard = now - QUIET
             if self.node.journal is not None:
-                self.node.journal.met(key)
+                self.node.journal.origin_added(key)
         self._make_known({key: new[key] for key in new if key in self.vector}, link)
 
     def received(

@@ -157,7 +157,7 @@ class LateOffers:
         data = b"".join(
             (len(ages).to_bytes(4, "big"), ages, *(current(entry, now) for entry in found))
         )
-        self._node.counters.tail_replayed += sum(entry.count for entry in found)
+        self._node.counters.log_tail_replayed += sum(entry.count for entry in found)
         self._number = self._number + 1 & 0xFFFFFFFF
         head = a2b_base64(key) + self._number.to_bytes(4, "big")
         count = max(1, -(-len(data) // PART))

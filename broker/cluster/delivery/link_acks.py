@@ -256,7 +256,7 @@ class LinkAcks:
                 continue
             if entry.retain or self._strategy.wanted_behind(link)(entry.topic):
                 link.log_lost += entry.count
-                self._node.counters.log_lost += entry.count
+                self._node.counters.replay_log_lost += entry.count
 
     def tick(self, now: float) -> None:
         """Once a second: free what nobody will acknowledge, close who takes nothing, tell what was
@@ -286,7 +286,8 @@ class LinkAcks:
             elif now - link.taken_at > 2 * timeout:
                 self._report.count("link_timeouts")
                 self._report.log(
-                    "warning", f"link to {link.title}: took nothing for {2 * timeout:g} s; closed"
+                    "warning",
+                    f"link to {link.title}: it read nothing for {2 * timeout:g} s; closed",
                 )
                 conn.abort("takes nothing")
         if self._keeping and (self._log.size > self._log.limit or self._log.old(now)):
@@ -295,7 +296,7 @@ class LinkAcks:
 
     def _tell(self, link: Link) -> None:
         lost, link.log_lost = link.log_lost, 0
-        why = f"more than {limits.LOG_KEPT_BYTES >> 20} MiB waited for it"
+        why = f"more than {limits.LOG_KEPT_BYTES >> 20} MiB were queued for it"
         self._report.log(
-            "warning", f"link to {link.title}: {lost} messages for it are lost, as {why}"
+            "warning", f"link to {link.title}: {lost} messages for it are lost, because {why}"
         )

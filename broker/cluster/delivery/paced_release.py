@@ -117,11 +117,11 @@ class PacedRelease:
 
     def _refuse(self, stream: OrderedFeed, held: HeldPackets) -> None:
         """Drop messages for which there is no room: their origin is asked for them again."""
-        self._node.counters.feeds_refused += held.count
+        self._node.counters.ordered_feed_full += held.count
         origin = stream.broker_id.hex()
         text = (
-            f"{self.held_bytes >> 20} MiB of messages wait for what is missing before them; "
-            "what comes now is asked for again"
+            f"{self.held_bytes >> 20} MiB of messages wait for missing ones before them; "
+            "further messages are dropped and asked for again later"
         )
         self._report.log("warning", f"broker {origin}: {text}", cause="too much waits", peer=origin)
         stream.refuse(held.first, held.first + held.count - 1)
@@ -177,7 +177,7 @@ class PacedRelease:
         if self._feeds.follows(stream):
             return False
         if node.journal is not None:
-            node.journal.saw(stream.key)
+            node.journal.origin_seen(stream.key)
         # If a queue is full, the origin holds its publishers; no connection of this broker is the
         # publisher.
         current, node.current = node.current, None

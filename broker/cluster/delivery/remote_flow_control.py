@@ -241,7 +241,7 @@ class RemoteFlowControl:
             return  # it is told when it is repeated, if it is back by then
         life = 2.5 * self._repeat()
         directory.send(origin, HOLD, encode_hold(life, wanted))
-        self._node.counters.holds_sent += told.holding
+        self._node.counters.pause_requests_sent += told.holding
         self._alarm.hurry(now)
 
     def _arm(self) -> None:
@@ -277,7 +277,7 @@ class RemoteFlowControl:
             return False
         self._over[session] = memory
         self._over_bytes = total
-        self._node.counters.queued_over += 1
+        self._node.counters.queued_over_limit += 1
         return True
 
     def spacious(self, session: Session) -> bool:
@@ -314,7 +314,7 @@ class RemoteFlowControl:
         for asked in self.held.values():
             if asked.wants(topic):
                 if not source.held:
-                    self._node.counters.publishers_held += 1
+                    self._node.counters.publishers_paused += 1
                 self._node.hold(source, asked)
 
     def received(self, sender: bytes, body: bytes, now: float) -> None:
@@ -330,20 +330,20 @@ class RemoteFlowControl:
             return  # no such broker can be reached
         if asked is None:
             asked = self.held[sender] = Asked(now)
-            self._node.counters.holds_received += 1
+            self._node.counters.pause_requests_received += 1
             self._watch(sender, asked, now + life)
         asked.until = now + life
         if asked.ignored:
             return
         if now - asked.since > limits.HOLD_LONGEST:
             asked.ignored = True
-            self._node.counters.holds_ignored += 1
+            self._node.counters.pause_requests_ignored += 1
             text = (
-                f"broker {sender.hex()} has held publishers here for {limits.HOLD_LONGEST:g} s; "
-                "they no longer wait for it"
+                f"broker {sender.hex()} has paused publishers here for {limits.HOLD_LONGEST:g} s; "
+                "its pause requests are ignored from now on"
             )
             self._report.log(
-                "warning", text, cause="publishers held for too long", peer=sender.hex()
+                "warning", text, cause="publishers paused for too long", peer=sender.hex()
             )
             self._node.release_publishers(asked)
         elif filters != asked.filters:

@@ -325,7 +325,7 @@ class ReplayLog:
             gone += 1
         self._bytes, self.begin = size, begin
         self._gone += gone
-        self._counters.log_trimmed += gone
+        self._counters.replay_log_trimmed += gone
         if self.recent >= self.warn:
             self.pressed()
         return size <= self.limit

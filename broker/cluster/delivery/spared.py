@@ -89,4 +89,4 @@ class SparedEntries:
         while self.size > limits.SPARED_BYTES and len(spared) > 1:
             oldest = spared.popleft()
             self.size -= oldest.size
-            self._node.counters.log_unspared += oldest.count
+            self._node.counters.replay_log_reserve_full += oldest.count

@@ -132,7 +132,7 @@ class PastNumbers:
 class StartsJournal(Journal, Protocol):
     """What keeps where subscriptions begin."""
 
-    def raised(self, start: SubscriptionStart) -> None:
+    def subscription_start_changed(self, start: SubscriptionStart) -> None:
         """Record that one begins later than was known."""
 
 
@@ -301,7 +301,7 @@ class SubscriptionStarts:
             elif not start.adopted:
                 start.open.add(key)
             if self._node.journal is not None:
-                self._node.journal.raised(start)
+                self._node.journal.subscription_start_changed(start)
         highest = self._origins.highest
         highest[key] = max(highest.get(key, 0), number)
 

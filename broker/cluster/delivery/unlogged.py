@@ -92,7 +92,7 @@ class UnloggedNumbers:
         while self.size > limits.UNLOGGED_BYTES:
             oldest = self._noted.popleft()[2]
             self.size -= limits.UNLOGGED_MEMORY + 8 * len(oldest)
-            self._node.counters.log_unnumbered += len(oldest)
+            self._node.counters.queued_unnumbered += len(oldest)
 
     def _waits(self, topic: bytes) -> bool:
         """Whether messages of a topic are queued at QoS 2 for a client that is away."""

@@ -58,7 +58,7 @@ class Admission:
             self._own_id(link, now)
             return False
         if cluster.id_conflict.yields:
-            self._drop(link, "comes while another broker has this one's id")
+            self._drop(link, "another broker uses the id of this one")
             return False
         old = cluster.links.get(peer.id)
         # Refused before our CONNECT goes back: the other broker would take that for a link, again
@@ -110,7 +110,7 @@ class Admission:
         other = str(Address(old_peer.host, old_peer.port))
         link.handshake.refuse(
             ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
-            "has the id of another one",
+            "has the id of another linked broker",
             "duplicate_id",
             other,
         )

@@ -150,11 +150,11 @@ class LinkHandshake:
         if self.method == AUTHENTICATION:
             self.refuse(ReasonCode.NOT_AUTHORIZED, "has no cluster secret", counter)
         elif method == AUTHENTICATION:
-            self.refuse(ReasonCode.BAD_AUTHENTICATION_METHOD, "wants a cluster secret", counter)
+            self.refuse(ReasonCode.BAD_AUTHENTICATION_METHOD, "requires a cluster secret", counter)
         elif method == IDENTITY:
             self.refuse(
                 ReasonCode.BAD_AUTHENTICATION_METHOD,
-                "wants a proof of the id, which this one has not",
+                "requires a proof of the id, and this one has no key",
                 "link_wrong_id",
             )
         else:
@@ -175,7 +175,9 @@ class LinkHandshake:
             return
         if self._public and id_of(self._public) != link.peer.id:
             self.refuse(
-                ReasonCode.NOT_AUTHORIZED, "says an id that is not that of its key", "link_wrong_id"
+                ReasonCode.NOT_AUTHORIZED,
+                "claims an id that is not that of its key",
+                "link_wrong_id",
             )
             return
         if not link.dialled:

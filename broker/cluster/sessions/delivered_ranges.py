@@ -52,7 +52,7 @@ class DeliveredRanges:
         for key, ranges in had.items():
             sessions = self._sessions.setdefault(key, {})
             if session not in sessions and len(sessions) >= limits.MAX_REPEATS:
-                self._node.counters.sessions_uncertain += 1
+                self._node.counters.session_takeovers_uncertain += 1
                 continue
             sessions[session] = merge([*sessions.get(session, ()), *ranges])
             self.highest[key] = max(self.highest.get(key, 0), ranges[-1][1])

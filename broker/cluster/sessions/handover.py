@@ -194,7 +194,7 @@ class Handover:
         """Do what the table says for an input."""
         found = TRANSITIONS.get((state, given))
         if found is None:
-            self._node.counters.takeover_unexpected += 1
+            self._node.counters.session_takeovers_unexpected += 1
             return
         action, following = found
         export = self._exports.get(asked.client_id)
@@ -645,7 +645,7 @@ class Handover:
                 break
             lowest[entry.key] = min(entry.sequence, lowest.get(entry.key, entry.sequence))
         else:
-            if self._node.counters.log_trimmed:
+            if self._node.counters.replay_log_trimmed:
                 return  # the log does not go back so far: large messages empty it quickly
         for key, window in before.items():
             if (here := vector.get(key)) is not None:

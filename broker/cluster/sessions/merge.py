@@ -252,7 +252,7 @@ class SessionMerge:
         """Do what the table says for an input."""
         action = merge.step(given)
         if action is None:
-            self._node.counters.takeover_unexpected += 1
+            self._node.counters.session_takeovers_unexpected += 1
         else:
             self._actions[action](merge, now)
 
@@ -477,7 +477,7 @@ class SessionMerge:
             if item.place == WAITING or (item.place in (IN_FLIGHT, REPEATED) and item.qos == 1):
                 waiting.append((item, known))
             else:
-                node.counters.merged_unsure += item.place in (IN_FLIGHT, REPEATED)
+                node.counters.merged_uncertain += item.place in (IN_FLIGHT, REPEATED)
         seen = here if there is None else there
         numbers, both = self._both(session, old, seen, waiting, now)
         # Then the log may lack messages that were delivered: at another broker, or long ago.
@@ -486,7 +486,7 @@ class SessionMerge:
         )
         # Two brokers have taken one session: both have its queue.
         twin = old.born == session.born
-        trimmed = node.counters.log_trimmed > 0 or elsewhere or twin
+        trimmed = node.counters.replay_log_trimmed > 0 or elsewhere or twin
         offered_here = history.numbers_of(session)
         kept: deque[Item] = deque()
         left_out = in_both(waiting, both)
@@ -515,7 +515,8 @@ class SessionMerge:
         if kept:
             client = shorten(session.client_id)
             self._reporting.log(
-                "info", f"client {client}: {len(kept)} messages of an older session are added"
+                "info",
+                f"client {client}: {len(kept)} messages of its older session are added",
             )
 
     def _stand_for(self, session: Session, old: SessionState, here: Vector, now: float) -> None:
@@ -544,7 +545,7 @@ class SessionMerge:
                 start.at = s.start.at
             s.start = starts[s.start]
         if session.recorder is not None:
-            session.recorder.starts()
+            session.recorder.record_starts()
         # The older session's broker waited for them in vain, and no local subscriber wanted them.
         for key, pairs in owed.items():
             if pairs:
@@ -644,7 +645,7 @@ class SessionMerge:
         session.queue.extendleft(reversed([*sent, *added]))
         session.queued_bytes += sum(size_of(outgoing.message) for outgoing in added)
         if session.recorder is not None:
-            session.recorder.replaced()
+            session.recorder.record_all()
         if session.conn is not None:
             session.pump()
 

@@ -129,7 +129,7 @@ def _table() -> Table:
 
 TRANSITIONS = _table()
 """What an input in a state leads to: an action and the next state. What is not in it is dropped,
-and counted (`takeover_unexpected`)."""
+and counted (`session_takeovers_unexpected`)."""
 
 RETRY = 0.25
 """s between two requests for the same."""

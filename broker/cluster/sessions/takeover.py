@@ -291,7 +291,7 @@ class Takeover:
             return stamp
         if len(self._pending) >= limits.MAX_MOVES:
             handshake.turn_away(
-                ReasonCode.SERVER_BUSY, "comes while too many sessions are being moved"
+                ReasonCode.SERVER_BUSY, "connects while too many session takeovers are under way"
             )
             return 0
         handshake.conn.waiting = True
@@ -322,7 +322,7 @@ class Takeover:
         try:
             self._directory.post(key_of(session.client_id), entry.encode())
         except ValueError:  # the listing is full: other brokers do not know of this client
-            self._reporting.count("sessions_untold")
+            self._reporting.count("sessions_unannounced")
 
     def ended(self, session: Session) -> None:
         """Withdraw the entry of a session that has ended. The entry of one that another broker has
@@ -414,11 +414,11 @@ class Takeover:
         going to ask for this one."""
         node = self._node
         if session.conn is not None:
-            node.counters.sessions_lost += 1
+            node.counters.sessions_superseded += 1
             node.log(
                 "info",
                 f"client {shorten(session.client_id)} at {session.conn.peer}"
-                " has connected elsewhere; closed",
+                " has connected to another broker; closed",
             )
             node.take_over(session)
 
@@ -426,11 +426,12 @@ class Takeover:
         """End a session because the client has a newer one at another broker. `resumed`: that one
         continues this one, or another."""
         node = self._node
-        node.counters.sessions_lost += 1
+        node.counters.sessions_superseded += 1
         if session.conn is not None:
             peer = session.conn.peer
-            text = f"client {shorten(session.client_id)} at {peer} has connected elsewhere; closed"
-            node.log_limit.line("info", "connected elsewhere", peer, text)
+            client = shorten(session.client_id)
+            text = f"client {client} at {peer} has connected to another broker; closed"
+            node.log_limit.line("info", "connected to another broker", peer, text)
         self.tombstones.supersede(session, resumed=resumed)
 
     def leaves(self, client_id: str) -> bool:
@@ -443,7 +444,7 @@ class Takeover:
         """Do what the table says for an input."""
         action = pending.step(given, now)
         if action is None:
-            self._node.counters.takeover_unexpected += 1
+            self._node.counters.session_takeovers_unexpected += 1
         else:
             self._actions[action](pending, now)
 
@@ -715,7 +716,7 @@ class Takeover:
         except WireError as error:
             whole, pending.why = False, f"its session cannot be read: {error.message}"
         else:
-            pending.why = "the broker that has its session waits for some of it"
+            pending.why = "the broker that has its session still waits for parts of it"
         if whole:
             self._complete(pending, now)
         else:
@@ -772,14 +773,14 @@ class Takeover:
         if (session := pending.session) is not None:
             session.stamp = pending.stamp
             if session.expiry and self._node.journal is not None:
-                self._node.journal.keep(session)
+                self._node.journal.make_durable(session)
         self._ask(pending, now)
 
     def _start_new(self, pending: PendingTakeover, now: float) -> None:
         """Let the client in with a new session, as its own cannot be fetched."""
         text = f"client {shorten(pending.client_id)}: {pending.why}; it starts a new session"
         self._reporting.log("warning", text)
-        self._node.counters.sessions_unmoved += 1
+        self._node.counters.session_takeovers_timed_out += 1
         self._admit_new(pending, now)
 
     def _admit_new(self, pending: PendingTakeover, now: float) -> None:
@@ -811,7 +812,7 @@ class Takeover:
                     self._compare(broker_id, pending.client_id, entry, read=True)
             self._close_connection(pending)
             return
-        node.counters.sessions_moved += session is not None
+        node.counters.session_takeovers += session is not None
         pending.handshake.moved(pending.stamp, now)
         if (found := node.sessions.get(pending.client_id)) is not None:
             self.merging.look(found)

@@ -71,14 +71,14 @@ class Tombstones:
         else:
             return False
         if len(self._known) >= limits.MAX_SESSION_TOMBSTONES:
-            self._node.counters.sessions_forgotten += 1
+            self._node.counters.session_tombstones_forgotten += 1
             return False
         floor = session.stamp + 1
         entry = Entry(GONE, floor, session.born, floor, whose)
         try:
             self._directory.post(key_of(session.client_id), entry.encode())
         except ValueError:  # the listing is full
-            self._node.counters.sessions_forgotten += 1
+            self._node.counters.session_tombstones_forgotten += 1
             return False
         self._known[session.client_id] = entry
         self._node.schedule(

@@ -172,7 +172,7 @@ class Assignments:
         ledger = self.ledger
         same = len(ledger.by_who.get(assignment.who, ()))
         if not self._keep(assignment):
-            self._node.counters.shared_unguarded += 1
+            self._node.counters.shared_untracked += 1
         return same >= limits.HOLD_QUEUED or 2 * ledger.size >= limits.MAX_ASSIGNED_BYTES
 
     def _keep(self, assignment: Assignment) -> bool:
@@ -355,7 +355,7 @@ class Assignments:
         if target is None:
             return False
         self.ledger.move(old.ref, self._node.now)
-        self._node.counters.shared_given_again += 1
+        self._node.counters.shared_reassigned += 1
         giver.give(target, old.ref[2], old.message, old.visited, retain=old.retain, tries=tries)
         self._closed(old.ref)
         return True

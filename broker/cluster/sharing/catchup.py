@@ -344,7 +344,7 @@ class Catchup:
         while self._size > limits.SPARED_BYTES and len(self._kept) > 1:
             oldest = self._kept.popleft()
             self._size -= oldest.size
-            self._node.counters.log_unspared += oldest.count
+            self._node.counters.replay_log_reserve_full += oldest.count
 
     @property
     def keeps(self) -> int:

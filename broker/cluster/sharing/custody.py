@@ -241,7 +241,7 @@ class Custody:
         self._soon(CHECK)
         if outgoing.qos == 2 and session.conn is not None and self._node.journal is not None:
             # That it was taken is known for good before the client has it.
-            session.conn.gate = self._node.journal.mark + 1
+            session.conn.gate = self._node.journal.lsn + 1
 
     def _stays(self, session: Session) -> bool:
         """Whether what waits in a session is that session's: its client is away, and no other
@@ -277,7 +277,7 @@ class Custody:
             if len(self._declined) > limits.MAX_ASSIGNED_MOVED:
                 self._declined.popitem(last=False)
         elif operation == DONE and self._node.journal is not None:
-            self._frame = self._node.journal.mark + 1
+            self._frame = self._node.journal.lsn + 1
         self._out.setdefault(split_key(ref[0])[0], []).append((operation, ref))
         self._soon(SOON)
 
@@ -316,7 +316,7 @@ class Custody:
             self._out = {}
         while self._unsaid:
             frame, out = self._unsaid[0]
-            if journal is not None and journal.safe < frame <= journal.mark:
+            if journal is not None and journal.durable_lsn < frame <= journal.lsn:
                 self._soon(SOON)
                 return
             self._unsaid.popleft()

@@ -152,7 +152,7 @@ class SharedSubscriptions:
                     groups = [g for g in groups if g is not group]
                 if len(entries) < limits.MAX_CHOICES:
                     entries.append((self._life(chosen), pool.mark))
-                    self._node.counters.shared_elsewhere += 1
+                    self._node.counters.shared_assigned += 1
                 else:
                     self._node.counters.shared_undelivered += 1
         return groups, ReceiverAssignment(entries) if entries else None

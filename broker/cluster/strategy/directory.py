@@ -390,13 +390,13 @@ class Directory:
         if database.busy and not self._going_on:
             self._going_on = True
             self._node.schedule(now + PACE, self._go_on)
-        if database.refused != self._node.counters.listings_refused:
-            self._node.counters.listings_refused = database.refused
+        if database.refused != self._node.counters.link_state_refused:
+            self._node.counters.link_state_refused = database.refused
             text = (
-                f"what other brokers say of themselves takes {database.memory >> 20} MiB; "
-                "no more is taken"
+                f"the link state of other brokers takes {database.memory >> 20} MiB, the limit; "
+                "further brokers are refused"
             )
-            self._host.log("warning", text, cause="too much is said", peer="other brokers")
+            self._host.log("warning", text, cause="link state is full", peer="other brokers")
         self._events.dispatch(NewsTold(now, whole=not self._posted))
         return busy
 

@@ -395,8 +395,8 @@ class InterestTable:
         self._host.count("interest_widened")
         name = broker_id.hex()
         text = (
-            f"broker {name} tells of filters of {self._taken[broker_id] >> 20} MiB; "
-            "it gets everything"
+            f"broker {name} has more than {self._taken[broker_id] >> 20} MiB of topic filters; "
+            "from now on it is sent every message"
         )
         self._host.log("warning", text, cause="too many filters", peer=name)
         self._node.schedule(self._node.now + PACE, lambda now: self._drop(broker_id, now))

@@ -2,7 +2,7 @@
 docs/decisions/0020).
 
 Every broker posts in the directory what its links cost and what a way through it costs; from that
-each finds the tree of every origin (`shortest_paths`). A topic's overlay is the part of it that
+each finds the tree of every origin (`shortest_paths`). A topic's messages take the part of it that
 leads to brokers with a matching filter: topics that the same brokers want share one, nothing is
 told for a topic that the filters have not told, and blocked links of the spanning tree carry
 messages, too. While some broker of the federation routes otherwise, messages keep to the spanning
@@ -92,7 +92,7 @@ class OverlaySettings(Protocol):
     """What a broker is told of paths through it."""
 
     @property
-    def overlay(self) -> str:
+    def path_policy(self) -> str:
         """`capability` or `balance`: what makes a path through this broker cost more."""
 
     @property
@@ -188,7 +188,7 @@ class SourceTrees:
         self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
     ) -> None:
         if len(key) != 8 or (value is not None and len(value) != 4):
-            self._delivery.count("overlay_refused")
+            self._delivery.count("link_costs_refused")
             return
         away = self._away.get(broker_id)
         if value is None and self.keeps(broker_id, gone=gone):
@@ -201,7 +201,7 @@ class SourceTrees:
                 broker_id, key, None if value is None else int.from_bytes(value, "big")
             )
         except ValueError:
-            self._delivery.count("overlay_refused")
+            self._delivery.count("link_costs_refused")
             return
         self._touch()
 
@@ -361,7 +361,7 @@ class SourceTrees:
     def _load(self) -> int:
         """What makes others rather go through somebody else: few resources, or what is to be done
         already."""
-        if self._settings.overlay == "balance":
+        if self._settings.path_policy == "balance":
             return GAMMA * self.relayed + DELTA * self._node.connected
         return round(THROUGH / (1.0 + max(0.0, self._settings.capability)))
 
@@ -377,8 +377,8 @@ class SourceTrees:
         self._tell_relay()
 
     def report(self) -> dict[str, Any]:
-        """Return what /api/federation says of them: `sets` of brokers, each of which is an overlay
-        that its topics share."""
+        """Return what /api/federation says of them; `receiver_sets`: sets of brokers, each of
+        which wants the same topics."""
         others = self.others
         topics = [
             topic
@@ -390,14 +390,14 @@ class SourceTrees:
         )
         return {
             "active": self.active,
-            "policy": self._settings.overlay,
+            "policy": self._settings.path_policy,
             "relayed_origins": self.relayed,
             "topics": sum(sets.values()),
-            "sets": [
+            "receiver_sets": [
                 {"brokers": sorted(broker.hex() for broker in brokers), "topics": count}
                 for brokers, count in sets.most_common(REPORTED_SETS)
             ],
-            "costs_ms": {peer.hex(): self._said(peer) / 1000 for peer in self.open},
+            "link_costs_ms": {peer.hex(): self._said(peer) / 1000 for peer in self.open},
         }
 
     # ---------------------------------------------------------------- ways

@@ -235,4 +235,4 @@ class Topic(Interest):
 
     def report(self) -> dict[str, Any]:
         """Return what /api/federation says of source-rooted trees."""
-        return {"overlays": self.trees.report()}
+        return {"source_trees": self.trees.report()}

@@ -1,0 +1,50 @@
+"""What plugins and their views ask of the broker that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, MutableMapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from amqtt.contexts import Action, ListenerConfig
+    from amqtt.session import Session as Account
+
+    from broker.compat.accounts import Accounts
+    from broker.compat.hooks import HookedNode
+    from broker.io.driver import Driver
+
+
+class PluginBroker(Protocol):
+    """The broker behind amqtt's plugins."""
+
+    @property
+    def node(self) -> HookedNode:
+        """The pure broker."""
+
+    @property
+    def driver(self) -> Driver:
+        """What runs the node."""
+
+    @property
+    def accounts(self) -> Accounts:
+        """amqtt's session of each session."""
+
+    @property
+    def sessions(self) -> MutableMapping[str, tuple[Account, Any]]:
+        """Client id -> (amqtt's session, what acts on it), as amqtt has it."""
+
+    @property
+    def listeners_config(self) -> dict[str, ListenerConfig]:
+        """amqtt's configuration of each listener."""
+
+    def handler(self, client_id: str) -> object:
+        """Return what acts on one session where amqtt has a protocol handler."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` as a task, which is cancelled at the end."""
+
+    async def _authenticate(self, session: Account, listener: ListenerConfig | None) -> bool:
+        """Ask the authentication plugins about a client: amqtt's rule."""
+
+    async def _topic_filtering(self, session: Account, topic: str, action: Action) -> bool:
+        """Ask the topic plugins what a session may do with a topic: amqtt's rule."""
