@@ -1,5 +1,5 @@
-"""What a broker gave to members of shared subscriptions elsewhere, until they have acknowledged it
-(docs/decisions/0015). Pure.
+"""The messages that a broker gave to members of shared subscriptions at other brokers, until they
+have acknowledged them (docs/decisions/0015). Pure.
 
 An assignment is named by the origin of its message, the sequence number there and the mark of its
 group. At QoS 2 it is OPEN until the other broker claims it: before that no member has seen it, so
@@ -59,8 +59,9 @@ class Assignment:
         visited: tuple[bytes, ...],
         retain: bool,
     ) -> None:
-        """`who`: id and boot of the broker; `at`: s; `visited`: brokers that had it before and no
-        member for it."""
+        """`ref`: its name; `who`: id and boot number of the broker; `message`: what was given;
+        `at`: when (s); `visited`: brokers that had no member for it; `retain`: whether it was
+        retained where it was published."""
         self.ref = ref
         self.who = who
         self.message = message
@@ -76,7 +77,7 @@ class Assignment:
 
 
 class Ledger:
-    """All assignments of a broker that are not acknowledged."""
+    """The assignments of a broker that are not acknowledged."""
 
     __slots__ = ("_moved", "by_who", "refs", "size")
 
@@ -84,7 +85,7 @@ class Ledger:
         self.refs: dict[Ref, Assignment] = {}
         self.by_who: dict[bytes, dict[Ref, Assignment]] = {}
         self.size = 0  # bytes
-        self._moved: OrderedDict[Ref, float] = OrderedDict()  # given to somebody else -> when (s)
+        self._moved: OrderedDict[Ref, float] = OrderedDict()  # given to another broker: when (s)
 
     def __len__(self) -> int:
         return len(self.refs)
@@ -107,8 +108,8 @@ class Ledger:
         return assignment
 
     def move(self, ref: Ref, now: float) -> Assignment | None:
-        """Take an assignment out that goes to somebody else: its broker must not have it any
-        more."""
+        """Take an assignment out that goes to another broker, as the first one may not claim it any
+        more. `now`: s."""
         assignment = self.close(ref)
         if assignment is not None:
             self._moved[ref] = now
@@ -117,19 +118,19 @@ class Ledger:
         return assignment
 
     def moved(self, ref: Ref) -> bool:
-        """Whether an assignment was given to somebody else."""
+        """Whether an assignment was given to another broker."""
         return ref in self._moved
 
     def forget_old(self, now: float) -> None:
-        """Forget what was given to somebody else so long ago that the first broker cannot come to
-        it any more."""
+        """Forget assignments that went to another broker so long ago that the first one cannot
+        claim them any more."""
         horizon = now - 2 * limits.LOG_AGE
         while self._moved and next(iter(self._moved.values())) < horizon:
             self._moved.popitem(last=False)
 
 
 class SequenceSet:
-    """Which messages were taken: bits, 256 to an entry, forgotten when they are old."""
+    """The messages that were taken: bits, 256 to an entry, forgotten when they are old."""
 
     __slots__ = ("_at", "_bits")
 
@@ -150,7 +151,7 @@ class SequenceSet:
         return self._bits.get((key, mark, sequence >> 8), 0) >> (sequence & 255) & 1 != 0
 
     def forget_old(self, horizon: float) -> None:
-        """Forget what was put in before (s), 256 together."""
+        """Forget what was put in before `horizon` (s), 256 together."""
         while self._at:
             place, at = next(iter(self._at.items()))
             if at >= horizon and len(self._at) <= limits.MAX_ASSIGNED_TAKEN:
@@ -166,8 +167,8 @@ class SequenceSet:
 
 
 def encode_refs(operations: Iterable[tuple[int, Ref]]) -> list[bytes]:
-    """Return what is said of assignments as messages: u8 operation, id and boot of the origin,
-    mark, u16 count, so many u48."""
+    """Encode operations on assignments as messages: u8 operation, id and boot number of the origin,
+    mark, u16 count, so many u48 sequence numbers."""
     blocks: dict[tuple[int, bytes, bytes], list[int]] = {}
     for operation, (key, sequence, mark) in operations:
         blocks.setdefault((operation, key, mark), []).append(sequence)
@@ -187,7 +188,7 @@ def encode_refs(operations: Iterable[tuple[int, Ref]]) -> list[bytes]:
 
 
 def decode_refs(body: bytes) -> Iterator[tuple[int, Ref]]:
-    """Read what is said of assignments.
+    """Decode operations on assignments.
 
     Raises:
         MalformedPacket: truncated.

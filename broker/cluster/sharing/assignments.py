@@ -1,5 +1,5 @@
 """The giver's side of shared subscriptions: a message stays here until the member's client has
-acknowledged it (decision 15).
+acknowledged it (docs/decisions/0015).
 
     QoS 1   given -> DONE: closed
             the broker is gone: given to another member; it may come twice
@@ -7,18 +7,19 @@ acknowledged it (decision 15).
             gone before it claimed: given to another; claimed later: refused
             gone afterwards: stays with its client; asked when it is back
 
-A claim says that a member has room for the message now. Before it, nobody can have seen the
-message, so that giving it to another member is safe, whether the first broker is dead or cut off;
-after it, only that broker knows (MQTT-4.8.2-5). One that comes back with another boot number is
-asked what its journal says: what it never took is given to another member.
+A claim says that a member has room for the message now. Before it, no client can have seen the
+message, so it may be given to another member, whether the first broker is dead or cut off. After
+it, only that broker knows (MQTT-4.8.2-5). A broker that comes back with another boot number is
+asked what its journal says: messages that it never took are given to another member.
 
     to one broker   RULING (giver -> taker): GRANT, REFUSE
                     QUERY  (giver -> taker): u32 boot that they were given to, refs
                     REPORT (taker -> giver): CLAIM, DONE, DECLINE, DENY, UNKNOWN
 
-What is given back goes to other brokers at once, STEP in a turn, to each of them once. If none is
-left it waits, and is tried again when members come, or after a pause that grows with the time that
-it has waited; SHARE_WAITS in all. What no member may have does not wait.
+A message that is given back goes to other brokers at once, STEP of them in a turn, to each broker
+once. If none is left it waits, and is given again when members come, or after a pause that grows
+with the time that it has waited, for SHARE_WAITS in all. A message that no member may receive does
+not wait.
 """
 
 from __future__ import annotations
@@ -59,34 +60,34 @@ REPORT, RULING, QUERY = 10, 11, 12
 """Kinds of messages to one broker."""
 
 CLAIM, DONE, DECLINE, UNKNOWN, GRANT, REFUSE, ASKED, DENY = range(1, 9)
-"""Operations. DONE: acknowledged, or in the taker's care; DECLINE: it has no member for it, or no
-room; DENY: none of its members may have it; UNKNOWN: it never had it."""
+"""Operations. DONE: acknowledged, or kept by the taker; DECLINE: the taker has no member for it, or
+no room; DENY: none of its members may receive it; UNKNOWN: the taker never had it."""
 
 REPORTS = frozenset((CLAIM, DONE, DECLINE, UNKNOWN, DENY))
 """Operations of takers."""
 
 SWEEP = 0.25
-"""s between two looks at who is gone, while anything is assigned."""
+"""s between two checks which brokers are gone, while anything is assigned."""
 PAUSE = 0.001
-"""s between two turns in which much is given to others."""
+"""s between two turns in which much is given to other brokers."""
 GONE = 2.0
-"""s without a way to a broker after which what it was given goes to others: a repair of the tree
-takes much less."""
+"""s without a path to a broker after which its messages go to others: a repair of the tree takes
+much less."""
 ASK = 10.0
-"""s after which a broker is asked for an assignment of which nothing was heard,"""
+"""s after which a broker is asked about an assignment of which it has said nothing,"""
 ASK_AGAIN = 5.0
-"""and asked once more."""
+"""and s until it is asked once more."""
 LATE = 30.0
-"""s after which a broker that says that it never had an assignment is believed: it is not behind
-other messages any more."""
+"""s after which a broker is believed that it never had an assignment: it can no longer be queued
+behind other messages."""
 RETRY_MOST = 16.0
-"""s; longest pause until a broker that gave a message back is tried again with it."""
+"""s; longest pause until a broker that gave a message back gets it again."""
 STEP = 500
-"""assignments that are given to others in one turn, about 10 ms of work."""
+"""assignments that are given to other brokers in one turn, about 10 ms of work."""
 
 
 class Assignments:
-    """What members at other brokers were given and have not acknowledged."""
+    """The messages that were given to members at other brokers and are not acknowledged."""
 
     __slots__ = (
         "_alarm",
@@ -115,7 +116,9 @@ class Assignments:
         giver: Giver,
         alarm: Alarm,
     ) -> None:
-        """`giver`: gives what comes back to other members."""
+        """`node`: this broker; `groups`: which groups have members where; `giver`: gives messages
+        that come back to other members; `alarm`: calls the cluster again; `directory`, `forwarder`:
+        the modules below that it uses."""
         self._node = node
         self._directory = directory
         self._forwarder = forwarder
@@ -128,10 +131,10 @@ class Assignments:
         self._heard: set[bytes] = set()  # brokers that are back and have not been asked
         self._out: dict[bytes, list[tuple[int, Ref]]] = {}  # rulings, by broker
         self._timer: Timer | None = None
-        # What who said of each, and its state before.
+        # For each one that came back: what its broker said, and its state before.
         self._returned: deque[tuple[Assignment, int, bytes, int]] = deque()
         self._full = False  # publishers are held
-        self._progress = 0.0  # s; when something was closed, or publishers were held
+        self._progress = 0.0  # s; when an assignment was closed, or publishers were held
         directory.receive(REPORT, self._report)
 
     # ---------------------------------------------------------------- given
@@ -139,8 +142,8 @@ class Assignments:
     def given(
         self, key: bytes, sequence: int, choice: ReceiverAssignment, message: Message
     ) -> None:
-        """Keep a message until those that it names have acknowledged it; hold its publisher while
-        they have much."""
+        """Keep a `message` with number `sequence` of the origin `key` until the members that
+        `choice` names have acknowledged it. Its publisher is held while they have many."""
         hold = False
         for who, mark in choice.entries:
             assignment = Assignment(
@@ -158,17 +161,19 @@ class Assignments:
     def waiting(
         self, ref: Ref, message: Message, visited: tuple[bytes, ...], *, retain: bool
     ) -> None:
-        """Keep a message of ours for a group that has no member now that can be reached."""
+        """Keep a `message` that was published here, for a group that has no member now that can be
+        reached. `ref`: names the assignment; `visited`: brokers that had no member for it;
+        `retain`: whether it was retained where it was published."""
         assignment = Assignment(ref, NOBODY, message, self._node.now, visited, retain)
         if not self._keep(assignment):
             self._give_up(assignment)
 
     def busy(self, broker_id: bytes) -> bool:
-        """Whether a broker has so much that others come first."""
+        """Whether a broker has so many messages that others are chosen first."""
         return len(self.ledger.by_who.get(self._life(broker_id), ())) >= limits.SHARE_QUEUED
 
     def _add(self, assignment: Assignment) -> bool:
-        """Keep it, unless there are too many; whether there are many."""
+        """Keep an assignment, unless there are too many. Returns whether there are many."""
         ledger = self.ledger
         same = len(ledger.by_who.get(assignment.who, ()))
         if not self._keep(assignment):
@@ -176,7 +181,7 @@ class Assignments:
         return same >= limits.HOLD_QUEUED or 2 * ledger.size >= limits.MAX_ASSIGNED_BYTES
 
     def _keep(self, assignment: Assignment) -> bool:
-        """Keep it; False: there are too many."""
+        """Keep an assignment. Returns False if there are too many."""
         ledger = self.ledger
         if (
             len(ledger.by_who.get(assignment.who, ())) >= limits.MAX_ASSIGNED
@@ -198,7 +203,7 @@ class Assignments:
             self._full = False
             self._node.release_publishers(self)
 
-    # ---------------------------------------------------------------- what takers say
+    # ---------------------------------------------------------------- reports of takers
 
     def _report(self, sender: bytes, body: bytes, now: float) -> None:
         ledger = self.ledger
@@ -237,7 +242,7 @@ class Assignments:
         self.tell()
 
     def tell(self) -> None:
-        """Send what is to be sent."""
+        """Send the rulings that are due."""
         out, self._out = self._out, {}
         for broker_id, rulings in out.items():
             for body in encode_refs(rulings):
@@ -249,10 +254,10 @@ class Assignments:
             return b""
         return broker_id + self._directory.boot(broker_id).to_bytes(4, "big")
 
-    # ---------------------------------------------------------------- who is gone
+    # ---------------------------------------------------------------- brokers that are gone
 
     def route_changed(self, event: RouteChanged) -> None:
-        """Note that a broker that took messages can be reached again, or not any more."""
+        """Note that a broker that took messages can be reached again, or no longer."""
         broker_id, via = event.broker_id, event.via
         if via is not None:
             self._gone.pop(broker_id, None)
@@ -262,7 +267,7 @@ class Assignments:
             self._gone.setdefault(broker_id, self._node.now)
 
     def member_came(self, mark: bytes) -> None:
-        """A group has other members than before: perhaps something waits for them."""
+        """Give messages that wait for members of a group, as it has new ones."""
         if NOBODY in self.ledger.by_who:
             self._came.add(mark)
             self._sweep_soon()
@@ -273,7 +278,7 @@ class Assignments:
         self._timer = self._node.schedule(self._node.now, self._sweep)
 
     def _sweep(self, now: float) -> None:
-        """Look at all brokers that have something."""
+        """Check all brokers that have messages."""
         ledger = self.ledger
         ledger.forget_old(now)
         room = STEP
@@ -298,8 +303,8 @@ class Assignments:
         self.tell()
 
     def _give_those_of(self, who: bytes, life: bytes, room: int, now: float) -> int:
-        """Give to others what a broker had that is gone, or back with another boot number (`life`).
-        Returns the room left."""
+        """Give the messages of a broker that is gone, or back with another boot number (`life`), to
+        others. Returns the room that is left in this turn."""
         stuck: set[bytes] = set()  # marks of groups without any other member
         asked: list[Ref] = []
         for ref, assignment in list(self.ledger.by_who.get(who, {}).items()):
@@ -318,20 +323,20 @@ class Assignments:
                     assignment.asked = now
                     asked.append(ref)
                 elif not life and self._gone.get(who[:8], now) + limits.SHARE_WAITS <= now:
-                    # It may have come to a client, so that nobody else may have it.
+                    # A client may have got it, so no other one may.
                     self.ledger.close(ref)
                     self._node.counters.shared_uncertain += 1
             elif ref[2] not in stuck:
                 if self._give_to_another(assignment):
                     room -= 1
                 elif assignment.tries is None or not assignment.tries.denied:
-                    # Where it was denied, others of its group may go.
+                    # Other messages of its group may go to the broker that denied it.
                     stuck.add(ref[2])
         self._query(who, asked)
         return room
 
     def _ask(self, who: bytes, now: float) -> None:
-        """Ask a broker for what nothing has been heard of."""
+        """Ask a broker about assignments of which it has said nothing."""
         asked: list[Ref] = []
         again = who[:8] in self._heard
         for ref, assignment in self.ledger.by_who[who].items():
@@ -347,7 +352,7 @@ class Assignments:
             self._directory.send(who[:8], QUERY, who[8:] + body)
 
     def _give_to_another(self, old: Assignment) -> bool:
-        """Give a message to another member, here or elsewhere; False: there is none that can be
+        """Give a message to another member, here or at another broker. Returns False if none can be
         reached."""
         giver, tries = self._giver, old.tries
         gave_back = () if tries is None else (*tries.refused, *tries.denied)
@@ -361,12 +366,12 @@ class Assignments:
         return True
 
     def _take_back(self, old: Assignment, said: int, sender: bytes) -> None:
-        """Take a message back that a broker has no member for, or none that may have it, or never
-        had; plan to give it to others.
+        """Take back a message for which a broker has no member, or none that may receive it, or
+        that it never had, and plan to give it to others.
 
-        Until that turn it stays in the ledger, where its broker cannot claim it any more. They go
-        in the order in which they came back, so that none overtakes another; what is published
-        meanwhile goes ahead of them, as of all that is given again.
+        Until that turn it stays in the ledger, where its broker can no longer claim it. Messages go
+        in the order in which they came back, so that none overtakes another; messages that are
+        published meanwhile go ahead of them.
         """
         if not self._returned:
             self._node.turns.later(self._give_returned)
@@ -374,7 +379,7 @@ class Assignments:
         old.state = RETURNED
 
     def _give_returned(self, now: float) -> None:
-        """Give STEP of what came back to others, the rest in later turns."""
+        """Give STEP of the messages that came back to others, the rest in later turns."""
         for _ in range(min(STEP, len(self._returned))):
             self._give_again(now)
         if self._returned:
@@ -382,11 +387,11 @@ class Assignments:
             self._node.turns.later(self._give_returned)
 
     def _give_again(self, now: float) -> None:
-        """Give the message that came back first to others; while there are none it waits for
-        them."""
+        """Give the message that came back first to another member; while there is none, it
+        waits."""
         old, said, sender, state = self._returned.popleft()
         if self.ledger.refs.get(old.ref) is not old:
-            # its broker went meanwhile, and it was given to another one for that, or it has expired
+            # Its broker went meanwhile, so that it was given to another one, or it has expired.
             return
         if said == UNKNOWN:
             if not self._give_to_another(old):
@@ -403,7 +408,7 @@ class Assignments:
         if denied and not self._groups.others(old.ref[2], (*old.visited, *tries.denied)):
             self._give_up(old)
             return
-        self.ledger.close(old.ref)  # it waits for a member that is to come
+        self.ledger.close(old.ref)  # it waits for a new member
         tries.refused = frozenset()
         old.who, old.state, old.at, old.visited = NOBODY, OPEN, tries.since, ()
         old.again_at = now + min(RETRY_MOST, max(SWEEP, (now - tries.since) / 2))
@@ -411,7 +416,7 @@ class Assignments:
             self._give_up(old)
 
     def _give_up(self, old: Assignment) -> None:
-        """No member gets a message."""
+        """Drop a message: no member gets it."""
         self.ledger.close(old.ref)
         self._closed(old.ref)
         self._node.counters.shared_undelivered += 1
@@ -423,7 +428,8 @@ class Assignments:
     # ---------------------------------------------------------------- the end, and the beginning
 
     def leave(self) -> None:
-        """This broker goes for good: who has something of it need not ask for it any more."""
+        """Grant everything, as this broker stops: brokers that have its messages need not claim
+        them."""
         while self._returned:
             self._give_again(self._node.now)
         for who, those in self.ledger.by_who.items():
@@ -436,8 +442,8 @@ class Assignments:
         self.tell()
 
     def restore(self, closed: set[Ref]) -> None:
-        """Go on with what earlier lives of this broker gave, as far as the log has it and it was
-        not acknowledged."""
+        """Go on with the messages that earlier incarnations of this broker gave, if the log has
+        them and they were not acknowledged (`closed`)."""
         forwarder = self._forwarder
         for entry in chain.from_iterable(forwarder.log.pieces()):
             if (
@@ -457,6 +463,7 @@ class Assignments:
                     assignment = Assignment(
                         ref, who, message, entry.at, choice.visited, choice.retain
                     )
-                    assignment.state = GRANTED if message.qos == 2 else OPEN  # for all that we know
+                    # The other broker may have claimed it.
+                    assignment.state = GRANTED if message.qos == 2 else OPEN
                     assignment.asked = self._node.now
                     self._add(assignment)

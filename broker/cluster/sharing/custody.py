@@ -1,17 +1,17 @@
-"""The taker's side of shared subscriptions: what other brokers gave to members here, and what they
-are told of it (decision 15).
+"""The taker's side of shared subscriptions: the messages that other brokers gave to local members,
+and what these brokers are told of them (docs/decisions/0015).
 
-At QoS 2 a message waits here, in memory, until a member has room for it; then it is claimed, and
-delivered when its giver has granted that. With a journal what is granted is recorded before the
-client is sent it. At QoS 1 it is delivered at once. In both cases the giver hears when the client
-has acknowledged it, or when its session, whose client is away, has it.
+At QoS 2 a message waits here, in memory, until a member has room for it. Then it is claimed, and
+delivered when its giver has granted that; with a journal, the grant is recorded before the client
+gets the message. At QoS 1 it is delivered at once. In both cases the giver is told when the client
+has acknowledged it, or when it is in the session of a client that is away.
 
     held -(a member has room)-> claimed -(granted)-> ready -(room)-> given
                                                            -(acknowledged)-> reported
     held, claimed -(their giver cannot be reached)-> parked -(it is back)-> held
     claimed -(no answer for SILENT)-> parked, and claimed every second -(an answer)-> held
 
-What is parked takes nobody's room, and is dropped after SHARE_WAITS.
+Parked messages do not count against the room of members, and are dropped after SHARE_WAITS.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ if TYPE_CHECKING:
     from broker.core.local_broker import LocalBroker
 
 SOON = 0.002
-"""s; what is said within goes in one message."""
+"""s; reports within this time go in one message."""
 LOOK = 0.05
-"""s between two looks at whether members have room, while anything waits for them."""
+"""s between two checks whether members have room, while messages wait for them."""
 AHEAD = 16
-"""messages that are claimed beyond what members have room for: a round trip's worth for one that
+"""messages that are claimed beyond the room of members: a round trip's worth for a member that
 takes one at a time."""
 DOUBT = 10.0
-"""s after a giver can be reached again, in which what comes from it is claimed at QoS 1, too: it
-may have given it to another."""
+"""s after a giver can be reached again in which its messages at QoS 1 are claimed, too: it may have
+given them to another broker."""
 SILENT = 3.0
-"""s without an answer after which a claim does not count any more: a giver that says nothing must
-not keep others out."""
+"""s without an answer after which a claim no longer counts: a silent giver must not keep the
+messages of others waiting."""
 CHECK = 1.0
-"""s between two looks at members that are away, and claims without an answer."""
+"""s between two checks of members that are away, and of claims without an answer."""
 
 
 class Custody:
-    """What is for members here, and is not acknowledged."""
+    """The messages for local members that are not acknowledged."""
 
     __slots__ = (
         "_boot",
@@ -110,8 +110,9 @@ class Custody:
         giver: Giver,
         leaving: LeavingSessions,
     ) -> None:
-        """`boot`: of this broker; `giver`: delivers to members here; `leaving`: knows which
-        sessions go elsewhere."""
+        """`node`: this broker, with the boot number `boot`; `groups`: which groups have members
+        where; `giver`: delivers to local members; `leaving`: knows which sessions go to other
+        brokers; `directory`, `forwarder`: the modules below that it uses."""
         self._node = node
         self._boot = boot
         self._directory = directory
@@ -147,7 +148,7 @@ class Custody:
         directory.receive(QUERY, self._query)
 
     def route_changed(self, event: RouteChanged) -> None:
-        """Note that a broker that gave messages can be reached again, or not any more."""
+        """Note that a broker that gave messages can be reached again, or no longer."""
         broker_id, via = event.broker_id, event.via
         if via is None:
             self._returned.pop(broker_id, None)
@@ -161,7 +162,7 @@ class Custody:
         self._unpark(broker_id)
 
     def _park(self, broker_id: bytes) -> None:
-        """Have what a broker gave wait aside, as that broker cannot be reached."""
+        """Park the messages of a broker that cannot be reached."""
         known: dict[bytes, bytes] = {}
         for ref, (message, at) in list(self._claimed.items()):
             if known.setdefault(ref[0], split_key(ref[0])[0]) == broker_id:
@@ -178,7 +179,7 @@ class Custody:
                 del self._held[mark]
 
     def _unpark(self, broker_id: bytes) -> None:
-        """A broker can be reached, or answers again: what it gave waits for a member's room."""
+        """Hold the parked messages of a broker again, as it can be reached, or answers again."""
         for ref, (message, _) in self._parked.pop(broker_id, {}).items():
             self._held.setdefault(ref[2], OrderedDict())[ref] = message
             self._soon(SOON)
@@ -194,9 +195,9 @@ class Custody:
         return self._count + len(self._granted) + len(self._given) + len(self._declined)
 
     def claims(self, key: bytes, qos: int) -> bool:
-        """Whether a message of a giver is claimed before it is delivered: at QoS 2, and when the
-        giver may have given it to another member, as it could not reach us. So it may at QoS 2 if
-        we have never heard of it."""
+        """Whether a message of the giver `key` is claimed before it is delivered: at QoS 2,
+        and if the giver could not reach this broker for a while, or is not known here, so that it
+        may have given the message to another member."""
         if qos == 2 or not qos or not self._returned:
             return qos == 2
         broker_id = split_key(key)[0]
@@ -206,10 +207,10 @@ class Custody:
             until = None
         return until is not None
 
-    # ---------------------------------------------------------------- what comes
+    # ---------------------------------------------------------------- messages that arrive
 
     def hold(self, ref: Ref, message: Message) -> None:
-        """Take a message for members here that is delivered when its giver has granted it."""
+        """Take a message for local members that is delivered when its giver has granted it."""
         if ref in self._granted:
             del self._granted[ref]
             self._granted_one(ref, message)
@@ -229,7 +230,8 @@ class Custody:
         self.size += count * size_of(message)
 
     def delivered(self, session: Session, outgoing: SharedOutgoing, *, kept: bool) -> None:
-        """Note who got a message, if another broker gave it. `kept`: it is in flight or waits."""
+        """Note that the message `outgoing` was delivered to the local member `session`, if another
+        broker gave it. `kept`: it is in flight or in the queue."""
         ref = ref_of(outgoing.message, outgoing.group.mark)
         if ref is None:
             return
@@ -240,19 +242,18 @@ class Custody:
         self._given[ref] = (session, outgoing)
         self._soon(CHECK)
         if outgoing.qos == 2 and session.conn is not None and self._node.journal is not None:
-            # That it was taken is known for good before the client has it.
+            # The journal has it before the client gets the message.
             session.conn.gate = self._node.journal.lsn + 1
 
     def _stays(self, session: Session) -> bool:
-        """Whether what waits in a session is that session's: its client is away, and no other
-        broker is taking it. What comes after it was encoded for that one does not go along, and is
-        given back when it ends here."""
+        """Whether the queue of a session is certain to stay in it: its client is away, and no other
+        broker is taking it. Messages that arrive after it was encoded for another broker are not
+        taken there, and are given back when it ends here."""
         return session.conn is None and not self._leaving.leaves(session.client_id)
 
     @property
     def guards(self) -> bool:
-        """Whether any message of another broker is with a client here that has not acknowledged
-        it."""
+        """Whether a local client has a message of another broker that it has not acknowledged."""
         return bool(self._given)
 
     def settled(self, outgoing: SharedOutgoing) -> None:
@@ -262,12 +263,12 @@ class Custody:
             self._say(DONE, ref)
 
     def gave(self, ref: Ref) -> None:
-        """Note that a message was passed on from here: it is ours now."""
+        """Note that a message was passed on from here: this broker is its giver now."""
         self._given.pop(ref, None)
         self._say(DONE, ref)
 
     def decline(self, ref: Ref, *, denied: bool = False) -> None:
-        """Give a message back, which no member here has seen, or (`denied`) may see."""
+        """Give a message back that no local member has seen, or (`denied`) may receive."""
         self._given.pop(ref, None)
         self._say(DENY if denied else DECLINE, ref)
 
@@ -293,7 +294,7 @@ class Custody:
     # ---------------------------------------------------------------- claims
 
     def _look(self, now: float) -> None:
-        """Claim what members have room for, and send what is to be said."""
+        """Claim as many messages as members have room for, and send reports."""
         self._timer = None
         for mark in list(self._ready):
             self._serve(mark)
@@ -309,7 +310,7 @@ class Custody:
             self._soon(CHECK)
 
     def _report(self) -> None:
-        """Send what is to be said, once the journal has it."""
+        """Send the reports that the journal has made durable."""
         journal = self._node.journal
         if self._out:
             self._unsaid.append((self._frame, self._out))
@@ -325,8 +326,8 @@ class Custody:
                     self._directory.send(broker_id, REPORT, body)
 
     def _nobody(self, mark: bytes) -> bool:
-        """Whether a group has no member here for what is given to it, or only such as are away
-        while others are not."""
+        """Whether a group has no local member for its messages, or only members that are away while
+        other brokers have connected ones."""
         group = self._groups.here.get(mark)
         return group is None or (not group.connected and self._groups.connected_elsewhere(mark))
 
@@ -339,8 +340,8 @@ class Custody:
     def _takes(
         self, mark: bytes, waiting: OrderedDict[Ref, Message], ahead: int, under_way: int
     ) -> int:
-        """Return how many of the messages that wait a group's members here can take, and `ahead`
-        besides. Without members they are given back."""
+        """Return how many of the held messages the local members of a group have room for, and
+        `ahead` more. Without members they are given back."""
         group = self._groups.here.get(mark)
         if group is None or self._nobody(mark):
             self._give_back(waiting)
@@ -353,7 +354,7 @@ class Custody:
         )
 
     def _claim(self, mark: bytes, now: float) -> None:
-        """Claim as much as members have room for, and a little ahead."""
+        """Claim as many messages as members have room for, and a few more."""
         held = self._held[mark]
         room = self._takes(
             mark, held, AHEAD, self._claims.get(mark, 0) + len(self._ready.get(mark, ()))
@@ -367,7 +368,7 @@ class Custody:
             del self._held[mark]
 
     def _serve(self, mark: bytes) -> None:
-        """Deliver what was granted, as far as members have room."""
+        """Deliver the granted messages for which members have room."""
         ready = self._ready[mark]
         room = self._takes(mark, ready, 0, 0)
         taken = [ready.popitem(last=False) for _ in range(min(room, len(ready)))]
@@ -376,8 +377,8 @@ class Custody:
         self._take(taken)
 
     def _check(self, now: float) -> None:
-        """Sessions whose clients are away have what they have; claims that nobody answered are
-        repeated."""
+        """Report messages in the sessions of clients that are away, and repeat claims without an
+        answer."""
         for ref, (session, _) in list(self._given.items()):
             if self._stays(session):
                 del self._given[ref]
@@ -390,7 +391,7 @@ class Custody:
                 self._say(CLAIM, ref)
         for broker_id, parked in list(self._parked.items()):
             for ref, (message, at) in list(parked.items()):
-                # Its giver is gone, and nobody else knows whether it gave it to another.
+                # Its giver is gone, and no other broker knows whether it gave it to another one.
                 if at + limits.SHARE_WAITS <= now:
                     del parked[ref]
                     self._weigh(message, -1)
@@ -407,7 +408,7 @@ class Custody:
             self._granted.popitem(last=False)
 
     def _answered(self, ref: Ref) -> Message | None:
-        """Take back a claim; returns its message."""
+        """Take back a claim. Returns its message."""
         found = self._claimed.pop(ref, None)
         if found is None:
             return None
@@ -419,7 +420,7 @@ class Custody:
             del self._claims[ref[2]]
         return found[0]
 
-    # ---------------------------------------------------------------- what givers say
+    # ---------------------------------------------------------------- rulings of givers
 
     def _ruling(self, sender: bytes, body: bytes, now: float) -> None:
         marks: set[bytes] = set()
@@ -449,8 +450,8 @@ class Custody:
         self._ready.setdefault(ref[2], OrderedDict())[ref] = message
 
     def _ahead(self, ref: Ref) -> Message | None:
-        """Return a message that was granted although it was not claimed, if it is here: its giver
-        goes."""
+        """Return a message that was granted although it was not claimed, as its giver stops; None:
+        it is not here."""
         held = self._held.get(ref[2])
         message = None if held is None else held.pop(ref, None)
         if message is not None:
@@ -472,7 +473,7 @@ class Custody:
         return found[0]
 
     def _take(self, taken: list[tuple[Ref, Message]]) -> None:
-        """Deliver."""
+        """Deliver messages to local members."""
         once = [ref for ref, message in taken if message.qos == 2]
         if self._node.journal is not None and once:
             for ref in once:
@@ -483,8 +484,8 @@ class Custody:
             self._giver.deliver_here(mark, message)
 
     def _query(self, sender: bytes, body: bytes, now: float) -> None:
-        """Say what became of messages that a giver has heard nothing of; nothing of those that are
-        under way."""
+        """Answer a giver that asks about messages of which it has no report; those that are under
+        way are left out."""
         boot, own = int.from_bytes(body[:4], "big"), self._boot
         there: dict[Session, set[int]] = {}
         for operation, ref in decode_refs(body[4:]):
@@ -511,22 +512,23 @@ class Custody:
             elif ref in self.taken or (boot == own and self._came(ref)):
                 self._say(DONE, ref)
             elif boot != own and self._node.journal is None:
-                # Who was here before us may have sent it: nobody remembers.
+                # An earlier incarnation of this broker may have sent it, without a record.
                 self._node.counters.shared_uncertain += 1
                 self._say(DONE, ref)
             else:
                 self._say(UNKNOWN, ref)
 
     def _came(self, ref: Ref) -> bool:
-        """Whether a message has been offered to those here in this life of the broker."""
+        """Whether a message has been offered to local subscribers in this incarnation of the
+        broker."""
         window, number = self._forwarder.vector.get(ref[0]), ref[1]
         if window is None or window.missing(number):
             return False
         stream = window.stream
         if stream is None:
             return True
-        # What a way left out counts as not wanted here; it may have been lost there. An answer may
-        # have brought it since.
+        # Numbers that did not arrive count as not wanted here, but the message may have been lost
+        # on its path. An answer may have brought it since.
         left_out = (
             find(window.history, number, number) >= 0 and find(stream.kept, number, number) < 0
         )
@@ -534,7 +536,7 @@ class Custody:
 
 
 def _room(group: SharedGroup, most: int) -> int:
-    """How many messages the connected members of a group can be sent now; `most` is enough."""
+    """Return for how many messages the connected members of a group have room now, up to `most`."""
     room = 0
     for member in group.members.values():
         session = member.session
@@ -546,7 +548,7 @@ def _room(group: SharedGroup, most: int) -> int:
 
 
 def _there(session: Session) -> set[int]:
-    """Return ids of what a session has in flight, or waiting."""
+    """Return the ids (`id`) of the messages that a session has in flight or in its queue."""
     waiting = (
         outgoing.original if isinstance(outgoing, Repeat) else outgoing
         for outgoing in session.queue
@@ -555,6 +557,6 @@ def _there(session: Session) -> set[int]:
 
 
 def ref_of(message: Message, mark: bytes) -> Ref | None:
-    """Return what a message that another broker gave is called there; None for all others."""
+    """Return the name that a message has at the broker that gave it; None for all others."""
     choice = getattr(message, "choice", None)
     return (choice.key, choice.sequence, mark) if choice is not None and choice.key else None

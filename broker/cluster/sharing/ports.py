@@ -1,4 +1,5 @@
-"""What the parts of shared subscriptions ask of `SharedSubscriptions`, which puts them together."""
+"""What the modules of shared subscriptions ask of `SharedSubscriptions`, which puts them
+together."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class Giver(Protocol):
-    """Who gives a message to a member of one group."""
+    """Gives a message to a member of one group."""
 
     def target(self, mark: bytes, message: Message, skip: tuple[bytes, ...]) -> bytes | None:
-        """Return who may get a message that was given to a member before: `HERE`, the id of a
-        broker, or None. `mark`: of the group; `skip`: ids of brokers that do not get it."""
+        """Return where a `message` may be given that was given to a member before: `HERE`, the id
+        of a broker, or None. `mark`: of the group; `skip`: ids of brokers that do not get it."""
 
     def give(
         self,
@@ -30,16 +31,16 @@ class Giver(Protocol):
         """Give a message to a group alone, here or at another broker.
 
         Args:
-            target: `HERE`, or the id of a broker.
-            mark: of the group.
-            message: what is given.
-            visited: brokers that had no member for it.
-            retain: whether it was retained where it was published.
-            tries: brokers that gave it back.
+            `target`: `HERE`, or the id of a broker.
+            `mark`: of the group.
+            `message`: what is given.
+            `visited`: brokers that had no member for it.
+            `retain`: whether it was retained where it was published.
+            `tries`: brokers that gave it back.
         """
 
     def give_late(self, ref: Ref, message: Message) -> None:
-        """Give a message of ours to a group that was not known when it was published."""
+        """Give a message that was published here to a group that was not known then."""
 
     def deliver_here(self, mark: bytes, message: Message) -> None:
-        """Give a message to a member of a group here."""
+        """Give a message to a local member of a group."""

@@ -1,13 +1,13 @@
-"""Shared subscriptions over the whole federation: each message goes to one member of a group, here
-if one can take it.
+"""Shared subscriptions over the whole federation: each message goes to one member of a group, a
+local one if it can take it.
 
 Every broker posts its groups with about how many of their members are connected (GROUP entries of
-the directory). Where a message is published the choice is made (`group_selection`); it travels with
-the PUBLISH (`receiver_assignment`), and what is not named there stays silent: so there is never
-more than one receiver, whatever each broker knows of the others. A broker that is named and has no
-member any more passes QoS 1 and 2 on, as a message of its own for that group alone, with the
-promises of every message on the tree. A broker that is cut off is chosen last; what it is to get
-waits in the logs as long as anything does (decision 15).
+the directory). The broker at which a message is published chooses a member's broker
+(`group_selection`). The choice travels with the PUBLISH (`receiver_assignment`), and no broker that
+is not named there delivers it to the group: so there is never more than one receiver, whatever each
+broker knows of the others. A chosen broker that has no member any more passes a message at QoS 1 or
+2 on, as a message of its own for that group alone. A broker that is cut off is chosen last; its
+messages stay in the logs as long as all others (docs/decisions/0015).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class SharedSubscriptions:
-    """Who gets what, of the groups of this broker and of others."""
+    """Chooses and serves the members of groups, here and at other brokers."""
 
     __slots__ = (
         "_directory",
@@ -70,7 +70,9 @@ class SharedSubscriptions:
         alarm: Alarm,
         reporting: Reporting,
     ) -> None:
-        """`own`: this broker; `leaving`: knows which sessions go elsewhere."""
+        """`node`: this broker, with the identity `own`; `leaving`: knows which sessions go to other
+        brokers; `alarm`: calls the cluster again; `reporting`: counts and logs; `directory`,
+        `strategy`, `orphans`, `forwarder`: the modules below that it uses."""
         self._node = node
         self._directory = directory
         self._strategy = strategy
@@ -92,7 +94,7 @@ class SharedSubscriptions:
 
     @property
     def memory(self) -> int:
-        """Bytes that groups, and what is given and taken, need, about."""
+        """Bytes of memory of the groups, and of what was given and taken, about."""
         refs = len(self.assignments.ledger) + self.custody.count
         kept = self.assignments.ledger.size + self.custody.size + self.catchup.keeps
         return self.groups.memory + kept + refs * limits.REF_MEMORY
@@ -100,7 +102,7 @@ class SharedSubscriptions:
     # ---------------------------------------------------------------- published here
 
     def publish(self, route: Route, message: Message) -> None:
-        """Deliver and pass on what is published here."""
+        """Deliver and pass on a message that is published here."""
         groups, choice = self._choose(route)
         dispatcher = self._node.dispatcher
         dispatcher.publish_along(route, message, groups)
@@ -120,8 +122,13 @@ class SharedSubscriptions:
         properties: bytes,
         sender: Session,
     ) -> None:
-        """The same of a run of QoS 0 packets (see `Dispatcher.run`): one by one, unless members
-        here get all of it."""
+        """Deliver and pass on a run of QoS 0 packets that is published here: as one, if local
+        members get all of it, else one by one.
+
+        `route`: of their topic; `chunk`: the packets, all of `size` bytes, of which `prefix` bytes
+        are ahead of the payload; `version`: the publisher's protocol version; `properties`: theirs;
+        `sender`: the publisher's session.
+        """
         node = self._node
         if not properties and all(
             self.groups.best(group, route.permitted) is Own.READY for _, group in route.elsewhere
@@ -138,15 +145,15 @@ class SharedSubscriptions:
             )
 
     def _choose(self, route: Route) -> tuple[list[SharedGroup], ReceiverAssignment | None]:
-        """Return which groups get a message from their members here, and what other brokers are
-        told."""
+        """Return the groups whose local members get a message, and the choice that other brokers
+        are told."""
         groups = list(route.shared)
         entries: list[tuple[bytes, bytes]] = []
         busy = self.assignments.busy
         if self._node.federated:
             for pool, group in route.elsewhere:
                 chosen = pool.choose(self.groups.best(group, route.permitted), busy=busy)
-                if not chosen:  # here, or nobody
+                if not chosen:  # a local member, or none
                     continue
                 if group is not None:
                     groups = [g for g in groups if g is not group]
@@ -164,9 +171,8 @@ class SharedSubscriptions:
     # ---------------------------------------------------------------- received
 
     def received(self, message: Message, choice: ReceiverAssignment, *, ordinary: bool) -> None:
-        """Deliver a message from a link with what it says of groups. Those named here get it,
-        however old it is: nobody else does. `ordinary`: so do ordinary subscriptions, if it is for
-        them."""
+        """Deliver a `message` from a link to the local members that its `choice` names, however old
+        it is. `ordinary`: deliver it to ordinary subscribers, too, if it is for them."""
         dispatcher = self._node.dispatcher
         route = dispatcher.route(message.topic)
         message.choice = choice
@@ -201,8 +207,9 @@ class SharedSubscriptions:
             dispatcher.publish_along(route, message, groups, only=True)
 
     def stays(self, group: SharedGroup, message: Message, allowed: set[Session] | None) -> bool:
-        """Whether a group's members here get a message that was given to them; else it has been
-        passed on, as they are away or gone and others are connected."""
+        """Whether the local members of a `group` get a `message` that was given to them. If they do
+        not, it has been passed on, as they are away or gone and others are connected. `allowed`:
+        the sessions that may receive it; None: all."""
         pool = self._pools.get(group.mark)
         if pool is None or not message.qos or self.groups.best(group, allowed) > Own.AWAY:
             return True
@@ -222,8 +229,9 @@ class SharedSubscriptions:
         return False
 
     def pass_on(self, mark: bytes, message: Message, *, denied: bool = False) -> None:
-        """Give a message for a group that has no member here, or (`denied`) none that may have it,
-        to another broker; if it came from one and no other is known, back to that one."""
+        """Give a `message` for the group `mark` to another broker, as the group has no local
+        member, or (`denied`) none that may receive it. If it came from a broker and no other one is
+        known, it goes back there."""
         node = self._node
         pool = self._pools.get(mark)
         ref = ref_of(message, mark)
@@ -249,8 +257,8 @@ class SharedSubscriptions:
     # ---------------------------------------------------------------- given to one group
 
     def target(self, mark: bytes, message: Message, skip: tuple[bytes, ...]) -> bytes | None:
-        """Return who may get a message that was given to a member before: `HERE`, a broker, or
-        None. `skip`: not these."""
+        """Return where a `message` for the group `mark` may be given that was given to a member
+        before: `HERE`, the id of a broker, or None. `skip`: ids of brokers that do not get it."""
         group, pool = self.groups.here.get(mark), self._pools.get(mark)
         own = (
             Own.NONE
@@ -271,8 +279,9 @@ class SharedSubscriptions:
         retain: bool,
         tries: Tries | None = None,
     ) -> None:
-        """Give a message to a group alone, here or at another broker. `visited`: those that had no
-        member for it."""
+        """Give a `message` to the group `mark` alone. `target`: `HERE`, or the id of a broker;
+        `visited`: brokers that had no member for it; `retain`: whether it was retained where it was
+        published; `tries`: brokers that gave it back."""
         here = target == HERE
         copy = Message(
             message.topic,
@@ -291,7 +300,7 @@ class SharedSubscriptions:
         )
         choice.tries = tries
         if here:
-            copy.choice = choice  # should no member have it after all
+            copy.choice = choice  # in case that no member takes it
             self.deliver_here(mark, copy)
             return
         forwarder = self._forwarder
@@ -299,7 +308,7 @@ class SharedSubscriptions:
         self.assignments.given(forwarder.key, forwarder.own.top, choice, copy)
 
     def give_late(self, ref: Ref, message: Message) -> None:
-        """Give a message of ours to a group that was not known when it was published."""
+        """Give a message that was published here to a group that was not known then."""
         target = self.target(ref[2], message, ())
         if target is None:
             self.assignments.waiting(ref, message, (), retain=message.retain)
@@ -308,17 +317,18 @@ class SharedSubscriptions:
             self.give(target, ref[2], message, (), retain=message.retain)
 
     def deliver_here(self, mark: bytes, message: Message) -> None:
-        """Give a message to a member here."""
+        """Give a message to a local member."""
         group, dispatcher = self.groups.here.get(mark), self._node.dispatcher
         if group is None:
             self.pass_on(mark, message)
         else:
             dispatcher.publish_along(dispatcher.route(message.topic), message, [group], only=True)
 
-    # ---------------------------------------------------------------- ways
+    # ---------------------------------------------------------------- paths
 
     def chosen_behind(self, link: Link, entry: LogEntry) -> bool:
-        """Whether a message in the log names a broker that is replayed to over a link."""
+        """Whether a message in the log was given to a broker that a replay over this link
+        reaches."""
         choice = entry.choice
         if choice is None:
             return False

@@ -1,4 +1,5 @@
-"""What the strategies ask of one another's parts, and of what is above them."""
+"""Protocols for what the routing strategies ask of each other's parts, and of what is above
+them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from broker.core.local_broker import LocalBroker
 
 
 class Host(Reporting, Alarm, Protocol):
-    """Where it is told what happened, and who calls again."""
+    """Counts and logs what happens, and calls the cluster again at a time."""
 
 
 class LinkedBroker(LocalBroker, Protocol):
@@ -24,7 +25,7 @@ class LinkedBroker(LocalBroker, Protocol):
 
 
 class Feed(Protocol):
-    """What is here of one incarnation of a broker, in order."""
+    """The messages of one incarnation of a broker, in order."""
 
     broker_id: bytes
     source: Link | None
@@ -33,7 +34,7 @@ class Feed(Protocol):
 
 
 class Recovery(Protocol):
-    """Who finds what is missing."""
+    """Gap recovery: finds missing messages."""
 
     def came(self, stream: Feed, link: Link) -> None:
         """Note that a message is about to be passed on that did not come from a feed's source."""
@@ -42,26 +43,26 @@ class Recovery(Protocol):
         """Note that an answer of a broker is passed on."""
 
     def changed(self, broker_id: bytes) -> None:
-        """Note that a broker's messages come another way."""
+        """Note that a broker's messages take another path to here."""
 
     def unsettled(self) -> bool:
-        """Whether something may be missing here that is about to come."""
+        """Whether messages may be missing here that are about to arrive."""
 
     def doubt(self) -> None:
-        """Trust no broker any more to have sent all that is wanted here."""
+        """Ask all origins: no broker is trusted to have sent everything that is wanted here."""
 
     def distrust(self, known: Collection[bytes]) -> None:
-        """Trust none but these brokers."""
+        """Ask all origins but the brokers in `known`."""
 
 
 class LinkLog(Protocol):
-    """Who keeps the replay log for links."""
+    """Keeps the replay log for links."""
 
     def keep(self, link: Link, position: int) -> None:
-        """Keep it from this position on, for a link."""
+        """Keep the log from this position on, for a link."""
 
     def free(self, link: Link) -> None:
-        """Keep nothing for a link any more."""
+        """Stop keeping the log for a link."""
 
 
 class Entry(Protocol):
@@ -92,23 +93,23 @@ class Log(Protocol):
 
 
 class Numbers(Protocol):
-    """Which numbers of an origin have been here."""
+    """The numbers of an origin that have been here."""
 
     @property
     def top(self) -> int:
-        """The highest of them."""
+        """The highest one."""
 
 
 class Passed(Protocol):
-    """What has been here."""
+    """The origins, and which of their numbers have been here."""
 
     @property
     def own(self) -> Numbers:
-        """Of what was published here."""
+        """The numbers of what was published here."""
 
     @property
     def vector(self) -> Collection[bytes]:
-        """The origins of which something has been here."""
+        """The origins of which messages have been here."""
 
 
 class Delivery(Host, Protocol):
@@ -116,60 +117,60 @@ class Delivery(Host, Protocol):
 
     @property
     def gap_recovery(self) -> Recovery:
-        """Who finds what is missing."""
+        """Finds missing messages."""
 
     @property
     def acks(self) -> LinkLog:
-        """Who keeps the log."""
+        """Keeps the log for links."""
 
     @property
     def origins(self) -> Passed:
-        """What has been here."""
+        """The origins, and which of their numbers have been here."""
 
     @property
     def replay_log(self) -> Log:
-        """What was here in the last minutes."""
+        """The messages of the last minutes."""
 
     @property
     def events(self) -> ClusterEvents:
-        """Who hears of what happens."""
+        """Tells subscribers what happens."""
 
 
 class RoutedHops(Protocol):
     """What the directory asks of the routing strategy."""
 
     def live_hop(self, message: bytes) -> Link | None:
-        """Return the link that a routed message takes which must not leave the messages of its
-        sender; None: it is dropped."""
+        """Return the link for a message to one broker that has to take the same path as the
+        messages that its sender publishes; None: it is dropped."""
 
     def carries(self, link: Link) -> bool:
         """Whether messages may take a link now."""
 
     def passes_answer(self, receiver: bytes, sender: bytes) -> bool:
-        """Whether an answer goes on from here."""
+        """Whether an answer of `sender` to `receiver` is passed on from here."""
 
 
 class LostBrokers(Protocol):
-    """What becomes of what a broker wants that the spanning tree has lost."""
+    """Decides about the filters of brokers that the spanning tree has lost."""
 
     def keeps(self, broker_id: bytes, *, gone: bool = False) -> bool:
-        """Whether messages still go there. `gone`: the tree has lost it in this moment."""
+        """Whether messages still go to a broker. `gone`: the tree has lost it in this moment."""
 
     def learnt(self, broker_id: bytes, topic_filter: str) -> None:
-        """Note that a broker wants something more than was known here."""
+        """Note that a broker has a filter that was not known here."""
 
     def told(self) -> None:
         """Note that a filter has been posted here: brokers that are lost do not hear of it."""
 
 
 class FiltersOfOthers(Protocol):
-    """What other brokers want."""
+    """The filters of other brokers."""
 
     def brokers_wanting(self, topic: bytes) -> dict[bytes, None]:
-        """Return the ids of those with a filter that matches."""
+        """Return the ids of the brokers with a matching filter."""
 
     def paths_changed(self) -> None:
         """Note that messages may take other links."""
 
     def forget(self, broker_id: bytes) -> None:
-        """Forget what was kept of a broker that the tree has lost."""
+        """Forget the filters that were kept of a broker that the tree has lost."""

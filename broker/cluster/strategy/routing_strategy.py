@@ -1,7 +1,7 @@
-"""What a way of routing messages decides (docs/decisions/0036).
+"""What a routing strategy decides (docs/decisions/0036).
 
-There is one for each value of `--routing`, chosen in `selection`. No other module asks which one it
-is: what differs between them is asked here.
+There is one strategy for each value of `--routing`, chosen in `selection`. No other module asks
+which one it is: everything in which they differ is a method of this Protocol.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class RoutingStrategy(Protocol):
 
     @property
     def name(self) -> str:
-        """The word of `--routing`."""
+        """The value of `--routing`."""
 
     @property
     def leaves_out(self) -> bool:
-        """Whether a message may never come to a broker that does not want it: then what is missing
-        is no loss, and whoever wants more of an origin has to ask it (ordered feeds)."""
+        """Whether messages do not go to brokers that do not want them: then a missing number is no
+        loss, and a broker with a new filter has to ask the origins (ordered feeds)."""
 
     @property
     def telling(self) -> bool:
@@ -43,35 +43,36 @@ class RoutingStrategy(Protocol):
 
     @property
     def memory(self) -> int:
-        """Bytes that filters take, here and of others."""
+        """Bytes that the filters take, those of this broker and of others."""
 
     # ---------------------------------------------------------------- next hops
 
     def next_hops(self, topic: bytes) -> list[Link]:
-        """Return the links that a message takes which was published here."""
+        """Return the links that a message to `topic` takes that was published here."""
 
     def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
-        """Return the links that a message of another broker takes from here. It came over `source`,
-        which may be one of them; empty, or `source` alone: it goes no further."""
+        """Return the links that a message to `topic` of the origin `key` takes from here. It came
+        over `source`, which may be one of them; empty, or `source` alone: it goes no further."""
 
     def everywhere(self, key: bytes) -> list[Link]:
         """Return the links that a message for all brokers takes from here."""
 
     def assigned(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:
-        """Return the links that a message takes which is assigned to brokers: those of its topic
-        (`links`), and those that lead to these brokers."""
+        """Return the links that a message of the origin `key` takes that is given to members at
+        brokers (`choice`): those of its topic (`links`), and those that lead to these brokers."""
 
     def admit(self, key: bytes, feed: Feed | None, link: Link) -> None:
-        """Note that a message of QoS 1 or 2 that came over `link` is about to be passed on; `feed`:
-        what is here of its origin. Those behind us are told if it may be ahead of others."""
+        """Note that a message at QoS 1 or 2 of the origin `key` that came over `link` is about to
+        be passed on. `feed`: the origin's. The brokers behind this one are told if it may be ahead
+        of older messages."""
 
     def live_hop(self, message: bytes) -> Link | None:
-        """Return the link that a routed message takes which must not leave the messages of its
-        sender; None: it is dropped."""
+        """Return the link for a message to one broker that has to take the same path as the
+        messages that its sender publishes; None: it is dropped."""
 
     def passes_answer(self, receiver: bytes, sender: bytes) -> bool:
-        """Whether an answer to the `receiver` goes on from here, as this broker knows what it
-        wants."""
+        """Whether an answer of `sender` to `receiver` is passed on from here, as this broker knows
+        the filters of the receiver."""
 
     def carries(self, link: Link) -> bool:
         """Whether messages may take a link now."""
@@ -88,32 +89,32 @@ class RoutingStrategy(Protocol):
         """Have `call` called for each filter that the others are told."""
 
     def knows_behind(self, link: Link) -> bool:
-        """Whether it is known what is wanted behind a link, as far as that decides what takes
-        it."""
+        """Whether the filters behind a link are known, if these decide which messages take it."""
 
     def wanted_behind(self, link: Link, *, gone: bool = False) -> Callable[[bytes], bool]:
-        """Return what tells whether a topic is wanted behind a link, in the live stream or not yet.
-        `gone`: of an origin that cannot be reached."""
+        """Return a function that says whether a topic is wanted behind a link, whether it is in the
+        live stream or not. `gone`: the origin of the messages cannot be reached."""
 
     def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:
-        """Return what tells whether one broker wants a topic; if that is not known, it does."""
+        """Return a function that says whether one broker wants a topic; it does if that is not
+        known."""
 
     def leads_to(self, link: Link, broker_id: bytes, *, gone: bool = False) -> bool:
-        """Whether what is replayed to a link's neighbour reaches a broker. `gone`: see
-        `wanted_behind`."""
+        """Whether messages that are replayed to the neighbour at the end of `link` reach the broker
+        `broker_id`. `gone`: see `wanted_behind`."""
 
     # ---------------------------------------------------------------- links and brokers
 
     def route_changed(self, event: RouteChanged) -> None:
-        """Note that another neighbour leads to a broker over the spanning tree, or that none
-        does."""
+        """Note that the spanning tree's path to a broker leads over another neighbour, or that
+        there is none."""
 
     def link_up(self, event: LinkUp) -> None:
         """Note that a handshake is complete."""
 
     def link_joining(self, link: Link) -> None:
-        """Note that a link is about to enter the live stream: what goes over it from now on is not
-        what went there before. Called once numbers are left out."""
+        """Note that a link is about to enter the live stream: other messages take it than before.
+        Called only while numbers are left out."""
 
     def live_changed(self) -> None:
         """Note that a link has entered or left the live stream."""
@@ -122,10 +123,10 @@ class RoutingStrategy(Protocol):
         """Note a round trip."""
 
     def link_overflowed(self, event: LinkBehind) -> None:
-        """Note that more waits for a link than it may keep."""
+        """Note that the queue of a link has overflowed."""
 
     def link_drained(self, event: LinkDrained) -> None:
-        """Note that nothing waits for it any more."""
+        """Note that the queue of a link has drained."""
 
     def link_lost(self, event: LinkDown) -> None:
         """Note that a link is gone."""
@@ -133,45 +134,45 @@ class RoutingStrategy(Protocol):
     # ---------------------------------------------------------------- paths
 
     def path_changed(self, broker_id: bytes, old: Link | None) -> bool:
-        """Note that the spanning tree leads another way to a broker, or not at all; `old`: the link
-        that led there. Returns whether messages of that broker come another way. Called once
-        numbers are left out."""
+        """Note that the spanning tree's path to a broker has changed, or that there is none; `old`:
+        the link that led there. Returns whether messages of that broker take another path. Called
+        only while numbers are left out."""
 
     def restarted(self, broker_id: bytes) -> bool:
-        """Note that a broker may be another incarnation; returns whether what comes of it may not
-        be whole for that."""
+        """Note that a broker may be another incarnation. Returns whether messages of it may be
+        missing because of that."""
 
     def breaks(self, feed: Feed, link: Link | None) -> bool:
         """Whether a BREAK that came over `link` concerns a feed."""
 
     def precedes_directory(self) -> bool:
-        """Whether a broker's messages may be here before the directory knows it."""
+        """Whether a broker's messages may arrive before its directory entries."""
 
     def exchanging(self) -> list[Link]:
-        """Return the links with whose neighbours we compare what is here of an origin that is gone,
-        as they may have had other messages of it."""
+        """Return the links with whose neighbours version vectors are exchanged when an origin is
+        gone, as they may have had other messages of it."""
 
     def astray(self) -> list[bytes]:
-        """Return the brokers that the spanning tree has lost and that messages still go to and come
-        from."""
+        """Return the brokers that the spanning tree has lost, but that messages still go to and
+        come from."""
 
     # ---------------------------------------------------------------- time
 
     def tick(self, now: float) -> None:
-        """Do what is due at times."""
+        """Do what is due at `now` (s). Called once a second."""
 
     def settle(self, now: float) -> bool:
-        """Find paths again if anything has changed; False when nothing was done."""
+        """Find paths again if anything has changed; `now`: s. Returns False if nothing was done."""
 
     def next_deadline(self) -> float | None:
         """When `settle` is due (s); None: it is not."""
 
     def news_learnt(self, event: NewsLearnt) -> None:
-        """Note that watchers of the directory have been told what is new, and neighbours have
-        not."""
+        """Note that watchers of the directory have been told what is new, but neighbours have not
+        yet."""
 
     def retire(self) -> None:
-        """Have messages of others go around this broker, as it is going to stop."""
+        """Have messages of other brokers take paths around this one, as it is going to stop."""
 
     def report(self) -> dict[str, Any]:
-        """Return what /api/federation says of it besides its name."""
+        """Return what /api/federation says of the strategy besides its name."""
