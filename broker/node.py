@@ -120,7 +120,6 @@ class Node:
         self.forwarding: list[Link] = []  # links in the live stream
         # Somebody else was there: what is published must be numbered and kept.
         self.federated = False
-        self.current: Connection | None = None  # whose bytes are being handled
         self._handshakes: TimerWheel[ConnectHandshake] = TimerWheel(
             self.schedule, self._check_handshake, self.turns.full
         )
@@ -282,11 +281,8 @@ class Node:
         self.release_publishers(conn)
         for publishers in self._holding.values():
             publishers.discard(conn)
-        # What its end brings about holds nobody who was read before.
-        current, self.current = self.current, None
         if conn.owner is not None:
             conn.owner.lost(reason, now)
-        self.current = current
         conn.link = None
         if self.journal is not None:
             self.journal.connection_closed(conn)
@@ -314,15 +310,12 @@ class Node:
     def answer(self, effect: Effect, result: Any, now: float) -> None:
         """Give the answer to an effect (see `effects` for what each expects)."""
         self.now = now
-        if isinstance(effect, Authenticate | AuthorizePublish | AuthorizeSubscribe):
-            self.current = effect.client.conn
         self.answers.answer(effect, result, now)
 
     def tick(self, now: float) -> None:
         """Do what is due, as much of it as goes into one turn (`turns`); what is left is due at
         once."""
         self.now = now
-        self.current = None
         self.cluster.awake(now)
         self.timers.fire(now, self.turns.full)
         self.cluster.tick(now)
@@ -335,13 +328,18 @@ class Node:
         mine = self.timers.next_deadline()
         return mine if due is None or (mine is not None and mine < due) else due
 
-    def flush(self) -> None:
-        """Hand every outbox to its transport, each once; go on with publishers that waited for
-        somebody who has caught up."""
-        self._flush()
+    def flush(self, source: Connection | None = None) -> None:
+        """Hand every outbox to its transport, each once; then handle what held publishers had sent
+        whose subscribers have caught up.
+
+        `source`: the only connection that was read since the last flush; it is held for subscribers
+        that turn out to be too slow. None: several were read, or none.
+        """
+        self._flush(source)
         while self.unheld:
-            self.unheld.popleft().go_on(self.now)
-            self._flush()
+            conn = self.unheld.popleft()
+            conn.go_on(self.now)
+            self._flush(conn)
         if self.journal is not None:
             self.journal.seal()
 
@@ -349,7 +347,7 @@ class Node:
         """Whether something for a connection waits for the journal."""
         return self.journal is not None and self.journal.gates_output(conn)
 
-    def _flush(self) -> None:
+    def _flush(self, source: Connection | None) -> None:
         while self.dirty:  # closing a slow consumer while flushing may queue wills
             dirty, self.dirty = self.dirty, []
             for outlet in dirty:
@@ -361,9 +359,9 @@ class Node:
                             outlet.miss_runs()
                         outbox.clear()
                     elif conn.gate and self.journal is not None:
-                        self.journal.gate_output(conn, outbox)
+                        self.journal.gate_output(conn, outbox, source)
                     else:
-                        conn.flush(outbox)
+                        conn.flush(outbox, source)
 
     def take_effects(self) -> list[Effect]:
         """Drain what the driver is to do."""
@@ -373,23 +371,24 @@ class Node:
 
     # ---------------------------------------------------------------- messages
 
-    def publish(self, message: Message) -> None:
+    def publish(self, message: Message, source: Connection | None) -> None:
         """Take over an application message that was published here: deliver it here and pass it
-        on."""
+        on. `source`: the publisher that waits for slow subscribers and for the journal, None for a
+        will and for the broker's own."""
         self.counters.published_single += 1
         if message.retain:
-            self.cluster.retained_written(message)
+            self.cluster.retained_written(message, source)
         if self.cluster.shares:
-            self.cluster.share(self.dispatcher.route(message.topic), message)
+            self.cluster.share(self.dispatcher.route(message.topic), message, source)
             return
-        self.dispatcher.publish(message)
+        self.dispatcher.publish(message, source)
         if self.federated:
-            self.cluster.forward(message)
+            self.cluster.forward(message, source)
 
     def publish_internal(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
         """Publish on behalf of the broker; topics that begin with `$` stay here."""
         self.counters.published_internally += 1
-        self.publish(Message(topic.encode(), payload, qos, retain, b"", None, None))
+        self.publish(Message(topic.encode(), payload, qos, retain, b"", None, None), None)
 
     def retain(self, message: Message) -> None:
         """Note that a retained message has become its topic's (empty: that it was deleted;
@@ -407,7 +406,7 @@ class Node:
     def set_access(self, access: Access | None, now: float) -> None:
         """Put users and rules in force, for all from their next packet on; of some thousand clients
         a few ms later, as they take turns. Nobody is disconnected."""
-        self.now, self.current = now, None
+        self.now = now
         self.access_control.put_in_force(access)
 
     @property
@@ -434,20 +433,16 @@ class Node:
         """A client's connection ended. Harmless when repeated."""
         self.clients.gone(client)
 
-    def end_session(self, session: Session) -> None:
-        """Forget a session."""
-        self.session_registry.end(session)
+    def end_session(self, session: Session, source: Connection | None = None) -> None:
+        """Forget a session. `source`: the connection that is answered once that is durable."""
+        self.session_registry.end(session, source)
 
     # ---------------------------------------------------------------- backpressure
 
-    def hold_publishers(self, slow: Connection) -> None:
-        """Do not read the present publisher until `slow` has caught up; a client for HOLD_TIME
-        without progress, a link as long as it lives (`LinkAcks` closes one that takes nothing).
-
-        The present publisher is right only while a driver flushes after every read as long as
-        `paused` is not 0.
-        """
-        source = self.current
+    def hold_publishers(self, slow: Connection, source: Connection | None) -> None:
+        """Do not read `source` until `slow` has caught up; for a client that is slow at most
+        HOLD_TIME without progress, for a link as long as it lives (`LinkAcks` closes one that takes
+        nothing)."""
         if source is not None and source is not slow and self.watched(slow):
             self.hold(source, slow)
 
@@ -460,14 +455,11 @@ class Node:
             self._holding[slow] = set()
         return not slow.stalled
 
-    def hold_publisher(self, reason: object) -> None:
-        """Do not read the present publisher until `release_publishers(reason)`."""
-        if self.current is not None:
-            self.hold(self.current, reason)
-
-    def hold(self, source: Connection, reason: object) -> None:
+    def hold(self, source: Connection | None, reason: object) -> None:
         """Do not read `source` until `release_publishers(reason)`. A link is read on: those are
         held whose messages it brings."""
+        if source is None or source.closed:
+            return
         publishers = self._holding.setdefault(reason, set())
         if source.link is not None and not isinstance(reason, Rest):
             self.cluster.remote_flow_control.note(reason)
@@ -517,7 +509,7 @@ class Node:
         """Say goodbye to everybody: links, announcements, MQTT 5 clients (0x8B). Flush, then close.
         Of very many clients some go in each turn, and for the others everything goes on until
         theirs; nobody else is let in. `then` is called at the end."""
-        self.now, self.current = now, None
+        self.now = now
         self.shutdown.begin(then)
 
     @property

@@ -71,7 +71,7 @@ def write(folder: Path, retained: int, sessions: int, waiting: int) -> None:
     node = running.node
     for number in range(retained):
         topic = f"site/{number % 1000}/device/{number}/state".encode()
-        node.publish(Message(topic, b"x" * 64, 1, True, b"", None, None))
+        node.publish(Message(topic, b"x" * 64, 1, True, b"", None, None), None)
         if number % 100 == 99:
             running.turn()
     for number in range(sessions):
@@ -82,9 +82,8 @@ def write(folder: Path, retained: int, sessions: int, waiting: int) -> None:
         )
         node.connection_lost(conn, "gone", 0.0)
         for _ in range(waiting):
-            node.publish(
-                Message(f"command/{number}".encode(), b"x" * 64, 1, False, b"", None, None)
-            )
+            topic = f"command/{number}".encode()
+            node.publish(Message(topic, b"x" * 64, 1, False, b"", None, None), None)
         if number % 100 == 99:
             running.turn()
     running.settle()

@@ -381,19 +381,25 @@ class Cluster:
     def _bind(self) -> None:
         """Offer the methods that core asks for (`broker.core.ports.Cluster`), bound once to the
         modules that do the work."""
-        self.forward: Callable[[Message], None] = self.forwarder.forward
+        self.forward: Callable[[Message, Connection | None], None] = self.forwarder.forward
         self.forward_run: Callable[[bytes, int, int, int], None] = self.forwarder.forward_run
-        self.forward_batch: Callable[[PublishRun], None] = self.forwarder.forward_batch
-        self.retained_written: Callable[[Message], None] = self.retained_sync.written
+        self.forward_batch: Callable[[PublishRun, Connection | None], None] = (
+            self.forwarder.forward_batch
+        )
+        self.retained_written: Callable[[Message, Connection | None], None] = (
+            self.retained_sync.written
+        )
         self.subscription_start: Callable[[], SubscriptionStart | None] = (
             self.subscription_starts.begin
         )
         self.group_changed: Callable[[SharedGroup], None] = self.sharing.groups.tell
         self.session_changed: Callable[[Session], None] = self.sharing.groups.session_changed
         self.remote_members = self.sharing.groups.matching
-        self.share: Callable[[Route, Message], None] = self.sharing.publish
+        self.share: Callable[[Route, Message, Connection | None], None] = self.sharing.publish
         self.share_run = self.sharing.publish_run
-        self.stays: Callable[[SharedGroup, Message, set[Session] | None], bool] = self.sharing.stays
+        self.stays: Callable[
+            [SharedGroup, Message, set[Session] | None, Connection | None], bool
+        ] = self.sharing.stays
         self.pass_on = self.sharing.pass_on
         self.shared_delivered = self.custody.delivered
         self.shared_settled: Callable[[SharedOutgoing], None] = self.custody.settled

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from broker.cluster.link.link import Handler, Link
     from broker.cluster.sessions.delivered_ranges import DeliveredRanges
     from broker.cluster.sessions.session_history import SessionHistory
+    from broker.core.connection import Connection
     from broker.core.local_broker import LocalBroker
 
 ENTRY = PLACE + 31
@@ -127,9 +128,10 @@ class RetainedSync:
 
     # ---------------------------------------------------------------- writes
 
-    def written(self, message: Message, *, tell: bool = True) -> None:
-        """Stamp and keep a retained message that is published here; those that begin with `$` stay
-        here. `tell`: plugins, too."""
+    def written(self, message: Message, source: Connection | None, *, tell: bool = True) -> None:
+        """Stamp and keep a retained `message` that is published here; those that begin with `$`
+        stay here. `source`: its publisher, which is answered once that is durable. `tell`: plugins,
+        too."""
         node = self.node
         if message.topic[:1] == b"$":
             if (
@@ -140,12 +142,12 @@ class RetainedSync:
                 node.retain(message)
             return
         message.stamp = self.stamp_for(message)
-        self._take(message, self._forwarder.key, 0, node.now, tell)
+        self._take(message, self._forwarder.key, 0, node.now, source, tell)
 
     def put(self, message: Message) -> None:
         """Keep or delete a retained message without publishing it: subscribers here get nothing,
         and plugins are not told."""
-        self.written(message, tell=False)
+        self.written(message, None, tell=False)
         mark = self.store.digests.get(place_of(message.topic))
         if mark is not None and message.topic[:1] != b"$":
             self._pass_on(None, self._encode(mark, self.node.now), self.node.now)
@@ -169,13 +171,25 @@ class RetainedSync:
             if self.node.journal is not None:
                 self.node.journal.retained_changed(mark)
 
-    def received(self, message: Message, key: bytes, sequence: int, now: float) -> bool:
-        """Take a retained `message` with number `sequence` of the origin `key` that came like other
-        messages; `now`: s. Returns whether it is new to local subscribers."""
-        return self._take(message, key, sequence, now) is Change.NEW
+    def received(
+        self, message: Message, key: bytes, sequence: int, now: float, source: Connection | None
+    ) -> bool:
+        """Take a retained `message` that came with the stream of messages; returns whether it is
+        new to local subscribers.
+
+        `key`, `sequence`: its origin and its number there; `now`: s; `source`: the link that it
+        came on.
+        """
+        return self._take(message, key, sequence, now, source) is Change.NEW
 
     def _take(
-        self, message: Message, key: bytes, sequence: int, now: float, tell: bool = True
+        self,
+        message: Message,
+        key: bytes,
+        sequence: int,
+        now: float,
+        source: Connection | None,
+        tell: bool = True,
     ) -> Change:
         node = self.node
         stamp = message.stamp
@@ -191,7 +205,7 @@ class RetainedSync:
         change = self.store.write(kept(message), mark, now, self.clock.physical(now))
         if change >= Change.DROPPED and node.journal is not None:
             node.journal.retained_changed(mark)
-            node.journal.require()
+            node.journal.require(source)
         if change >= Change.TAKEN and tell:
             node.retain(message)
         elif change in (Change.REFUSED, Change.DROPPED):
@@ -235,7 +249,7 @@ class RetainedSync:
             split_key(key)
         if (comparison := self._comparisons.get(link)) is not None:
             comparison.brings = now
-        change = self._take(message, key, sequence, now)
+        change = self._take(message, key, sequence, now, None)
         if change < Change.DROPPED:
             return
         self.node.counters.retained_restored += 1

@@ -33,7 +33,7 @@ class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
         at the QoS of its subscription ($SYS topics: at 0)."""
         if qos is None:
             qos = 0 if topic.startswith("$") else 2
-        self.node.now, self.node.current = self.driver.time(), None  # nobody waits for it
+        self.node.now = self.driver.time()
         self.node.publish_internal(topic, bytes(data), qos, False)
         self.driver.wake()
 
@@ -56,13 +56,13 @@ class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
             return
         node = self.node
         sender = node.sessions.get(source_session.client_id) if source_session is not None else None
-        node.now, node.current = self.driver.time(), None
+        node.now = self.driver.time()
         message = Message(
             topic_name.encode(), bytes(data or b""), qos or 0, True, b"", None, sender
         )
-        node.cluster.retained_sync.written(message)
+        node.cluster.retained_sync.written(message, None)
         if node.federated:
-            node.forwarder.forward(message)
+            node.forwarder.forward(message, None)
         self.driver.wake()
 
     async def add_subscription(self, subscription: tuple[str, int], session: Account) -> int:
@@ -79,7 +79,6 @@ class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
         if not await self._topic_filtering(session, inner, Action.SUBSCRIBE):
             return REFUSED
         qos = min(qos, self.node.config.max_qos)
-        self.node.current = None
         self.node.dispatcher.subscribe(Subscription(own, topic_filter, qos), group, inner)
         return qos
 

@@ -48,6 +48,7 @@ from broker.config.node_config import NodeConfig
 from broker.config.options import AccessSettings, FederationSettings, default_name
 from broker.config.yaml_file import ConfigError
 from broker.core.client import Client
+from broker.core.connection import Connection
 from broker.core.effects import (
     AppendFrame,
     Authenticate,
@@ -664,7 +665,18 @@ class Broker(BrokerApi):
             self.node.answer(effect, result, self.driver.time())
             if isinstance(effect, Authenticate):
                 self.accounts.answered(effect.connect)
-            self.driver.wake()
+            self.driver.wake(_source(effect))
 
     def _packets_sent(self, client: Client, data: bytes) -> None:
         self.plugins.tell([Event("mqtt_packet_sent", {"client": client, "data": data})])
+
+
+def _source(effect: Effect) -> Connection | None:
+    """Return the connection whose packet plugins were asked about."""
+    match effect:
+        case Authenticate() | AuthorizePublish() | AuthorizeSubscribe():
+            return effect.client.conn
+        case AuthorizeReceive():
+            return effect.source
+        case _:
+            return None

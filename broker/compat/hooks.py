@@ -80,9 +80,9 @@ class HookedNode(Node):
         if client.session.conn is None:
             self.accounts.gone(client.session)
 
-    def end_session(self, session: Session) -> None:
+    def end_session(self, session: Session, source: Connection | None = None) -> None:
         """Forget a session. The line is amqtt's."""
-        super().end_session(session)
+        super().end_session(session, source)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("Expired 1 sessions: %s", shorten(session.client_id))
 
@@ -109,7 +109,7 @@ class ShowingNode(HookedNode):
     on_packets: Callable[[Client, bytes], None]
     """Called with whole packets that go to a client."""
 
-    def flush(self) -> None:
+    def flush(self, source: Connection | None = None) -> None:
         """Hand every outbox to its transport, and show what is in those of clients."""
         shown: set[int] = set()
         for outlet in self.dirty:
@@ -122,7 +122,7 @@ class ShowingNode(HookedNode):
             ):
                 shown.add(id(outlet.outbox))
                 self.on_packets(conn.owner, b"".join(outlet.outbox))
-        super().flush()
+        super().flush(source)
 
 
 def deliver_kept(session: Session, account: Account) -> None:
@@ -133,6 +133,6 @@ def deliver_kept(session: Session, account: Account) -> None:
         message = Message(kept.topic.encode(), bytes(kept.data or b""), qos, True, b"", None, None)
         if session.conn is None:
             # Who brought it back knows it.
-            session.put_by(Outgoing(message, qos, True, b""), tell=False)
+            session.put_by(Outgoing(message, qos, True, b""), None, tell=False)
         else:
-            session.deliver(message, qos, True, b"")
+            session.deliver(message, qos, True, b"", None)

@@ -274,8 +274,7 @@ class Plugins:
                 and (client := event.arguments.get("client")) is not None
             ):
                 self._held = True
-                self._broker.node.current = client.conn
-                self._broker.node.hold_publisher(self)
+                self._broker.node.hold(client.conn, self)
 
     async def _fire_event(self, event: Events, arguments: dict[str, Any]) -> None:
         if self._genuine:
@@ -403,7 +402,6 @@ class Handler:
             and session.conn is not None
             and isinstance(session.conn.owner, Client)
         ):
-            self._broker.node.current = None  # its will holds nobody who was read before
             session.conn.owner.shut(ReasonCode.ADMINISTRATIVE_ACTION)
             self._broker.driver.wake()
 
@@ -423,10 +421,8 @@ class Handler:
         `ack_timeout` (amqtt's) is ignored: the broker waits as the specification says."""
         session = self._broker.node.sessions.get(self.client_id)
         if session is not None:
-            self._broker.node.current = None
-            session.deliver(
-                Message(topic.encode(), bytes(data), qos, retain, b"", None, None), qos, retain, b""
-            )
+            message = Message(topic.encode(), bytes(data), qos, retain, b"", None, None)
+            session.deliver(message, qos, retain, b"", None)
             self._broker.driver.wake()
 
 

@@ -55,7 +55,6 @@ class Sessions(MutableMapping[str, tuple[Account, Any]]):
     def __delitem__(self, client_id: str) -> None:
         node = self._broker.node
         session = node.sessions[client_id]
-        node.current = None  # what its end brings about holds nobody who was read before
         if session.conn is not None and isinstance(session.conn.owner, Client):
             session.conn.owner.shut(ReasonCode.ADMINISTRATIVE_ACTION)
         node.end_session(session)

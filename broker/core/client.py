@@ -272,9 +272,9 @@ class Client:
             for at in range(0, len(chunk), packet):
                 payload = chunk[at + start - position : at + packet]
                 message = Message(topic, payload, 0, False, properties, None, self.session)
-                node.dispatcher.deliver(route, message)
+                node.dispatcher.deliver(route, message, self.conn)
                 if route.forward and node.federated:
-                    node.cluster.forward(message)
+                    node.cluster.forward(message, self.conn)
             return after
         node.dispatcher.run(route, chunk, start - position, packet, self.version, self.session)
         if route.forward and node.federated:

@@ -444,13 +444,11 @@ class ConnectHandshake:
 
     def moved(self, stamp: int, now: float) -> None:
         """Go on: the client's session has come from another broker, or does not come."""
-        node, conn = self.node, self.conn
-        current, node.current = node.current, conn
+        conn = self.conn
         conn.waiting = False
         if not conn.closed and not conn.closing and self.connect is not None:
             self._accept(self.connect, now, stamp)
         conn.resume(now)
-        node.current = current
 
     def _accept(self, connect: Connect, now: float, stamp: int = 0, *, read: bool = False) -> None:
         """Let a client in. `stamp`: when its connection began, if it has waited for its session
@@ -471,7 +469,7 @@ class ConnectHandshake:
             if not abandoned(node, old):
                 self.foreign()
                 return
-            node.end_session(old)  # what waits for one user is not for another
+            node.end_session(old, conn)  # what waits for one user is not for another
         known = stamp or read or self.admitted or connect.clean_start
         if not known and not node.cluster.barrier.admits(now, self.admit):
             conn.waiting = True
@@ -488,7 +486,7 @@ class ConnectHandshake:
             # It is gone when it was to end with its connection.
             old = node.sessions.get(connect.client_id)
         if old is not None and connect.clean_start:
-            node.end_session(old)
+            node.end_session(old, conn)
             old = None
         present = old is not None
         session = old if old is not None else Session(node, connect.client_id)

@@ -188,9 +188,7 @@ class Connection:
         """Take bytes as they come, cut anywhere; linear in their number also for a packet that
         comes byte by byte."""
         self.last_heard = now
-        node = self.node
-        node.now = now
-        node.current = self
+        self.node.now = now
         if self._parts:
             self._parts.append(data)
             self._have += len(data)
@@ -288,7 +286,6 @@ class Connection:
         if self.held or self.closed:
             return
         if not (self.waiting or self.closing or self.owner is None) and self._have >= self._need:
-            self.node.current = self
             data = b"".join(self._parts)
             self._parts.clear()
             used = self.owner.packets(data, now)
@@ -307,13 +304,13 @@ class Connection:
         self.outbox.append(data)
         self.traffic.other += len(data)
 
-    def flush(self, outbox: list[bytes]) -> None:
+    def flush(self, outbox: list[bytes], source: Connection | None) -> None:
         """Hand the outbox to the transport, or keep it while the peer reads too slowly; empties
-        `outbox`."""
+        `outbox`. `source`: the publisher that is held when too much is kept."""
         if self.closed:
             outbox.clear()
         elif self.paused or self.backlog:
-            self._to_backlog(outbox)
+            self._to_backlog(outbox, source)
         else:
             data = outbox[0] if len(outbox) == 1 else b"".join(outbox)
             outbox.clear()
@@ -322,7 +319,7 @@ class Connection:
             if self.closing and self._said_all():
                 self.transport.close()
 
-    def _to_backlog(self, outbox: list[bytes]) -> None:
+    def _to_backlog(self, outbox: list[bytes], source: Connection | None) -> None:
         link = self.link
         limit = limits.LINK_BACKLOG_BYTES if link is not None else limits.CLIENT_BACKLOG_BYTES
         backlog = self.backlog
@@ -355,12 +352,12 @@ class Connection:
             if size > limits.LINK_KEPT_BYTES:
                 link.overflowed()
             if kept:
-                self.node.hold_publishers(self)
+                self.node.hold_publishers(self, source)
         elif size > 2 * limit:
             self.node.counters.slow_consumer_closed += 1
             self.abort("it reads too slowly: its acknowledgements pile up")
         elif size > limits.HOLD_BACKLOG_BYTES:
-            self.node.hold_publishers(self)
+            self.node.hold_publishers(self, source)
 
     def pause(self) -> None:
         """Note that the transport holds enough; what follows waits in `backlog`."""

@@ -24,6 +24,7 @@ from routing.topic_filter import split_shared, valid_topic_name
 
 if TYPE_CHECKING:
     from broker.core.client import Client
+    from broker.core.connection import Connection
     from broker.core.local_broker import LocalBroker
     from broker.core.publish_run import PublishRun
 
@@ -433,42 +434,66 @@ class Dispatcher:
                     delivery.own if delivery.no_local and delivery.session is sender else delivery
                 )
                 if wanted is not None:
-                    wanted.session.deliver(message, 0, False, wanted.ids)
+                    wanted.session.deliver(message, 0, False, wanted.ids, None)
             for group in groups:
-                self._deliver_shared(group, message, route.permitted)
+                self._deliver_shared(group, message, None, route.permitted)
 
     def publish(
-        self, message: Message, groups: Sequence[SharedGroup] | None = None, *, keep: bool = True
+        self,
+        message: Message,
+        source: Connection | None,
+        groups: Sequence[SharedGroup] | None = None,
+        *,
+        keep: bool = True,
     ) -> None:
-        """Deliver a message to everybody here who wants it. `groups`: of shared subscriptions,
-        these alone; `keep`: its route."""
+        """Deliver `message` to all local subscribers.
+
+        `source`: the connection that it came on, which waits for slow subscribers and for the
+        journal; None: no connection has to wait. `groups`: of shared subscriptions, these alone;
+        `keep`: whether its route is kept.
+        """
         route = self.routes.get(message.topic) or self.route(message.topic, keep=keep)
         if self.node.hooks.topics:
-            self._ask(route, message, route.shared if groups is None else groups, only=False)
+            groups = route.shared if groups is None else groups
+            self._ask(route, message, groups, source, only=False)
         else:
-            self.deliver(route, message, None, groups)
+            self.deliver(route, message, source, None, groups)
 
     def publish_along(
-        self, route: Route, message: Message, groups: Sequence[SharedGroup], *, only: bool = False
+        self,
+        route: Route,
+        message: Message,
+        groups: Sequence[SharedGroup],
+        source: Connection | None,
+        *,
+        only: bool = False,
     ) -> None:
-        """Deliver a message along a route, of shared subscriptions to `groups`. `only`: to nobody
-        else."""
+        """Deliver `message` along `route`.
+
+        `groups`: of shared subscriptions, these get it; `only`: ordinary ones do not. `source`: as
+        of `publish`.
+        """
         if self.node.hooks.topics:
-            self._ask(route, message, groups, only=only)
+            self._ask(route, message, groups, source, only=only)
         elif only:
             for group in groups:
-                self._deliver_shared(group, message, route.permitted)
+                self._deliver_shared(group, message, source, route.permitted)
         else:
-            self.deliver(route, message, None, groups)
+            self.deliver(route, message, source, None, groups)
 
     def deliver(
         self,
         route: Route,
         message: Message,
+        source: Connection | None,
         allowed: set[Session] | None = None,
         groups: Sequence[SharedGroup] | None = None,
     ) -> None:
-        """Deliver along a route. `groups`: of shared subscriptions to these alone."""
+        """Deliver `message` along `route`, whatever topic plugins say.
+
+        `source`: as of `publish`. `allowed`: of shared subscriptions, members that may receive it;
+        None: all. `groups`: of shared subscriptions, these alone.
+        """
         qos = message.qos
         sender = message.sender
         retain = message.retain
@@ -484,12 +509,17 @@ class Dispatcher:
                 qos if qos < granted else granted,
                 retain and delivery.retain_as_published,
                 delivery.ids,
+                source,
             )
         for group in route.shared if groups is None else groups:
-            self._deliver_shared(group, message, both(allowed, route.permitted))
+            self._deliver_shared(group, message, source, both(allowed, route.permitted))
 
     def _deliver_shared(
-        self, group: SharedGroup, message: Message, allowed: set[Session] | None = None
+        self,
+        group: SharedGroup,
+        message: Message,
+        source: Connection | None,
+        allowed: set[Session] | None,
     ) -> None:
         member = group.pick(allowed)
         if member is not None:
@@ -497,11 +527,11 @@ class Dispatcher:
             retain = message.retain and member.retain_as_published
             qos = min(message.qos, member.qos)
             outgoing = SharedOutgoing(message, qos, retain, ids, group, allowed)
-            kept = member.session.deliver_shared(outgoing)
+            kept = member.session.deliver_shared(outgoing, source)
             if message.sender is None and message.qos:
                 self.node.cluster.shared_delivered(member.session, outgoing, kept=kept)
         else:
-            self.node.cluster.pass_on(group.mark, message, denied=bool(group.members))
+            self.node.cluster.pass_on(group.mark, message, source, denied=bool(group.members))
 
     def pass_on(self, outgoing: SharedOutgoing) -> None:
         """Give a message of a member whose session ended to another one."""
@@ -511,18 +541,23 @@ class Dispatcher:
         else:
             permitted = self.route(message.topic).permitted  # the rules may be others by now
             allowed = both(outgoing.allowed, permitted)
-            if self.node.cluster.stays(group, message, allowed):
-                self._deliver_shared(group, message, allowed)
+            if self.node.cluster.stays(group, message, allowed, None):
+                self._deliver_shared(group, message, None, allowed)
 
-    def batch(self, route: Route, batch: PublishRun, *, groups: bool = True) -> None:
-        """Deliver a run of QoS 1 or 2 packets of one topic. Costs little per message for receivers
-        that keep up. Not `groups`: those of shared subscriptions get nothing."""
+    def batch(
+        self, route: Route, batch: PublishRun, source: Connection | None, *, groups: bool = True
+    ) -> None:
+        """Deliver a run (`batch`) of QoS 1 or 2 packets of one topic along its `route`. Costs
+        little per message for receivers that keep up.
+
+        `source`: as of `publish`. Not `groups`: shared subscriptions get nothing.
+        """
         shared = route.shared if groups else ()
         if self.node.journal is not None:
-            self.node.journal.run_published(route, batch)
+            self.node.journal.run_published(route, batch, source)
         if route.special or shared:
             for message in batch.messages():
-                self.deliver(route, message, None, shared)
+                self.deliver(route, message, source, None, shared)
             return
         count = batch.count
         dirty = self.node.dirty
@@ -531,12 +566,12 @@ class Dispatcher:
             qos = min(batch.qos, delivery.qos)
             if qos and (room := session.room) > 0:
                 form = batch.form(session.version, qos)
-                session.deliver_batch(form if room >= count else form.part(0, room))
+                session.deliver_batch(form if room >= count else form.part(0, room), source)
                 for message in batch.messages()[room:] if room < count else ():
-                    session.deliver(message, qos, False, b"")
+                    session.deliver(message, qos, False, b"", source)
             elif qos or session.conn is None or session.checked:
                 for message in batch.messages():
-                    session.deliver(message, qos, False, b"")
+                    session.deliver(message, qos, False, b"", source)
             else:
                 if not session.outbox:
                     dirty.append(session)
@@ -551,7 +586,13 @@ class Dispatcher:
         return len(self._waiting)
 
     def _ask(
-        self, route: Route, message: Message, groups: Sequence[SharedGroup], *, only: bool
+        self,
+        route: Route,
+        message: Message,
+        groups: Sequence[SharedGroup],
+        source: Connection | None,
+        *,
+        only: bool,
     ) -> None:
         receivers = [] if only else [d.session for d in route.deliveries]
         receivers += [m.session for g in groups for m in g.members.values()]
@@ -559,12 +600,10 @@ class Dispatcher:
             return
         node = self.node
         at_hand = node.cluster.at_hand
-        effect = AuthorizeReceive(
-            message, receivers, list(groups), only, None, node.current, at_hand
-        )
+        effect = AuthorizeReceive(message, receivers, list(groups), only, None, source, at_hand)
         self._waiting.append(effect)
         if len(self._waiting) >= limits.HOLD_QUEUED:
-            node.hold_publisher(self)
+            node.hold(source, self)
         node.effects.append(effect)
 
     def answered(self, effect: AuthorizeReceive, allowed: set[Session]) -> None:
@@ -581,7 +620,7 @@ class Dispatcher:
             narrowed = Route(deliveries, [], False, {})
             narrowed.permitted = route.permitted
             self.node.cluster.again(known.source, known.at_hand)
-            self.deliver(narrowed, known.message, known.allowed, known.groups)
+            self.deliver(narrowed, known.message, known.source, known.allowed, known.groups)
 
 
 def both(one: set[Session] | None, other: set[Session] | None) -> set[Session] | None:

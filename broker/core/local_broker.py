@@ -162,8 +162,8 @@ class LocalBroker(Scheduler, Protocol):
     def forget(self, conn: Connection) -> None:
         """A connection that was refused has nothing more to say."""
 
-    def end_session(self, session: Session) -> None:
-        """Forget a session."""
+    def end_session(self, session: Session, source: Connection | None = None) -> None:
+        """Forget a session. `source`: the connection that is answered once that is durable."""
 
     def expire_later(self, session: Session) -> None:
         """Keep a session without a connection for as long as its client wants."""
@@ -196,8 +196,9 @@ class LocalBroker(Scheduler, Protocol):
     def forwarding(self) -> Sequence[object]:
         """Links on which messages are forwarded."""
 
-    def publish(self, message: Message) -> None:
-        """Take over a message that was published here: deliver it and pass it on."""
+    def publish(self, message: Message, source: Connection | None) -> None:
+        """Take over a message that was published here: deliver it and pass it on. `source`: its
+        publisher, which may have to wait."""
 
     def event(self, name: str, **arguments: Any) -> None:
         """Tell plugins, if one listens to this."""
@@ -223,19 +224,13 @@ class LocalBroker(Scheduler, Protocol):
     def withholds(self, conn: Connection) -> bool:
         """Whether something for a connection waits for the journal."""
 
-    current: Connection | None
-    """Whose bytes are being handled."""
-
-    def hold_publishers(self, slow: Connection) -> None:
-        """Do not read the present publisher until `slow` has caught up."""
+    def hold_publishers(self, slow: Connection, source: Connection | None) -> None:
+        """Do not read the publisher `source` until `slow` has caught up."""
 
     def watched(self, slow: Connection) -> bool:
         """Whether publishers may wait for `slow`."""
 
-    def hold_publisher(self, reason: object) -> None:
-        """Do not read the present publisher until `release_publishers(reason)`."""
-
-    def hold(self, source: Connection, reason: object) -> None:
+    def hold(self, source: Connection | None, reason: object) -> None:
         """Do not read `source` until `release_publishers(reason)`."""
 
     def release_publishers(self, slow: object) -> None:

@@ -43,9 +43,8 @@ class Journal(Protocol):
     def pending(self) -> int:
         """Bytes that are being written and are not durable."""
 
-    def require(self) -> None:
-        """Hold what the connection whose bytes are being handled is sent from now on, until what is
-        recorded now is durable."""
+    def require(self, source: Connection | None, /) -> None:
+        """Hold what `source` is sent from now on, until what is recorded now is durable."""
 
     def origin_seen(self, key: bytes) -> None:
         """A message of an origin (`key`: its id and incarnation) that is not logged was here."""
@@ -59,8 +58,8 @@ class Journal(Protocol):
     def make_durable(self, session: Session) -> None:
         """Keep a session that outlives its connection."""
 
-    def session_ended(self, session: Session) -> None:
-        """A session is over."""
+    def session_ended(self, session: Session, source: Connection | None) -> None:
+        """A session is over; `source` hears of it once that is durable."""
 
     def retained_changed(self, version: RetainedVersion, /) -> None:
         """A retained topic was written, or its message has its number."""
@@ -78,11 +77,13 @@ class Journal(Protocol):
         """Tell which messages of an origin (`key`, one of this broker's) a group (`mark`) got, and
         since when (s) it is known."""
 
-    def run_published(self, route: Route, batch: PublishRun) -> None:
-        """Number a run of messages before durable sessions get them."""
+    def run_published(self, route: Route, batch: PublishRun, source: Connection | None) -> None:
+        """Number a run (`batch`) of messages before the durable sessions of its `route` get them;
+        `source`: their publisher."""
 
-    def gate_output(self, conn: Connection, outbox: list[bytes]) -> None:
-        """Hold output back until what it tells of is durable; empties `outbox`."""
+    def gate_output(self, conn: Connection, outbox: list[bytes], source: Connection | None) -> None:
+        """Hold output of `conn` back until what it tells of is durable; empties `outbox`. `source`:
+        as of `Connection.flush`."""
 
     def gates_output(self, conn: Connection) -> bool:
         """Whether output for a connection is held back."""
@@ -134,17 +135,19 @@ class Cluster(Protocol):
 
     # ---------------------------------------------------------------- messages
 
-    def forward(self, message: Message, /) -> None:
-        """Number a message that was published here, log it at QoS 1 and 2, send it to others."""
+    def forward(self, message: Message, source: Connection | None, /) -> None:
+        """Number a message that was published here, log it at QoS 1 and 2, send it to others.
+        `source`: its publisher, which may have to wait; None for a will and for the broker's
+        own."""
 
     def forward_run(self, chunk: bytes, prefix: int, size: int, version: int, /) -> None:
         """The same of a run of QoS 0 packets of one topic, `size` bytes each, whose payloads begin
         at `prefix`; without properties."""
 
-    def forward_batch(self, batch: PublishRun, /) -> None:
+    def forward_batch(self, batch: PublishRun, source: Connection | None, /) -> None:
         """The same of a run at QoS 1 or 2."""
 
-    def retained_written(self, message: Message, /) -> None:
+    def retained_written(self, message: Message, source: Connection | None, /) -> None:
         """A message with RETAIN was published here: other brokers are to have it, too."""
 
     # ---------------------------------------------------------------- subscriptions
@@ -177,8 +180,9 @@ class Cluster(Protocol):
         """Return the groups for a topic of which other brokers have members; `groups`: those that
         have members here."""
 
-    def share(self, route: Route, message: Message, /) -> None:
-        """Deliver a message and pass it on: other brokers have members of groups that get it."""
+    def share(self, route: Route, message: Message, source: Connection | None, /) -> None:
+        """Deliver `message` along `route` and pass it on: other brokers have members of groups that
+        get it. `source`: as of `forward`."""
 
     def share_run(
         self,
@@ -194,13 +198,23 @@ class Cluster(Protocol):
         """The same of a run of QoS 0 packets, `size` bytes each, whose payloads begin at `prefix`;
         `sender`: the session that published them."""
 
-    def stays(self, group: SharedGroup, message: Message, allowed: set[Session] | None, /) -> bool:
-        """Whether a message that was given to a group here stays here; False: another broker has
-        it now. `allowed`: None for everybody."""
+    def stays(
+        self,
+        group: SharedGroup,
+        message: Message,
+        allowed: set[Session] | None,
+        source: Connection | None,
+        /,
+    ) -> bool:
+        """Whether `message`, which was given to `group` here, stays here; False: another broker has
+        it now. `allowed`: members that may receive it, None: all; `source`: as of `forward`."""
 
-    def pass_on(self, mark: bytes, message: Message, *, denied: bool = False) -> None:
-        """Give a message to a group's members at another broker: here is none, or (`denied`) none
-        that may have it. `mark`: the name of the group and its filter."""
+    def pass_on(
+        self, mark: bytes, message: Message, source: Connection | None, *, denied: bool = False
+    ) -> None:
+        """Give `message` to a group's members at another broker: here is none, or (`denied`) none
+        that may have it. `mark`: the name of the group and its filter; `source`: as of
+        `forward`."""
 
     @property
     def guards(self) -> bool:

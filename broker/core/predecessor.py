@@ -105,10 +105,7 @@ class Predecessors:
     def _unread(self, old: Connection) -> bool:
         """Have the driver hand over what has come; return whether something of it is still to be
         handled."""
-        node = self._node
-        current = node.current
         more = old.transport.unread()
-        node.current = current
         if old.closed or old.closing or not isinstance(old.owner, Client):
             return False
         return more or old.waiting or bool(old.ended) or old.backed_up
@@ -146,8 +143,5 @@ class Predecessors:
         return True
 
     def _go_on(self, handshake: ConnectHandshake, now: float) -> None:
-        node = self._node
-        current, node.current = node.current, handshake.conn
         handshake.in_line = False
         handshake.go_on(now)
-        node.current = current

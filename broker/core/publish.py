@@ -135,7 +135,7 @@ def take(client: Client, message: Message, packet_id: int) -> None:
         client.send(PUBREC_HEAD + PACKET_IDS[packet_id])
     if node.hooks.events:
         node.event("broker_message_broadcast", client=client, message=message, packet_id=packet_id)
-    node.publish(message)
+    node.publish(message, client.conn)
 
 
 def _received(client: Client, packet_id: int) -> None:

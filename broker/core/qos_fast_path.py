@@ -203,9 +203,9 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
     ):
         batch = _batch(client, route, data, position, start, payload, packet, properties)
         if batch is not None:
-            node.dispatcher.batch(route, batch)
+            node.dispatcher.batch(route, batch, client.conn)
             if node.federated and route.forward:
-                node.cluster.forward_batch(batch)
+                node.cluster.forward_batch(batch, client.conn)
             position += len(batch.data)
             return -position if client.conn.held else position
     targets = (route.raw5 if five else route.raw4) if route.granted >= qos else None
@@ -250,6 +250,7 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
                         qos,
                         False,
                         b"",
+                        conn,
                     )
                     held = conn.held
                 else:
@@ -382,8 +383,8 @@ def _deliver(client: Client, route: Route, message: Message) -> None:
     """Deliver one message to receivers that need more than its bytes, and pass it on."""
     node = client.node
     if route.elsewhere:
-        node.cluster.share(route, message)
+        node.cluster.share(route, message, client.conn)
         return
-    node.dispatcher.deliver(route, message)
+    node.dispatcher.deliver(route, message, client.conn)
     if route.forward and node.federated:
-        node.cluster.forward(message)
+        node.cluster.forward(message, client.conn)

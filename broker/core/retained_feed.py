@@ -101,7 +101,7 @@ class RetainedFeeds:
         permissions = session.permissions
         if permissions is None or permissions.may_receive(message.topic.decode()):
             ids = encode_identifier(subscription.identifier) if subscription.identifier else b""
-            session.deliver(message, min(message.qos, subscription.qos), True, ids)
+            session.deliver(message, min(message.qos, subscription.qos), True, ids, None)
         return 5
 
 

@@ -133,11 +133,13 @@ class SessionRecorder(Protocol):
     def record_starts(self) -> None:
         """The subscriptions begin behind other sequence numbers (`subscription_start`)."""
 
-    def queued(self, outgoing: Outgoing) -> None:
-        """A message is the last one of the queue."""
+    def queued(self, outgoing: Outgoing, source: Connection | None) -> None:
+        """A message is the last one of the queue. `source`: its publisher, which hears of it once
+        that is durable."""
 
-    def sent(self, packet_id: int, outgoing: Outgoing) -> None:
-        """A message that was not in the queue is in flight as `packet_id`."""
+    def sent(self, packet_id: int, outgoing: Outgoing, source: Connection | None) -> None:
+        """A message (`outgoing`) that was not in the queue is in flight as `packet_id`. `source`:
+        as of `queued`."""
 
     def sent_run(self, packet_id: int, run: PublishRun) -> None:
         """A run of messages that were not in the queue is in flight, from `packet_id` on."""
@@ -271,9 +273,15 @@ class Session:
             self.node.dirty.append(self)
         self.outbox.append(data)
 
-    def deliver(self, message: Message, qos: int, retain: bool, ids: bytes) -> None:
-        """Deliver at `qos` = min(published, granted) (MQTT-3.8.4-8); `ids`: encoded subscription
-        identifiers."""
+    def deliver(
+        self, message: Message, qos: int, retain: bool, ids: bytes, source: Connection | None
+    ) -> None:
+        """Send `message`, or queue it.
+
+        `qos`: min(published, granted) (MQTT-3.8.4-8); `retain`: the RETAIN flag; `ids`: encoded
+        subscription identifiers. `source`: the connection that the message came on, which waits
+        for this client and for the journal; None: no connection has to wait.
+        """
         node = self.node
         if qos == 0:
             if self.conn is None:
@@ -301,9 +309,9 @@ class Session:
             node.counters.delivered += 1
             return
         if self.conn is None or self.queue or len(self.inflight) >= self.receive_maximum:
-            self._enqueue(Outgoing(message, qos, retain, ids))
+            self._enqueue(Outgoing(message, qos, retain, ids), source)
         else:
-            self._transmit(Outgoing(message, qos, retain, ids))
+            self._transmit(Outgoing(message, qos, retain, ids), source)
 
     @property
     def room(self) -> int:
@@ -312,16 +320,16 @@ class Session:
             return 0
         return self.receive_maximum - len(self.inflight)
 
-    def deliver_batch(self, batch: PublishRun) -> None:
+    def deliver_batch(self, batch: PublishRun, source: Connection | None) -> None:
         """Send a run of QoS 1 or 2 packets in the form for this client, for which there is
-        `room`."""
+        `room`. `source`: as of `deliver`."""
         inflight = self.inflight
         count = batch.count
         first = self.next_packet_id % 65535 + 1
         numbers = range(first, first + count)
         if numbers[-1] > 65535 or (inflight and not inflight.keys().isdisjoint(numbers)):
             for message in batch.messages():  # the free identifiers are not in one piece
-                self.deliver(message, batch.qos, False, b"")
+                self.deliver(message, batch.qos, False, b"", source)
             return
         data = batch.numbered(first)
         size = batch.size
@@ -336,17 +344,17 @@ class Session:
         if self.recorder is not None:
             self.recorder.sent_run(first, batch)
 
-    def deliver_shared(self, outgoing: SharedOutgoing) -> bool:
+    def deliver_shared(self, outgoing: SharedOutgoing, source: Connection | None) -> bool:
         """Deliver as a member of a group, which may get the message back (see `unfinished`).
         Returns whether it is waiting or in flight now: not at QoS 0, when it is too large for the
-        client, or when the queue is full."""
+        client, or when the queue is full. `source`: as of `deliver`."""
         if outgoing.qos == 0:
-            self.deliver(outgoing.message, 0, outgoing.retain, outgoing.ids)
+            self.deliver(outgoing.message, 0, outgoing.retain, outgoing.ids, source)
             return False
         if self.conn is None or self.queue or len(self.inflight) >= self.receive_maximum:
-            self._enqueue(outgoing)
+            self._enqueue(outgoing, source)
             return bool(self.queue) and self.queue[-1] is outgoing
-        self._transmit(outgoing)
+        self._transmit(outgoing, source)
         return self.inflight.get(self.next_packet_id) is outgoing
 
     def unfinished(self) -> list[SharedOutgoing]:
@@ -363,7 +371,9 @@ class Session:
                 sent.append(outgoing.original)
         return [o for o in sent if isinstance(o, SharedOutgoing)]
 
-    def _transmit(self, outgoing: Outgoing, *, waited: bool = False) -> None:
+    def _transmit(
+        self, outgoing: Outgoing, source: Connection | None, *, waited: bool = False
+    ) -> None:
         """Send a message and have it in flight, unless it is too large for the client.
 
         `waited`: it was the first one of the queue.
@@ -403,7 +413,7 @@ class Session:
             if waited:
                 self.recorder.dequeued(packet_id, 1, message, outgoing.qos)
             else:
-                self.recorder.sent(packet_id, outgoing)
+                self.recorder.sent(packet_id, outgoing, source)
 
     def _fit(self, data: bytes) -> bytes:
         """Return a PUBLISH with its alias; b"" when it is too large for the client (MQTT-3.1.2-24,
@@ -428,7 +438,7 @@ class Session:
         there amqtt's users expect it when they come back. The standard allows it (3.1.1, 3.1.2.4:
         "QoS 0 messages pending transmission")."""
         if message.retain or self._counts_on(message.topic.decode()):
-            self.put_by(Outgoing(message, 0, retain, ids), tell=True)
+            self.put_by(Outgoing(message, 0, retain, ids), None, tell=True)
 
     def _counts_on(self, topic: str) -> bool:
         return any(subscription.qos for subscription in self.wanting(topic))
@@ -460,11 +470,11 @@ class Session:
                 )
                 position += size
 
-    def put_by(self, outgoing: Outgoing, *, tell: bool) -> None:
-        """Keep a message until the client comes. `tell`: plugins, too; else it was kept for it
-        already, perhaps elsewhere."""
+    def put_by(self, outgoing: Outgoing, source: Connection | None, *, tell: bool) -> None:
+        """Keep a message (`outgoing`) until the client comes. `source`: as of `deliver`. `tell`:
+        plugins, too; else it was kept for it already, perhaps elsewhere."""
         if outgoing.qos:
-            if not self._append(outgoing, kept=not tell):
+            if not self._append(outgoing, source, kept=not tell):
                 return
         elif self._room():
             if self.missed is None:
@@ -484,11 +494,11 @@ class Session:
             if outgoing.message.expired(self.node.now):
                 self.node.counters.expired += 1
             else:
-                self.deliver(outgoing.message, 0, outgoing.retain, outgoing.ids)
+                self.deliver(outgoing.message, 0, outgoing.retain, outgoing.ids, None)
 
     # ---------------------------------------------------------------- waiting at QoS 1 and 2
 
-    def _append(self, outgoing: Outgoing, *, kept: bool = False) -> bool:
+    def _append(self, outgoing: Outgoing, source: Connection | None, *, kept: bool = False) -> bool:
         size = size_of(outgoing.message)
         full = (
             len(self.queue) >= limits.MAX_QUEUED
@@ -506,17 +516,17 @@ class Session:
         self.queue.append(outgoing)
         self.queued_bytes += size
         if self.recorder is not None:
-            self.recorder.queued(outgoing)
+            self.recorder.queued(outgoing, source)
         return True
 
-    def _enqueue(self, outgoing: Outgoing) -> None:
+    def _enqueue(self, outgoing: Outgoing, source: Connection | None) -> None:
         conn = self.conn
         if conn is None:
-            self.put_by(outgoing, tell=True)
-        elif self._append(outgoing) and (
+            self.put_by(outgoing, source, tell=True)
+        elif self._append(outgoing, source) and (
             len(self.queue) >= limits.HOLD_QUEUED or self.queued_bytes >= limits.HOLD_QUEUED_BYTES
         ):
-            self.node.hold_publishers(conn)
+            self.node.hold_publishers(conn, source)
 
     def pump(self) -> None:
         """Move waiting messages into the window as far as it goes."""
@@ -533,7 +543,7 @@ class Session:
                 self.node.counters.expired += 1
                 self._settled(outgoing)
             else:
-                self._transmit(outgoing, waited=True)
+                self._transmit(outgoing, None, waited=True)
         conn = self.conn
         if conn is not None:
             conn.waiting_since = now

@@ -12,6 +12,7 @@ from broker.core.session import NEVER
 if TYPE_CHECKING:
     from broker.base.counters import Counters
     from broker.base.turns import Turns
+    from broker.core.connection import Connection
     from broker.core.dispatcher import Dispatcher
     from broker.core.ports import Cluster, Journal
     from broker.core.session import Session
@@ -41,7 +42,7 @@ class Keeper(Scheduler, Protocol):
     def journal(self) -> Journal | None:
         """What keeps sessions over a restart, None for a broker that keeps nothing."""
 
-    def end_session(self, session: Session) -> None:
+    def end_session(self, session: Session, source: Connection | None = None) -> None:
         """Forget a session (`SessionRegistry.end`, and what else goes with it)."""
 
 
@@ -75,15 +76,15 @@ class SessionRegistry:
         broker.turns.work += limits.PACKET_WORK
         broker.end_session(session)
 
-    def end(self, session: Session) -> None:
+    def end(self, session: Session, source: Connection | None) -> None:
         """Forget a session: a delayed will is due, subscriptions and messages go (MQTT-3.1.2-8,
-        MQTT-4.1.0)."""
+        MQTT-4.1.0). `source`: the connection that is answered once the end is durable."""
         broker = self._broker
         if self.by_client_id.get(session.client_id) is session:
             del self.by_client_id[session.client_id]
             broker.cluster.session_ended(session)
         if broker.journal is not None:
-            broker.journal.session_ended(session)
+            broker.journal.session_ended(session, source)
         session.stop_timers()
         if session.conn is None:
             self._wills.send(session)

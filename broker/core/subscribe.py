@@ -245,7 +245,6 @@ def go_on(client: Client, now: float, step: Callable[[], bool], told: Iterable[s
     no more. `told`: filters that others know already as wanted."""
     node = client.node
     node.now = now
-    current, node.current = node.current, client.conn
     done = True
     if node.sessions.get(client.session.client_id) is not client.session:
         node.cluster.barrier.settle_for(told)
@@ -256,7 +255,6 @@ def go_on(client: Client, now: float, step: Callable[[], bool], told: Iterable[s
             client.fail(error)
     if done:
         client.conn.resume(now)
-    node.current = current
 
 
 def unsubscribe(client: Client, packet: Unsubscribe) -> None:

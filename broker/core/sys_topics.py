@@ -163,4 +163,4 @@ class SysTopics:
         node = self.node
         name = topic.encode()
         node.retained.store(topic, Message(name, payload, 0, True, b"", None, None))
-        node.dispatcher.publish(Message(name, payload, 0, False, b"", None, None))
+        node.dispatcher.publish(Message(name, payload, 0, False, b"", None, None), None)

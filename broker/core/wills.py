@@ -11,6 +11,7 @@ from broker.wire.properties import Property
 
 if TYPE_CHECKING:
     from broker.base.counters import Counters
+    from broker.core.connection import Connection
     from broker.core.message import Message
     from broker.core.session import Session
 
@@ -22,8 +23,9 @@ class Publisher(Scheduler, Protocol):
     def counters(self) -> Counters:
         """What is counted."""
 
-    def publish(self, message: Message, /) -> None:
-        """Take over a message that was published here: deliver it and pass it on."""
+    def publish(self, message: Message, source: Connection | None, /) -> None:
+        """Take over a message that was published here: deliver it and pass it on. `source`: its
+        publisher, which may have to wait."""
 
 
 class Wills:
@@ -64,4 +66,4 @@ class Wills:
             broker.counters.publish_refused += 1
             return
         broker.counters.wills += 1
-        broker.publish(message_of(will, broker.now, session))
+        broker.publish(message_of(will, broker.now, session), None)

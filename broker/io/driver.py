@@ -64,14 +64,14 @@ class Driver:
             self._poller = EpollTransport(self)
         return self._poller
 
-    def wake(self) -> None:
+    def wake(self, source: Connection | None = None) -> None:
         """Flush at the end of this turn of the loop, however many connections were read in it.
 
-        While somebody is behind, flush at once too: the publisher that was just read is the one to
-        be held.
+        While a subscriber is behind, flush at once too: `source`, the connection that was just
+        read, is the one to be held.
         """
         if self.node.paused:
-            self.node.flush()
+            self.node.flush(source)
         if not self.flushing:
             self.flushing = True
             self.loop.call_soon(self.run)
@@ -183,7 +183,7 @@ class StreamProtocol(asyncio.Protocol):
             began = driver.time()
             conn.receive(data, began)
             if not driver.flushing or driver.node.paused:
-                driver.wake()
+                driver.wake(conn)
             if began >= driver.collect_at:
                 driver.collect(began)
             if driver.time() - began > limits.TURN_TIME:

@@ -161,7 +161,7 @@ class EpollTransport:
                 if node.paused or now - flushed > limits.TURN_TIME:
                     # Somebody is behind, and the publisher that was just read is the one to be
                     # held; or it takes long.
-                    node.flush()
+                    node.flush(getattr(stream, "conn", None) if node.paused else None)
                     flushed = now
                     if now - began > TURN_MOST and not driver.went_on(now):
                         self._left = {number: place for place, (number, _) in enumerate(turn)}
@@ -243,7 +243,7 @@ class EpollTransport:
         except Exception as error:
             self._fault(stream, error)
         if node.paused:
-            node.flush()  # as in `run`
+            node.flush(getattr(stream, "conn", None))  # as in `run`
 
     def _fault(self, stream: EpollStream, error: Exception) -> None:
         """A fault of ours costs one connection, as with the loop's own transports."""
@@ -283,7 +283,7 @@ class EpollTransport:
         except Exception as error:
             self._fault(stream, error)
         if node.paused:
-            node.flush()  # as in `run`
+            node.flush(getattr(stream, "conn", None))  # as in `run`
 
     def admit_parked(self, stream: EpollStream) -> None:
         """Begin with a connection that had to wait. It is read in the loop's next turn: one that

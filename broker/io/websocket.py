@@ -177,7 +177,7 @@ class WebSocketProtocol(asyncio.Protocol):
             if data:
                 self.conn.receive(data, self.driver.time())
                 if not self.driver.flushing or self.driver.node.paused:
-                    self.driver.wake()
+                    self.driver.wake(self.conn)
                 if (
                     self._frames.max_size == FIRST_MESSAGE_SIZE
                     and self.conn.max_packet_size > limits.MAX_CONNECT_SIZE
@@ -380,7 +380,7 @@ class AdapterTransport:
             if not data:
                 return
             conn.receive(data, self.driver.time())
-            self.driver.wake()
+            self.driver.wake(conn)
             # What may be sent is known when the plugins have answered.
             while conn.waiting and not conn.closed:
                 await asyncio.sleep(WAITING_POLL)

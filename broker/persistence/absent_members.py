@@ -35,6 +35,7 @@ from routing.topic_filter import well_formed
 if TYPE_CHECKING:
     from broker.cluster.cluster import Cluster
     from broker.cluster.delivery.replay_log import LogEntry
+    from broker.core.connection import Connection
     from broker.core.local_broker import LocalBroker
 
 EVERYTHING = b"#"
@@ -250,8 +251,9 @@ class AbsentMembers:
             if self._cluster.gap_recovery.active and not self.tail.usable:  # it is about to ask
                 self._cluster.acks.part(broker_id, self._cluster.forwarder.log.begin)
 
-    def _dropped(self, entry: LogEntry, position: int) -> None:
-        """Take an entry that leaves the log. While a broker asks for what it lacks, what it has not
+    def _dropped(self, entry: LogEntry, position: int, source: Connection | None) -> None:
+        """Take an entry that leaves the log, at `position` in it; `source`: as of
+        `ReplayLog.append`. While a broker asks for what it lacks, what it has not
         asked for yet goes on to the tail."""
         if not entry.qos:
             return
@@ -270,7 +272,7 @@ class AbsentMembers:
             )
             and absent.wants(topic)
         ]
-        if wanting and not self.tail.add(entry, wanting):
+        if wanting and not self.tail.add(entry, wanting, source):
             for broker_id in wanting:
                 if self.absent[broker_id].back is None or not ours:
                     self.absent[broker_id].drop(

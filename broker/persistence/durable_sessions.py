@@ -14,6 +14,7 @@ from broker.persistence.session_recorder import SessionRecorder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from broker.core.connection import Connection
     from broker.core.session import Session
     from broker.core.start_point import SubscriptionStart
     from broker.persistence.message_records import MessageRecords
@@ -64,13 +65,13 @@ class DurableSessions:
         if recorder is not None:
             recorder.disconnected_at = 0
         if not session.expiry:
-            self.ended(session)
+            self.ended(session, session.conn)
         elif recorder is not None and present:
             recorder.record_attributes()
-            self.frames.require()
+            self.frames.require(session.conn)
         else:
             self.make_durable(session)
-            self.frames.require()
+            self.frames.require(session.conn)
 
     def make_durable(self, session: Session) -> None:
         """Have a session durable from now on, or note that its connection is gone."""
@@ -85,12 +86,13 @@ class DurableSessions:
             recorder.disconnected_at = disconnected_at
             recorder.record_all()
 
-    def ended(self, session: Session) -> None:
-        """A session is over, or not to be durable any more."""
+    def ended(self, session: Session, source: Connection | None) -> None:
+        """A session is over, or not to be durable any more; `source` hears of it once that is
+        durable."""
         recorder = self._recorder(session)
         if recorder is not None:
             self.frames.record(encode_end(recorder.number))
-            self.frames.require()
+            self.frames.require(source)
             del self.recorders[recorder.number]
             session.recorder = None
 

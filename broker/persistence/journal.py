@@ -127,14 +127,14 @@ class Journal:
         """Whether something is still to be written."""
         return self.frames.busy
 
-    def require(self) -> None:
-        """Hold back what the connection whose bytes are being handled is sent from now on, until
-        what is recorded now is durable."""
-        self.frames.require()
+    def require(self, source: Connection | None) -> None:
+        """Hold back what `source` is sent from now on, until what is recorded now is durable."""
+        self.frames.require(source)
 
-    def gate_output(self, conn: Connection, outbox: list[bytes]) -> None:
-        """Take the outbox of a connection whose gate is not 0; `outbox` is empty afterwards."""
-        self.frames.hold(conn, outbox)
+    def gate_output(self, conn: Connection, outbox: list[bytes], source: Connection | None) -> None:
+        """Take the outbox of `conn`, whose gate is not 0; `outbox` is empty afterwards.
+        `source`: as of `Connection.flush`."""
+        self.frames.hold(conn, outbox, source)
 
     def gates_output(self, conn: Connection) -> bool:
         """Whether output for a connection is held back."""
@@ -216,20 +216,22 @@ class Journal:
         # What nobody wanted so far has been here as well.
         self._seen.update(self._origins.vector)
 
-    def session_ended(self, session: Session) -> None:
-        """A session is over, or not to be durable any more."""
-        self.sessions.ended(session)
+    def session_ended(self, session: Session, source: Connection | None) -> None:
+        """A session is over, or not to be durable any more; `source` hears of it once that is
+        durable."""
+        self.sessions.ended(session, source)
 
     def subscription_start_changed(self, start: SubscriptionStart) -> None:
         """Record once more where subscriptions begin: more is known of it by now."""
         self.sessions.start_changed(start)
 
-    def run_published(self, route: Route, batch: PublishRun) -> None:
-        """Record a run of messages if a durable session gets them."""
+    def run_published(self, route: Route, batch: PublishRun, source: Connection | None) -> None:
+        """Record a run (`batch`) of messages if a durable session of its `route` gets them;
+        `source`: their publisher."""
         for delivery in route.deliveries:
             if delivery.qos and delivery.session.recorder is not None:
                 self.messages.run(batch)
-                self.frames.require()
+                self.frames.require(source)
                 return
 
     # ---------------------------------------------------------------- retained messages
@@ -253,18 +255,17 @@ class Journal:
 
     # ---------------------------------------------------------------- the replay log
 
-    def logged(self, entry: LogEntry) -> None:
-        """Record messages published here that other brokers may lack. They get those of a publisher
-        that goes on with its session at QoS 2 no earlier than they are durable here: they would
-        take what it repeats for another message."""
+    def logged(self, entry: LogEntry, source: Connection | None) -> None:
+        """Record messages published here that other brokers may lack; `source`: their publisher.
+        They get those of a publisher that goes on with its session at QoS 2 no earlier than they
+        are durable here: they would take what it repeats for another message."""
         frames = self.frames
         frames.record(self._encoded(entry))
-        frames.require()
-        conn = self.node.current
+        frames.require(source)
         goes_on = (
-            conn is not None
-            and isinstance(conn.owner, Client)
-            and conn.owner.session.recorder is not None
+            source is not None
+            and isinstance(source.owner, Client)
+            and source.owner.session.recorder is not None
         )
         if goes_on and entry.qos == 2 and frames.healthy:
             for link in self._cluster.links.values():

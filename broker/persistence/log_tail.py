@@ -39,6 +39,7 @@ from broker.persistence.tail_segment import (
 )
 
 if TYPE_CHECKING:
+    from broker.core.connection import Connection
     from broker.core.local_broker import LocalBroker
     from broker.persistence.ports import Clock
 
@@ -191,8 +192,9 @@ class LogTail:
 
     # ---------------------------------------------------------------- what leaves the log
 
-    def add(self, entry: LogEntry, brokers: list[bytes]) -> bool:
-        """Keep messages that leave the log for these brokers; False when that is not possible."""
+    def add(self, entry: LogEntry, brokers: list[bytes], source: Connection | None) -> bool:
+        """Keep `entry`, which leaves the log, for these `brokers`; False when that is not possible.
+        `source`: whose message pushed them out: it is held while the disk is behind."""
         node = self._node
         if not self.usable or (self._broken and node.now < self._retry_at):
             return False
@@ -219,6 +221,8 @@ class LogTail:
             self._pending_size += entry.size
             if self._pending_size >= limits.TAIL_FRAME_BYTES:
                 self.flush()
+            if self._unwritten > limits.JOURNAL_BACKLOG_BYTES:
+                node.hold(source, self)
         return True
 
     def _last(self, where: tuple[bytes, bytes]) -> int:
@@ -292,8 +296,6 @@ class LogTail:
         counters.log_tail_bytes += len(data)
         if self._unwritten > 4 * limits.JOURNAL_BACKLOG_BYTES:
             self._fail("the disk does not keep up")
-        elif self._unwritten > limits.JOURNAL_BACKLOG_BYTES:
-            self._node.hold_publisher(self)
 
     def written(self, effect: TailWrite, error: str | None, now: float) -> bool:
         """Take the driver's word that something is written, or cannot be. Returns True: this answer

@@ -19,7 +19,7 @@ class OutputGate:
     __slots__ = ("_bytes", "_held", "_largest", "_orphaned", "_size")
 
     def __init__(self) -> None:
-        self._held: deque[tuple[int, Connection, list[bytes]]] = deque()
+        self._held: deque[tuple[int, Connection, list[bytes], Connection | None]] = deque()
         self._bytes: dict[Connection, int] = {}  # that wait for each,
         self._largest: dict[Connection, int] = {}  # and those of its largest piece
         self._size = 0  # bytes in all,
@@ -31,13 +31,15 @@ class OutputGate:
     def __len__(self) -> int:
         return len(self._held)
 
-    def put(self, lsn: int, conn: Connection, outbox: list[bytes]) -> bool:
+    def put(
+        self, lsn: int, conn: Connection, outbox: list[bytes], source: Connection | None
+    ) -> bool:
         """Keep a copy of an outbox until frame `lsn` is safe. False: it would be too much for one
         connection. The largest piece does not count: a session that goes on, or a new subscription,
         gets in one turn all that there is for it, and a client for which that is too much would be
         closed each time it comes.
 
-        `conn`: whose `outbox` it is, whole packets.
+        `conn`: whose `outbox` it is, whole packets. `source`: as of `Connection.flush`.
         """
         size = sum(map(len, outbox))
         total = self._bytes.get(conn, 0) + size
@@ -47,19 +49,19 @@ class OutputGate:
         self._bytes[conn] = total
         self._largest[conn] = largest
         self._size += size
-        self._held.append((lsn, conn, outbox.copy()))
+        self._held.append((lsn, conn, outbox.copy(), source))
         return True
 
     def output_of(self, conn: Connection) -> list[bytes]:
         """Return what waits for a connection."""
         if conn not in self._bytes:
             return []
-        return [chunk for _, other, chunks in self._held if other is conn for chunk in chunks]
+        return [chunk for _, other, chunks, _ in self._held if other is conn for chunk in chunks]
 
     def release(self, lsn: int) -> None:
         """Let all go that waited for frames up to `lsn`."""
         while self._held and self._held[0][0] <= lsn:
-            gated_at, conn, chunks = self._held.popleft()
+            gated_at, conn, chunks, source = self._held.popleft()
             size = sum(map(len, chunks))
             self._size -= size
             waiting = self._bytes.get(conn)
@@ -72,7 +74,7 @@ class OutputGate:
                 del self._bytes[conn], self._largest[conn]
             if gated_at >= conn.gate:
                 conn.gate = 0
-            conn.flush(chunks)
+            conn.flush(chunks, source)
 
     def release_links(self) -> None:
         """Let all go that waits for a link."""
@@ -84,7 +86,7 @@ class OutputGate:
                 self._size -= sum(map(len, entry[2]))
                 self._bytes.pop(conn, None)
                 self._largest.pop(conn, None)
-                conn.flush(entry[2])
+                conn.flush(entry[2], entry[3])
             else:
                 self._held.append(entry)
 

@@ -34,6 +34,7 @@ from broker.persistence.recovery import encode_will
 from broker.wire.publish_header import PACKET_IDS, PUBREC, PUBREC_HEAD, PUBREL
 
 if TYPE_CHECKING:
+    from broker.core.connection import Connection
     from broker.core.message import Message
     from broker.core.publish_run import PublishRun
     from broker.core.session import Session, Subscription
@@ -136,7 +137,7 @@ class SessionRecorder:
         self._subscription(subscription)
         if next(iter(self.session.subscriptions.values())) is subscription:
             self.record_starts()
-        self._frames.require()
+        self._frames.require(self.session.conn)
 
     def _subscription(self, s: Subscription) -> None:
         options = s.qos | s.no_local << 2 | s.retain_as_published << 3
@@ -147,7 +148,7 @@ class SessionRecorder:
         """Record that a subscription is gone."""
         self._frames.record(encode_unsubscribed(self.number, topic_filter.encode()))
         self.record_starts()
-        self._frames.require()
+        self._frames.require(self.session.conn)
 
     def record_starts(self) -> None:
         """Record where the subscriptions of the session begin, as its first one says; nothing while
@@ -174,17 +175,19 @@ class SessionRecorder:
         head = self.number, packet_id, message, outgoing.qos, outgoing.retain
         self._frames.record(OutgoingRecord(*head, outgoing.ids, shared).encode())
 
-    def queued(self, outgoing: Outgoing) -> None:
-        """Record that a message is the last one of the queue."""
+    def queued(self, outgoing: Outgoing, source: Connection | None) -> None:
+        """Record that a message is the last one of the queue. `source`: its publisher, which hears
+        of it once that is durable."""
         self._message(0, outgoing)
-        self._frames.require()
+        self._frames.require(source)
 
-    def sent(self, packet_id: int, outgoing: Outgoing) -> None:
-        """Record that a message is in flight that was not in the queue."""
+    def sent(self, packet_id: int, outgoing: Outgoing, source: Connection | None) -> None:
+        """Record that a message (`outgoing`) is in flight as `packet_id` that was not in the queue.
+        `source`: as of `queued`."""
         self._message(packet_id, outgoing)
         if outgoing.qos == 2:
             self._hold_output()
-        self._frames.require()
+        self._frames.require(source)
 
     def sent_run(self, packet_id: int, run: PublishRun) -> None:
         """Record that a run of messages is in flight; the run itself is recorded already."""
@@ -209,12 +212,12 @@ class SessionRecorder:
         wait for that."""
         self._frames.record(encode_acknowledged(self.number, packets))
         if packets[0] in (PUBREC, PUBREL):
-            self._frames.require()
+            self._frames.require(self.session.conn)
 
     def received(self, packet_ids: bytes) -> None:
         """Record identifiers of QoS 2 messages that the client has published."""
         self._frames.record(encode_incoming(self.number, packet_ids))
-        self._frames.require()
+        self._frames.require(self.session.conn)
 
     def _hold_output(self) -> None:
         """Hold what is sent at QoS 2 until its packet identifier is durable: the same message must

@@ -155,10 +155,9 @@ class WriteAheadLog:
 
     # ---------------------------------------------------------------- who waits
 
-    def require(self) -> None:
-        """Hold back what the connection whose bytes are being handled is sent from now on, until
-        what is recorded now is durable."""
-        conn = self._host.current
+    def require(self, conn: Connection | None) -> None:
+        """Hold back what a connection is sent from now on, until what is recorded now is durable;
+        hold its publisher while very much is not."""
         if conn is None:
             return
         if conn.link is None:
@@ -166,16 +165,17 @@ class WriteAheadLog:
         if self._pending > self._backlog_limit:
             self._host.hold(conn, self)
 
-    def hold(self, conn: Connection, outbox: list[bytes]) -> None:
-        """Take the outbox of a connection whose gate is not 0; `outbox` is empty afterwards."""
+    def hold(self, conn: Connection, outbox: list[bytes], source: Connection | None) -> None:
+        """Take the outbox of `conn`, whose gate is not 0; `outbox` is empty afterwards.
+        `source`: as of `Connection.flush`."""
         if conn.gate <= self.durable_lsn or (not self.healthy and conn.link is not None):
             conn.gate = 0
-            conn.flush(outbox)
+            conn.flush(outbox, source)
             return
         lsn = conn.gate = self.lsn + 1 if self.open else max(self.lsn, conn.gate)
         if outbox[0][:1] == CONNACK and isinstance(conn.owner, Client):
             conn.owner.connack_lsn = lsn
-        if not self.gate.put(lsn, conn, outbox):
+        if not self.gate.put(lsn, conn, outbox, source):
             self._host.counters.slow_consumer_closed += 1
             why = "too many bytes wait until the journal is durable on the disk"
             self._host.log_limit.line(

@@ -11,6 +11,7 @@ from broker.auth.authorization import Access
 from broker.base import limits
 from broker.cluster.link.link import Link
 from broker.core.client import Client
+from broker.core.connection import Connection
 from broker.core.effects import (
     Authenticate,
     AuthorizePublish,
@@ -171,8 +172,8 @@ class Play:
         world = self.world
         settle = world.settle
 
-        def settled() -> None:
-            settle()
+        def settled(source: Connection | None = None) -> None:
+            settle(source)
             again = True
             while again:
                 again = False

@@ -78,7 +78,8 @@ class Story:
 
         def publish(node: Node) -> None:
             node.now = self.world.now
-            node.publish(Message(topic.encode(), payload, qos, True, b"", expires_at, None))
+            message = Message(topic.encode(), payload, qos, True, b"", expires_at, None)
+            node.publish(message, None)
 
         host.do(publish, host.node)
         version = self.version(host.node, topic)

@@ -436,14 +436,14 @@ class Host:
         if conn.node is node:
             try:
                 conn.receive(data, self.world.now)
-                self._run(node)
+                self._run(node, conn)
             except Exception:  # as in `do`
                 self.world.violation("raised", f"{self.name}: {traceback.format_exc(limit=-6)}")
                 self.kill()
 
-    def _run(self, node: Node) -> None:
+    def _run(self, node: Node, source: Connection | None = None) -> None:
         world = self.world
-        node.flush()
+        node.flush(source)
         for _ in range(100):
             if not node.effects and not node.dirty:
                 break

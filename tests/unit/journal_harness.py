@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 from broker.config.node_config import NodeConfig
+from broker.core.connection import Connection
 from broker.core.effects import (
     AppendFrame,
     BeginSegment,
@@ -162,8 +163,8 @@ class Durable(World):
         """Have a snapshot begin now, however small the journal is."""
         self.journal.frames._on(Input.SNAPSHOT_DUE)
 
-    def settle(self) -> None:
-        super().settle()
+    def settle(self, source: Connection | None = None) -> None:
+        super().settle(source)
         while True:
             mine = [e for e in self.effects if isinstance(e, DiskEffect)]
             self.effects = [e for e in self.effects if not isinstance(e, DiskEffect)]

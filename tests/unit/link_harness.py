@@ -96,7 +96,7 @@ class Neighbour:
 
     def send(self, *data: bytes) -> None:
         self.conn.receive(b"".join(data), self.world.now)
-        self.world.settle()
+        self.world.settle(self.conn)
 
     @property
     def up(self) -> bool:

@@ -116,10 +116,13 @@ class World:
     def counters(self) -> Any:
         return self.node.counters
 
-    def settle(self) -> None:
-        """Flush, collect effects, and let closed transports say so, until nothing is left."""
+    def settle(self, source: Connection | None = None) -> None:
+        """Flush, collect effects, and let closed transports say so, until nothing is left.
+
+        `source`: the connection that was read.
+        """
         while True:
-            self.node.flush()
+            self.node.flush(source)
             self.effects += self.node.take_effects()
             gone = [
                 p
@@ -182,7 +185,8 @@ class World:
         for effect in waiting:
             self.effects.remove(effect)
             self.node.answer(effect, result(effect) if callable(result) else result, self.now)
-            self.settle()
+            client = getattr(effect, "client", None)
+            self.settle(getattr(effect, "source", None) if client is None else client.conn)
         return len(waiting)
 
     def session(self, client_id: str) -> Session:
@@ -222,7 +226,7 @@ class FakeClient:
         """Send bytes cut as given."""
         for chunk in chunks:
             self.conn.receive(chunk, self.world.now)
-            self.world.settle()
+            self.world.settle(self.conn)
 
     def subscribe(
         self, *filters: str | SubscriptionRequest, qos: int = 0, **options: Any

@@ -59,13 +59,13 @@ class Place:
             schedule=lambda at, call: self.later.append((at, call)),
         )
         sharing: Any = SimpleNamespace(
-            received=lambda message, choice, *, ordinary: self.shared.append(ordinary)
+            received=lambda message, choice, source, *, ordinary: self.shared.append(ordinary)
         )
         origins: Any = SimpleNamespace(highest={})
         old: Any = SimpleNamespace(behind=lambda: self.behind)
         self.repeats = DeliveredRanges(self.node, origins, sharing, old)
 
-    def publish(self, route: Route, message: Message, groups: tuple[()]) -> None:
+    def publish(self, route: Route, message: Message, groups: tuple[()], source: object) -> None:
         self.got += [(delivery.session, message.payload) for delivery in route.deliveries]  # type: ignore[misc]
 
 
@@ -85,7 +85,7 @@ def test_what_is_fetched_for_one_is_for_nobody_else(lacked: Ranges, had: Ranges)
     place.repeats.fetch(came, KEY, lacked)  # type: ignore[arg-type]
     place.repeats.add(came, {KEY: had})  # type: ignore[arg-type]
     for number in range(1, 70):
-        place.repeats.deliver(KEY, number, message(number), None)
+        place.repeats.deliver(KEY, number, message(number), None, None)
     assert {int(payload) for session, payload in place.got if session is here} == set(
         range(1, 70)
     ) - members(lacked)
@@ -126,13 +126,13 @@ def test_each_gets_what_it_has_not_had(one: Ranges, more: Ranges) -> None:
     had = members(one) | members(more)
     assert place.repeats.highest == {KEY: max(had)}
     for number in range(1, 70):
-        place.repeats.deliver(KEY, number, message(number), None)
+        place.repeats.deliver(KEY, number, message(number), None, None)
     assert [int(payload) for session, payload in place.got if session is here] == list(range(1, 70))
     assert {int(payload) for session, payload in place.got if session is came} == set(
         range(1, 70)
     ) - had
     place.got.clear()
-    place.repeats.deliver(OTHER, 1, message(1), None)
+    place.repeats.deliver(OTHER, 1, message(1), None, None)
     assert len(place.got) == 2
 
 
@@ -141,7 +141,7 @@ def test_groups_get_theirs(passed: bool) -> None:
     """Shared subscriptions are none of it; a message for a group alone is for nobody else."""
     place = Place(Session())
     place.repeats.deliver(
-        KEY, 1, message(1), ReceiverAssignment([(b"w" * 12, b"m" * 8)], passed=passed)
+        KEY, 1, message(1), ReceiverAssignment([(b"w" * 12, b"m" * 8)], passed=passed), None
     )
     assert place.shared == [False]
     assert len(place.got) == (0 if passed else 1)

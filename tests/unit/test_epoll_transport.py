@@ -179,7 +179,7 @@ class Recorder:
         assert not self._busy, "in the middle of something"
         conn.lost.append(reason)
 
-    def flush(self) -> None:
+    def flush(self, source: object = None) -> None:
         self.flushes += 1
         dirty, self.dirty = self.dirty, []
         with self.inside():

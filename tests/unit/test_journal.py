@@ -657,13 +657,13 @@ def test_the_largest_piece_that_waits_is_free(
     conn = World().open().conn
     withheld = OutputGate()
     for mark, size in enumerate([*sizes, 990], 1):
-        assert withheld.put(mark, conn, [bytes(size)])
-    assert not withheld.put(4, conn, [b"x"])
+        assert withheld.put(mark, conn, [bytes(size)], None)
+    assert not withheld.put(4, conn, [b"x"], None)
     withheld.release(3)
     assert conn not in withheld
     for mark in (4, 5):  # none is free for ever
-        assert withheld.put(mark, conn, [bytes(700)])
-    assert not withheld.put(6, conn, [bytes(700)])
+        assert withheld.put(mark, conn, [bytes(700)], None)
+    assert not withheld.put(6, conn, [bytes(700)], None)
     withheld.gone(conn)
     assert len(withheld) == 0
 

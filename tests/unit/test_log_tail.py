@@ -232,7 +232,7 @@ def test_what_was_added_is_there_or_lost(steps: list[tuple[object, ...]], limit:
             number += 1
             brokers, size = step[1], step[2]
             assert isinstance(brokers, list) and isinstance(size, int)
-            taken = bench.tail.add(bench.entry(number, size), brokers)
+            taken = bench.tail.add(bench.entry(number, size), brokers, None)
             for broker in brokers:
                 due[broker].append(number)
                 refused[broker] += not taken
@@ -270,7 +270,7 @@ def test_what_was_added_is_there_or_lost(steps: list[tuple[object, ...]], limit:
 def test_who_is_served_needs_no_files() -> None:
     bench = Bench(1 << 30)
     for number in range(1, 61):
-        bench.tail.add(bench.entry(number, 400_000), BROKERS)
+        bench.tail.add(bench.entry(number, 400_000), BROKERS, None)
     bench.work()
     assert len(bench.files.tail_segments) == 2
     bench.away.pop()
@@ -298,7 +298,7 @@ def test_who_is_away_is_known_after_a_start() -> None:
 def test_a_frame_that_cannot_be_read_is_lost_for_all_and_the_next_one_comes() -> None:
     bench = Bench(1 << 30)
     for number in range(1, 4):
-        bench.tail.add(bench.entry(number, 400_000), BROKERS)
+        bench.tail.add(bench.entry(number, 400_000), BROKERS, None)
     bench.work()
     data = next(iter(bench.files.tail_segments.values()))
     data[500_000] ^= 1

@@ -54,7 +54,7 @@ def test_a_retained_message_that_a_comparison_brought_has_its_number() -> None:
     for number in (1, 2):
         history.brought(KEY, number, message(number))
     for number in (2, 3, 1):
-        session.deliver(message(number), 2, False, b"")
+        session.deliver(message(number), 2, False, b"", None)
     assert history.old_state(session, world.now).origins == [
         (KEY, 2),
         None,

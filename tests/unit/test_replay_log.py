@@ -82,7 +82,7 @@ def test_the_oldest_go_whether_anybody_is_told_of_each_or_not(seed: int) -> None
     rng = random.Random(seed)
     quick, told = ReplayLog(Counters(), 5000), ReplayLog(Counters(), 5000)
     gone: list[tuple[int, int]] = []
-    told.dropped.append(lambda e, position: gone.append((e.sequence, position)))
+    told.dropped.append(lambda e, position, source: gone.append((e.sequence, position)))
     for number in range(1, 300):
         if rng.random() < 0.1:  # a neighbour has acknowledged up to here
             quick.floor = told.floor = rng.choice([NEVER, rng.randint(told.begin, told.end)])

@@ -242,7 +242,7 @@ def test_topics_that_begin_with_dollar_stay() -> None:
     world, neighbour = pair()
     node = world.node
     before = node.retained.digests.whole
-    node.publish(Message(b"$SYS/broker/x", b"1", 0, True, b"", None, None))
+    node.publish(Message(b"$SYS/broker/x", b"1", 0, True, b"", None, None), None)
     neighbour.send(
         restored(b"$SYS/broker/y", b"2"),
         restored(b"$SYS/broker/z", b"2", restored=False, sequence=2),
@@ -446,7 +446,7 @@ def test_a_broker_that_retains_nothing_takes_no_part() -> None:
 
 def fill(world: World, count: int) -> None:
     for number in range(count):
-        world.node.publish(Message(b"fill/%d" % number, b"x", 0, True, b"", None, None))
+        world.node.publish(Message(b"fill/%d" % number, b"x", 0, True, b"", None, None), None)
     world.settle()
 
 
@@ -662,7 +662,7 @@ def test_the_collector_has_nothing_to_look_at() -> None:
     before = len(gc.get_objects())
     for number in range(2_000):
         world.node.cluster.retained_sync.written(
-            Message(b"t/%d" % number, b"x", 1, True, b"", None, None)
+            Message(b"t/%d" % number, b"x", 1, True, b"", None, None), None
         )
     gc.collect()
     assert len(gc.get_objects()) - before < 300
@@ -673,7 +673,7 @@ def test_no_more_is_on_its_way_than_the_neighbour_has_answered_for() -> None:
     world, neighbour = pair()
     for number in range(2_000):
         world.node.cluster.retained_sync.written(
-            Message(b"t/%d" % number, b"x", 1, True, b"", None, None)
+            Message(b"t/%d" % number, b"x", 1, True, b"", None, None), None
         )
     neighbour.send(ping((PARTS, part((b"", {})))))  # it has nothing
     got, neighbour.answers = 0, False

@@ -107,16 +107,6 @@ def test_a_wave_does_not_overtake_what_it_tells_of(world: World) -> None:
     assert answered(two)
 
 
-def test_who_is_served_late_is_not_blamed_for_what_follows(world: World) -> None:
-    """A link brings the answer; its next messages are not the client's."""
-    neighbour, client = beside(world)
-    subscribe(client, "a")
-    world.advance(PACE)
-    assert answer(neighbour) == 1
-    assert answered(client)
-    assert world.node.current is neighbour.conn
-
-
 def test_made_up_brokers_are_not_remembered(world: World) -> None:
     one, two = Neighbour(world, 101), Neighbour(world, 102)
     one.child()

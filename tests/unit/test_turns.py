@@ -49,7 +49,7 @@ def subscribe(client: FakeClient, filters: list[str], qos: int = 0) -> list[int]
 def fill(world: World, count: int) -> None:
     for number in range(count):
         world.node.cluster.retained_sync.written(
-            Message(b"r/%d" % number, b"%d" % number, 1, True, b"", None, None)
+            Message(b"r/%d" % number, b"%d" % number, 1, True, b"", None, None), None
         )
 
 

@@ -30,7 +30,8 @@ class Publisher:
     def cancel(self, timer: Timer) -> None:
         self.timers.cancel(timer)
 
-    def publish(self, message: Message) -> None:
+    def publish(self, message: Message, source: object) -> None:
+        assert source is None
         self.published.append(message)
 
 

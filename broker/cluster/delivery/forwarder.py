@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from broker.cluster.events import LinkBehind, LinkDown
     from broker.cluster.link.link import Link
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from broker.core.connection import Connection
     from broker.core.publish_run import PublishRun
     from broker.core.receiver_assignment import ReceiverAssignment
 
@@ -106,9 +107,18 @@ class Forwarder:
 
     # ---------------------------------------------------------------- published here
 
-    def forward(self, message: Message, choice: ReceiverAssignment | None = None) -> None:
-        """Pass on a message that was published here. `choice`: which members of shared
-        subscriptions get it."""
+    def forward(
+        self,
+        message: Message,
+        source: Connection | None,
+        choice: ReceiverAssignment | None = None,
+    ) -> None:
+        """Pass on a `message` that was published here.
+
+        `source`: its publisher, which is held while other brokers, the log or the journal are
+        behind; None: no connection has to wait. `choice`: which members of shared subscriptions
+        get it.
+        """
         if message.topic[:1] == b"$":
             return
         node = self.node
@@ -122,11 +132,11 @@ class Forwarder:
                 else b""
             )
             entry = LogEntry(self.key, sequence, data, message, node.now)
-            self.log.append(entry)
+            self.log.append(entry, source)
             if told:
                 self.log.chosen = self.log.end
             if node.journal is not None and message.qos:
-                node.journal.logged(entry)
+                node.journal.logged(entry, source)
             if message.retain:
                 self._above.retained_sync.numbered(message, sequence)
             if (
@@ -134,7 +144,7 @@ class Forwarder:
                 and message.qos
                 and isinstance(message.sender, Session)
             ):
-                self.remote_flow_control.check(message.topic, message.sender.conn)
+                self.remote_flow_control.check(message.topic, source)
         elif node.forwarding and (links := self._links(message, choice)):
             self.own_runs += 1
             data = encode_for_links(message, self.key, self.own_runs, node.now, told)
@@ -167,21 +177,21 @@ class Forwarder:
         )
         self._send(first + rest, len(chunk) // size, links, None)
 
-    def forward_batch(self, batch: PublishRun) -> None:
+    def forward_batch(self, batch: PublishRun, source: Connection | None) -> None:
         """Pass on a run of QoS 1 or 2 packets that was published here: one piece of bytes and one
-        entry in the log."""
+        entry in the log. `source`: as of `forward`."""
         count = batch.count
         sequence = self.own.top + 1
         self.own.top += count
         batch = batch.form(5, batch.qos)
         data = encode_run_for_links(batch, self.key, sequence)
         entry = LogEntry.run(self.key, sequence, count, data, batch.size, self.node.now)
-        self.log.append(entry)
+        self.log.append(entry, source)
         if self.node.journal is not None:
-            self.node.journal.logged(entry)
+            self.node.journal.logged(entry, source)
         self._send(data, count, self._next_hops(batch.topic), None)
         if self.remote_flow_control.held:
-            self.remote_flow_control.check(batch.topic, self.node.current)
+            self.remote_flow_control.check(batch.topic, source)
 
     def _send(self, data: bytes, count: int, links: list[Link], source: Link | None) -> None:
         node = self.node
@@ -358,7 +368,7 @@ class Forwarder:
             )
             if not had:
                 entry = LogEntry(key, sequence, data, message, now)
-                self.log.append(entry)
+                self.log.append(entry, link.conn)
             if stream is None:
                 here = window.for_local_subscribers(sequence)
             else:
@@ -376,7 +386,7 @@ class Forwarder:
             self._gap_recovery.hold(stream, entry)
         new = (
             message.retain
-            and self._above.retained_sync.received(message, key, sequence, now)
+            and self._above.retained_sync.received(message, key, sequence, now, link.conn)
             and not held
         )
         if (
@@ -385,12 +395,12 @@ class Forwarder:
             and (message.qos or message.retain)
             and not had
         ):
-            self._above.delivered_ranges.deliver(key, sequence, message, choice)
+            self._above.delivered_ranges.deliver(key, sequence, message, choice, link.conn)
         elif choice is not None:
             if not (held or had):
-                self._above.sharing.received(message, choice, ordinary=here or new)
+                self._above.sharing.received(message, choice, link.conn, ordinary=here or new)
         elif here or new:
-            self.node.dispatcher.publish(message, ())
+            self.node.dispatcher.publish(message, link.conn, ())
 
     def batch_received(
         self, link: Link, batch: PublishRun, key: bytes, sequence: int, data: bytes, now: float
@@ -416,7 +426,7 @@ class Forwarder:
             if not data:
                 data = encode_run_for_links(batch, key, sequence)
             entry = LogEntry.run(key, sequence, count, data, batch.size, now)
-            self.log.append(entry)
+            self.log.append(entry, link.conn)
             window = self.vector[key]
             self._admit(key, window.stream, link)
             self._send(data, count, self._onward(batch.topic, key, link), link)
@@ -429,7 +439,7 @@ class Forwarder:
             )
             if old < count:
                 if batch.topic[:1] != b"$":
-                    deliver_run(self.node, batch.part(old, count) if old > 0 else batch)
+                    deliver_run(self.node, batch.part(old, count) if old > 0 else batch, link.conn)
             elif stream is not None and sequence + count - 1 > stream.done:
                 self._gap_recovery.hold(stream, entry)
 
@@ -481,7 +491,8 @@ class Forwarder:
         if node.hooks.topics:
             for start in range(0, len(chunk), size):
                 payload = chunk[start + prefix : start + size]
-                node.dispatcher.publish(Message(topic, payload, 0, False, b"", None, None), ())
+                message = Message(topic, payload, 0, False, b"", None, None)
+                node.dispatcher.publish(message, link.conn, ())
         else:
             node.dispatcher.run(route, chunk, prefix, size, 5, None, groups=False)
 

@@ -749,7 +749,7 @@ class GapRecovery:
             stream.kept_top = max(stream.kept_top, sequence)
             self._log.keep(stream.key, sequence, message, choice, now)
             if message.retain:
-                self._above.retained_sync.received(message, stream.key, sequence, now)
+                self._above.retained_sync.received(message, stream.key, sequence, now, None)
 
     # ---------------------------------------------------------------- what is not wanted
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from broker.cluster.events import LinkDown
     from broker.cluster.ports import Reporting
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from broker.core.connection import Connection
     from broker.core.local_broker import LocalBroker
 
 AHEAD = 2
@@ -220,13 +221,13 @@ class LinkAcks:
 
     # ---------------------------------------------------------------- limits
 
-    def _full(self) -> None:
-        """Have publishers wait: the log has no room but for what neighbours may lack."""
+    def _full(self, source: Connection | None) -> None:
+        """Have the publisher wait: the log has no room but for what neighbours may lack."""
         if self._away and self._room_for_away():
             return
         self._pressed()
         self._holding = True
-        self._node.hold_publisher(self)
+        self._node.hold(source, self)
 
     def _room_for_away(self) -> bool:
         """Whether the log is full of what only brokers lack that are gone; of very much of it the

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.ports import Above
     from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
     from broker.cluster.ports import Reporting
+    from broker.core.connection import Connection
     from broker.core.local_broker import LocalBroker
     from broker.core.message import Message
     from broker.core.receiver_assignment import ReceiverAssignment
@@ -178,9 +179,6 @@ class PacedRelease:
             return False
         if node.journal is not None:
             node.journal.origin_seen(stream.key)
-        # If a queue is full, the origin holds its publishers; no connection of this broker is the
-        # publisher.
-        current, node.current = node.current, None
         left = STEP
         ready: set[bytes] = set()
         while left > 0 and (held := stream.next_held()) is not None:
@@ -193,7 +191,6 @@ class PacedRelease:
             before = node.counters.delivered
             self._deliver(stream, held, now)
             left -= max(held.count, node.counters.delivered - before)
-        node.current = current
         if stream.held_count < limits.HOLD_FEED // 2 and (
             not stream.waiting or self.held_bytes < limits.HOLD_FEEDS_BYTES // 2
         ):
@@ -212,7 +209,7 @@ class PacedRelease:
             if entry.step and first > self._highest.get(stream.key, 0):
                 stream.advance(first, last)
                 if entry.topic[:1] != b"$":
-                    deliver_run(self._node, batch_of(entry))
+                    deliver_run(self._node, batch_of(entry), None)
                 return
             for _, sequence, message, choice, _ in read_link_packets(entry.data(now), entry.at):
                 self._one(stream, sequence, message, choice, now)
@@ -227,6 +224,7 @@ class PacedRelease:
         *,
         late: bool = False,
     ) -> None:
+        # No connection waits: publishers at the origin are held, by name (`_behind`).
         if sequence > stream.done:
             stream.advance(sequence, sequence)
         elif not late or not discard(stream.owed, sequence, sequence):
@@ -234,11 +232,11 @@ class PacedRelease:
         if message.expired(now) or message.topic[:1] == b"$":
             return
         if sequence <= self._highest.get(stream.key, 0):
-            self._above.delivered_ranges.deliver(stream.key, sequence, message, choice)
+            self._above.delivered_ranges.deliver(stream.key, sequence, message, choice, None)
         elif choice is not None:
-            self._above.sharing.received(message, choice, ordinary=True)
+            self._above.sharing.received(message, choice, None, ordinary=True)
         else:
-            self._node.dispatcher.publish(message, ())
+            self._node.dispatcher.publish(message, None, ())
 
     # ---------------------------------------------------------------- subscribers
 
@@ -285,14 +283,17 @@ def crowded(session: Session) -> bool:
     )
 
 
-def deliver_run(node: LocalBroker, run: PublishRun) -> None:
-    """Deliver a run of QoS 1 or 2 packets of another broker to local subscribers."""
+def deliver_run(node: LocalBroker, run: PublishRun, source: Connection | None) -> None:
+    """Deliver a run of QoS 1 or 2 packets of another broker to local subscribers.
+
+    `node`: this broker; `run`: the packets; `source`: as of `Dispatcher.publish`.
+    """
     dispatcher = node.dispatcher
     if node.hooks.topics:
         for message in run.messages():
-            dispatcher.publish(message, ())
+            dispatcher.publish(message, source, ())
     else:
-        dispatcher.batch(dispatcher.route(run.topic), run, groups=False)
+        dispatcher.batch(dispatcher.route(run.topic), run, source, groups=False)
 
 
 def batch_of(entry: LogEntry) -> PublishRun:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from broker.cluster.events import LinkDown, MemberGone, RouteChanged
     from broker.cluster.link.link import Link
     from broker.cluster.link.version_vector import Vector
+    from broker.core.connection import Connection
     from broker.core.message import Message
     from broker.core.receiver_assignment import ReceiverAssignment
     from broker.core.session import Session
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 class LogJournal(Journal, Protocol):
     """The journal, which keeps the messages that are published here."""
 
-    def logged(self, entry: LogEntry) -> None:
-        """Record an entry of the log."""
+    def logged(self, entry: LogEntry, source: Connection | None) -> None:
+        """Record an entry of the log; `source`: the publisher of its messages."""
 
 
 class DeliveringBroker(LocalBroker, Protocol):
@@ -60,19 +61,32 @@ class SharedGroups(Protocol):
     def chosen_behind(self, link: Link, entry: LogEntry) -> bool:
         """Whether a message is for a member behind a link."""
 
-    def received(self, message: Message, choice: ReceiverAssignment, *, ordinary: bool) -> None:
-        """Deliver a message to the local members that `choice` names; `ordinary`: to the ordinary
-        subscribers as well."""
+    def received(
+        self,
+        message: Message,
+        choice: ReceiverAssignment,
+        source: Connection | None,
+        *,
+        ordinary: bool,
+    ) -> None:
+        """Deliver `message` to the local members that `choice` names; `ordinary`: to the ordinary
+        subscribers as well. `source`: as of `Dispatcher.publish`."""
 
 
 class DeliveredElsewhere(Protocol):
     """What sessions had at the broker from which they came."""
 
     def deliver(
-        self, key: bytes, sequence: int, message: Message, choice: ReceiverAssignment | None
+        self,
+        key: bytes,
+        sequence: int,
+        message: Message,
+        choice: ReceiverAssignment | None,
+        source: Connection | None,
     ) -> None:
-        """Deliver a message with number `sequence` of the origin `key` to the local subscribers
-        that have not had it. `choice`: which members of shared subscriptions get it, if any."""
+        """Deliver a `message` with number `sequence` of the origin `key` to the local subscribers
+        that have not had it. `choice`: which members of shared subscriptions get it, if any;
+        `source`: as of `Dispatcher.publish`."""
 
     def fetch(self, session: Session, key: bytes, ranges: Ranges) -> None:
         """Note that the origin `key` is asked for the numbers `ranges`, which this session alone
@@ -88,9 +102,12 @@ class RetainedMessages(Protocol):
     def numbered(self, message: Message, sequence: int) -> None:
         """Note the number of a retained message that was published here."""
 
-    def received(self, message: Message, key: bytes, sequence: int, now: float) -> bool:
-        """Take a retained message with number `sequence` of the origin `key`, another broker;
-        `now`: s. Returns whether it is newer than the one here."""
+    def received(
+        self, message: Message, key: bytes, sequence: int, now: float, source: Connection | None
+    ) -> bool:
+        """Take a retained `message` with number `sequence` of the origin `key`, another broker;
+        `now`: s; `source`: the link that it came on. Returns whether it is newer than the one
+        here."""
 
     def entered(self, link: Link) -> None:
         """Note that a link is in the live stream."""

@@ -148,12 +148,9 @@ class RemoteFlowControl:
         self.note_for(slow, key, topic)
 
     def again(self, source: Connection | None, at_hand: tuple[bytes, bytes, float] | None) -> None:
-        """Go on with a message that waited for plugins: who sent it is the present publisher
-        again."""
-        node = self._node
-        node.current = None if source is None or source.closed else source
+        """Go on with a message that waited for plugins: it is at hand again."""
         if at_hand is not None and source is not None and source.link is not None:
-            self.at_hand = (*at_hand[:2], node.now)
+            self.at_hand = (*at_hand[:2], self._node.now)
 
     def note_for(self, slow: object, key: bytes, topic: bytes) -> None:
         """Have the origin `key` (16 characters) hold its publishers to `topic` for `slow`, until

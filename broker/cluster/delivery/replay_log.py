@@ -20,6 +20,7 @@ from broker.cluster.link.codec import (
     read_link_messages,
 )
 from broker.cluster.link.version_vector import OriginWindow, Vector
+from broker.core.connection import Connection
 from broker.core.message import Message, size_of
 from broker.core.receiver_assignment import ReceiverAssignment
 from broker.wire.publish_header import topic_of
@@ -213,10 +214,10 @@ class ReplayLog:
         self.unsent = 0
         """Bytes of the entry that is being appended: who logs a message sends it after that."""
         self.pressed: Callable[[], None] = _nothing
-        self.full: Callable[[], None] = _nothing
+        self.full: Callable[[Connection | None], None] = _no_hold
         self.lost: Callable[[LogEntry, int], None] = _nobody
-        self.dropped: list[Callable[[LogEntry, int], None]] = []
-        """Called with each entry that goes, and its position."""
+        self.dropped: list[Callable[[LogEntry, int, Connection | None], None]] = []
+        """Called with each entry that goes, its position, and whose message pushed it out."""
         self.spared: deque[LogEntry] = deque()
         """Entries that are gone and that `those` finds all the same (`spared`)."""
 
@@ -243,8 +244,9 @@ class ReplayLog:
         """Bytes that neighbours may lack."""
         return self.begin + self._bytes - self.floor
 
-    def append(self, entry: LogEntry) -> None:
-        """Keep an entry; the oldest make room."""
+    def append(self, entry: LogEntry, source: Connection | None = None) -> None:
+        """Keep an entry; the oldest make room. `source`: the connection that its messages came on,
+        which is held when there is no room; None: no connection has to wait."""
         self._entries.append(entry)
         self._bytes = size = self._bytes + entry.size
         if size > self.limit:
@@ -254,8 +256,8 @@ class ReplayLog:
                 self._more += entry.size
             if self._more:
                 self._take_room(entry.at)
-            if not self.trim() and self.owed > self.limit + limits.HOLD_LOG_BYTES:
-                self.full()
+            if not self.trim(source) and self.owed > self.limit + limits.HOLD_LOG_BYTES:
+                self.full(source)
             self.unsent = 0
 
     def keep(
@@ -291,9 +293,9 @@ class ReplayLog:
         ):
             self._more -= large.popleft()[2]
 
-    def trim(self) -> bool:
+    def trim(self, source: Connection | None = None) -> bool:
         """Drop the oldest entries, some at a time, as far as no neighbour may lack them; returns
-        whether there is room then."""
+        whether there is room then. `source`: as of `append`."""
         entries, dropped, floor = self._entries, self.dropped, self.floor
         size, begin, gone = self._bytes, self.begin, 0
         enough = self.limit + self._more if self._more else self.limit - (self.limit >> 9)
@@ -318,7 +320,7 @@ class ReplayLog:
                     break
                 self.lost(entry, begin)
             for call in dropped:
-                call(entry, begin)
+                call(entry, begin, source)
             del entries[0]
             size -= length
             begin += length
@@ -365,7 +367,7 @@ class ReplayLog:
             entry = entries.popleft()
             self._gone += 1
             for call in self.dropped:
-                call(entry, self.begin)
+                call(entry, self.begin, None)
             self._bytes -= entry.size
             self.begin += entry.size
 
@@ -493,6 +495,10 @@ def in_order(entries: list[LogEntry], origins: Container[bytes]) -> list[LogEntr
 
 def _nothing() -> None:
     """Nobody has to acknowledge anything."""
+
+
+def _no_hold(source: Connection | None) -> None:
+    """No publisher has to wait."""
 
 
 def _nobody(entry: LogEntry, position: int) -> None:

@@ -19,6 +19,7 @@ from broker.base import limits
 if TYPE_CHECKING:
     from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from broker.core.connection import Connection
     from broker.core.local_broker import LocalBroker
     from broker.core.session import Session
 
@@ -79,7 +80,7 @@ class SparedEntries:
         route = dispatcher.routes.get(topic) or dispatcher.route(topic, keep=False)
         return any(delivery.session in self._moved for delivery in route.deliveries)
 
-    def _dropped(self, entry: LogEntry, position: int) -> None:
+    def _dropped(self, entry: LogEntry, position: int, source: Connection | None) -> None:
         """Keep an entry that leaves the log; the oldest ones are dropped if there is no room."""
         if not self._everything() and not self._wanted(entry):
             return

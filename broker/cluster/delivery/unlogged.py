@@ -21,6 +21,7 @@ from broker.cluster.events import RouteChanged
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
+    from broker.core.connection import Connection
     from broker.core.local_broker import LocalBroker
     from broker.core.session import Session
 
@@ -74,7 +75,7 @@ class UnloggedNumbers:
         self._away.clear()
         self.size = 0
 
-    def _dropped(self, entry: LogEntry, position: int) -> None:
+    def _dropped(self, entry: LogEntry, position: int, source: Connection | None) -> None:
         """Note an entry that leaves the log; the oldest notes are dropped if there is no room."""
         if entry.qos != 2:
             return

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from broker.cluster.delivery.origins import Origins
     from broker.cluster.ports import OldMessages
     from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
+    from broker.core.connection import Connection
     from broker.core.local_broker import LocalBroker
     from broker.core.message import Message
     from broker.core.receiver_assignment import ReceiverAssignment
@@ -147,18 +148,21 @@ class DeliveredRanges:
                 both.gaps = roughly(subtract([(1, both.top)], all_of_it))
 
     def deliver(
-        self, key: bytes, sequence: int, message: Message, choice: ReceiverAssignment | None
+        self,
+        key: bytes,
+        sequence: int,
+        message: Message,
+        choice: ReceiverAssignment | None,
+        source: Connection | None,
     ) -> None:
         """Deliver a message from a link to local subscribers that have not had it.
 
-        Args:
-            `key`: its origin.
-            `sequence`: its number there.
-            `message`: what is delivered.
-            `choice`: which members of shared subscriptions get it; None: there are none.
+        `key`: its origin; `sequence`: its number there; `message`: what is delivered; `choice`:
+        which members of shared subscriptions get it, None: there are none; `source`: as of
+        `Dispatcher.publish`.
         """
         if choice is not None:
-            self._sharing.received(message, choice, ordinary=False)
+            self._sharing.received(message, choice, source, ordinary=False)
             if choice.passed:
                 return
         dispatcher = self._node.dispatcher
@@ -182,9 +186,10 @@ class DeliveredRanges:
             elif message.retain and self._state(message):
                 # It was under way when the retained messages were sent.
                 delivery.session.deliver(
-                    message, min(message.qos, delivery.qos), True, delivery.ids
+                    message, min(message.qos, delivery.qos), True, delivery.ids, source
                 )
-        dispatcher.publish_along(Route(few, route.shared, route.forward, {}), message, ())
+        few_route = Route(few, route.shared, route.forward, {})
+        dispatcher.publish_along(few_route, message, (), source)
 
     def _state(self, message: Message) -> bool:
         """Whether a retained message is the one that is kept for its topic."""
@@ -197,11 +202,11 @@ class DeliveredRanges:
         was published gets it, too: as the state of its topic, which was not here then."""
         dispatcher = self._node.dispatcher
         if sequence > self.highest.get(key, 0) or not (had := self.sessions(key, sequence)):
-            dispatcher.publish(message, (), keep=False)
+            dispatcher.publish(message, None, (), keep=False)
             return
         route = dispatcher.route(message.topic, keep=False)
         few = [delivery for delivery in route.deliveries if delivery.session not in had]
-        dispatcher.publish_along(Route(few, route.shared, route.forward, {}), message, ())
+        dispatcher.publish_along(Route(few, route.shared, route.forward, {}), message, (), None)
 
 
 def since(delivery: Delivery, key: bytes, sequence: int, topic: bytes) -> Delivery | None:

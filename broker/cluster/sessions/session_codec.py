@@ -506,4 +506,4 @@ def _put(session: Session, item: Item, group: SharedGroup | None) -> None:
         session.queue.append(Repeat(outgoing, item.packet_id))
         session.queued_bytes += size_of(item.message)
     else:
-        session.put_by(outgoing, tell=False)
+        session.put_by(outgoing, None, tell=False)

@@ -186,7 +186,7 @@ class SessionHistory:
         ):
             delivery = Delivery(session, wanted)
             retain = message.retain and delivery.retain_as_published
-            session.deliver(message, min(message.qos, delivery.qos), retain, delivery.ids)
+            session.deliver(message, min(message.qos, delivery.qos), retain, delivery.ids, None)
 
     # ---------------------------------------------------------------- at other brokers
 

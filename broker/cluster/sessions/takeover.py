@@ -754,7 +754,7 @@ class Takeover:
             self._history.offer(session, key, number, message)
         for outgoing in reversed(late):
             if isinstance(outgoing, SharedOutgoing):
-                session.put_by(outgoing, tell=False)
+                session.put_by(outgoing, None, tell=False)
         given = self._history.given(
             session
         )  # the holder's log may have messages that it holds back and has not delivered

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from broker.cluster.sharing.group_table import GroupTable
     from broker.cluster.sharing.ports import Giver
     from broker.cluster.strategy.directory import Directory
+    from broker.core.connection import Connection
     from broker.core.local_broker import LocalBroker
 
 REPORT, RULING, QUERY = 10, 11, 12
@@ -140,10 +141,16 @@ class Assignments:
     # ---------------------------------------------------------------- given
 
     def given(
-        self, key: bytes, sequence: int, choice: ReceiverAssignment, message: Message
+        self,
+        key: bytes,
+        sequence: int,
+        choice: ReceiverAssignment,
+        message: Message,
+        source: Connection | None,
     ) -> None:
         """Keep a `message` with number `sequence` of the origin `key` until the members that
-        `choice` names have acknowledged it. Its publisher is held while they have many."""
+        `choice` names have acknowledged it. Its publisher is held while they have many. `source`:
+        its publisher; None: no connection has to wait."""
         hold = False
         for who, mark in choice.entries:
             assignment = Assignment(
@@ -152,11 +159,10 @@ class Assignments:
             assignment.tries = choice.tries
             hold |= self._add(assignment)
         node = self._node
-        source = node.current
         if hold and source is not None and not isinstance(source.owner, Link):
             if not self._full:
                 self._full, self._progress = True, node.now
-            node.hold_publisher(self)
+            node.hold(source, self)
 
     def waiting(
         self, ref: Ref, message: Message, visited: tuple[bytes, ...], *, retain: bool

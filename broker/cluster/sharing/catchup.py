@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from broker.cluster.sharing.group_table import GroupTable
     from broker.cluster.sharing.ports import Giver
     from broker.cluster.strategy.directory import Directory
+    from broker.core.connection import Connection
     from broker.core.local_broker import LocalBroker
 
 ASK, TOLD = 13, 14
@@ -328,7 +329,7 @@ class Catchup:
             self._watches = True
             self._forwarder.log.dropped.append(self._dropped)
 
-    def _dropped(self, entry: LogEntry, position: int) -> None:
+    def _dropped(self, entry: LogEntry, position: int, source: Connection | None) -> None:
         """Keep an entry that leaves the log while groups wait for what is old, if it is for one;
         the oldest make room."""
         if (

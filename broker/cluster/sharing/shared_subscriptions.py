@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from broker.cluster.ports import Alarm, LeavingSessions, Reporting
     from broker.cluster.strategy.directory import Directory
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
+    from broker.core.connection import Connection
     from broker.core.dispatcher import Route, SharedGroup
     from broker.core.local_broker import LocalBroker
     from broker.core.session import Session
@@ -101,16 +102,17 @@ class SharedSubscriptions:
 
     # ---------------------------------------------------------------- published here
 
-    def publish(self, route: Route, message: Message) -> None:
-        """Deliver and pass on a message that is published here."""
+    def publish(self, route: Route, message: Message, source: Connection | None) -> None:
+        """Deliver a `message` that is published here along its `route`, and pass it on. `source`:
+        as of `Dispatcher.publish`."""
         groups, choice = self._choose(route)
         dispatcher = self._node.dispatcher
-        dispatcher.publish_along(route, message, groups)
+        dispatcher.publish_along(route, message, groups, source)
         if route.forward and self._node.federated:
             forwarder = self._forwarder
-            forwarder.forward(message, choice)
+            forwarder.forward(message, source, choice)
             if choice is not None and message.qos:
-                self.assignments.given(forwarder.key, forwarder.own.top, choice, message)
+                self.assignments.given(forwarder.key, forwarder.own.top, choice, message, source)
 
     def publish_run(
         self,
@@ -142,6 +144,7 @@ class SharedSubscriptions:
             self.publish(
                 route,
                 Message(topic, chunk[at + prefix : at + size], 0, False, properties, None, sender),
+                sender.conn,
             )
 
     def _choose(self, route: Route) -> tuple[list[SharedGroup], ReceiverAssignment | None]:
@@ -170,9 +173,17 @@ class SharedSubscriptions:
 
     # ---------------------------------------------------------------- received
 
-    def received(self, message: Message, choice: ReceiverAssignment, *, ordinary: bool) -> None:
+    def received(
+        self,
+        message: Message,
+        choice: ReceiverAssignment,
+        source: Connection | None,
+        *,
+        ordinary: bool,
+    ) -> None:
         """Deliver a `message` from a link to the local members that its `choice` names, however old
-        it is. `ordinary`: deliver it to ordinary subscribers, too, if it is for them."""
+        it is. `ordinary`: deliver it to ordinary subscribers, too, if it is for them. `source`: as
+        of `Dispatcher.publish`."""
         dispatcher = self._node.dispatcher
         route = dispatcher.route(message.topic)
         message.choice = choice
@@ -197,19 +208,25 @@ class SharedSubscriptions:
             for group in route.shared:
                 if group.mark in marks:
                     marks.discard(group.mark)
-                    if self.stays(group, message, route.permitted):
+                    if self.stays(group, message, route.permitted, source):
                         groups.append(group)
             for mark in marks:
-                self.pass_on(mark, message)
+                self.pass_on(mark, message, source)
         if ordinary and not choice.passed:
-            dispatcher.publish_along(route, message, groups)
+            dispatcher.publish_along(route, message, groups, source)
         elif groups:
-            dispatcher.publish_along(route, message, groups, only=True)
+            dispatcher.publish_along(route, message, groups, source, only=True)
 
-    def stays(self, group: SharedGroup, message: Message, allowed: set[Session] | None) -> bool:
+    def stays(
+        self,
+        group: SharedGroup,
+        message: Message,
+        allowed: set[Session] | None,
+        source: Connection | None,
+    ) -> bool:
         """Whether the local members of a `group` get a `message` that was given to them. If they do
         not, it has been passed on, as they are away or gone and others are connected. `allowed`:
-        the sessions that may receive it; None: all."""
+        the sessions that may receive it; None: all. `source`: as of `Dispatcher.publish`."""
         pool = self._pools.get(group.mark)
         if pool is None or not message.qos or self.groups.best(group, allowed) > Own.AWAY:
             return True
@@ -224,14 +241,17 @@ class SharedSubscriptions:
         self.pass_on(
             group.mark,
             message,
+            source,
             denied=bool(group.members) and self.groups.best(group, allowed) is Own.NONE,
         )
         return False
 
-    def pass_on(self, mark: bytes, message: Message, *, denied: bool = False) -> None:
+    def pass_on(
+        self, mark: bytes, message: Message, source: Connection | None, *, denied: bool = False
+    ) -> None:
         """Give a `message` for the group `mark` to another broker, as the group has no local
         member, or (`denied`) none that may receive it. If it came from a broker and no other one is
-        known, it goes back there."""
+        known, it goes back there. `source`: as of `Dispatcher.publish`."""
         node = self._node
         pool = self._pools.get(mark)
         ref = ref_of(message, mark)
@@ -246,7 +266,8 @@ class SharedSubscriptions:
             target = pool.choose(Own.NONE, visited)
         if target is not None:
             node.counters.shared_passed_on += 1
-            self.give(target, mark, message, visited, retain=message.retain, tries=_tries(message))
+            retain, tries = message.retain, _tries(message)
+            self.give(target, mark, message, visited, retain=retain, tries=tries, source=source)
             if ref is not None:
                 self.custody.gave(ref)
         elif ref is not None and message.qos:
@@ -278,10 +299,12 @@ class SharedSubscriptions:
         *,
         retain: bool,
         tries: Tries | None = None,
+        source: Connection | None = None,
     ) -> None:
         """Give a `message` to the group `mark` alone. `target`: `HERE`, or the id of a broker;
         `visited`: brokers that had no member for it; `retain`: whether it was retained where it was
-        published; `tries`: brokers that gave it back."""
+        published; `tries`: brokers that gave it back. `source`: its publisher; None: no connection
+        has to wait."""
         here = target == HERE
         copy = Message(
             message.topic,
@@ -304,8 +327,8 @@ class SharedSubscriptions:
             self.deliver_here(mark, copy)
             return
         forwarder = self._forwarder
-        forwarder.forward(copy, choice)
-        self.assignments.given(forwarder.key, forwarder.own.top, choice, copy)
+        forwarder.forward(copy, source, choice)
+        self.assignments.given(forwarder.key, forwarder.own.top, choice, copy, source)
 
     def give_late(self, ref: Ref, message: Message) -> None:
         """Give a message that was published here to a group that was not known then."""
@@ -320,9 +343,10 @@ class SharedSubscriptions:
         """Give a message to a local member."""
         group, dispatcher = self.groups.here.get(mark), self._node.dispatcher
         if group is None:
-            self.pass_on(mark, message)
+            self.pass_on(mark, message, None)
         else:
-            dispatcher.publish_along(dispatcher.route(message.topic), message, [group], only=True)
+            route = dispatcher.route(message.topic)
+            dispatcher.publish_along(route, message, [group], None, only=True)
 
     # ---------------------------------------------------------------- paths
 
