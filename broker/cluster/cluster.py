@@ -80,11 +80,11 @@ from stp.tree import Tree
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.ports import AbsentMembers
-    from broker.core.dispatcher import Route, SharedGroup
     from broker.core.message import Message
     from broker.core.ports import Claimant
     from broker.core.publish_run import PublishRun
-    from broker.core.session import Session, SharedOutgoing
+    from broker.core.route import Route
+    from broker.core.session import Session, SharedGroup, SharedOutgoing
     from broker.core.start_point import SubscriptionStart
 
 STOPPED = 1.0

@@ -42,8 +42,8 @@ from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
     from broker.auth.authorization import Rule
-    from broker.core.dispatcher import Route
     from broker.core.local_broker import LocalBroker
+    from broker.core.route import Route
 
 TURN_WORK, PACKET_WORK = limits.TURN_WORK, limits.PACKET_WORK
 

@@ -5,175 +5,31 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import count, islice
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from broker.auth.authorization import receivers
 from broker.base import limits
 from broker.core.effects import AuthorizeReceive
 from broker.core.message import Message
-from broker.core.session import Session, SharedOutgoing, Subscription
+from broker.core.route import Delivery, Interned, Route, Viewer, encode_identifier
+from broker.core.session import Session, SharedGroup, SharedOutgoing, Subscription
 from broker.core.wildcard_forms import WildcardForms, filter_memory, form_of
 from broker.wire.constants import ReasonCode
 from broker.wire.errors import MalformedPacket, ProtocolViolation
 from broker.wire.publish_header import PACKET_IDS, PUBLISH, topic_of
 from broker.wire.varint import encode_varint
-from routing.group_selection import Pool, group_key, mark_of
 from routing.subscription_trie import SubscriptionTrie
 from routing.topic_filter import split_shared, valid_topic_name
 
 if TYPE_CHECKING:
-    from broker.core.client import Client
     from broker.core.connection import Connection
     from broker.core.local_broker import LocalBroker
     from broker.core.publish_run import PublishRun
 
 
-class SharedGroup:
-    """The members here of one `$share/<group>/<filter>` (MQTT-4.8.2); each message goes to one of
-    them, in turn."""
-
-    __slots__ = ("_turn", "connected", "key", "mark", "members", "told")
-
-    def __init__(self, name: str, inner: str) -> None:
-        self.key = group_key(name, inner)
-        self.mark = mark_of(self.key)
-        self.members: dict[str, Subscription] = {}
-        self.connected: set[str] = set()  # of them
-        self.told = b""  # to other brokers
-        self._turn = count()
-
-    def note(self, session: Session) -> None:
-        """Take note of whether a member has a connection."""
-        if session.conn is not None and session.client_id in self.members:
-            self.connected.add(session.client_id)
-        else:
-            self.connected.discard(session.client_id)
-
-    def pick(self, allowed: set[Session] | None = None) -> Subscription | None:
-        """Return the next member: a connected one that keeps up, else a connected one, else any
-        (its session queues).
-
-        `allowed`: only one of these.
-        """
-        members = [m for m in self.members.values() if allowed is None or m.session in allowed]
-        if not members:
-            return None
-        start = next(self._turn)
-        best: Subscription | None = None
-        for offset in range(len(members)):
-            member = members[(start + offset) % len(members)]
-            conn = member.session.conn
-            if conn is not None:
-                if not conn.backlog and not member.session.queue:
-                    return member
-                best = best if best is not None and best.session.conn is not None else member
-            elif best is None and not member.session.ended:
-                best = member
-        return best
-
-
-class Delivery:
-    """What one session gets of one topic: overlapping subscriptions merged (MQTT-3.3.4-2, -3; one
-    copy, highest QoS)."""
-
-    __slots__ = ("ids", "no_local", "own", "qos", "retain_as_published", "session")
-
-    def __init__(self, session: Session, subscriptions: list[Subscription]) -> None:
-        self.session = session
-        self.qos = max(s.qos for s in subscriptions)
-        self.no_local = any(s.no_local for s in subscriptions)
-        # With No Local: what the session gets of its own messages (MQTT-3.8.3-3).
-        self.own: Delivery | None = None
-        if self.no_local:
-            others = [s for s in subscriptions if not s.no_local]
-            self.own = Delivery(session, others) if others else None
-        self.retain_as_published = any(s.retain_as_published for s in subscriptions)
-        self.ids = b"".join(encode_identifier(s.identifier) for s in subscriptions if s.identifier)
-
-    @property
-    def plain(self) -> bool:
-        """Whether this session takes QoS 0 packets as they came, byte for byte."""
-        return not (self.no_local or self.ids or self.session.limited)
-
-
-class Route:
-    """Everybody who gets a topic, sorted by how. Valid until the subscriptions that match the topic
-    change."""
-
-    __slots__ = (
-        "deliveries",
-        "elsewhere",
-        "forward",
-        "generation",
-        "granted",
-        "links",
-        "onward",
-        "permitted",
-        "plain4",
-        "plain5",
-        "raw4",
-        "raw5",
-        "shared",
-        "special",
-        "viewers",
-    )
-
-    def __init__(
-        self,
-        deliveries: Sequence[Delivery],
-        shared: Sequence[SharedGroup],
-        forward: bool,
-        interned: Interned,
-    ) -> None:
-        # Empty tuples: most of 65,536 routes have hardly any receivers, and lists of theirs would
-        # be many for the collector.
-        self.deliveries = deliveries or ()
-        self.shared = shared or ()
-        # Groups that other brokers have members of, with ours.
-        self.elsewhere: Sequence[tuple[Pool, SharedGroup | None]] = ()
-        # What all receivers were granted at least.
-        self.granted = min((d.qos for d in deliveries), default=0)
-        self.forward = forward  # goes over links: every topic that does not begin with '$'
-        # Members of `shared` that may receive the topic; None: all.
-        self.permitted: set[Session] | None = None
-        self.generation = -1  # of `InterestTable`, for which `links` is right
-        # Those that the topic's messages take, with routing by interest.
-        self.links: list[Any] = NO_LINKS
-        # The same of messages of other origins, with routing by topic.
-        self.onward: dict[bytes, list[Any]] = NO_WAYS
-        # Who have it among their own `routes`, as rules are in force.
-        self.viewers: set[Client] | None = None
-        self.plain4: Sequence[Session] = ()
-        self.plain5: Sequence[Session] = ()
-        self.special: Sequence[Delivery] = ()
-        if deliveries:
-            plain = [delivery.session for delivery in deliveries if delivery.plain]
-            self.plain4 = [session for session in plain if session.version != 5] or ()
-            self.plain5 = [session for session in plain if session.version == 5] or ()
-            self.special = [delivery for delivery in deliveries if not delivery.plain] or ()
-        # Who gets QoS 0 packets of 3.x and 5 clients byte for byte, when nobody needs them
-        # otherwise. One tuple for all topics with the same receivers, so that packets of different
-        # topics can go out as one piece.
-        self.raw4: tuple[Session, ...] | None = None
-        self.raw5: tuple[Session, ...] | None = None
-        if not (self.special or self.shared):
-            if not self.plain5:
-                raw4 = tuple(self.plain4)
-                self.raw4 = interned.setdefault(raw4, raw4)
-            if not self.plain4:
-                raw5 = tuple(self.plain5)
-                self.raw5 = interned.setdefault(raw5, raw5)
-
-
-NO_LINKS: list[Any] = []
-NO_WAYS: dict[bytes, list[Any]] = {}
-"""Of routes that nobody has asked for them yet; both are replaced then, and stay empty."""
-
 EVICTED = 64
 """routes that make room at a time: all of them at once would take long."""
-
-Interned = dict[tuple[Session, ...], tuple[Session, ...]]
 
 
 class Dispatcher:
@@ -366,7 +222,7 @@ class Dispatcher:
         self.routes[topic] = route
         return route
 
-    def show(self, route: Route, topic: bytes, client: Client) -> None:
+    def show(self, route: Route, topic: bytes, client: Viewer) -> None:
         """Let a client that may publish to a topic find its route without being asked again, as
         long as the route is kept."""
         if self.routes.get(topic) is route:
@@ -628,11 +484,6 @@ def both(one: set[Session] | None, other: set[Session] | None) -> set[Session] |
     if one is None or other is None:
         return other if one is None else one
     return one & other
-
-
-def encode_identifier(identifier: int) -> bytes:
-    """Encode a Subscription Identifier property (MQTT-3.3.2.3.8)."""
-    return b"\x0b" + encode_varint(identifier)
 
 
 def topic_name(topic: bytes) -> str:

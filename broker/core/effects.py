@@ -9,9 +9,8 @@ if TYPE_CHECKING:
     from broker.core.client import Client
     from broker.core.connect import ConnectHandshake
     from broker.core.connection import Connection
-    from broker.core.dispatcher import SharedGroup
     from broker.core.message import Message
-    from broker.core.session import Session
+    from broker.core.session import Session, SharedGroup
     from broker.wire import Connect, Subscribe
 
 

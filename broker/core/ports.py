@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from broker.base.sequence_set import Ranges
     from broker.core.connection import Connection
-    from broker.core.dispatcher import Route, SharedGroup
     from broker.core.message import Message
     from broker.core.publish_run import PublishRun
     from broker.core.retained_index import RetainedVersion
-    from broker.core.session import Session, SharedOutgoing
+    from broker.core.route import Route
+    from broker.core.session import Session, SharedGroup, SharedOutgoing
     from broker.core.start_point import SubscriptionStart
     from broker.wire import Connect
     from broker.wire.constants import ReasonCode

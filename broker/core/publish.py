@@ -24,7 +24,7 @@ from broker.wire.varint import read_length
 if TYPE_CHECKING:
     from broker.auth.authorization import Permissions
     from broker.core.client import Client
-    from broker.core.dispatcher import Route
+    from broker.core.route import Route
 
 
 def publish(client: Client, packet: Publish) -> None:

@@ -32,7 +32,7 @@ from broker.wire.publish_header import (
 
 if TYPE_CHECKING:
     from broker.core.client import Client
-    from broker.core.dispatcher import Route
+    from broker.core.route import Route
 
 ACKNOWLEDGED = frozenset((PUBLISH | QOS_1, PUBLISH | QOS_2))
 """First bytes of the PUBLISH packets that `publish_run` takes: QoS 1 and 2, no RETAIN, no DUP."""

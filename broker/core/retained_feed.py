@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from broker.base import limits
-from broker.core.dispatcher import encode_identifier
 from broker.core.message import Message
+from broker.core.route import encode_identifier
 from broker.core.session import Session, Subscription
 from routing.topic_filter import split_shared
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from broker.base import limits
@@ -19,12 +20,12 @@ from broker.wire.publish_header import (
     topic_end,
 )
 from broker.wire.varint import read_length
+from routing.group_selection import group_key, mark_of
 
 if TYPE_CHECKING:
     from broker.auth.authorization import Permissions
     from broker.base.timers import Timer
     from broker.core.connection import Connection
-    from broker.core.dispatcher import SharedGroup
     from broker.core.local_broker import LocalBroker
     from broker.core.publish_run import PublishRun
     from broker.core.start_point import SubscriptionStart
@@ -63,6 +64,50 @@ class Subscription:
         self.retain_as_published = retain_as_published
         self.identifier = identifier
         self.start: SubscriptionStart | None = None  # None: all that comes is for it
+
+
+class SharedGroup:
+    """The members here of one `$share/<group>/<filter>` (MQTT-4.8.2); each message goes to one of
+    them, in turn."""
+
+    __slots__ = ("_turn", "connected", "key", "mark", "members", "told")
+
+    def __init__(self, name: str, inner: str) -> None:
+        self.key = group_key(name, inner)
+        self.mark = mark_of(self.key)
+        self.members: dict[str, Subscription] = {}
+        self.connected: set[str] = set()  # of them
+        self.told = b""  # to other brokers
+        self._turn = count()
+
+    def note(self, session: Session) -> None:
+        """Take note of whether a member has a connection."""
+        if session.conn is not None and session.client_id in self.members:
+            self.connected.add(session.client_id)
+        else:
+            self.connected.discard(session.client_id)
+
+    def pick(self, allowed: set[Session] | None = None) -> Subscription | None:
+        """Return the next member: a connected one that keeps up, else a connected one, else any
+        (its session queues).
+
+        `allowed`: only one of these.
+        """
+        members = [m for m in self.members.values() if allowed is None or m.session in allowed]
+        if not members:
+            return None
+        start = next(self._turn)
+        best: Subscription | None = None
+        for offset in range(len(members)):
+            member = members[(start + offset) % len(members)]
+            conn = member.session.conn
+            if conn is not None:
+                if not conn.backlog and not member.session.queue:
+                    return member
+                best = best if best is not None and best.session.conn is not None else member
+            elif best is None and not member.session.ended:
+                best = member
+        return best
 
 
 class Outgoing:

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from broker.cluster.cluster import Cluster
     from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.sharing.assignment_ledger import Ref
-    from broker.core.dispatcher import Route
     from broker.core.effects import AppendFrame, BeginSegment
     from broker.core.publish_run import PublishRun
     from broker.core.retained_index import RetainedVersion
+    from broker.core.route import Route
     from broker.core.session import Session
     from broker.core.start_point import SubscriptionStart
     from broker.persistence.absent_members import AbsentMembers

@@ -15,9 +15,9 @@ from broker.base import limits
 from broker.cluster.sharing.catchup import Catchup
 from broker.cluster.sharing.group_table import GroupTable
 from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
-from broker.core.dispatcher import Route
 from broker.core.message import Message
 from broker.core.receiver_assignment import ReceiverAssignment
+from broker.core.route import Route
 from broker.wire.packets import Suback, Subscribe, SubscriptionRequest
 from broker.wire.properties import Property
 from routing.group_selection import Own

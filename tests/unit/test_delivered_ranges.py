@@ -16,9 +16,9 @@ from broker.base.counters import Counters
 from broker.base.sequence_set import Ranges, merge, subtract
 from broker.cluster.link.version_vector import OriginWindow
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
-from broker.core.dispatcher import Route
 from broker.core.message import Message
 from broker.core.receiver_assignment import ReceiverAssignment
+from broker.core.route import Route
 
 KEY = b"k" * 16
 OTHER = b"o" * 16

@@ -15,7 +15,7 @@ from broker.base import limits
 from broker.base.sequence_set import Ranges, merge, roughly, subtract
 from broker.cluster.delivery.subscription_start import starts_of
 from broker.cluster.link.version_vector import OriginWindow, Vector
-from broker.core.dispatcher import Delivery, Route
+from broker.core.route import Delivery, Route
 
 if TYPE_CHECKING:
     from broker.cluster.delivery.origins import Origins

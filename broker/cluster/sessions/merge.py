@@ -85,8 +85,8 @@ from broker.cluster.sessions.takeover_messages import (
     REQUEST,
     say,
 )
-from broker.core.dispatcher import Delivery
 from broker.core.message import size_of
+from broker.core.route import Delivery
 from broker.core.session import Outgoing, Repeat, Session
 from broker.core.session_owner import GONE, KEPT, Entry, digest
 from broker.wire.errors import WireError

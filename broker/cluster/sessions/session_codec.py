@@ -31,9 +31,17 @@ from broker.base import limits
 from broker.base.sequence_set import LAST, Ranges, encode_pairs
 from broker.cluster.delivery.subscription_start import oldest
 from broker.cluster.link.version_vector import OriginWindow, Vector, decode_vector, encode_vector
-from broker.core.dispatcher import Dispatcher, SharedGroup
+from broker.core.dispatcher import Dispatcher
 from broker.core.message import Message, size_of
-from broker.core.session import RELEASED, Outgoing, Repeat, Session, SharedOutgoing, Subscription
+from broker.core.session import (
+    RELEASED,
+    Outgoing,
+    Repeat,
+    Session,
+    SharedGroup,
+    SharedOutgoing,
+    Subscription,
+)
 from broker.core.start_point import UNKNOWN
 from broker.wire.constants import PacketType
 from broker.wire.errors import MalformedPacket

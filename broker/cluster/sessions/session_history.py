@@ -27,8 +27,8 @@ from broker.cluster.sessions.session_codec import (
     Told,
     state_of,
 )
-from broker.core.dispatcher import Delivery
 from broker.core.message import Message
+from broker.core.route import Delivery
 from broker.core.session import Session
 from broker.core.wildcard_forms import WildcardForms
 from routing.topic_filter import SHARE_PREFIX

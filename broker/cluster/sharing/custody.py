@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from broker.cluster.sharing.group_table import GroupTable
     from broker.cluster.sharing.ports import Giver
     from broker.cluster.strategy.directory import Directory
-    from broker.core.dispatcher import SharedGroup
     from broker.core.local_broker import LocalBroker
+    from broker.core.session import SharedGroup
 
 SOON = 0.002
 """s; reports within this time go in one message."""

@@ -30,9 +30,8 @@ from routing.topic_filter import SHARE_PREFIX, split_shared
 if TYPE_CHECKING:
     from broker.cluster.ports import Reporting
     from broker.cluster.strategy.directory import Directory
-    from broker.core.dispatcher import SharedGroup
     from broker.core.local_broker import LocalBroker
-    from broker.core.session import Session
+    from broker.core.session import Session, SharedGroup
 
 AT_ONCE = 500
 """groups that a broker tells of in one moment and that are looked at then; the others follow in

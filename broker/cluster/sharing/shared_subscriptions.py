@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from broker.cluster.strategy.directory import Directory
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
     from broker.core.connection import Connection
-    from broker.core.dispatcher import Route, SharedGroup
     from broker.core.local_broker import LocalBroker
-    from broker.core.session import Session
+    from broker.core.route import Route
+    from broker.core.session import Session, SharedGroup
 
 
 class SharedSubscriptions:

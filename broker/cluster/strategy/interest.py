@@ -17,8 +17,8 @@ from broker.cluster.strategy.flood import leaves_out
 from broker.cluster.strategy.interest_table import InterestTable, remembering
 from broker.cluster.strategy.ports import Delivery, LinkedBroker, LostBrokers
 from broker.cluster.strategy.spanning_tree import OverSpanningTree
-from broker.core.dispatcher import Route
 from broker.core.receiver_assignment import ID, ReceiverAssignment
+from broker.core.route import Route
 
 NOWHERE: list[Link] = []
 """No links; never changed."""

@@ -26,8 +26,8 @@ from broker.cluster.strategy.directory import Directory
 from broker.cluster.strategy.interest import Interest
 from broker.cluster.strategy.ports import Delivery, Feed, LinkedBroker
 from broker.cluster.strategy.source_trees import OverlaySettings, SourceTrees
-from broker.core.dispatcher import Route
 from broker.core.receiver_assignment import ID, ReceiverAssignment
+from broker.core.route import Route
 
 
 class Topic(Interest):

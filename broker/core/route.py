@@ -1,0 +1,126 @@
+"""Which local subscribers get a topic, and how: found once, and kept until subscriptions change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.wire.varint import encode_varint
+
+if TYPE_CHECKING:
+    from broker.core.session import Session, SharedGroup, Subscription
+    from routing.group_selection import Pool
+
+
+class Viewer(Protocol):
+    """A client that finds routes in its own table, as rules say which topics it may publish to."""
+
+    @property
+    def routes(self) -> dict[bytes, Route]:
+        """By topic."""
+
+
+Interned = dict["tuple[Session, ...]", "tuple[Session, ...]"]
+"""Receivers, each tuple of them once."""
+
+NO_LINKS: list[Any] = []
+NO_WAYS: dict[bytes, list[Any]] = {}
+"""Of routes that nobody has asked for them yet; both are replaced then, and stay empty."""
+
+
+class Delivery:
+    """What one session gets of one topic: overlapping subscriptions merged (MQTT-3.3.4-2, -3; one
+    copy, highest QoS)."""
+
+    __slots__ = ("ids", "no_local", "own", "qos", "retain_as_published", "session")
+
+    def __init__(self, session: Session, subscriptions: list[Subscription]) -> None:
+        self.session = session
+        self.qos = max(s.qos for s in subscriptions)
+        self.no_local = any(s.no_local for s in subscriptions)
+        # With No Local: what the session gets of its own messages (MQTT-3.8.3-3).
+        self.own: Delivery | None = None
+        if self.no_local:
+            others = [s for s in subscriptions if not s.no_local]
+            self.own = Delivery(session, others) if others else None
+        self.retain_as_published = any(s.retain_as_published for s in subscriptions)
+        self.ids = b"".join(encode_identifier(s.identifier) for s in subscriptions if s.identifier)
+
+    @property
+    def plain(self) -> bool:
+        """Whether this session takes QoS 0 packets as they came, byte for byte."""
+        return not (self.no_local or self.ids or self.session.limited)
+
+
+class Route:
+    """Everybody who gets a topic, sorted by how. Valid until the subscriptions that match the topic
+    change."""
+
+    __slots__ = (
+        "deliveries",
+        "elsewhere",
+        "forward",
+        "generation",
+        "granted",
+        "links",
+        "onward",
+        "permitted",
+        "plain4",
+        "plain5",
+        "raw4",
+        "raw5",
+        "shared",
+        "special",
+        "viewers",
+    )
+
+    def __init__(
+        self,
+        deliveries: Sequence[Delivery],
+        shared: Sequence[SharedGroup],
+        forward: bool,
+        interned: Interned,
+    ) -> None:
+        # Empty tuples: most of 65,536 routes have hardly any receivers, and lists of theirs would
+        # be many for the collector.
+        self.deliveries = deliveries or ()
+        self.shared = shared or ()
+        # Groups that other brokers have members of, with ours.
+        self.elsewhere: Sequence[tuple[Pool, SharedGroup | None]] = ()
+        # What all receivers were granted at least.
+        self.granted = min((d.qos for d in deliveries), default=0)
+        self.forward = forward  # goes over links: every topic that does not begin with '$'
+        # Members of `shared` that may receive the topic; None: all.
+        self.permitted: set[Session] | None = None
+        self.generation = -1  # of `InterestTable`, for which `links` is right
+        # Those that the topic's messages take, with routing by interest.
+        self.links: list[Any] = NO_LINKS
+        # The same of messages of other origins, with routing by topic.
+        self.onward: dict[bytes, list[Any]] = NO_WAYS
+        # Who have it among their own `routes`, as rules are in force.
+        self.viewers: set[Viewer] | None = None
+        self.plain4: Sequence[Session] = ()
+        self.plain5: Sequence[Session] = ()
+        self.special: Sequence[Delivery] = ()
+        if deliveries:
+            plain = [delivery.session for delivery in deliveries if delivery.plain]
+            self.plain4 = [session for session in plain if session.version != 5] or ()
+            self.plain5 = [session for session in plain if session.version == 5] or ()
+            self.special = [delivery for delivery in deliveries if not delivery.plain] or ()
+        # Who gets QoS 0 packets of 3.x and 5 clients byte for byte, when nobody needs them
+        # otherwise. One tuple for all topics with the same receivers, so that packets of different
+        # topics can go out as one piece.
+        self.raw4: tuple[Session, ...] | None = None
+        self.raw5: tuple[Session, ...] | None = None
+        if not (self.special or self.shared):
+            if not self.plain5:
+                raw4 = tuple(self.plain4)
+                self.raw4 = interned.setdefault(raw4, raw4)
+            if not self.plain4:
+                raw5 = tuple(self.plain5)
+                self.raw5 = interned.setdefault(raw5, raw5)
+
+
+def encode_identifier(identifier: int) -> bytes:
+    """Encode a Subscription Identifier property (MQTT-3.3.2.3.8)."""
+    return b"\x0b" + encode_varint(identifier)
