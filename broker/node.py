@@ -154,11 +154,11 @@ class Node:
         )
         answers.take_once(
             AuthorizePublish,
-            lambda asked, result, now: asked.client.publish_answered(asked, bool(result), now),
+            lambda asked, result, now: asked.then(bool(result), now),
         )
         answers.take_once(
             AuthorizeSubscribe,
-            lambda asked, result, now: asked.client.subscribe_answered(asked, list(result), now),
+            lambda asked, result, now: asked.then(list(result), now),
         )
         answers.take_once(
             AuthorizeReceive,

@@ -1,57 +1,134 @@
-"""A connection to an MQTT client: packets in, state changes and packets out (MQTT-3, MQTT-4)."""
+"""A connected MQTT client: what is known of it, what it is told, and its end. Its packets are
+handled in `client_packets`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.auth.enhanced_auth import Authentication
-from broker.base import limits
-from broker.core import unsent
+from broker.base.timers import Scheduler
 from broker.core.capabilities import UNLIMITED, ReceiveWindow
 from broker.core.connection import Connection
-from broker.core.effects import AuthorizePublish, AuthorizeSubscribe, Event
-from broker.core.message import Message
-from broker.core.publish import publish, refuse, take
-from broker.core.qos_fast_path import ACKNOWLEDGED, acknowledgements, publish_run
+from broker.core.effects import Event
 from broker.core.reason_string import explain
-from broker.core.reauthentication import authenticate_again
 from broker.core.session import Session
-from broker.core.subscribe import grant, receive_large, subscribe, unsubscribe
-from broker.wire.constants import PacketType, ReasonCode
-from broker.wire.decode import decode_packet
+from broker.wire.constants import ReasonCode
 from broker.wire.encode import encode_packet
-from broker.wire.errors import MalformedPacket, ProtocolViolation, WireError
+from broker.wire.errors import MalformedPacket, WireError
 from broker.wire.packets import (
-    Auth,
     Connect,
     Disconnect,
-    Pingreq,
     Puback,
-    Pubcomp,
-    Publish,
     Pubrec,
-    Pubrel,
     Suback,
-    Subscribe,
-    Unsubscribe,
 )
-from broker.wire.properties import Properties, Property, forwardable_cached
-from broker.wire.publish_header import PACKET_IDS, PUBLISH, PUBREL_HEAD, topic_of
+from broker.wire.properties import Properties, Property
 from broker.wire.strings import shorten
-from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.auth.authorization import Rule
-    from broker.core.local_broker import LocalBroker
+    from broker.base.counters import Counters
+    from broker.base.log_limit import LogLimit
+    from broker.base.turns import Turns
+    from broker.config.node_config import NodeConfig
+    from broker.core.dispatcher import Dispatcher
+    from broker.core.effects import Effect, Hooks
+    from broker.core.message import Message
+    from broker.core.ports import Cluster, Journal
+    from broker.core.retained_feed import RetainedFeeds
     from broker.core.route import Route
 
-TURN_WORK, PACKET_WORK = limits.TURN_WORK, limits.PACKET_WORK
-
-FILTERS = frozenset((0x82, 0xA2))
-"""First bytes of SUBSCRIBE and UNSUBSCRIBE."""
-
-PINGRESP = b"\xd0\x00"
 CONNACK = b"\x20"
+
+
+class MemoryRoom(Protocol):
+    """Says how much memory is left."""
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether there is room for new clients and filters."""
+
+
+class Host(Scheduler, Protocol):
+    """What a client asks of its broker."""
+
+    now: float
+    """The time of this turn (s, monotonic)."""
+
+    federated: bool
+    """Another broker was there: what is published is numbered and logged for it."""
+
+    @property
+    def config(self) -> NodeConfig:
+        """What the broker was told."""
+
+    @property
+    def counters(self) -> Counters:
+        """What is counted."""
+
+    @property
+    def log_limit(self) -> LogLimit:
+        """Logs lines that peers cause."""
+
+    @property
+    def turns(self) -> Turns:
+        """How much is done in one turn of the event loop."""
+
+    @property
+    def dirty(self) -> list[Connection | Session]:
+        """Connections and sessions whose outbox is not empty."""
+
+    @property
+    def effects(self) -> list[Effect]:
+        """What the driver is to do; append."""
+
+    @property
+    def hooks(self) -> Hooks:
+        """What plugins want to be asked and told."""
+
+    @property
+    def journal(self) -> Journal | None:
+        """What keeps the broker's state; None: nothing does."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The other brokers."""
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Subscriptions of all sessions, and the way of every message to them."""
+
+    @property
+    def sessions(self) -> dict[str, Session]:
+        """By client id."""
+
+    @property
+    def feeds(self) -> RetainedFeeds:
+        """Sends retained messages to new subscriptions."""
+
+    @property
+    def memory(self) -> MemoryRoom:
+        """How much memory is left."""
+
+    @property
+    def fast(self) -> bool:
+        """Whether runs of PUBLISH packets need not be shown to plugins one by one."""
+
+    @property
+    def forwarding(self) -> Sequence[object]:
+        """Links on which messages are forwarded."""
+
+    def publish(self, message: Message, source: Connection | None, /) -> None:
+        """Take over a message that was published here. `source`: its publisher, which may have to
+        wait."""
+
+    def event(self, name: str, **arguments: Any) -> None:
+        """Tell plugins, if one listens to this."""
+
+    def client_gone(self, client: Client, /) -> None:
+        """A client's connection ended. Harmless when repeated."""
 
 
 class Client:
@@ -77,9 +154,7 @@ class Client:
         "window",
     )
 
-    def __init__(
-        self, node: LocalBroker, conn: Connection, session: Session, connect: Connect
-    ) -> None:
+    def __init__(self, node: Host, conn: Connection, session: Session, connect: Connect) -> None:
         self.node = node
         self.conn = conn
         self.session = session
@@ -123,222 +198,7 @@ class Client:
                     route.viewers.discard(self)
             self.routes.clear()
 
-    # ---------------------------------------------------------------- hot path
-
-    # Longer than a screen, as a call for each message costs (`bench micro`): one of two such loops.
-    def packets(self, data: bytes, now: float) -> int:  # noqa: C901, PLR0912, PLR0915
-        """Handle the whole packets at the start of `data`; returns the bytes used. Runs of QoS 0
-        packets that begin alike are found and delivered as one piece."""
-        position = 0
-        size = len(data)
-        conn = self.conn
-        node = self.node
-        routes = self.routes
-        five = self.version == 5
-        fast = node.fast
-        measure = size > conn.max_packet_size  # else no packet in here can be too large
-        # Who gets the run data[begin:position], `messages` packets, as it is.
-        raw: tuple[Session, ...] | None = None
-        begin = messages = 0
-        previous: Route | None = None
-        try:
-            while position + 2 <= size:
-                length = data[position + 1]
-                if length < 128:
-                    body = position + 2
-                else:
-                    length, body = read_length(data, position + 1)
-                    if body < 0:
-                        break
-                end = body + length
-                if end > size or measure:
-                    if end - position > conn.max_packet_size:
-                        raise ProtocolViolation("packet too large", ReasonCode.PACKET_TOO_LARGE)
-                    if end > size:
-                        break
-                first = data[position]
-                if first == PUBLISH and fast and length > 3:
-                    start = body + 2 + (data[body] << 8 | data[body + 1])
-                    route = routes.get(data[body + 2 : start])
-                    section = 0  # bytes of properties
-                    if route is not None and start + five <= end:
-                        targets = None if node.forwarding else (route.raw5 if five else route.raw4)
-                        if five:
-                            start += 1
-                            if section := data[start - 1]:
-                                start += section
-                                if (
-                                    section > 127
-                                    or start > end
-                                    or not forwardable_cached(data[start - section : start])
-                                ):
-                                    route = None
-                    else:
-                        route = None
-                    if route is not None:
-                        if targets is None:
-                            if raw is not None:
-                                self._deliver_run(raw, data[begin:position], messages)
-                                raw = None
-                            position = self._publish_run(route, data, position, start, end, section)
-                            continue
-                        if raw is not targets:
-                            if raw is not None:
-                                self._deliver_run(raw, data[begin:position], messages)
-                            raw = targets
-                            begin = position
-                            messages = 0
-                        if route is previous:  # twice the same: more of it may follow
-                            after = run_end(data, position, start, end)
-                            messages += (after - position) // (end - position)
-                            position = after
-                        else:
-                            previous = route
-                            messages += 1
-                            position = end
-                        continue
-                if raw is not None:
-                    self._deliver_run(raw, data[begin:position], messages)
-                    raw = previous = None
-                if fast:
-                    if length == 2:
-                        after = acknowledgements(self, first, data, position, size)
-                    elif length > 4 and first in ACKNOWLEDGED:
-                        after = publish_run(self, first, data, position, body, end)
-                    else:
-                        after = position
-                    if after > position:
-                        position = after
-                        continue
-                    if after < 0:
-                        position = -after
-                        break
-                # One packet of them may take all of a turn.
-                if first in FILTERS and node.turns.work >= TURN_WORK:
-                    node.turns.rest(conn)
-                    break
-                self._packet(first, data[body:end])
-                position = end
-                if conn.closing or conn.closed or conn.waiting or conn.held:
-                    break
-                if node.turns.work >= TURN_WORK and position < size:
-                    node.turns.rest(conn)
-                    break
-        except WireError as error:
-            if raw is not None:
-                self._deliver_run(raw, data[begin:position], messages)
-            node.counters.bytes_received += size
-            self.fail(error)
-            return size
-        if raw is not None:
-            self._deliver_run(
-                raw, data if position - begin == size else data[begin:position], messages
-            )
-        node.counters.bytes_received += position
-        return position
-
-    def _deliver_run(self, targets: tuple[Session, ...], chunk: bytes, messages: int) -> None:
-        """Give a run of QoS 0 packets, perhaps of several topics, to those who all get all of it as
-        it is."""
-        counters = self.node.counters
-        counters.published_runs += messages
-        counters.delivered += messages * len(targets)
-        dirty = self.node.dirty
-        for session in targets:
-            outbox = session.outbox
-            if not outbox:
-                dirty.append(session)
-            outbox.append(chunk)
-
-    def _publish_run(
-        self, route: Route, data: bytes, position: int, start: int, end: int, section: int
-    ) -> int:
-        """Deliver and pass on a run of QoS 0 packets of one topic; returns where it ends.
-        `section`: bytes of properties."""
-        node = self.node
-        packet = end - position
-        after = run_end(data, position, start, end)
-        chunk = data[position:after]
-        node.counters.published_runs += len(chunk) // packet
-        if route.elsewhere:
-            properties = data[start - section : start]
-            prefix = start - position
-            node.cluster.share_run(
-                route, chunk, prefix, packet, self.version, properties, self.session
-            )
-            return after
-        if section:
-            topic, properties = topic_of(chunk), data[start - section : start]
-            for at in range(0, len(chunk), packet):
-                payload = chunk[at + start - position : at + packet]
-                message = Message(topic, payload, 0, False, properties, None, self.session)
-                node.dispatcher.deliver(route, message, self.conn)
-                if route.forward and node.federated:
-                    node.cluster.forward(message, self.conn)
-            return after
-        node.dispatcher.run(route, chunk, start - position, packet, self.version, self.session)
-        if route.forward and node.federated:
-            node.cluster.forward_run(chunk, start - position, packet, self.version)
-        return after
-
     # ---------------------------------------------------------------- everything else
-
-    def _very_many(self, first: int, body: bytes) -> None:
-        """Take a packet with perhaps very many filters."""
-        if self.node.hooks.packets:
-            self.node.effects.append(
-                Event("mqtt_packet_received", {"client": self, "first": first, "body": body})
-            )
-        receive_large(self, first, body)
-
-    def _packet(self, first: int, body: bytes) -> None:
-        kind = first >> 4
-        counters = self.node.counters
-        counters.packets_single += 1
-        self.node.turns.work += PACKET_WORK
-        if kind != 3:
-            counters.bytes_received_other += 1 + len(body) + len(encode_varint(len(body)))
-            if kind in {PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE}:
-                if len(body) > limits.MAX_FILTERS_SIZE:
-                    raise ProtocolViolation(
-                        "more filters than one packet may have", ReasonCode.PACKET_TOO_LARGE
-                    )
-                self.node.turns.work += len(body) // limits.FILTERS_DECODED
-                self.conn.asked = limits.FILTERS_MEMORY * len(body)
-                if len(body) > limits.DECODED_AT_ONCE:
-                    self._very_many(first, body)
-                    return
-        if self.node.hooks.packets:
-            self.node.effects.append(
-                Event("mqtt_packet_received", {"client": self, "first": first, "body": body})
-            )
-        if kind == PacketType.CONNECT:
-            raise ProtocolViolation("second CONNECT [MQTT-3.1.0-2]")
-        packet = decode_packet(first, body, self.version)
-        match packet:
-            case Publish():
-                publish(self, packet)
-            case Puback():
-                self._expect(packet, self.session.acknowledged(packet.packet_id))
-            case Pubrec():
-                self._pubrec(packet)
-            case Pubrel():
-                self._pubrel(packet)
-            case Pubcomp():
-                self._expect(packet, self.session.completed(packet.packet_id))
-            case Pingreq():
-                self._pong()
-            case Subscribe():
-                subscribe(self, packet)
-            case Unsubscribe():
-                unsubscribe(self, packet)
-            case Disconnect():
-                self._disconnect(packet)
-            case Auth():
-                authenticate_again(self, packet, self.node.now)
-            case _:
-                name = PacketType(kind).name
-                raise ProtocolViolation(f"{name} is not for a client to send here")
 
     def send(self, data: bytes) -> None:
         """Queue whole packets for this client."""
@@ -346,27 +206,6 @@ class Client:
             self.node.effects.append(Event("mqtt_packet_sent", {"client": self, "data": data}))
         self.node.counters.answers_single += 1
         self.conn.send(data)
-
-    def _pong(self) -> None:
-        """Answer a PINGREQ; ahead of what waits for the journal, as the connection is all right,
-        but not of CONNACK."""
-        conn = self.conn
-        journal = self.node.journal
-        first = conn.outbox[0][:1] if conn.outbox else b""
-        greeted = (
-            journal is not None and self.connack_lsn <= journal.durable_lsn and first != CONNACK
-        )
-        if (
-            conn.gate
-            and greeted
-            and not (conn.paused or conn.backlog or conn.closing or self.node.hooks.packets)
-        ):
-            self.node.counters.answers_single += 1
-            conn.traffic.sent += len(PINGRESP)
-            conn.traffic.other += len(PINGRESP)
-            conn.transport.write(PINGRESP)
-        else:
-            self.send(PINGRESP)
 
     def note_refusal(self, action: str, topic: str, rule: Rule | None) -> None:
         """Say what was refused and why; at the level info once for a connection, as one that tries
@@ -390,79 +229,7 @@ class Client:
         else:
             self.send(encode_packet(packet, self.version))
 
-    def publish_answered(self, effect: AuthorizePublish, allowed: bool, now: float) -> None:
-        """Go on after the topic plugins' answer."""
-        if not (self.conn.closed or self.conn.closing):
-            try:
-                if allowed:
-                    take(self, effect.message, effect.packet_id)
-                else:
-                    refuse(self, effect.message, effect.packet_id)
-            except WireError as error:
-                self.fail(error)
-        self.conn.resume(now)
-
-    def _pubrec(self, packet: Pubrec) -> None:
-        if self.session.received(packet.packet_id, packet.reason):
-            if packet.reason < 0x80:
-                self.send(PUBREL_HEAD + PACKET_IDS[packet.packet_id])
-        elif packet.reason >= 0x80:
-            self._expect(packet, False)  # an identifier that is not in use is in nobody's way
-        elif packet.packet_id in self.session.inflight:
-            self._expect(packet, self.session.qos_in_flight(packet.packet_id) == 2)
-            self.send(PUBREL_HEAD + PACKET_IDS[packet.packet_id])  # PUBREC repeated
-        else:
-            reason = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if self.version == 5 else 0
-            self.send(encode_packet(Pubrel(packet.packet_id, reason), self.version))
-
-    def _expect(self, packet: Puback | Pubrec | Pubcomp, done: bool) -> None:
-        """An acknowledgement of another kind than its message asks for would leave that message in
-        flight for ever.
-
-        One of an identifier that is not in use is none: it may be the second answer to what was
-        sent twice.
-        """
-        if not done and packet.packet_id in self.session.inflight:
-            raise ProtocolViolation(
-                f"{type(packet).__name__.upper()} for a message of another QoS or state "
-                "[MQTT-4.3.2-3]"
-            )
-
-    def _pubrel(self, packet: Pubrel) -> None:
-        known = packet.packet_id in self.session.incoming
-        self.session.incoming.discard(packet.packet_id)
-        if known and (recorder := self.session.recorder) is not None:
-            recorder.acknowledged(PUBREL_HEAD + PACKET_IDS[packet.packet_id])
-        reason = 0 if known or self.version != 5 else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
-        self.send(encode_packet(Pubcomp(packet.packet_id, reason), self.version))
-
-    def subscribe_answered(
-        self, effect: AuthorizeSubscribe, allowed: list[bool], now: float
-    ) -> None:
-        """Go on after the topic plugins' answer."""
-        if not (self.conn.closed or self.conn.closing):
-            try:
-                if not grant(self, effect.packet, allowed):
-                    return
-            except WireError as error:
-                self.fail(error)
-        self.conn.resume(now)
-
     # ---------------------------------------------------------------- end
-
-    def _disconnect(self, packet: Disconnect) -> None:
-        properties: dict[int, Any] = packet.properties or {}
-        expiry = properties.get(Property.SESSION_EXPIRY_INTERVAL)
-        if expiry is not None:
-            if expiry and not self.session.expiry:  # MQTT-3.14.2-2
-                raise ProtocolViolation("Session Expiry Interval raised from zero by DISCONNECT")
-            self.session.expire_after(expiry)
-        if packet.reason == ReasonCode.NORMAL_DISCONNECTION:
-            # MQTT-3.1.2-10, MQTT-3.14.4-3: with any other reason it is due.
-            self.session.will = None
-        unsent.disconnected(self)
-        self.conn.close()
-        self.node.client_gone(self)
 
     def fail(self, error: WireError) -> None:
         """Close after bad input: one line, a counter, the reason code in MQTT 5 (MQTT-4.13.1-1)."""
@@ -519,15 +286,3 @@ class Client:
 
     def drained(self, now: float) -> None:
         """Nothing to do: the session pumps on acknowledgements."""
-
-
-def run_end(data: bytes, position: int, start: int, end: int) -> int:
-    """Return where the run of packets ends that have the size and the first `start - position`
-    bytes of the one at `position`."""
-    prefix = data[position:start]
-    packet = end - position
-    last = len(data) - packet
-    startswith = data.startswith
-    while end <= last and startswith(prefix, end):
-        end += packet
-    return end

@@ -4,17 +4,21 @@ II-C1)."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.auth.certificate import common_name
 from broker.auth.enhanced_auth import Authentication, AuthenticationFailed
 from broker.base import limits
-from broker.core.client import Client
+from broker.core.client import Client, MemoryRoom
+from broker.core.client import Host as ClientHost
+from broker.core.client_packets import ClientPackets
 from broker.core.connection import Connection
 from broker.core.effects import Authenticate
 from broker.core.memory_limit import will_memory
 from broker.core.reason_string import explain, well_formed
-from broker.core.session import NEVER, Session
+from broker.core.session import NEVER, QueueMemory, Session
+from broker.core.session import Host as SessionHost
+from broker.core.session_owner import Host as Verifier
 from broker.core.session_owner import abandoned, belongs, owner_of
 from broker.core.topic_alias import TopicAliases
 from broker.wire.constants import BRIDGE_BIT, PacketType, ReasonCode
@@ -27,12 +31,88 @@ from broker.wire.strings import shorten
 from broker.wire.varint import read_length
 
 if TYPE_CHECKING:
-    from broker.auth.authorization import Access
-    from broker.core.local_broker import LocalBroker
+    from broker.auth.authorization import Access, Permissions
+    from broker.base.rate_limit import RateLimit
+    from broker.core.effects import Hooks
+    from broker.core.ports import Cluster, Draining
+    from broker.core.predecessor import Predecessors
 
 
 MQTT_5 = (b"\x00\x04MQTT\x05", b"\x00\x04MQTT\x85")
 """How a CONNECT of MQTT 5 begins: a client's, and a broker's."""
+
+
+class Memory(QueueMemory, MemoryRoom, Protocol):
+    """Counts what sessions have queued, and says how much memory is left."""
+
+
+class Host(ClientHost, SessionHost, Verifier, Protocol):
+    """What letting a client in asks of its broker."""
+
+    checking: int
+    """Passwords that are being checked."""
+
+    @property
+    def connected(self) -> int:
+        """How many clients are connected."""
+
+    @property
+    def hooks(self) -> Hooks:
+        """What plugins want to be asked and told."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The other brokers."""
+
+    @property
+    def memory(self) -> Memory:
+        """How much memory clients and their queues may take."""
+
+    @property
+    def rate(self) -> RateLimit | None:
+        """How many connections may be accepted in a second."""
+
+    @property
+    def drain(self) -> Draining | None:
+        """What sends clients to other brokers, while it does."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this broker is saying goodbye to its clients."""
+
+    @property
+    def predecessors(self) -> Predecessors:
+        """Where new connections wait until the old ones are read to the end."""
+
+    def handshake_over(self, handshake: ConnectHandshake, /) -> None:
+        """A connection's CONNECT was accepted or refused, or the connection is gone."""
+
+    def forget(self, conn: Connection, /) -> None:
+        """A connection that was refused has nothing more to say."""
+
+    def new_client_id(self) -> str:
+        """Return a client id for a client that brought none."""
+
+    def client_came(self, client: Client, now: float, /) -> None:
+        """A client is connected."""
+
+    def client_refused(self, client: Client, /) -> None:
+        """A client is refused for which a session was already found."""
+
+    def permissions(
+        self, username: str | None, client_id: str, listener: str, /
+    ) -> Permissions | None:
+        """Return what the client `client_id` of the user `username` may do that came by `listener`;
+        None: everything."""
+
+    def revoke(self, session: Session, /) -> None:
+        """Drop what is queued for a session that may not receive it any more."""
+
+    def take_over(self, session: Session, /) -> None:
+        """Disconnect a client that has connected once more."""
+
+    def end_session(self, session: Session, source: Connection | None, /) -> None:
+        """Forget a session. `source`: the connection that is answered once that is durable."""
 
 
 class ConnectHandshake:
@@ -52,7 +132,7 @@ class ConnectHandshake:
         "version",
     )
 
-    def __init__(self, node: LocalBroker, conn: Connection) -> None:
+    def __init__(self, node: Host, conn: Connection) -> None:
         self.node = node
         self.conn = conn
         self.connect: Connect | None = None
@@ -501,7 +581,7 @@ class ConnectHandshake:
             session.floor = stamp
         self._configure(session, connect, answer)
         node.cluster.session_came(session, present)
-        client = Client(node, conn, session, connect)
+        client = ClientPackets(node, conn, session, connect)
         client.authentication = self.authentication
         client.keep_alive = self._keep_alive(connect, answer) * 1.5
         session.conn = conn

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.base import limits
+from broker.base.timers import Scheduler
 from broker.wire.constants import PacketType
 from broker.wire.publish_header import PUBLISH, QOS_BITS, RETAIN, packet_size
 
 if TYPE_CHECKING:
-    from broker.core.local_broker import LocalBroker
+    from collections import deque
+
+    from broker.base.counters import Counters
 
 
 class Transport(Protocol):
@@ -101,6 +104,50 @@ class LinkEnd(Protocol):
         """Note that it takes less than is sent to it: what is left out is replayed later."""
 
 
+class Outlets(Protocol):
+    """Connections, and sessions, whose outbox is flushed at the end of the turn."""
+
+    def append(self, outlet: Connection, /) -> None:
+        """Note one whose outbox is not empty any more."""
+
+
+class Host(Scheduler, Protocol):
+    """What a connection asks of its broker."""
+
+    now: float
+    """The time of this turn (s, monotonic)."""
+
+    paused: int
+    """How many transports hold enough; not 0: the driver flushes after each read."""
+
+    @property
+    def counters(self) -> Counters:
+        """What is counted."""
+
+    @property
+    def dirty(self) -> Outlets:
+        """Whose outbox is not empty."""
+
+    @property
+    def unheld(self) -> deque[Connection]:
+        """Publishers that were held, and had been read further than was handled."""
+
+    def connection_gone(self, conn: Connection, reason: str, now: float, /) -> None:
+        """A connection (`conn`) is closed, for a `reason`, at `now` (s)."""
+
+    def holds(self, source: Connection, /) -> bool:
+        """Whether a connection is not read because a subscriber is behind."""
+
+    def withholds(self, conn: Connection, /) -> bool:
+        """Whether output for a connection waits for the journal."""
+
+    def hold_publishers(self, slow: Connection, source: Connection | None, /) -> None:
+        """Do not read `source` until `slow` has caught up."""
+
+    def release_publishers(self, slow: object, /) -> None:
+        """Read the publishers again that waited for `slow` alone."""
+
+
 class Connection:
     """One connection. `receive` is the only entry of the hot path; whoever appends to `outbox`
     first lists it in `node.dirty`."""
@@ -140,7 +187,7 @@ class Connection:
 
     def __init__(
         self,
-        node: LocalBroker,
+        node: Host,
         kind: str,
         peer: str,
         listener: str,

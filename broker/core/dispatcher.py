@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.auth.authorization import receivers
 from broker.base import limits
@@ -23,8 +23,12 @@ from routing.subscription_trie import SubscriptionTrie
 from routing.topic_filter import split_shared, valid_topic_name
 
 if TYPE_CHECKING:
+    from broker.auth.authorization import Access
+    from broker.base.counters import Counters
+    from broker.base.turns import Turns
     from broker.core.connection import Connection
-    from broker.core.local_broker import LocalBroker
+    from broker.core.effects import Effect, Hooks
+    from broker.core.ports import Cluster, Journal
     from broker.core.publish_run import PublishRun
 
 
@@ -32,10 +36,56 @@ EVICTED = 64
 """routes that make room at a time: all of them at once would take long."""
 
 
+class Host(Protocol):
+    """What the dispatcher asks of its broker."""
+
+    @property
+    def now(self) -> float:
+        """The time of this turn (s, monotonic)."""
+
+    @property
+    def access(self) -> Access | None:
+        """Users and rules in force; None: plugins alone decide."""
+
+    @property
+    def counters(self) -> Counters:
+        """What is counted."""
+
+    @property
+    def dirty(self) -> list[Connection | Session]:
+        """Connections and sessions whose outbox is not empty."""
+
+    @property
+    def effects(self) -> list[Effect]:
+        """What the driver is to do; append."""
+
+    @property
+    def hooks(self) -> Hooks:
+        """What plugins want to be asked and told."""
+
+    @property
+    def turns(self) -> Turns:
+        """How much is done in one turn of the event loop."""
+
+    @property
+    def journal(self) -> Journal | None:
+        """What keeps the broker's state; None: nothing does."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The other brokers."""
+
+    def hold(self, source: Connection | None, reason: object, /) -> None:
+        """Do not read `source` until `release_publishers(reason)`."""
+
+    def release_publishers(self, reason: object, /) -> None:
+        """Read the publishers again that waited for `reason` alone."""
+
+
 class Dispatcher:
     """Subscriptions of all sessions, and the way of every message to them."""
 
-    def __init__(self, node: LocalBroker) -> None:
+    def __init__(self, node: Host) -> None:
         self.node = node
         self.trie: SubscriptionTrie[Subscription] = SubscriptionTrie()
         self.shared: SubscriptionTrie[SharedGroup] = SubscriptionTrie()

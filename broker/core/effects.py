@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from broker.core.client import Client
-    from broker.core.connect import ConnectHandshake
     from broker.core.connection import Connection
     from broker.core.message import Message
     from broker.core.session import Session, SharedGroup
     from broker.wire import Connect, Subscribe
 
 
+class ConnectingClient(Protocol):
+    """A client that waits for the answer to its CONNECT."""
+
+    @property
+    def conn(self) -> Connection:
+        """Its connection."""
+
+    @property
+    def checking(self) -> bool:
+        """Whether its password is to be checked."""
+
+    def answered(self, allowed: bool, now: float, /) -> None:
+        """Go on after the answer; `now`: s."""
+
+
+class AskingClient(Protocol):
+    """A connected client of which plugins are asked what it may do."""
+
+    @property
+    def conn(self) -> Connection:
+        """Its connection."""
+
+    @property
+    def session(self) -> Session:
+        """Its session."""
+
+
 @dataclass(slots=True, eq=False)
 class Authenticate:
     """May this client connect? Answer: bool. Its connection waits."""
 
-    client: ConnectHandshake
+    client: ConnectingClient
     connect: Connect
     answered: bool = False
     """Whether the answer has come."""
@@ -28,9 +54,11 @@ class Authenticate:
 class AuthorizePublish:
     """May this client publish this message? Answer: bool. Its connection waits."""
 
-    client: Client
+    client: AskingClient
     message: Message
     packet_id: int
+    then: Callable[[bool, float], None]
+    """Called with the answer and now (s)."""
     answered: bool = False
     """Whether the answer has come."""
 
@@ -39,8 +67,10 @@ class AuthorizePublish:
 class AuthorizeSubscribe:
     """Which filters may this client subscribe to? Answer: list[bool]. Its connection waits."""
 
-    client: Client
+    client: AskingClient
     packet: Subscribe
+    then: Callable[[list[bool], float], None]
+    """Called with the answer and now (s)."""
     answered: bool = False
     """Whether the answer has come."""
 

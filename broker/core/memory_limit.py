@@ -27,19 +27,25 @@ clients that are away are dropped, too.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.base import limits
+from broker.base.timers import Scheduler
 from broker.core.client import Client
 from broker.core.message import size_of
 from broker.wire.properties import Property
 from broker.wire.strings import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from broker.base.counters import Counters
+    from broker.base.log_limit import LogLimit
+    from broker.config.node_config import NodeConfig
     from broker.core.connection import Connection
-    from broker.core.local_broker import LocalBroker
+    from broker.core.dispatcher import Dispatcher
+    from broker.core.ports import Cluster
+    from broker.core.retained_store import RetainedStore
     from broker.core.session import Session
     from broker.wire.packets import Will
 
@@ -60,6 +66,49 @@ SAID = {
     Pressure.HIGH: "new retained topics, clients and filters are refused",
     Pressure.FULL: "messages for clients that are away are dropped, too",
 }
+
+
+class Host(Scheduler, Protocol):
+    """What the count of memory asks of its broker."""
+
+    @property
+    def config(self) -> NodeConfig:
+        """What the broker was told."""
+
+    @property
+    def counters(self) -> Counters:
+        """What is counted."""
+
+    @property
+    def log(self) -> Callable[[str, str], None]:
+        """Called with a level and a line."""
+
+    @property
+    def log_limit(self) -> LogLimit:
+        """Logs lines that peers cause."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The other brokers."""
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Subscriptions of all sessions, and the way of every message to them."""
+
+    @property
+    def retained(self) -> RetainedStore:
+        """Retained messages."""
+
+    @property
+    def sessions(self) -> dict[str, Session]:
+        """By client id."""
+
+    @property
+    def connections(self) -> set[Connection]:
+        """All that stand."""
+
+    def end_session(self, session: Session, /) -> None:
+        """Forget a session."""
 
 
 class MemoryLimit:
@@ -89,7 +138,7 @@ class MemoryLimit:
         "queued_limit",
     )
 
-    def __init__(self, node: LocalBroker) -> None:
+    def __init__(self, node: Host) -> None:
         config = node.config
         self._node = node
         self.limit = config.memory_limit

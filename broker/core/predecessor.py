@@ -19,22 +19,56 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.base import limits
+from broker.base.timers import Scheduler
 from broker.core.client import Client
 from broker.core.connection import Connection
 from broker.wire.constants import ReasonCode
 from broker.wire.strings import shorten
 
 if TYPE_CHECKING:
-    from broker.core.connect import ConnectHandshake
-    from broker.core.local_broker import LocalBroker
+    from broker.base.counters import Counters
+    from broker.core.session import Session
 
 LOOK = 0.001
 LOOK_AGAIN = 0.005
 """s until the first look at what is left, and between two more. A turn of the event loop is usually
 enough."""
+
+
+class Successor(Protocol):
+    """A new connection of a client whose older one is still to be read."""
+
+    in_line: bool
+    """It waits here."""
+
+    @property
+    def conn(self) -> Connection:
+        """The new connection."""
+
+    def turn_away(self, reason: ReasonCode, why: str, /) -> None:
+        """Refuse it; `why` is for the log."""
+
+    def go_on(self, now: float, /) -> None:
+        """Go on: what the client sent on its older connection is handled. `now`: s."""
+
+
+class Host(Scheduler, Protocol):
+    """What waiting for older connections asks of its broker."""
+
+    @property
+    def counters(self) -> Counters:
+        """What is counted."""
+
+    @property
+    def log(self) -> Callable[[str, str], None]:
+        """Called with a level and a line."""
+
+    @property
+    def sessions(self) -> dict[str, Session]:
+        """By client id."""
 
 
 class Line:
@@ -44,7 +78,7 @@ class Line:
     __slots__ = ("at", "began", "left", "old", "waiting")
 
     def __init__(self, now: float) -> None:
-        self.waiting: deque[ConnectHandshake] = deque()
+        self.waiting: deque[Successor] = deque()
         self.left: Callable[[float], object] | None = None
         self.begin(now)
 
@@ -59,12 +93,12 @@ class Predecessors:
 
     __slots__ = ("_lines", "_node")
 
-    def __init__(self, node: LocalBroker) -> None:
+    def __init__(self, node: Host) -> None:
         self._node = node
         self._lines: dict[str, Line] = {}
 
-    def wait(self, handshake: ConnectHandshake, client_id: str, now: float) -> bool:
-        """Return whether a new connection has to wait; `ConnectHandshake.go_on` is called then."""
+    def wait(self, handshake: Successor, client_id: str, now: float) -> bool:
+        """Return whether a new connection has to wait; `Successor.go_on` is called then."""
         line = self._lines.get(client_id)
         if line is None:
             old = self._old(client_id)
@@ -142,6 +176,6 @@ class Predecessors:
         self._node.log("warning", f"client {shorten(client_id)} at {old.peer} {what}")
         return True
 
-    def _go_on(self, handshake: ConnectHandshake, now: float) -> None:
+    def _go_on(self, handshake: Successor, now: float) -> None:
         handshake.in_line = False
         handshake.go_on(now)

@@ -1,12 +1,13 @@
 """PUBLISH of a client, one packet at a time (MQTT-3.3): what is checked, who is asked, what is
 answered.
 
-The common case does not come here: `Client.packets` and `qos_fast_path` handle runs of plain
+The common case does not come here: `ClientPackets.packets` and `qos_fast_path` handle runs of plain
 packets.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.base import limits
@@ -15,7 +16,7 @@ from broker.core.effects import AuthorizePublish
 from broker.core.message import Message
 from broker.core.reason_string import well_formed
 from broker.wire.constants import ReasonCode
-from broker.wire.errors import ProtocolViolation
+from broker.wire.errors import ProtocolViolation, WireError
 from broker.wire.packets import Puback, Publish, Pubrec
 from broker.wire.properties import NOT_FORWARDED, Property, encode_properties
 from broker.wire.publish_header import PACKET_IDS, PUBACK_HEAD, PUBREC_HEAD
@@ -108,9 +109,23 @@ def _accept(client: Client, message: Message, packet_id: int) -> None:
         refuse(client, message, packet_id)
     elif node.hooks.topics:
         client.conn.waiting = True
-        node.effects.append(AuthorizePublish(client, message, packet_id))
+        then = partial(_answered, client, message, packet_id)
+        node.effects.append(AuthorizePublish(client, message, packet_id, then))
     else:
         take(client, message, packet_id)
+
+
+def _answered(client: Client, message: Message, packet_id: int, allowed: bool, now: float) -> None:
+    """Go on after the topic plugins' answer."""
+    if not (client.conn.closed or client.conn.closing):
+        try:
+            if allowed:
+                take(client, message, packet_id)
+            else:
+                refuse(client, message, packet_id)
+        except WireError as error:
+            client.fail(error)
+    client.conn.resume(now)
 
 
 def _permitted(client: Client, permissions: Permissions, topic: bytes, route: Route) -> bool:

@@ -9,16 +9,18 @@ is then.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.base import limits
+from broker.base.timers import Scheduler
 from broker.core.message import Message
 from broker.core.route import encode_identifier
 from broker.core.session import Session, Subscription
 from routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
-    from broker.core.local_broker import LocalBroker
+    from broker.base.turns import Turns
+    from broker.core.retained_store import RetainedStore
 
 BUSY = 0.02
 """s until a client that is behind is looked at again."""
@@ -36,12 +38,24 @@ class _Feed:
         self.found: Iterator[Message | None] = iter(())
 
 
+class Host(Scheduler, Protocol):
+    """What sending retained messages asks of its broker."""
+
+    @property
+    def retained(self) -> RetainedStore:
+        """Retained messages."""
+
+    @property
+    def turns(self) -> Turns:
+        """How much is done in one turn of the event loop."""
+
+
 class RetainedFeeds:
     """What all sessions of a node are still to get."""
 
     __slots__ = ("_feeds", "_node")
 
-    def __init__(self, node: LocalBroker) -> None:
+    def __init__(self, node: Host) -> None:
         self._node = node
         self._feeds: dict[Session, _Feed] = {}
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.base import limits
+from broker.base.timers import Scheduler
 from broker.core.message import Message, size_of
 from broker.core.wildcard_forms import WildcardForms
 from broker.wire.publish_header import (
@@ -23,10 +24,11 @@ from broker.wire.varint import read_length
 from routing.group_selection import group_key, mark_of
 
 if TYPE_CHECKING:
-    from broker.auth.authorization import Permissions
+    from broker.auth.authorization import Access, Permissions
+    from broker.base.counters import Counters
     from broker.base.timers import Timer
+    from broker.config.node_config import NodeConfig
     from broker.core.connection import Connection
-    from broker.core.local_broker import LocalBroker
     from broker.core.publish_run import PublishRun
     from broker.core.start_point import SubscriptionStart
     from broker.core.topic_alias import TopicAliases
@@ -203,6 +205,79 @@ class SessionRecorder(Protocol):
         """The client has published at QoS 2 with these identifiers, two bytes each."""
 
 
+class OtherBrokers(Protocol):
+    """What a session asks of the cluster."""
+
+    def room(self, session: Session, size: int, /) -> bool:
+        """Whether a session with a full queue may have one more message of `size` bytes."""
+
+    def shared_settled(self, outgoing: SharedOutgoing, /) -> None:
+        """A member has acknowledged a message, or no client is to get it any more."""
+
+
+class QueueMemory(Protocol):
+    """Counts what sessions have queued."""
+
+    appended: int
+    """Bytes that were ever queued."""
+
+    @property
+    def brink(self) -> int:
+        """`appended` from which on `takes_queued` is to be asked."""
+
+    def takes_queued(self, session: Session, /) -> bool:
+        """Whether a message may be queued for a session."""
+
+
+class Listening(Protocol):
+    """What plugins want to be told."""
+
+    @property
+    def events(self) -> frozenset[str]:
+        """Names of events."""
+
+
+class Host(Scheduler, Protocol):
+    """What a session asks of its broker."""
+
+    @property
+    def access(self) -> Access | None:
+        """Users and rules in force; None: plugins alone decide."""
+
+    @property
+    def config(self) -> NodeConfig:
+        """What the broker was told."""
+
+    @property
+    def counters(self) -> Counters:
+        """What is counted."""
+
+    @property
+    def dirty(self) -> list[Connection | Session]:
+        """Connections and sessions whose outbox is not empty."""
+
+    @property
+    def hooks(self) -> Listening:
+        """What plugins want to be told."""
+
+    @property
+    def cluster(self) -> OtherBrokers:
+        """The other brokers."""
+
+    @property
+    def memory(self) -> QueueMemory:
+        """How much memory queues may take."""
+
+    def event(self, name: str, **arguments: Any) -> None:
+        """Tell plugins, if one listens to this."""
+
+    def hold_publishers(self, slow: Connection, source: Connection | None, /) -> None:
+        """Do not read `source` until `slow` has caught up."""
+
+    def release_publishers(self, slow: object, /) -> None:
+        """Read the publishers again that waited for `slow` alone."""
+
+
 class Session:
     """State kept for one client id. An outlet like `Connection`: `outbox` is the connection's own
     list while there is one."""
@@ -247,7 +322,7 @@ class Session:
         "will_timer",
     )
 
-    def __init__(self, node: LocalBroker, client_id: str) -> None:
+    def __init__(self, node: Host, client_id: str) -> None:
         self.node = node
         self.client_id = client_id
         self.conn: Connection | None = None

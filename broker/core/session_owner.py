@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import struct
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from broker.core.local_broker import LocalBroker
+    from broker.auth.authorization import Access
+    from broker.auth.enhanced_auth import Method
+    from broker.config.node_config import NodeConfig
+    from broker.core.effects import Hooks
     from broker.core.session import Session
 
 KEPT, RESUMED, GONE = 1, 2, 4
@@ -23,6 +26,26 @@ ANONYMOUS = bytes(8)
 """Digest of no owner."""
 
 _ENTRY = struct.Struct(">BQQQ8s")
+
+
+class Host(Protocol):
+    """What says who a client is."""
+
+    @property
+    def access(self) -> Access | None:
+        """Users and rules in force; None: plugins alone decide."""
+
+    @property
+    def config(self) -> NodeConfig:
+        """What the broker was told."""
+
+    @property
+    def hooks(self) -> Hooks:
+        """What plugins want to be asked and told."""
+
+    @property
+    def methods(self) -> dict[str, Method]:
+        """Authentication Methods (MQTT 5) and what begins an exchange."""
 
 
 class Entry(NamedTuple):
@@ -51,7 +74,7 @@ def digest(owner: str | None) -> bytes:
     return ANONYMOUS if owner is None else blake2b(owner.encode(), digest_size=8).digest()
 
 
-def owner_of(node: LocalBroker, username: str | None, listener: str, *, proven: bool) -> str | None:
+def owner_of(node: Host, username: str | None, listener: str, *, proven: bool) -> str | None:
     """Return who a client is; None: nobody has checked its name. `proven`: by enhanced
     authentication."""
     verified = proven or node.hooks.verified
@@ -61,7 +84,7 @@ def owner_of(node: LocalBroker, username: str | None, listener: str, *, proven: 
     return username if verified or certified else None
 
 
-def belongs(node: LocalBroker, session: Session, owner: str | None) -> bool:
+def belongs(node: Host, session: Session, owner: str | None) -> bool:
     """Whether a session is this user's: also one from before users were asked for, if it was under
     the same name."""
     return session.owner == owner or (
@@ -69,12 +92,12 @@ def belongs(node: LocalBroker, session: Session, owner: str | None) -> bool:
     )
 
 
-def abandoned(node: LocalBroker, session: Session) -> bool:
+def abandoned(node: Host, session: Session) -> bool:
     """Whether nobody can come back for a session: its owner would not be let in any more."""
     return session.conn is None and not _comes(node, session.owner)
 
 
-def _comes(node: LocalBroker, owner: str | None) -> bool:
+def _comes(node: Host, owner: str | None) -> bool:
     access = node.access
     if node.hooks.authenticate or (access is None and node.methods):
         return True  # plugins decide

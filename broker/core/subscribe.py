@@ -121,9 +121,21 @@ def _checking(client: Client, packet: Subscribe | Unsubscribe) -> Generator[int,
 def _subscribe(client: Client, packet: Subscribe) -> None:
     if client.node.hooks.topics and any(acceptable(request.filter) for request in packet.filters):
         client.conn.waiting = True
-        client.node.effects.append(AuthorizeSubscribe(client, packet))
+        then = partial(_answered, client, packet)
+        client.node.effects.append(AuthorizeSubscribe(client, packet, then))
     else:
         grant(client, packet, [True] * len(packet.filters))
+
+
+def _answered(client: Client, packet: Subscribe, allowed: list[bool], now: float) -> None:
+    """Go on after the topic plugins' answer."""
+    if not (client.conn.closed or client.conn.closing):
+        try:
+            if not grant(client, packet, allowed):
+                return
+        except WireError as error:
+            client.fail(error)
+    client.conn.resume(now)
 
 
 def grant(client: Client, packet: Subscribe, allowed: list[bool]) -> bool:

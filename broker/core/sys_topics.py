@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.base import limits
+from broker.base.timers import Scheduler
 from broker.core.message import Message
 
 if TYPE_CHECKING:
     from broker.base.counters import Counters
-    from broker.core.local_broker import LocalBroker
+    from broker.core.dispatcher import Dispatcher
+    from broker.core.retained_store import RetainedStore
+    from broker.core.session import Session
 
 ROOT = "$SYS/broker/"
 
@@ -40,6 +43,30 @@ LOADS: dict[str, Callable[[Counters], int]] = {
     "sockets": lambda counters: counters.connections_accepted,
 }
 """Counters whose averages a minute are told."""
+
+
+class Host(Scheduler, Protocol):
+    """What the statistics ask of their broker."""
+
+    @property
+    def counters(self) -> Counters:
+        """What is counted."""
+
+    @property
+    def sessions(self) -> dict[str, Session]:
+        """By client id."""
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Subscriptions of all sessions, and the way of every message to them."""
+
+    @property
+    def retained(self) -> RetainedStore:
+        """Retained messages."""
+
+    @property
+    def connected(self) -> int:
+        """How many clients are connected."""
 
 
 class Load:
@@ -65,7 +92,7 @@ class SysTopics:
     """Publishes the statistics of one node; see `start`."""
 
     def __init__(
-        self, node: LocalBroker, version: str, memory: Callable[[], int], interval: float = INTERVAL
+        self, node: Host, version: str, memory: Callable[[], int], interval: float = INTERVAL
     ) -> None:
         """`version`: the text under version; `memory`: returns the bytes that the process uses;
         `interval`: s."""

@@ -7,7 +7,7 @@ stand, without an object for each (MQTT 5, 2.1 and 3.3 to 3.7):
     an acknowledgement without reason code: first byte, 2, packet identifier (2 bytes)
 
 Two loops take every message and have `topic_end` written out, as a call costs there:
-`Client.packets` and `qos_fast_path`; so has the one of links, `PublishReader.read`.
+`ClientPackets.packets` and `qos_fast_path`; so has the one of links, `PublishReader.read`.
 """
 
 from __future__ import annotations

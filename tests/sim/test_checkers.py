@@ -16,7 +16,7 @@ from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
 from broker.cluster.delivery.resync import Resync
 from broker.cluster.link.version_vector import OriginWindow
 from broker.cluster.strategy.directory import CLIENT
-from broker.core.client import Client
+from broker.core.client_packets import ClientPackets
 from broker.core.effects import Datagram
 from broker.core.message import Message
 from broker.node import Node
@@ -204,15 +204,15 @@ def forwards_no_qos_0(patch: Patch) -> None:
 
 
 def closes_publishers(patch: Patch) -> None:
-    packets = Client.packets
+    packets = ClientPackets.packets
 
-    def wrong(self: Client, data: bytes, now: float) -> int:
+    def wrong(self: ClientPackets, data: bytes, now: float) -> int:
         used = packets(self, data, now)
         if now > 102.0 and "pub" in self.session.client_id:
             self.conn.abort("for fun")
         return used
 
-    patch.setattr(Client, "packets", wrong)
+    patch.setattr(ClientPackets, "packets", wrong)
 
 
 def raises(patch: Patch) -> None:

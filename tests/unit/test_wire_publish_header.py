@@ -28,7 +28,7 @@ from broker.wire.varint import read_length
 from tests.unit.test_architecture import modules, read
 
 LOOPS = {
-    "broker/core/client.py": 1,
+    "broker/core/client_packets.py": 1,
     "broker/core/qos_fast_path.py": 1,
     "broker/cluster/link/codec.py": 1,
 }

@@ -1,0 +1,348 @@
+"""The packets of an MQTT client: bytes in, state changes and packets out (MQTT-3, MQTT-4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.base import limits
+from broker.core import unsent
+from broker.core.client import CONNACK, Client
+from broker.core.effects import Event
+from broker.core.message import Message
+from broker.core.publish import publish
+from broker.core.qos_fast_path import ACKNOWLEDGED, acknowledgements, publish_run
+from broker.core.reauthentication import authenticate_again
+from broker.core.session import Session
+from broker.core.subscribe import receive_large, subscribe, unsubscribe
+from broker.wire.constants import PacketType, ReasonCode
+from broker.wire.decode import decode_packet
+from broker.wire.encode import encode_packet
+from broker.wire.errors import ProtocolViolation, WireError
+from broker.wire.packets import (
+    Auth,
+    Disconnect,
+    Pingreq,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Unsubscribe,
+)
+from broker.wire.properties import Property, forwardable_cached
+from broker.wire.publish_header import PACKET_IDS, PUBLISH, PUBREL_HEAD, topic_of
+from broker.wire.varint import encode_varint, read_length
+
+if TYPE_CHECKING:
+    from broker.core.route import Route
+
+TURN_WORK, PACKET_WORK = limits.TURN_WORK, limits.PACKET_WORK
+
+FILTERS = frozenset((0x82, 0xA2))
+"""First bytes of SUBSCRIBE and UNSUBSCRIBE."""
+
+PINGRESP = b"\xd0\x00"
+
+
+class ClientPackets(Client):
+    """Handles the packets of a client once its CONNECT was accepted; see `connect` for everything
+    before."""
+
+    __slots__ = ()
+
+    # Longer than a screen, as a call for each message costs (`bench micro`): one of two such loops.
+    def packets(self, data: bytes, now: float) -> int:  # noqa: C901, PLR0912, PLR0915
+        """Handle the whole packets at the start of `data`; returns the bytes used. Runs of QoS 0
+        packets that begin alike are found and delivered as one piece."""
+        position = 0
+        size = len(data)
+        conn = self.conn
+        node = self.node
+        routes = self.routes
+        five = self.version == 5
+        fast = node.fast
+        measure = size > conn.max_packet_size  # else no packet in here can be too large
+        # Who gets the run data[begin:position], `messages` packets, as it is.
+        raw: tuple[Session, ...] | None = None
+        begin = messages = 0
+        previous: Route | None = None
+        try:
+            while position + 2 <= size:
+                length = data[position + 1]
+                if length < 128:
+                    body = position + 2
+                else:
+                    length, body = read_length(data, position + 1)
+                    if body < 0:
+                        break
+                end = body + length
+                if end > size or measure:
+                    if end - position > conn.max_packet_size:
+                        raise ProtocolViolation("packet too large", ReasonCode.PACKET_TOO_LARGE)
+                    if end > size:
+                        break
+                first = data[position]
+                if first == PUBLISH and fast and length > 3:
+                    start = body + 2 + (data[body] << 8 | data[body + 1])
+                    route = routes.get(data[body + 2 : start])
+                    section = 0  # bytes of properties
+                    if route is not None and start + five <= end:
+                        targets = None if node.forwarding else (route.raw5 if five else route.raw4)
+                        if five:
+                            start += 1
+                            if section := data[start - 1]:
+                                start += section
+                                if (
+                                    section > 127
+                                    or start > end
+                                    or not forwardable_cached(data[start - section : start])
+                                ):
+                                    route = None
+                    else:
+                        route = None
+                    if route is not None:
+                        if targets is None:
+                            if raw is not None:
+                                self._deliver_run(raw, data[begin:position], messages)
+                                raw = None
+                            position = self._publish_run(route, data, position, start, end, section)
+                            continue
+                        if raw is not targets:
+                            if raw is not None:
+                                self._deliver_run(raw, data[begin:position], messages)
+                            raw = targets
+                            begin = position
+                            messages = 0
+                        if route is previous:  # twice the same: more of it may follow
+                            after = run_end(data, position, start, end)
+                            messages += (after - position) // (end - position)
+                            position = after
+                        else:
+                            previous = route
+                            messages += 1
+                            position = end
+                        continue
+                if raw is not None:
+                    self._deliver_run(raw, data[begin:position], messages)
+                    raw = previous = None
+                if fast:
+                    if length == 2:
+                        after = acknowledgements(self, first, data, position, size)
+                    elif length > 4 and first in ACKNOWLEDGED:
+                        after = publish_run(self, first, data, position, body, end)
+                    else:
+                        after = position
+                    if after > position:
+                        position = after
+                        continue
+                    if after < 0:
+                        position = -after
+                        break
+                # One packet of them may take all of a turn.
+                if first in FILTERS and node.turns.work >= TURN_WORK:
+                    node.turns.rest(conn)
+                    break
+                self._packet(first, data[body:end])
+                position = end
+                if conn.closing or conn.closed or conn.waiting or conn.held:
+                    break
+                if node.turns.work >= TURN_WORK and position < size:
+                    node.turns.rest(conn)
+                    break
+        except WireError as error:
+            if raw is not None:
+                self._deliver_run(raw, data[begin:position], messages)
+            node.counters.bytes_received += size
+            self.fail(error)
+            return size
+        if raw is not None:
+            self._deliver_run(
+                raw, data if position - begin == size else data[begin:position], messages
+            )
+        node.counters.bytes_received += position
+        return position
+
+    def _deliver_run(self, targets: tuple[Session, ...], chunk: bytes, messages: int) -> None:
+        """Give a run of QoS 0 packets, perhaps of several topics, to those who all get all of it as
+        it is."""
+        counters = self.node.counters
+        counters.published_runs += messages
+        counters.delivered += messages * len(targets)
+        dirty = self.node.dirty
+        for session in targets:
+            outbox = session.outbox
+            if not outbox:
+                dirty.append(session)
+            outbox.append(chunk)
+
+    def _publish_run(
+        self, route: Route, data: bytes, position: int, start: int, end: int, section: int
+    ) -> int:
+        """Deliver and pass on a run of QoS 0 packets of one topic; returns where it ends.
+        `section`: bytes of properties."""
+        node = self.node
+        packet = end - position
+        after = run_end(data, position, start, end)
+        chunk = data[position:after]
+        node.counters.published_runs += len(chunk) // packet
+        if route.elsewhere:
+            properties = data[start - section : start]
+            prefix = start - position
+            node.cluster.share_run(
+                route, chunk, prefix, packet, self.version, properties, self.session
+            )
+            return after
+        if section:
+            topic, properties = topic_of(chunk), data[start - section : start]
+            for at in range(0, len(chunk), packet):
+                payload = chunk[at + start - position : at + packet]
+                message = Message(topic, payload, 0, False, properties, None, self.session)
+                node.dispatcher.deliver(route, message, self.conn)
+                if route.forward and node.federated:
+                    node.cluster.forward(message, self.conn)
+            return after
+        node.dispatcher.run(route, chunk, start - position, packet, self.version, self.session)
+        if route.forward and node.federated:
+            node.cluster.forward_run(chunk, start - position, packet, self.version)
+        return after
+
+    # ---------------------------------------------------------------- everything else
+
+    def _very_many(self, first: int, body: bytes) -> None:
+        """Take a packet with perhaps very many filters."""
+        if self.node.hooks.packets:
+            self.node.effects.append(
+                Event("mqtt_packet_received", {"client": self, "first": first, "body": body})
+            )
+        receive_large(self, first, body)
+
+    def _packet(self, first: int, body: bytes) -> None:
+        kind = first >> 4
+        counters = self.node.counters
+        counters.packets_single += 1
+        self.node.turns.work += PACKET_WORK
+        if kind != 3:
+            counters.bytes_received_other += 1 + len(body) + len(encode_varint(len(body)))
+            if kind in {PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE}:
+                if len(body) > limits.MAX_FILTERS_SIZE:
+                    raise ProtocolViolation(
+                        "more filters than one packet may have", ReasonCode.PACKET_TOO_LARGE
+                    )
+                self.node.turns.work += len(body) // limits.FILTERS_DECODED
+                self.conn.asked = limits.FILTERS_MEMORY * len(body)
+                if len(body) > limits.DECODED_AT_ONCE:
+                    self._very_many(first, body)
+                    return
+        if self.node.hooks.packets:
+            self.node.effects.append(
+                Event("mqtt_packet_received", {"client": self, "first": first, "body": body})
+            )
+        if kind == PacketType.CONNECT:
+            raise ProtocolViolation("second CONNECT [MQTT-3.1.0-2]")
+        packet = decode_packet(first, body, self.version)
+        match packet:
+            case Publish():
+                publish(self, packet)
+            case Puback():
+                self._expect(packet, self.session.acknowledged(packet.packet_id))
+            case Pubrec():
+                self._pubrec(packet)
+            case Pubrel():
+                self._pubrel(packet)
+            case Pubcomp():
+                self._expect(packet, self.session.completed(packet.packet_id))
+            case Pingreq():
+                self._pong()
+            case Subscribe():
+                subscribe(self, packet)
+            case Unsubscribe():
+                unsubscribe(self, packet)
+            case Disconnect():
+                self._disconnect(packet)
+            case Auth():
+                authenticate_again(self, packet, self.node.now)
+            case _:
+                name = PacketType(kind).name
+                raise ProtocolViolation(f"{name} is not for a client to send here")
+
+    def _pong(self) -> None:
+        """Answer a PINGREQ; ahead of what waits for the journal, as the connection is all right,
+        but not of CONNACK."""
+        conn = self.conn
+        journal = self.node.journal
+        first = conn.outbox[0][:1] if conn.outbox else b""
+        greeted = (
+            journal is not None and self.connack_lsn <= journal.durable_lsn and first != CONNACK
+        )
+        if (
+            conn.gate
+            and greeted
+            and not (conn.paused or conn.backlog or conn.closing or self.node.hooks.packets)
+        ):
+            self.node.counters.answers_single += 1
+            conn.traffic.sent += len(PINGRESP)
+            conn.traffic.other += len(PINGRESP)
+            conn.transport.write(PINGRESP)
+        else:
+            self.send(PINGRESP)
+
+    def _pubrec(self, packet: Pubrec) -> None:
+        if self.session.received(packet.packet_id, packet.reason):
+            if packet.reason < 0x80:
+                self.send(PUBREL_HEAD + PACKET_IDS[packet.packet_id])
+        elif packet.reason >= 0x80:
+            self._expect(packet, False)  # an identifier that is not in use is in nobody's way
+        elif packet.packet_id in self.session.inflight:
+            self._expect(packet, self.session.qos_in_flight(packet.packet_id) == 2)
+            self.send(PUBREL_HEAD + PACKET_IDS[packet.packet_id])  # PUBREC repeated
+        else:
+            reason = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if self.version == 5 else 0
+            self.send(encode_packet(Pubrel(packet.packet_id, reason), self.version))
+
+    def _expect(self, packet: Puback | Pubrec | Pubcomp, done: bool) -> None:
+        """An acknowledgement of another kind than its message asks for would leave that message in
+        flight for ever.
+
+        One of an identifier that is not in use is none: it may be the second answer to what was
+        sent twice.
+        """
+        if not done and packet.packet_id in self.session.inflight:
+            raise ProtocolViolation(
+                f"{type(packet).__name__.upper()} for a message of another QoS or state "
+                "[MQTT-4.3.2-3]"
+            )
+
+    def _pubrel(self, packet: Pubrel) -> None:
+        known = packet.packet_id in self.session.incoming
+        self.session.incoming.discard(packet.packet_id)
+        if known and (recorder := self.session.recorder) is not None:
+            recorder.acknowledged(PUBREL_HEAD + PACKET_IDS[packet.packet_id])
+        reason = 0 if known or self.version != 5 else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+        self.send(encode_packet(Pubcomp(packet.packet_id, reason), self.version))
+
+    def _disconnect(self, packet: Disconnect) -> None:
+        properties: dict[int, Any] = packet.properties or {}
+        expiry = properties.get(Property.SESSION_EXPIRY_INTERVAL)
+        if expiry is not None:
+            if expiry and not self.session.expiry:  # MQTT-3.14.2-2
+                raise ProtocolViolation("Session Expiry Interval raised from zero by DISCONNECT")
+            self.session.expire_after(expiry)
+        if packet.reason == ReasonCode.NORMAL_DISCONNECTION:
+            # MQTT-3.1.2-10, MQTT-3.14.4-3: with any other reason it is due.
+            self.session.will = None
+        unsent.disconnected(self)
+        self.conn.close()
+        self.node.client_gone(self)
+
+
+def run_end(data: bytes, position: int, start: int, end: int) -> int:
+    """Return where the run of packets ends that have the size and the first `start - position`
+    bytes of the one at `position`."""
+    prefix = data[position:start]
+    packet = end - position
+    last = len(data) - packet
+    startswith = data.startswith
+    while end <= last and startswith(prefix, end):
+        end += packet
+    return end
