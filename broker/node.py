@@ -31,7 +31,8 @@ from broker.core.access_control import AccessControl
 from broker.core.client import Client
 from broker.core.client_registry import ClientRegistry
 from broker.core.connect import ConnectHandshake
-from broker.core.connection import Connection, Nowhere, Transport
+from broker.core.connection import Connection, Transport
+from broker.core.connection_states import State
 from broker.core.dispatcher import Dispatcher
 from broker.core.effect_answers import EffectAnswers
 from broker.core.effects import (
@@ -244,8 +245,7 @@ class Node:
         message. What it sent counts all the same, its DISCONNECT above all (MQTT-3.14.4-3).
         """
         if (
-            conn.waiting
-            and not (conn.closing or conn.closed or conn.ended)
+            conn.state in (State.WAITING, State.WAITING_HELD)
             and (
                 isinstance(conn.owner, Client)
                 or (isinstance(conn.owner, ConnectHandshake) and conn.owner.in_line)
@@ -253,10 +253,7 @@ class Node:
             and self.ended < limits.MAX_ENDED
         ):
             self.ended += 1
-            conn.ended = reason or "closed"
-            conn.transport = Nowhere(conn)
-            conn.backlog.clear()
-            conn.backlog_bytes = 0
+            conn.peer_gone(reason or "closed")
             conn.writable(now)
             return
         self.connection_gone(conn, reason, now)
@@ -267,17 +264,12 @@ class Node:
             return
         self.now = now
         self.turns.work += GONE_WORK
-        conn.closed = True
         if isinstance(conn.owner, Client):
             unsent.lost(conn.owner)
+        conn.gone()
         if conn.ended:
             self.ended -= 1
-        if conn.paused:
-            conn.paused = False
-            self.paused -= 1
         self.connections.discard(conn)
-        conn.backlog.clear()
-        conn.backlog_bytes = 0
         self.release_publishers(conn)
         for publishers in self._holding.values():
             publishers.discard(conn)

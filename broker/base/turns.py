@@ -29,8 +29,11 @@ Piece = Callable[[float], None]
 class Peer(Protocol):
     """A connection, as far as its share of a turn is concerned."""
 
-    closed: bool
     last_heard: float
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is gone."""
 
     @property
     def link(self) -> object | None:

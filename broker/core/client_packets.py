@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from broker.base import limits
 from broker.core import unsent
 from broker.core.client import CONNACK, Client
+from broker.core.connection_states import State
 from broker.core.effects import Event
 from broker.core.message import Message
 from broker.core.publish import publish
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from broker.core.route import Route
 
 TURN_WORK, PACKET_WORK = limits.TURN_WORK, limits.PACKET_WORK
+
+READING, ENDED = State.READING, State.ENDED
+"""States in which packets are handled."""
 
 FILTERS = frozenset((0x82, 0xA2))
 """First bytes of SUBSCRIBE and UNSUBSCRIBE."""
@@ -145,7 +149,7 @@ class ClientPackets(Client):
                     break
                 self._packet(first, data[body:end])
                 position = end
-                if conn.closing or conn.closed or conn.waiting or conn.held:
+                if conn.state is not READING and conn.state is not ENDED:
                     break
                 if node.turns.work >= TURN_WORK and position < size:
                     node.turns.rest(conn)

@@ -337,7 +337,7 @@ class ConnectHandshake:
         if self.node.access is not None and not self._admitted(self.node.access, connect):
             return
         if self.checking or self.node.hooks.authenticate:
-            self.conn.waiting = True
+            self.conn.wait()
             self.node.effects.append(Authenticate(self, connect))
         elif not self.node.config.allow_anonymous and self.authentication is None:
             self.turn_away(ReasonCode.NOT_AUTHORIZED, "is anonymous")
@@ -450,7 +450,7 @@ class ConnectHandshake:
     def answered(self, allowed: bool, now: float) -> None:
         """Go on after the answer of who checks passwords and of the authentication plugins."""
         conn = self.conn
-        conn.waiting = False
+        conn.answered()
         if self.checking:
             self.checking = False
             self.node.checking -= 1
@@ -511,7 +511,7 @@ class ConnectHandshake:
     def go_on(self, now: float) -> None:
         """Go on: what the client sent on its older connection is handled."""
         conn = self.conn
-        conn.waiting = False
+        conn.answered()
         if self.connect is not None:
             self._accept(self.connect, now, read=True)
         if not conn.waiting:  # for its session, now
@@ -525,7 +525,7 @@ class ConnectHandshake:
     def moved(self, stamp: int, now: float) -> None:
         """Go on: the client's session has come from another broker, or does not come."""
         conn = self.conn
-        conn.waiting = False
+        conn.answered()
         if not conn.closed and not conn.closing and self.connect is not None:
             self._accept(self.connect, now, stamp)
         conn.resume(now)
@@ -552,7 +552,7 @@ class ConnectHandshake:
             node.end_session(old, conn)  # what waits for one user is not for another
         known = stamp or read or self.admitted or connect.clean_start
         if not known and not node.cluster.barrier.admits(now, self.admit):
-            conn.waiting = True
+            conn.wait()
             return
         if not (stamp or read) and node.predecessors.wait(self, connect.client_id, now):
             return

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.base import limits
 from broker.base.timers import Scheduler
+from broker.core.connection_states import Action, Input, State, transition
 from broker.wire.constants import PacketType
 from broker.wire.publish_header import PUBLISH, QOS_BITS, RETAIN, packet_size
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from collections import deque
 
     from broker.base.counters import Counters
+
+
+READING = State.READING
 
 
 class Transport(Protocol):
@@ -159,13 +163,10 @@ class Connection:
         "asked",
         "backlog",
         "backlog_bytes",
-        "closed",
-        "closing",
         "conn",
         "dropped",
         "ended",
         "gate",
-        "held",
         "kind",
         "last_heard",
         "linger",
@@ -179,9 +180,9 @@ class Connection:
         "peer",
         "secure",
         "stalled",
+        "state",
         "traffic",
         "transport",
-        "waiting",
         "waiting_since",
     )
 
@@ -208,16 +209,13 @@ class Connection:
         self.conn: Connection | None = self
         self.last_heard = now
         self.max_packet_size = limits.MAX_CONNECT_SIZE
+        self.state = State.READING
         self.paused = False
-        self.held = False  # not read because a subscriber of its messages is behind
-        self.stalled = False  # too slow for too long: holds back nobody any more
-        self.waiting = False  # a packet waits for the answer to an effect
+        self.stalled = False  # too slow for too long: its publishers do not wait for it any more
         self.waiting_since = 0.0
         # bytes of memory of the last filters that were asked for: they are kept while `waiting`
         self.asked = 0
-        self.closing = False
-        self.closed = False
-        self.ended = ""  # the peer has gone, and why, but what it sent before is not handled yet
+        self.ended = ""  # why the peer has gone, while what it sent before is not handled yet
         self.linger = False  # the peer may be sending while we close: it has to hear why
         self.backlog: list[bytes] = []
         self.backlog_bytes = 0
@@ -243,22 +241,78 @@ class Connection:
                 return
             data = b"".join(self._parts)
             self._parts.clear()
-        if self.waiting:
-            self._keep(data, 0)
-            if len(data) > limits.PLUGIN_BACKLOG_BYTES:
-                self.hold()
-            return
-        if self.closing or self.closed or self.owner is None:
+        if self.state is not READING:
+            if self.state.waiting:
+                self._keep(data, 0)
+                if len(data) > limits.PLUGIN_BACKLOG_BYTES:
+                    self.hold()
+                return
+            if self.state.over:
+                return
+        if self.owner is None:
             return
         used = self.owner.packets(data, now)
-        if used < len(data) and not self.closed and not self.closing:
+        if used < len(data) and not self.state.over:
             self._keep(data, used)
 
     def _keep(self, data: bytes, used: int) -> None:
         rest = data[used:] if used else data
         self._parts.append(rest)
         self._have = len(rest)
-        self._need = 0 if self.waiting or self.held else packet_size(rest)
+        self._need = 0 if self.state.waiting or self.state.held else packet_size(rest)
+
+    # ---------------------------------------------------------------- states
+
+    def _on(self, given: Input) -> Action:
+        """Go to the next state; returns what is to be done."""
+        action, self.state = transition(self.state, given)
+        return action
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a packet waits for the answer to an effect."""
+        return self.state.waiting
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing is read, as its subscribers or a limit are behind."""
+        return self.state.held
+
+    @property
+    def closing(self) -> bool:
+        """Whether it is closed once the last bytes have gone out."""
+        return self.state.closing
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is gone."""
+        return self.state.closed
+
+    def wait(self) -> None:
+        """Handle nothing more before the answer to an effect (`answered`, `resume`)."""
+        self._on(Input.WAIT)
+
+    def answered(self) -> None:
+        """Note that the answer has come. What came meanwhile is handled by `resume`."""
+        self._on(Input.ANSWERED)
+
+    def peer_gone(self, reason: str) -> None:
+        """Note that the peer has gone, for a `reason`, while a packet waits: what came before is
+        handled all the same. Raises ImpossibleInputError if no packet waits."""
+        self._on(Input.PEER_GONE)
+        self.ended = reason
+        self.transport = Nowhere(self)
+        self.backlog.clear()
+        self.backlog_bytes = 0
+
+    def gone(self) -> None:
+        """Note that it is closed; what is kept is dropped. Harmless when repeated."""
+        if self._on(Input.GONE) is Action.LET_GO:
+            if self.paused:
+                self.paused = False
+                self.node.paused -= 1
+            self.backlog.clear()
+            self.backlog_bytes = 0
 
     @property
     def unread(self) -> int:
@@ -289,27 +343,26 @@ class Connection:
 
     def resume(self, now: float) -> None:
         """Go on after the answer that `waiting` waited for."""
-        self.waiting = False
+        self._on(Input.ANSWERED)
         if self._parts:
             data = b"".join(self._parts)
             self._parts.clear()
-            if not (self.closing or self.closed or self.owner is None):
+            if not (self.state.over or self.owner is None):
                 used = self.owner.packets(data, now)
-                if used < len(data) and not self.closed:
+                if used < len(data) and not self.state.closed:
                     self._keep(data, used)
-        if self.held and not self.waiting and not self.node.holds(self):
+        if self.state.held and not self.state.waiting and not self.node.holds(self):
             self.unhold()
         self._end(now)
 
     def _end(self, now: float) -> None:
         """Let go of a peer that has gone, once all is handled that it sent."""
-        if self.ended and not self.waiting and not self.backed_up:
+        if self.ended and not self.state.waiting and not self.backed_up:
             self.node.connection_gone(self, self.ended, now)
 
     def hold(self) -> None:
         """Stop reading from this peer."""
-        if not self.held:
-            self.held = True
+        if self._on(Input.HOLD) is Action.STOP_READING:
             self.transport.pause_reading()
 
     def come_back(self) -> None:
@@ -321,24 +374,26 @@ class Connection:
 
     def unhold(self) -> None:
         """Read again; first, at the end of this turn, handle what was read already (`go_on`)."""
-        if self.held:
-            self.held = False
+        if self._on(Input.RELEASE) is Action.READ_AGAIN:
             if self._parts:
                 self.node.unheld.append(self)
-            elif not self.closed:
+            else:
                 self.transport.resume_reading()
 
     def go_on(self, now: float) -> None:
         """Handle what had been read when this peer was held, as far as it goes, and read again."""
-        if self.held or self.closed:
+        if self.state.held or self.state.closed:
             return
-        if not (self.waiting or self.closing or self.owner is None) and self._have >= self._need:
+        if (
+            not (self.state.waiting or self.state.closing or self.owner is None)
+            and self._have >= self._need
+        ):
             data = b"".join(self._parts)
             self._parts.clear()
             used = self.owner.packets(data, now)
-            if used < len(data) and not self.closed and not self.closing:
+            if used < len(data) and not self.state.over:
                 self._keep(data, used)
-        if not self.held and not self.closed:
+        if not (self.state.held or self.state.closed):
             self.transport.resume_reading()
         self._end(now)
 
@@ -354,7 +409,7 @@ class Connection:
     def flush(self, outbox: list[bytes], source: Connection | None) -> None:
         """Hand the outbox to the transport, or keep it while the peer reads too slowly; empties
         `outbox`. `source`: the publisher that is held when too much is kept."""
-        if self.closed:
+        if self.state.closed:
             outbox.clear()
         elif self.paused or self.backlog:
             self._to_backlog(outbox, source)
@@ -363,7 +418,7 @@ class Connection:
             outbox.clear()
             self.traffic.sent += len(data)
             self.transport.write(data)
-            if self.closing and self._said_all():
+            if self.state.closing and self._said_all():
                 self.transport.close()
 
     def _to_backlog(self, outbox: list[bytes], source: Connection | None) -> None:
@@ -408,7 +463,7 @@ class Connection:
 
     def pause(self) -> None:
         """Note that the transport holds enough; what follows waits in `backlog`."""
-        if not self.paused and not self.closed:
+        if not (self.paused or self.state.closed):
             self.paused = True
             self.node.paused += 1
             self.waiting_since = self.node.now
@@ -439,7 +494,7 @@ class Connection:
         del backlog[:index]
         if not backlog:
             self.backlog_bytes = 0
-            if self.closing:
+            if self.state.closing:
                 if self._said_all():
                     self.transport.close()
             elif not self.paused:
@@ -452,9 +507,8 @@ class Connection:
 
     def close(self, last: bytes = b"") -> None:
         """Send `last` and whatever is queued, then close. What comes in from now on is ignored."""
-        if self.closing or self.closed:
+        if self._on(Input.CLOSE) is not Action.SAY_LAST_WORDS:
             return
-        self.closing = True
         if last:
             self.send(last)
         if not self.backlog and self._said_all():
@@ -472,7 +526,7 @@ class Connection:
 
     def abort(self, reason: str) -> None:
         """Close at once; `lost` follows with `reason`."""
-        if not self.closed:
+        if not self.state.closed:
             self.transport.abort()
             self.node.connection_gone(self, reason, self.node.now)
 

@@ -113,7 +113,8 @@ class Predecessors:
             )
             return True
         line.waiting.append(handshake)
-        handshake.in_line = handshake.conn.waiting = True
+        handshake.in_line = True
+        handshake.conn.wait()
         return True
 
     def leave(self, client_id: str, then: Callable[[float], object], now: float) -> None:

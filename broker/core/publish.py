@@ -108,7 +108,7 @@ def _accept(client: Client, message: Message, packet_id: int) -> None:
     ):
         refuse(client, message, packet_id)
     elif node.hooks.topics:
-        client.conn.waiting = True
+        client.conn.wait()
         then = partial(_answered, client, message, packet_id)
         node.effects.append(AuthorizePublish(client, message, packet_id, then))
     else:

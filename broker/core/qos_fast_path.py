@@ -207,7 +207,7 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
             if node.federated and route.forward:
                 node.cluster.forward_batch(batch, client.conn)
             position += len(batch.data)
-            return -position if client.conn.held else position
+            return -position if client.conn.state.held else position
     targets = (route.raw5 if five else route.raw4) if route.granted >= qos else None
     if (node.federated and route.forward) or (
         targets and node.journal is not None and any(s.recorder is not None for s in targets)
@@ -235,7 +235,7 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
                 route,
                 _message(client, prefix, data[start + 2 : end], data[payload:end], qos, properties),
             )
-            held = conn.held
+            held = conn.state.held
         else:
             tail = data[start + 2 : end]
             for session in targets:
@@ -252,7 +252,7 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
                         b"",
                         conn,
                     )
-                    held = conn.held
+                    held = conn.state.held
                 else:
                     _send(session, prefix, tail)
         answers.append(PACKET_IDS[packet_id])

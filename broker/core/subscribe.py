@@ -52,7 +52,7 @@ def receive_large(client: Client, first: int, body: bytes) -> None:
     except StopIteration as end:
         _begin(client, end.value)
         return
-    client.conn.waiting = True
+    client.conn.wait()
     turns.later(lambda now: turns.go(_received(client, work), lambda: False))
 
 
@@ -74,7 +74,7 @@ def _received(client: Client, work: Generator[int, None, Subscribe | Unsubscribe
         step = partial(_fail, error)
 
     def begin() -> bool:
-        client.conn.waiting = False
+        client.conn.answered()
         step()
         return not client.conn.waiting
 
@@ -120,7 +120,7 @@ def _checking(client: Client, packet: Subscribe | Unsubscribe) -> Generator[int,
 
 def _subscribe(client: Client, packet: Subscribe) -> None:
     if client.node.hooks.topics and any(acceptable(request.filter) for request in packet.filters):
-        client.conn.waiting = True
+        client.conn.wait()
         then = partial(_answered, client, packet)
         client.node.effects.append(AuthorizeSubscribe(client, packet, then))
     else:
@@ -144,7 +144,7 @@ def grant(client: Client, packet: Subscribe, allowed: list[bool]) -> bool:
     itself."""
     if SubscribeRequest(client, packet, allowed).begin():
         return True
-    client.conn.waiting = True
+    client.conn.wait()
     return False
 
 
@@ -283,7 +283,8 @@ def _leave(client: Client, packet: Unsubscribe) -> None:
         if not known or _unsubscribe(client, packet, codes, later):
             client.conn.resume(now)
 
-    client.conn.waiting = not _unsubscribe(client, packet, codes, later)
+    if not _unsubscribe(client, packet, codes, later):
+        client.conn.wait()
 
 
 def _unsubscribe(

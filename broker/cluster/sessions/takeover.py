@@ -294,7 +294,7 @@ class Takeover:
                 ReasonCode.SERVER_BUSY, "connects while too many session takeovers are under way"
             )
             return 0
-        handshake.conn.waiting = True
+        handshake.conn.wait()
         pending = self._pending[client_id] = PendingTakeover(
             handshake, client_id, stamp, max(kept)[1], now
         )
@@ -523,7 +523,7 @@ class Takeover:
         """Refuse the client: the session is another user's, and stays where it is."""
         self._drop(pending)
         self._remove(pending)
-        pending.handshake.conn.waiting = False
+        pending.handshake.conn.answered()
         if not pending.handshake.conn.closed:
             pending.handshake.foreign()
 
@@ -536,7 +536,7 @@ class Takeover:
     def _close_connection(self, pending: PendingTakeover) -> None:
         conn = pending.handshake.conn
         if not conn.closed:
-            conn.waiting = False
+            conn.answered()
             conn.close()
             self._node.forget(conn)
 
