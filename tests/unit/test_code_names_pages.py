@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from bench.cli import TOOLS, _parser
+from bench.scenarios.scenario import DEEDS, FOLDER
 from tests.unit.test_architecture import files, read
 
 PAGES = [
@@ -95,3 +96,11 @@ def test_commands_of_bench_are_there(page: str) -> None:
 def test_a_missing_name_is_found(words: set[str], known_members: set[str]) -> None:
     assert "Node.flush" in known_members and "Node.no_such_thing" not in known_members
     assert "MAX_RETAINED" in words and "NO_SUCH" + "_LIMIT" not in words
+
+
+def test_the_page_of_benchmarks_has_every_scenario_and_fault() -> None:
+    page = read("docs/guides/benchmarks.md")
+    shipped = {path.stem for path in FOLDER.glob("*.yaml")}
+    assert len(shipped) > 10
+    assert {name for name in shipped if name not in page and f"-{name[4:]}" not in page} == set()
+    assert {deed for deed in DEEDS if not re.search(rf"\b{deed}\b", page)} == set()
