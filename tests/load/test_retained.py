@@ -4,35 +4,31 @@ are printed, not judged."""
 from __future__ import annotations
 
 import itertools
-import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from broker.wire import Connect, Publish, Subscribe, SubscriptionRequest, encode_packet
+from broker.wire import Publish, Subscribe, SubscriptionRequest, encode_packet
 from tests.kit.brokers import Broker, Cluster
+from tests.kit.raw_client import RawClient
 from tests.kit.waiting import until
 
 RETAINED = 300_000
 NEW_TOPICS = 3_000
 
 
-class Wire:
-    """A client of MQTT 3.1.1 on a plain socket."""
+class Wire(RawClient):
+    """A client of MQTT 3.1.1 that reads the answers as bytes."""
 
     def __init__(self, broker: Broker, name: str) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", broker.port), 60)
-        self.socket.sendall(
-            encode_packet(Connect("MQTT", 4, True, 0, name, None, None, None, None), 4)
-        )
-        assert self.read(4)[0] == 0x20
+        super().__init__(broker.port, name, version=4)
 
     def read(self, size: int) -> bytes:
         data = b""
         while len(data) < size:
-            more = self.socket.recv(min(65536, size - len(data)))
+            more = self.sock.recv(min(65536, size - len(data)))
             assert more, "closed by the broker"
             data += more
         return data
@@ -43,7 +39,7 @@ class Wire:
         answers.start()
         for begin in range(0, len(topics), 500):
             few = enumerate(topics[begin : begin + 500], begin)
-            self.socket.sendall(
+            self.sock.sendall(
                 b"".join(
                     encode_packet(Publish(t, bytes(64), 1, retain, False, n % 65535 + 1, None), 4)
                     for n, t in few
@@ -65,12 +61,12 @@ class Pulse(threading.Thread):
 
     def run(self) -> None:
         topic = f"pulse/{self.name}"
-        self.wire.socket.sendall(encode_packet(Subscribe(1, [SubscriptionRequest(topic, 0)]), 4))
+        self.wire.sock.sendall(encode_packet(Subscribe(1, [SubscriptionRequest(topic, 0)]), 4))
         self.wire.read(5)
         packet = encode_packet(Publish(topic, b"x", 0, False, False, None, None), 4)
         while not self.over:
             began = time.monotonic()
-            self.wire.socket.sendall(packet)
+            self.wire.sock.sendall(packet)
             self.wire.read(len(packet))
             self.waits.append(time.monotonic() - began)
             time.sleep(0.005)
@@ -132,7 +128,7 @@ def test_one_client_with_filters_that_overlap(tmp_path: Path) -> None:
             granted = 0
             for begin in range(0, len(filters), 8_192):
                 few = [SubscriptionRequest(f, 0) for f in filters[begin : begin + 8_192]]
-                attacker.socket.sendall(encode_packet(Subscribe(1, few), 4))
+                attacker.sock.sendall(encode_packet(Subscribe(1, few), 4))
                 granted += attacker.read(1 + 2 + 2 + len(few))[5:].count(0)
             assert 0 < granted < 1000
             publisher.acknowledged(
@@ -142,7 +138,7 @@ def test_one_client_with_filters_that_overlap(tmp_path: Path) -> None:
                 lambda: first.counter("received_link") >= NEW_TOPICS,
                 "all of them at the other broker",
             )
-            attacker.socket.close()
+            attacker.sock.close()
             until(
                 lambda: (
                     first.counter("received_link") and not first.view()["counters"]["link_timeouts"]
