@@ -104,3 +104,12 @@ def test_the_page_of_benchmarks_has_every_scenario_and_fault() -> None:
     assert len(shipped) > 10
     assert {name for name in shipped if name not in page and f"-{name[4:]}" not in page} == set()
     assert {deed for deed in DEEDS if not re.search(rf"\b{deed}\b", page)} == set()
+
+
+@pytest.mark.parametrize("page", [*PAGES, "README.md"])
+def test_keys_of_the_section_federation_are_options(page: str) -> None:
+    options = set(re.findall(r"^\| `([a-z-]+)` \|", read("docs/reference/options.md"), re.M))
+    assert len(options) > 30
+    named = re.findall(r"`federation: (\{.*?\}|[a-z-]+)`", read(page), re.S)
+    keys = {key for each in named for key in re.findall(r"(?:^|[{,]\s*)([a-z-]+)", each)}
+    assert keys - options == set()
