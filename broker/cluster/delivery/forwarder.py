@@ -405,9 +405,9 @@ class Forwarder:
     def batch_received(
         self, link: Link, batch: PublishRun, key: bytes, sequence: int, data: bytes, now: float
     ) -> None:
-        """Deliver and pass on a run of QoS 1 or 2 packets that came over `link`. `key`, `sequence`:
-        its origin, and the number of its first packet; `data`: the bytes that came, if the first
-        packet names the origin, else b""; `now`: s."""
+        """Deliver and pass on a run (`batch`) at QoS 1 or 2 that came over `link`. `key`,
+        `sequence`: its origin, and the number of its first packet; `data`: the bytes that came, if
+        the first packet names the origin, else b""; `now`: s."""
         count = batch.count
         new = self.accept(key, sequence, count, now)
         if not new:

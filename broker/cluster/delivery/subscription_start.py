@@ -1,19 +1,20 @@
-"""Where subscriptions begin: what was published before a SUBSCRIBE is not delivered to it, whatever
-logs bring later.
+"""Where subscriptions begin: a message that was published before a SUBSCRIBE is not delivered to
+it, even if a log brings it later.
 
 A subscription begins behind all numbers of each origin that have been at this broker
-(`Start.tops`). That says too little where the feed of an origin is not whole: what was published
-before may be anywhere. So the question to the origin (`gap_recovery`) tells when these
-subscriptions began, and the answer says which number was the newest one then, ahead of all that is
-delivered. Who has confirmed the subscription has said that number then (`subscription_barrier`),
-and is not asked.
-Times are told in the origin's clock: each answer says what it showed, some time between question
-and answer. What the origin published before then it finds in its log, or, where that does not go
-back so far, in the numbers that it had at times (`Past`). Who replays messages to a neighbour says
-how old they are, and all behind that are told: with flooding, where nobody is asked, and for an
-origin that does not answer. As long as nobody has said where a subscription begins, it gets what
-comes. When it began, and which origins may say more, goes with its session to the journal and to
-other brokers, each by its own clock.
+(`SubscriptionStart.tops`). If the feed of an origin has gaps, that is not enough: messages that
+were published before may still be under way. So the question to the origin (`gap_recovery`) tells
+when these subscriptions began, and the answer says which number was the newest one then, ahead of
+all messages. A broker that has confirmed the subscription has said that number then
+(`subscription_barrier`), and is not asked.
+
+Times are told by the origin's clock: each answer says what it showed, some time between question
+and answer. The origin finds the number of a time in its log, or, if the log does not go back so
+far, in notes of the numbers that it had at times (`PastNumbers`). A broker that replays messages
+tells the neighbour how old they are, and that is passed on to all brokers behind: with flooding,
+where no origin is asked, and for an origin that does not answer. Until it is known where a
+subscription begins, it gets all messages that arrive. When it began, and which origins may say
+more, goes with its session to the journal and to other brokers, each by its own clock.
 
     question  u8 count, u48 times of the origin's clock (ms)
     answer    u8 count, u48 the origin's clock (ms), u48 numbers
@@ -49,44 +50,44 @@ if TYPE_CHECKING:
     from broker.core.session import Session
 
 MOST = 64
-"""times that one question tells; of more, some share the latest of them."""
+"""times in one question; if there are more subscriptions, some share the latest of their times."""
 
 POINTS = 5000
-"""ages that one record tells, of all origins; of more, some of those between are left out."""
+"""ages in one record, of all origins; if there are more, some of those in between are left out."""
 
 MAX_HOPS = 64
-"""brokers on the way of a record; more are a loop."""
+"""brokers on the path of a record; more are a loop."""
 
 PASSED = 4096
-"""records that have been passed on and are not passed on again, the newest: what a log has may take
-thousands. While a tree forms links make circles, and each broker would send on as many copies as it
-has links, again and again."""
+"""records that are remembered, the newest, so that they are not passed on again: those for one log
+may be thousands. While a tree forms, links make loops, and each broker would send as many copies as
+it has links, again and again."""
 
 UNSURE = 0.2
-"""s; of a clock that may be so much ahead or not, as no question has been answered quickly, nothing
-is concluded."""
+"""s; a clock that is known less exactly than this, as no question was answered quickly, is not
+used."""
 
 DRIFT = 1e-4
-"""s that two clocks may come apart in a second."""
+"""s that two clocks may drift apart in a second."""
 
 OLDER = 64
-"""points that are kept of what one origin's messages in our log are older than it says; of more,
-some are left out."""
+"""points that are kept for one origin whose messages are older than the log here says; if there are
+more, some are left out."""
 
 ASKED = 1000
-"""questions whose time is kept, for all origins."""
+"""questions whose times are kept, for all origins."""
 
 
 NOTED, NOTES = 0.1, 2048
-"""s between two notes of our newest number, and how many there are,"""
+"""s between two notes of the newest number that was published here, and how many are kept,"""
 
 NOTED_OLD, OLD_NOTES = 10.0, 512
-"""and the same of those that are older: as long as a broker may be away."""
+"""and the same for older notes: as long as a broker may be away."""
 
 
 def starts_of(session: Session) -> list[SubscriptionStart | None]:
-    """Return where the subscriptions of a session begin, each start once: many of one moment share
-    theirs."""
+    """Return where the subscriptions of a session begin, each start once: subscriptions of one
+    moment share theirs."""
     return list(dict.fromkeys(s.start for s in session.subscriptions.values()))
 
 
@@ -96,14 +97,14 @@ def oldest(session: Session) -> SubscriptionStart | None:
 
 
 def older(session: Session, key: bytes, number: int) -> bool:
-    """Whether a message turned out to be older than a session that has come from elsewhere, where
-    nobody knew that."""
+    """Whether the message with number `number` of the origin `key` turned out to be older than a
+    `session` from another broker, where that was not known."""
     start = oldest(session)
     return start is not None and key in start.was_open and number <= start.tops.get(key, 0)
 
 
 class PastNumbers:
-    """The newest number that was published here at times of the past."""
+    """Notes of the newest number that was published here at times of the past."""
 
     __slots__ = ("_notes", "_old")
 
@@ -123,21 +124,22 @@ class PastNumbers:
                 old.append(first)
 
     def before(self, at: float) -> int:
-        """Return a number that had been published at a time (s): the newest one that was noted."""
+        """Return a number that had been published at the time `at` (s): the newest one that was
+        noted."""
         notes = self._notes if self._notes and self._notes[0][0] <= at else self._old
         index = bisect_right(notes, at, key=itemgetter(0))
         return notes[index - 1][1] if index else 0
 
 
 class StartsJournal(Journal, Protocol):
-    """What keeps where subscriptions begin."""
+    """The journal, which keeps where subscriptions begin."""
 
     def subscription_start_changed(self, start: SubscriptionStart) -> None:
-        """Record that one begins later than was known."""
+        """Record that a subscription begins later than was known."""
 
 
 class StartingBroker(LocalBroker, Protocol):
-    """The broker that is subscribed to."""
+    """The broker at which clients subscribe."""
 
     @property
     def forwarding(self) -> list[Link]:
@@ -145,7 +147,7 @@ class StartingBroker(LocalBroker, Protocol):
 
     @property
     def journal(self) -> StartsJournal | None:
-        """What keeps its state, None for a broker that keeps nothing."""
+        """The journal, None for a broker without durability."""
 
 
 class SubscriptionStarts:
@@ -177,8 +179,9 @@ class SubscriptionStarts:
         *,
         enabled: bool,
     ) -> None:
-        """`behind`: tells whether old messages may come that no log in memory has; `enabled`: other
-        brokers may be there."""
+        """`node`: this broker; `origins`: which numbers have been here; `directory`: what brokers
+        post; `barrier`: which brokers have confirmed a subscription; `behind`: says whether old
+        messages may arrive that no log in memory has; `enabled`: there may be other brokers."""
         self._node = node
         self._origins = origins
         self._directory = directory
@@ -210,9 +213,9 @@ class SubscriptionStarts:
     # ---------------------------------------------------------------- subscriptions
 
     def begin(self) -> SubscriptionStart | None:
-        """Return where a subscription begins that is made now; None when nothing can come that was
-        published before. Who is alone may be so because its data was lost: others that were down
-        meanwhile have logs of before."""
+        """Return where a subscription begins that is made now; None if no older message can arrive.
+        A broker that is alone may be so because its data was lost: others that were down have logs
+        of before."""
         node, origins = self._node, self._origins
         if len(origins.vector) < 2 and not self._enabled:
             return None
@@ -243,8 +246,9 @@ class SubscriptionStarts:
         self, tops: dict[bytes, int], began: float = UNKNOWN, unsettled: Iterable[bytes] = ()
     ) -> SubscriptionStart | None:
         """Return where the subscriptions of a session begin that has come from another broker, or
-        from the journal. `unsettled`: origins of which it may be more, which can be asked if it is
-        known when they began."""
+        from the journal. `tops`: for each origin the highest number that is not for them; `began`:
+        when they began (s), UNKNOWN if that is not known; `unsettled`: origins whose number may be
+        higher, which are asked if it is known when they began."""
         if not tops:
             return None
         node, highest = self._node, self._origins.highest
@@ -261,8 +265,8 @@ class SubscriptionStarts:
         return start
 
     def by_our_clock(self, began: float, sender: bytes) -> float:
-        """Say by our clock when a session of another broker began, rather too early; UNKNOWN if
-        that one's is not known. `began`: s, by the clock of `sender`."""
+        """Return when a session of another broker began by the clock of this one (s), rather too
+        early; UNKNOWN if the clock of `sender` is not known. `began`: s, by that clock."""
         listing = self._directory.listing(sender)
         clock = None if listing is None else self._clocks.get(origin_key(sender, listing.boot))
         if clock is None:
@@ -270,8 +274,8 @@ class SubscriptionStarts:
         return began - clock[1] - DRIFT * (self._node.now - clock[2])
 
     def _forget(self, now: float) -> None:
-        """What is in no log any more needs no start; while a broker is away, or asked, there may be
-        a log's tail."""
+        """Forget starts when no log has older messages. While a broker is away, or has been asked,
+        a log's tail may have some."""
         starts = self._starts
         longest = limits.LOG_AGE
         if starts and starts[0].at + longest < now and self._behind():
@@ -283,14 +287,14 @@ class SubscriptionStarts:
     def raised(
         self, key: bytes, starts: Iterable[SubscriptionStart], number: int, *, settled: bool = True
     ) -> None:
-        """Note that numbers up to this one are not for what began there; `settled`: and all others
-        are."""
+        """Note that the numbers of the origin `key` up to `number` are not for the subscriptions
+        that began at `starts`; `settled`: and that all higher ones are."""
         window = self._origins.vector.get(key)
         done = 0 if window is None else window.top if window.stream is None else window.stream.done
         for start in starts:
             top = start.tops.get(key, 0)
             begin = max(top, 0 if window is None else window.begin)
-            if begin < min(done, number):  # it has come already
+            if begin < min(done, number):  # the message has been delivered already
                 came = [(begin + 1, min(done, number))]
                 start.early.setdefault(key, []).extend(
                     came if window is None else subtract(came, window.gaps)
@@ -315,7 +319,8 @@ class SubscriptionStarts:
     # ---------------------------------------------------------------- questions
 
     def question(self, key: bytes, number: int, now: float) -> bytes:
-        """Return what a question to an origin tells of subscriptions."""
+        """Return what the question `number` to the origin `key` tells of subscriptions; `now`:
+        s."""
         starts = sorted(self._open(key), key=lambda start: start.began)
         step = max(1, -(-len(starts) // MOST))
         groups = [starts[at : at + step] for at in range(0, len(starts), step)]
@@ -325,8 +330,8 @@ class SubscriptionStarts:
         ahead = self._ahead(key)
         if ahead is None:  # the answer shows its clock; when it is known, it is asked again
             return b"\0"
-        # Those that were made here follow each other closely; those of elsewhere may be minutes
-        # apart.
+        # Subscriptions that were made here follow each other closely; those of other brokers may be
+        # minutes apart.
         told = [
             group[0 if any(start.adopted for start in group) else -1].began + ahead
             for group in groups
@@ -338,11 +343,17 @@ class SubscriptionStarts:
     def answered(
         self, key: bytes, number: int, body: bytes, top: int, *, more: bool
     ) -> tuple[bytes | None, bool]:
-        """Take what an answer says of subscriptions, ahead of the messages up to `top` that it
-        stands for; `more`: later ones are still to be asked for, and so is where a subscription
-        begins that was made behind `top`. Returns what is behind that (None: it cannot be used, as
-        nobody knows yet for which subscriptions it is), and whether it has to be asked again: a
-        subscription was made meanwhile. Raises MalformedPacket."""
+        """Take what the answer `body` to the question `number` to the origin `key` says of
+        subscriptions. It has messages up to `top`; `more`: later ones are asked for next, and so is
+        where a subscription begins that was made behind `top`.
+
+        Returns the messages in it (None: they cannot be used yet, as it is not known for which
+        subscriptions they are), and whether the origin has to be asked again, as a subscription was
+        made meanwhile.
+
+        Raises:
+            MalformedPacket: it is truncated.
+        """
         size = 7 + 6 * body[0] if body else 7
         if len(body) < size:
             raise MalformedPacket("answer with positions is truncated")
@@ -359,17 +370,17 @@ class SubscriptionStarts:
             self.raised(key, group, min(top, last), settled=not more or last <= top)
         if more:
             return body[size:], False
-        # When it was answered, by our clock: at the latest, where a question that was long on its
-        # way leaves that open. For what began meanwhile it is asked again, as messages that were
-        # published after that must not be taken for older ones.
+        # When it was answered, by the clock of this broker: at the latest, as a question may be
+        # under way for long. For subscriptions that began meanwhile it is asked again, as newer
+        # messages must not be taken for older ones.
         least, most, _ = self._clocks[key]
         then = clock - (least if most - least > UNSURE else self._ahead(key) or 0.0)
         self.raised(key, [start for start in self._open(key) if start.began >= then], top)
         return body[size:], bool(self._open(key))
 
     def _set_clock(self, key: bytes, clock: float, asked: float) -> None:
-        """An origin's clock was `clock` at some time between a question and its answer, which comes
-        now."""
+        """Note that an origin's clock showed `clock` at some time between `asked`, when the
+        question was sent, and now."""
         now = self._node.now
         known = self._clocks.get(key)
         least, most = clock - now, clock - asked
@@ -387,17 +398,18 @@ class SubscriptionStarts:
         known = self._clocks.get(key)
         return None if known is None else known[0] - DRIFT * (self._node.now - known[2])
 
-    # ---------------------------------------------------------------- what is replayed
+    # ---------------------------------------------------------------- replayed messages
 
     def tell_ages(self, link: Link, entries: list[LogEntry], now: float) -> None:
-        """Tell a neighbour, ahead of what is replayed to it, how old that is."""
+        """Tell the neighbour at the end of `link` how old the `entries` are that are about to be
+        replayed to it (AGES); `now`: s."""
         if entries:
             link.send_behind(AGES, b"\0" + encode_ages(entries, now, self.published))
 
     def published(self, entry: LogEntry) -> float:
-        """Return when the newest message of an entry was published, at the latest (s). Our log says
-        when it came here, which is later for what was replayed to us, and does not count the time
-        in which this broker was down."""
+        """Return when the newest message of an entry was published, at the latest (s). The log says
+        when it arrived here, which is later for replayed messages, and does not count the time in
+        which this broker was down."""
         at = entry.at - self._origins.uncounted(entry.key)
         if (points := self._older.get(entry.key)) is not None:
             index = bisect_left(points, (entry.sequence + entry.count - 1,))
@@ -406,8 +418,8 @@ class SubscriptionStarts:
         return at
 
     def _note_older(self, key: bytes, told: list[tuple[float, int]], now: float) -> None:
-        """Note when messages were published that are about to come, for those to whom we replay
-        them."""
+        """Note when messages were published that are about to arrive, for neighbours to which they
+        are replayed later."""
         points = dict(self._older.get(key, ()))
         for at, number in told:
             points[number] = min(at, points.get(number, at))
@@ -415,7 +427,7 @@ class SubscriptionStarts:
         at = now
         for number in sorted(
             points, reverse=True
-        ):  # nothing is younger than what was published after it
+        ):  # no message is younger than one that was published after it
             at = min(at, points[number])
             if at < now - limits.LOG_AGE - limits.ABSENT_TIME:
                 break
@@ -429,13 +441,13 @@ class SubscriptionStarts:
             }
 
     def _ages_received(self, link: Link, body: bytes, now: float) -> None:
-        """What is replayed over a link is not for subscriptions that are younger; tell those behind
-        us."""
+        """Take AGES: the messages that are about to be replayed are not for younger subscriptions.
+        Tell the brokers behind this one."""
         if not body:
             raise MalformedPacket("AGES record is truncated or too large")
-        # The record was on its way as well, for how long nobody knows: half a round trip is too
-        # much where a neighbour that has just started answered late. So messages count as younger
-        # than they are: who subscribed before one must get it.
+        # The record was under way as well, for an unknown time: half a round trip is too much if a
+        # neighbour that has just started answered late. So messages count as younger than they are:
+        # a client that subscribed before one must get it.
         self.aged(body[1:], now)
         if body[0] < MAX_HOPS and self._first_time(body[1:]):
             for other in self._node.forwarding:
@@ -443,8 +455,9 @@ class SubscriptionStarts:
                     other.send_behind(AGES, bytes((body[0] + 1,)) + body[1:])
 
     def _first_time(self, ages: bytes) -> bool:
-        """Whether these have not been passed on yet: they are now. What they go ahead of is passed
-        on once, too, so whoever gets that from here has got them before."""
+        """Whether these ages have not been passed on yet; from now on they have. The messages
+        behind them are passed on once as well, so a broker that gets those has got the ages
+        before."""
         number = hash(ages)
         if number in self._passed:
             return False
@@ -454,8 +467,12 @@ class SubscriptionStarts:
         return True
 
     def aged(self, body: bytes, now: float, *, holes: bool = False) -> None:
-        """Take the ages at `now` (s) of messages that are about to come; `holes`: newer ones of
-        their origins have been here. Raises MalformedPacket."""
+        """Take the ages (`body`) at `now` (s) of messages that are about to arrive; `holes`: newer
+        ones of their origins have been here.
+
+        Raises:
+            MalformedPacket: it is truncated or too large.
+        """
         at = 0
         while at < len(body):
             key, count = (
@@ -495,9 +512,8 @@ class SubscriptionStarts:
 def encode_ages(
     entries: list[LogEntry], now: float, published: Callable[[LogEntry], float] = attrgetter("at")
 ) -> bytes:
-    """Return how old messages are, as `SubscriptionStarts.aged` takes it. `published`: tells when
-    those of
-    an entry were published (s)."""
+    """Return how old the messages of `entries` are at `now` (s), as `SubscriptionStarts.aged` takes
+    it. `published`: says when those of an entry were published (s)."""
     origins: dict[bytes, list[LogEntry]] = {}
     for entry in entries:
         origins.setdefault(entry.key, []).append(entry)
@@ -519,8 +535,11 @@ def encode_ages(
 
 
 def times_of(question: bytes) -> tuple[list[float], bytes]:
-    """Return the times (s) that a question tells, and what is behind them in it. Raises
-    MalformedPacket."""
+    """Return the times (s) in a question, and the bytes behind them.
+
+    Raises:
+        MalformedPacket: it is truncated, or has too many times.
+    """
     count = question[0] if question else 0
     size = 1 + 6 * count
     if len(question) < size or count > MOST:
@@ -531,8 +550,8 @@ def times_of(question: bytes) -> tuple[list[float], bytes]:
 
 
 def answer_of(numbers: list[int], now: float) -> bytes:
-    """Return what an answer says of subscriptions: `numbers`, by the times of the question; `now`:
-    of this broker's clock."""
+    """Encode what an answer says of subscriptions: `numbers`, for the times of the question; `now`:
+    s, by this broker's clock."""
     head = bytes((len(numbers),)) + max(0, round(now * 1000)).to_bytes(6, "big")
     return head + b"".join(number.to_bytes(6, "big") for number in numbers)
 
@@ -544,9 +563,9 @@ def numbers_at(
     top: int,
     past: PastNumbers | None = None,
 ) -> tuple[list[int], int]:
-    """Return the newest number of an origin at each time (s), and how many entries were looked at.
-    `latest`: entries, the newest first; `top`: the newest number now; `past`: asked for times to
-    which they do not go back, None: they have everything."""
+    """Return the newest number of the origin `key` at each of the `times` (s), and how many entries
+    were looked at. `latest`: entries, the newest first; `top`: the newest number now; `past`: asked
+    for times before the oldest entry, None: the entries have everything."""
     found = [top] * len(times)
     waiting = sorted(range(len(times)), key=lambda index: times[index])
     looked = 0
@@ -558,6 +577,6 @@ def numbers_at(
             while waiting and entry.at <= times[waiting[-1]]:
                 found[waiting.pop()] = top
             top = entry.sequence - 1
-    for index in waiting:  # longer ago than they go back
+    for index in waiting:  # longer ago than the oldest entry
         found[index] = top if past is None else min(top, past.before(times[index]))
     return found, looked

@@ -1,18 +1,18 @@
-"""Shared subscriptions of other brokers that become known late: what was published here meanwhile
-is given to them (decision 15).
+"""Shared subscriptions of other brokers that become known late get the messages that were published
+here meanwhile (docs/decisions/0015).
 
-A broker that has just started, or was cut off, serves clients before it knows anybody's groups.
-What it publishes is in its log. For each group it keeps in mind for which of its own messages the
-group was known (covered). When a broker tells of a group, and not all messages in the log are
-covered, it is asked how old the group is; then what was published since and is not covered is given
-to its members, in order, in steps. Until that is done nothing new is given to them: it would
-overtake; and what is for them stays here, though it leaves the log: large messages empty that
-before an answer has come behind them over a slow link.
+A broker that has just started, or was cut off, serves clients before it knows the groups of other
+brokers. The messages that it publishes are in its log. For each group it remembers for which of
+these messages the group was known (covered). When a broker posts a group, and not all messages in
+the log are covered, it is asked how old the group is; then the messages that were published since
+and are not covered are given to its members, in order, in steps. Until that is done the members get
+no new messages, which would overtake the old ones. The old messages are kept here even when they
+leave the log: large messages empty it before an answer arrives behind them over a slow link.
 
     to one broker   ASK: u48 time, marks          TOLD: the same time, mark, u32 age (ms) for each
 
-The time (ms) is that of the question, by the clock of who asks: an answer counts from the question
-that it answers, though another one was asked since, as the group's members came and went.
+The time (ms) is that of the question, by the clock of the broker that asks: the age in an answer
+counts from its own question, even if another one was sent since, as members came and went.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PAUSE = 0.001
 ASKED = 500
 """groups that a broker is asked for in one message, and that are caught up together."""
 FORGOTTEN = 5_000
-"""groups that nobody has any more that are looked at in one turn."""
+"""groups without members that are looked at in one turn."""
 RETRY = 1.0
 """s after which a broker is asked again,"""
 PATIENCE = 5.0
@@ -84,8 +84,8 @@ class Job:
         self.first: dict[tuple[bytes, bytes], int] = {}
 
     def next(self) -> LogEntry | None:
-        """Return what is to be looked at next, None when there is no more for now. Those of an
-        origin come in their order."""
+        """Return the next entry to be looked at, None if there is none for now. The entries of an
+        origin come in order."""
         while entry := self.missed.popleft() if self.missed else next(self.entries, None):
             if entry.sequence > self.looked.get(entry.key, 0):
                 self.looked[entry.key] = entry.sequence
@@ -99,7 +99,7 @@ class Job:
 
 
 class Asking:
-    """Groups of which a broker has been asked how old they are, or is going to be."""
+    """Groups of one broker that has been asked how old they are, or is going to be asked."""
 
     __slots__ = ("again", "marks", "new", "since")
 
@@ -124,9 +124,9 @@ class Asking:
         return bool(self.new) or (bool(self.again) and self.again[0][0] <= now)
 
     def take(self, now: float, most: int) -> tuple[list[bytes], dict[bytes, float]]:
-        """Return some that are to be asked for now, and some that have not been answered for too
-        long, with when they were first asked for. All that waits before an answer is in order, so
-        that no call looks at more than `most`."""
+        """Return groups that are to be asked for now, and groups without an answer for too long,
+        with the time (s) of the first question. They are kept in the order of time, so that no call
+        looks at more than `most`."""
         asked: list[bytes] = []
         late: dict[bytes, float] = {}
         for _ in range(most):
@@ -148,7 +148,8 @@ class Asking:
 
 
 class Catchup:
-    """For which messages of ours each group was known, and what is given to groups late."""
+    """Knows for which messages published here each group was known, and gives groups the others
+    late."""
 
     __slots__ = (
         "_alarm",
@@ -177,7 +178,9 @@ class Catchup:
         giver: Giver,
         alarm: Alarm,
     ) -> None:
-        """`giver`: gives groups what they are owed."""
+        """`node`: this broker; `groups`: which groups have members where; `giver`: gives messages
+        to groups; `alarm`: calls the cluster again; `directory`, `forwarder`: the modules below
+        that it uses."""
         self._node = node
         self._directory = directory
         self._forwarder = forwarder
@@ -189,7 +192,7 @@ class Catchup:
         self._since: dict[bytes, float] = {}  # mark of a group that is known -> since when (s)
         self._asked: dict[bytes, Asking] = {}  # by broker
         self._jobs: deque[Job] = deque()
-        # Of what has left the log: what is for groups that wait for what is old.
+        # Messages that have left the log and are for groups that wait for old ones.
         self._kept: deque[LogEntry] = deque()
         self._size = 0  # bytes
         self._watches = False  # what leaves the log
@@ -198,17 +201,17 @@ class Catchup:
         directory.receive(ASK, self._ask_received)
         directory.receive(TOLD, self._told_received)
 
-    # ---------------------------------------------------------------- what is known
+    # ---------------------------------------------------------------- known groups
 
     def known(self, mark: bytes) -> None:
-        """A group is known from now on: it gets what is published here."""
+        """Note that a group is known from now on: it gets the messages that are published here."""
         if mark not in self._since:
             self._since[mark] = self._node.now
             forwarder = self._forwarder
             self._cover(mark, forwarder.key, forwarder.own.top + 1)
 
     def unknown(self, mark: bytes) -> None:
-        """A group has no member anywhere any more."""
+        """Note that a group has no member at any broker."""
         if self._since.pop(mark, None) is None:
             return
         forwarder = self._forwarder
@@ -221,7 +224,7 @@ class Catchup:
                 self._record(mark, key)
 
     def _cover(self, mark: bytes, key: bytes, first: int) -> None:
-        """A group gets everything of an origin from this number on."""
+        """Note that a group gets all messages of an origin from this number on."""
         covered = self._covered.setdefault(mark, {})
         covered[key] = merge([*covered.get(key, ()), (first, LAST)])[-limits.MAX_GAPS :]
         self._record(mark, key)
@@ -241,8 +244,8 @@ class Catchup:
     def restore(
         self, found: Iterable[tuple[bytes, bytes, Ranges, float | None]], closed: Iterable[Ref]
     ) -> None:
-        """Go on with what earlier lives knew, and gave by itself. Of groups that have members here
-        again, also since when."""
+        """Take over which groups earlier incarnations knew (`found`), and which messages they gave
+        late (`closed`). For groups with local members also since when."""
         forwarder = self._forwarder
         for mark, key, ranges, since in found:
             if key == forwarder.key:
@@ -264,7 +267,7 @@ class Catchup:
             covered[key] = merge([*covered.get(key, ()), *ranges])
 
     def forget_old(self) -> None:
-        """Forget what groups got that nobody has any more, of what is in no log any more."""
+        """Forget groups without members when no log has messages for them."""
         oldest: dict[bytes, int] = {}
         if all(mark in self._since for mark in self._covered):
             return
@@ -295,11 +298,10 @@ class Catchup:
         if rest := marks[FORGOTTEN:]:
             self._node.turns.later(lambda now: self._forget_some(rest, oldest))
 
-    # ---------------------------------------------------------------- what another broker tells
+    # ---------------------------------------------------------------- groups that others post
 
     def wanted(self, mark: bytes) -> bool:
-        """Whether something in the log may be for a group of which another broker tells only
-        now."""
+        """Whether the log may have messages for a group that another broker posts only now."""
         forwarder = self._forwarder
         covered = self._covered.get(mark, {})
         for key in forwarder.ours:
@@ -315,23 +317,23 @@ class Catchup:
         return False
 
     def ask(self, broker_id: bytes, mark: bytes) -> None:
-        """Ask a broker how old its group is; its members get nothing new before it has said so and
-        they have the old."""
+        """Ask a broker how old its group is. Its members get no new messages before it has answered
+        and they have got the old ones."""
         now = self._node.now
         self._asked.setdefault(broker_id, Asking()).ask(mark, now)
         self.expect()
         self._soon(now)
 
     def expect(self) -> None:
-        """Keep what leaves the log and may be for groups that wait for what is old, or are still to
-        be looked at."""
+        """Keep entries that leave the log and may be for groups that wait for old messages, or that
+        are still to be looked at."""
         if not self._watches:
             self._watches = True
             self._forwarder.log.dropped.append(self._dropped)
 
     def _dropped(self, entry: LogEntry, position: int, source: Connection | None) -> None:
-        """Keep an entry that leaves the log while groups wait for what is old, if it is for one;
-        the oldest make room."""
+        """Keep an entry that leaves the log, if it is for a group that waits for old messages; the
+        oldest ones are dropped if there is no room."""
         if (
             entry.key not in self._forwarder.ours
             or not entry.qos
@@ -349,11 +351,11 @@ class Catchup:
 
     @property
     def keeps(self) -> int:
-        """Bytes that have left the log and are for groups that wait for what is old."""
+        """Bytes that have left the log and are kept for groups that wait for old messages."""
         return self._size
 
     def rest(self) -> None:
-        """Keep nothing more if no group waits for what is old any more."""
+        """Keep nothing if no group waits for old messages."""
         if self._watches and not (self._jobs or self._asked or self._groups.looks):
             self._watches = False
             self._forwarder.log.dropped.remove(self._dropped)
@@ -361,13 +363,13 @@ class Catchup:
             self._size = 0
 
     def back(self, broker_id: bytes) -> None:
-        """A broker can be reached again: what it did not answer is asked for as if it had not been
-        asked for before."""
+        """Ask a broker again that can be reached again, as if it had not been asked before."""
         if (asking := self._asked.get(broker_id)) is not None:
             asking.since = self._node.now
 
     def forget(self, broker_id: bytes, mark: bytes) -> None:
-        """A broker has no member of a group any more, or cannot be reached."""
+        """Stop asking a broker for a group of which it has no member, or as it cannot be
+        reached."""
         if (asking := self._asked.get(broker_id)) is not None:
             asking.marks.pop(mark, None)
         for job in self._jobs:
@@ -396,8 +398,8 @@ class Catchup:
                     self._directory.send(broker_id, ASK, encode_time(now) + b"".join(asked))
                     self._alarm.hurry(now)
                 more = more or asking.due(now)
-            # else: cut off before it could answer: it is asked once more when it is back, and owed
-            # the same
+            # Otherwise it was cut off before it could answer: it is asked once more when it is
+            # back, and gets the same messages.
         if self._jobs and self._go_on(self._jobs[0]):
             self._jobs.popleft()
         if self._jobs or more:
@@ -435,10 +437,10 @@ class Catchup:
             self._jobs.append(Job(sender, marks))
             self._soon(now)
 
-    # ---------------------------------------------------------------- what they get
+    # ---------------------------------------------------------------- old messages for groups
 
     def _go_on(self, job: Job) -> bool:
-        """Give a little more; whether that was all."""
+        """Give some more messages. Returns whether that was all."""
         if job.trie is None:
             job.trie = SubscriptionTrie()
             for mark in job.marks:
@@ -459,7 +461,8 @@ class Catchup:
         return False
 
     def _gather(self, job: Job, since: float) -> bool:
-        """Find what came into the log since (s), and was not found before; whether there is any."""
+        """Find the entries that were added to the log since `since` (s) and were not found before.
+        Returns whether there are any."""
         log, last = self._forwarder.log, job.last
         if last is None:
             job.entries = chain.from_iterable(log.pieces(since))
@@ -474,7 +477,7 @@ class Catchup:
         return job.last is not last
 
     def _give(self, job: Job, entry: LogEntry) -> int:
-        """Give a message, or a run of them, to the groups that it is for; how often."""
+        """Give a message, or a run of them, to the groups that want it. Returns how often."""
         now = self._node.now
         if not entry.qos or entry.topic[:1] == b"$" or job.trie is None:
             return 0
@@ -501,8 +504,7 @@ class Catchup:
         return given
 
     def _end(self, job: Job) -> None:
-        """All that is old has been given: from now on the groups get what is new like all
-        others."""
+        """Let groups get new messages like all others, as they have got the old ones."""
         forwarder = self._forwarder
         for mark, since in job.marks.items():
             self._since[mark] = min(self._since.get(mark, self._node.now), since)
@@ -519,5 +521,5 @@ class Catchup:
 
 
 def encode_time(now: float) -> bytes:
-    """Return the time of a question, not later than it is."""
+    """Encode the time of a question (ms), rounded down."""
     return int(now * 1000).to_bytes(TIME_SIZE, "big")

@@ -1,8 +1,9 @@
-"""Which shared subscriptions have members, here and at other brokers (decision 15).
+"""Which shared subscriptions have members, here and at other brokers (docs/decisions/0015).
 
 Every broker posts its groups with about how many of their members are connected (GROUP entries of
-the directory). What others post is looked at here, in pieces if it is much; what is still to be
-looked at counts as not known, so that nothing overtakes what a group is owed (`catchup`).
+the directory). The entries of other brokers are handled here, in steps if there are many. A group
+that is still to be handled counts as not known, so that no new message overtakes the old ones that
+it gets late (`catchup`).
 """
 
 from __future__ import annotations
@@ -34,51 +35,51 @@ if TYPE_CHECKING:
     from broker.core.session import Session, SharedGroup
 
 AT_ONCE = 500
-"""groups that a broker tells of in one moment and that are looked at then; the others follow in
-pieces of so many, with what it does not tell any more behind them: a message for one of them goes
-to other members until then, or is given late."""
+"""groups that a broker posts in one moment and that are handled at once; the others follow in steps
+of so many, and the withdrawn ones behind them: until then a message for one of them goes to other
+members, or is given late."""
 
 PIECE = 400
-"""of these, some 2 ms of work, every PACE."""
+"""of these in one step, some 2 ms of work, every PACE."""
 
 NOTED, NOTE_WORK = 500, 3
-"""filters of a session that are looked at when it is connected, or is not any more; steps of work
-for a shared one."""
+"""filters of a session that are looked at in one step when it connects or disconnects; steps of
+work for a shared one."""
 
 
 class LateGroups(Protocol):
-    """Who gives groups what was published before they were known (`catchup`)."""
+    """Gives groups the messages that were published before they were known (`catchup`)."""
 
     def known(self, mark: bytes) -> None:
-        """A group gets from now on what is published here."""
+        """Note that a group gets the messages that are published here from now on."""
 
     def unknown(self, mark: bytes) -> None:
-        """A group has no member anywhere any more."""
+        """Note that a group has no member at any broker."""
 
     def wanted(self, mark: bytes) -> bool:
-        """Whether something in the log may be for a group of which a broker tells only now."""
+        """Whether the log may have messages for a group that another broker posts only now."""
 
     def ask(self, broker_id: bytes, mark: bytes) -> None:
         """Ask a broker how old its group is."""
 
     def expect(self) -> None:
-        """Keep what leaves the log until all groups have been looked at."""
+        """Keep entries that leave the log until all groups have been handled."""
 
     def rest(self) -> None:
-        """All groups that brokers have told of have been looked at."""
+        """Note that all groups that brokers have posted have been handled."""
 
     def back(self, broker_id: bytes) -> None:
-        """A broker can be reached again."""
+        """Note that a broker can be reached again."""
 
     def forget(self, broker_id: bytes, mark: bytes) -> None:
-        """A broker has no member of a group any more."""
+        """Note that a broker has no member of a group any more."""
 
     def forget_old(self) -> None:
-        """Forget what groups got that nobody has any more."""
+        """Forget groups that have no members."""
 
 
 class GroupTable:
-    """What is known of the groups of this broker and of others."""
+    """The groups of this broker and of others, and which have members where."""
 
     __slots__ = (
         "_count",
@@ -116,21 +117,21 @@ class GroupTable:
         self._planned = False  # `_go_on` is going to look at what they tell
         self._next_look = node.now + limits.LOG_AGE
         self.memory = 0
-        """Bytes that these take, about."""
+        """Bytes of memory of all groups, about."""
         self.here: dict[bytes, SharedGroup] = {}
         """Groups with members here, by mark."""
         directory.watch(GROUP, self._posted, self._many_posted)
 
     def connect(self, late: LateGroups, member_came: Callable[[bytes], None]) -> None:
-        """Say who is told of groups: that may lack what is old, and (by mark) that have members
-        again."""
+        """Set what is told of groups: `late` of those that may lack old messages, `member_came` (by
+        mark) of those that have new members."""
         self._late = late
         self._member_came = member_came
 
-    # ---------------------------------------------------------------- members here
+    # ---------------------------------------------------------------- local members
 
     def tell(self, group: SharedGroup) -> None:
-        """Note that members of a group here came, went, connected or disconnected."""
+        """Note that local members of a group came, went, connected or disconnected."""
         directory = self._directory
         if not group.members:
             group.told = b""
@@ -147,12 +148,12 @@ class GroupTable:
             group.told = told
             try:
                 directory.post(GROUP + group.key, told)
-            except ValueError:  # too many: its members get what is published here
+            except ValueError:  # too many groups: its members get only what is published here
                 self._reporting.count("groups_refused")
 
     def session_changed(self, session: Session) -> None:
-        """Note that a session has a connection now, or none any more; of very many groups some at a
-        time."""
+        """Note that a session has connected or disconnected; if it is in very many groups, some of
+        these at a time."""
         if self._noting:
             self._noting.pop(session, None)
         if len(session.subscriptions) <= NOTED:
@@ -163,9 +164,9 @@ class GroupTable:
         self._node.turns.go(work, lambda: self._noting.get(session) is not work)
 
     def _note_all(self, session: Session, filters: list[str]) -> Iterator[int]:
-        """Each is noted as the session is then: whatever it does meanwhile, all are right in the
-        end. Of one that has ended the groups go by themselves, and its client may have another one
-        in them."""
+        """Note a session in its groups, some at a time. Each is noted as the session is at that
+        time, so all are right in the end. One that has ended leaves its groups by itself, and its
+        client may have another session in them."""
         for at in range(0, len(filters), NOTED):
             if self._node.sessions.get(session.client_id) is not session:
                 break
@@ -173,7 +174,7 @@ class GroupTable:
         self._noting.pop(session, None)
 
     def _note(self, session: Session, filters: Iterable[str]) -> int:
-        """Note a session in its groups of these filters; how many there are."""
+        """Note a session in its groups of these filters. Returns how many there are."""
         found = 0
         for topic_filter in filters:
             if topic_filter.startswith(SHARE_PREFIX):
@@ -185,7 +186,7 @@ class GroupTable:
                     self.tell(group)
         return found
 
-    # ---------------------------------------------------------------- members elsewhere
+    # ---------------------------------------------------------------- members at other brokers
 
     def _posted(
         self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
@@ -217,8 +218,7 @@ class GroupTable:
             self._soon()
 
     def _many_posted(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
-        """Take what a broker tells of very many groups in one moment: it is looked at in pieces,
-        all of it."""
+        """Take very many groups that a broker posts in one moment: they are handled in steps."""
         teller = self._tellers.get(broker_id)
         if gone:
             self._lost(teller)
@@ -251,13 +251,13 @@ class GroupTable:
             teller.news.pop(key, None)
 
     def _has_told(self, teller: Teller, key: bytes) -> bool:
-        """Whether a group of a broker is known, rather than still to be looked at."""
+        """Whether a group of a broker has been handled."""
         mark = mark_of(key)
         return mark in teller.marks or mark in teller.stale
 
     @property
     def looks(self) -> bool:
-        """Whether brokers have told of groups that are still to be looked at."""
+        """Whether brokers have posted groups that are still to be handled."""
         return self._planned and any(teller.tells for teller in self._tellers.values())
 
     def _soon(self) -> None:
@@ -266,7 +266,7 @@ class GroupTable:
             self._node.schedule(self._node.now + PACE, self._go_on)
 
     def _go_on(self, now: float) -> None:
-        """Look at some of what brokers have told, and forget some of what they tell no more."""
+        """Handle some groups that brokers have posted, and forget some that they have withdrawn."""
         self._planned = False
         left = PIECE
         for teller in list(self._tellers.values()):
@@ -321,14 +321,14 @@ class GroupTable:
         self._member_came(mark)
 
     def caught_up(self, broker_id: bytes, mark: bytes) -> None:
-        """Note that members of a group at a broker have what is older: they get what is new."""
+        """Note that members of a group at a broker have got the old messages: they get new ones."""
         pool = self.pools.get(mark)
         if pool is not None and broker_id in pool.brokers:
             pool.brokers[broker_id].pending = False
             self._late.known(mark)
 
     def pool(self, mark: bytes) -> Pool | None:
-        """Return a group that other brokers have members of."""
+        """Return a group of which other brokers have members, None if they have none."""
         return self.pools.get(mark)
 
     def _perhaps_unknown(self, mark: bytes) -> None:
@@ -358,7 +358,7 @@ class GroupTable:
             self._tellers.pop(teller.id, None)
 
     def route_changed(self, event: RouteChanged) -> None:
-        """Give to other members what one that is gone would get, or count with it again."""
+        """Leave out the members at a broker that cannot be reached, or count them again."""
         broker_id, via = event.broker_id, event.via
         teller = self._tellers.get(broker_id)
         if via is None:  # it may have withdrawn all of them, and some are still to be looked at
@@ -368,13 +368,13 @@ class GroupTable:
             self._forget(teller)
 
     def _back(self, teller: Teller) -> None:
-        """A broker can be reached, perhaps again."""
+        """Count the members at a broker that can be reached, perhaps again."""
         if teller.cut:
             teller.back()
             self._late.back(teller.id)
 
     def _forget(self, teller: Teller) -> None:
-        """Forget what a broker tells no more."""
+        """Forget the groups that a broker has withdrawn."""
         if teller.tells or len(teller.stale) > AT_ONCE:
             self._soon()
             return
@@ -382,8 +382,8 @@ class GroupTable:
             self._remove(teller, teller.stale.pop())
 
     def tick(self, now: float) -> None:
-        """Forget brokers that are cut off for longer than logs last: nothing that waits for them is
-        left."""
+        """Forget brokers that are cut off for longer than logs last: no log has messages for
+        them."""
         for teller in list(self._tellers.values()):
             if teller.cut and teller.until <= now and teller.marks:
                 teller.forget()
@@ -405,8 +405,8 @@ class GroupTable:
     # ---------------------------------------------------------------- who has members
 
     def waits(self, topic: str) -> bool:
-        """Whether members elsewhere of a group for a topic wait for what is older (`catchup`), or
-        may do so."""
+        """Whether members of a group for a topic at other brokers wait for old messages
+        (`catchup`), or may do so."""
         return self.looks or any(
             standing.pending
             for pool in self._trie.match(topic)
@@ -421,13 +421,14 @@ class GroupTable:
         )
 
     def others(self, mark: bytes, but: Container[bytes]) -> bool:
-        """Whether other brokers than these have members of a group, whether they can be reached or
-        not."""
+        """Whether other brokers than `but` have members of a group, even if they cannot be
+        reached."""
         pool = self.pools.get(mark)
         return pool is not None and any(broker_id not in but for broker_id in pool.brokers)
 
     def best(self, group: SharedGroup | None, allowed: set[Session] | None) -> Own:
-        """How the best of a group's members here is, of those that are allowed (None: all)."""
+        """Return how ready the best local member of a group is, of those in `allowed` (None:
+        all)."""
         best = Own.NONE
         if group is not None:
             for member in group.members.values():

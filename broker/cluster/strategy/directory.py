@@ -149,6 +149,8 @@ class Directory:
     def __init__(
         self, node: LinkedBroker, own: Identity, events: ClusterEvents, host: Host
     ) -> None:
+        """`node`: this broker, with the identity `own`; `events`: where changes of routes are told;
+        `host`: counts, logs and calls again."""
         self._node = node
         self._own_id = own.id
         self._events = events

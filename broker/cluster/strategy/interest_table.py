@@ -1,8 +1,8 @@
-"""Which broker wants what (Overlays 4.1; docs/decisions/0013).
+"""The filters of all brokers (Overlays 4.1; docs/decisions/0013).
 
-Every broker posts the filters that its clients want, each on the first and the last subscription
-and only if no other one covers it, in the directory of the federation. What the others have posted
-is the table of filters here: by the filters that match a topic, its brokers.
+Every broker posts the filters of its clients in the directory: a filter with its first subscription
+until its last one, and only if no other filter covers it. The filters that the others have posted
+are the table here: a topic leads to the filters that match it, and these to their brokers.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from routing.subscription_trie import SubscriptionTrie
 from routing.topic_filter import well_formed
 
 LINGER = 0.5
-"""s for which a filter is posted when nobody wants it any more: a client that comes back at once
-finds the ways open."""
+"""s for which a filter stays posted without subscribers: a client that comes back soon gets its
+messages at once."""
 
 PIECE = 500
-"""steps of work (some 5 us each) on what is posted, every PACE: a filter may cover a hundred
-thousand, and all brokers have to hear of each; nobody's messages wait for that."""
+"""steps of work (some 5 us each) on posting filters, every PACE: a filter may cover a hundred
+thousand others, and all brokers have to hear of each. No message waits for that."""
 
 LOAD, LOAD_PACE = 500, 0.02
-"""filters that are looked through at a time when the first other broker comes, and s between: some
-ms of work. As many that nobody wants any more go at a time, every PACE."""
+"""filters that are handled at a time when the first other broker comes, and s in between: some ms
+of work. As many filters without subscribers are withdrawn at a time, every PACE."""
 
 AT_ONCE = 1000
-"""filters that a broker tells of in one moment and that are looked at then; the others follow in
-pieces, and it gets everything until then."""
+"""filters that a broker posts in one moment and that are handled at once; the others follow in
+steps, and the broker gets everything until then."""
 
 MOST_NEWS = 100_000
-"""what brokers have told of filters and waits for that; of more the oldest is looked at at once."""
+"""posted filters that wait to be handled; if there are more, the oldest are handled at once."""
 
 News = tuple[bytes, bool, bool]
 """A filter, whether it is wanted, and if not, whether messages still go there
@@ -46,8 +46,8 @@ b"": none of those kept is."""
 
 
 class Telling:
-    """What one broker has told of its filters and is still to be looked at, in order. `wide`: it
-    gets everything until then; `everything`: and behind it, too, as it wants that."""
+    """The filters that one broker has posted and that are still to be handled, in order. `wide`: it
+    gets everything until then; `everything`: and after that, too, as it has asked for it."""
 
     __slots__ = ("count", "everything", "news", "wide")
 
@@ -57,19 +57,20 @@ class Telling:
         self.wide = self.everything = False
 
     def add(self, news: News) -> None:
-        """It tells of a filter."""
+        """Add a filter that the broker has posted or withdrawn."""
         self.news.append(news)
         self.count += 1
 
     def add_many(self, changes: Changes, keeps: bool) -> None:
-        """It tells of very many in one moment; `keeps`: of those that go."""
+        """Add very many filters of one moment; `keeps`: messages still go to those that are
+        gone."""
         self.news.append(
             (key[1:], value is not None, keeps and value is None) for key, value in changes
         )
         self.count += len(changes)
 
     def take(self) -> News:
-        """Return the oldest news. There has to be some."""
+        """Return the oldest news. There has to be one."""
         while True:
             first = self.news[0]
             if isinstance(first, tuple):
@@ -82,14 +83,14 @@ class Telling:
             self.news.popleft()
 
     def ahead(self, filters: Iterable[str]) -> None:
-        """None of these that were kept is told any more: that is looked at next."""
+        """Put first that none of these filters is posted any more, which were kept."""
         found: list[News] = [(kept.encode(), False, False) for kept in filters]
         self.news.extendleft(found)
         self.count += len(found)
 
 
 class InterestTable:
-    """Who wants what: what is wanted here, as the others are told, and what they want."""
+    """The filters of this broker, as it posts them, and those of the others."""
 
     __slots__ = (
         "_closing",
@@ -120,40 +121,41 @@ class InterestTable:
     def __init__(
         self, node: LinkedBroker, directory: Directory, host: Host, lost: LostBrokers
     ) -> None:
-        """`lost`: what is done with the filters of a broker that the tree has lost."""
+        """`node`: this broker; `directory`: what brokers post; `host`: counts, logs and calls
+        again; `lost`: decides about the filters of a broker that the tree has lost."""
         self._node = node
         self._directory = directory
         self._host = host
         self._lost = lost
         self.on_posted: list[Callable[[], None]] = []
         """Called when a filter has been posted."""
-        # Of the other brokers; value: id.
+        # The filters of other brokers; value: the broker's id.
         self._filters: SubscriptionTrie[bytes] = SubscriptionTrie()
         self.memory = 0  # bytes that these take, and what is told of filters here
-        # Of those that the tree has lost, and to which messages still go.
+        # Those of brokers that the tree has lost, and to which messages still go.
         self._kept: dict[bytes, set[str]] = {}
         self._taken: dict[bytes, int] = {}  # bytes that those of each take
         self._told = 0  # and all of them, those that several have once
         self._tellings: dict[bytes, Telling] = {}  # of brokers that have told of many at once
-        # Who tells of filters in this moment, and of how many.
+        # The broker that posts filters in this moment, and how many.
         self._counted, self._count = (b"", 0.0), 0
-        # Of brokers that get everything: filters that go, some at a time.
+        # Brokers that get everything: their filters, which are dropped some at a time.
         self._dropped: dict[bytes, deque[bytes]] = {}
-        # Filters that nobody here wants any more -> until when (s) they are wanted still.
+        # Filters without subscribers -> until when (s) they stay posted.
         self._closing: dict[str, float] = {}
         self._planned = False  # `_close` is going to look at them
-        # Of what is wanted here, those that stand for all of it: they are posted.
+        # The filters that cover all that are wanted here: these are posted.
         self._cover = FilterAggregation()
         self._working = False
         # Filters of before the first other broker came, still to be told.
         self._loading: deque[str] = deque()
-        self._crowded = False  # more is wanted than others can be told
-        self._full = False  # longer filters were wanted than others can be told
+        self._crowded = False  # there are more filters than can be posted
+        self._full = False  # there were longer filters than can be posted
         self.telling = False
-        """Whether others are told what is wanted here: since the first one has come. Alone,
-        subscribing costs nothing more."""
+        """Whether filters are posted: since the first other broker has come. Before that, a
+        subscription costs no more than at a lone broker."""
         self.generation = 0
-        """Grows when links found for a topic may not be right any more."""
+        """Grows when the links that were found for a topic may have changed."""
         directory.watch(INTEREST, self._posted, self._many_posted)
 
     def paths_changed(self) -> None:
@@ -163,8 +165,8 @@ class InterestTable:
     # ---------------------------------------------------------------- what is wanted here
 
     def begin(self) -> None:
-        """Begin to tell what is wanted here, as another broker has come; everything, while many
-        filters are looked through."""
+        """Begin to post filters, as another broker has come; "#", while many are handled in
+        steps."""
         if not self.telling:
             self.telling = True
             self._loading.extend(self._node.dispatcher.trie.filters())
@@ -220,8 +222,8 @@ class InterestTable:
         self._host.hurry(now)
 
     def _post(self) -> None:
-        """Tell which filters stand for all that is wanted here; while many are exchanged for one,
-        or back, a piece at a time."""
+        """Post the filters that cover all that are wanted here; if one replaces many, or many one,
+        some at a time."""
         if not self._crowded and len(self._cover) > limits.MAX_INTERESTS:
             self._crowded = True
             self._cover.add("")
@@ -234,7 +236,7 @@ class InterestTable:
         for topic_filter in announced:
             try:
                 directory.post(INTEREST + topic_filter.encode())
-            except ValueError:  # no room for such long filters: from now on we get everything
+            except ValueError:  # no room for such long filters: from now on this broker gets all
                 directory.post(INTEREST + EVERYTHING)
                 self._full = True
                 self._host.count("interest_widened")
@@ -254,7 +256,7 @@ class InterestTable:
         self._post()
         self._host.hurry(now)
 
-    # ---------------------------------------------------------------- what others want
+    # ---------------------------------------------------------------- filters of other brokers
 
     def _posted(
         self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
@@ -278,12 +280,11 @@ class InterestTable:
         self._look_at_once(broker_id, telling)
 
     def _many_posted(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
-        """Take what a broker tells of very many filters in one moment: it is looked at in pieces,
-        all of it."""
+        """Take very many filters that a broker posts in one moment: they are handled in steps."""
         telling = self._tellings.get(broker_id) or self._begin_telling(broker_id)
         if not gone:
             self._tell_everything(broker_id, telling)
-        self._look_at_once(broker_id, telling)  # if it tells ever more
+        self._look_at_once(broker_id, telling)  # if it posts too many
         telling.add_many(changes, self._lost.keeps(broker_id, gone=gone))
 
     def _look_at_once(self, broker_id: bytes, telling: Telling) -> None:
@@ -291,7 +292,7 @@ class InterestTable:
             self._look(broker_id, telling, telling.take())
 
     def _tell_everything(self, broker_id: bytes, telling: Telling) -> None:
-        """Send a broker everything until it has been looked at what it wants."""
+        """Send a broker everything until its filters have been handled."""
         if not telling.wide:
             telling.wide = True
             telling.everything = self._filters.get(EVERYTHING.decode(), broker_id) is not None
@@ -304,7 +305,7 @@ class InterestTable:
         return telling
 
     def _go_through(self, broker_id: bytes, now: float) -> None:
-        """Look at some of what a broker has told of its filters."""
+        """Handle some of the filters that a broker has posted."""
         telling = self._tellings[broker_id]
         for _ in range(min(PIECE, telling.count)):
             self._look(broker_id, telling, telling.take())
@@ -332,8 +333,8 @@ class InterestTable:
     def _learn(
         self, broker_id: bytes, key: bytes, wanted: bool, keeps: bool, *, late: bool = False
     ) -> None:
-        """Take note of a filter that a broker wants, or not any more. `late`: it has got everything
-        since it told of that."""
+        """Note that a broker has posted or withdrawn a filter. `late`: it has got everything since
+        it did that."""
         try:
             topic_filter = key.decode()
         except UnicodeDecodeError:
@@ -352,7 +353,7 @@ class InterestTable:
         if kept and topic_filter in kept:
             kept.discard(topic_filter)
             if wanted:
-                return  # it is told again, and nothing else has been assumed meanwhile
+                return  # it is posted again, and it has counted as wanted all the time
         if not wanted:
             self._forget(topic_filter, broker_id)
         else:
@@ -385,8 +386,8 @@ class InterestTable:
                 self._told -= size
 
     def _widen(self, broker_id: bytes) -> None:
-        """Send a broker everything that tells of too much; nothing is lost by that. Its filters go,
-        some at a time."""
+        """Send a broker everything that posts too many filters; no message is lost by that. Its
+        filters are dropped, some at a time."""
         listing = self._directory.database.listings.get(broker_id)
         self._dropped[broker_id] = deque(
             () if listing is None else (key for key in listing.entries if key[:1] == INTEREST)
@@ -411,20 +412,20 @@ class InterestTable:
             self._node.schedule(now + PACE, lambda at: self._drop(broker_id, at))
 
     def route_changed(self, event: RouteChanged) -> None:
-        """Find links again; who can be reached again tells its filters again."""
+        """Find links again; a broker that can be reached again posts its filters again."""
         broker_id, via = event.broker_id, event.via
         self.generation += 1
         if via is not None:
             self.forget(broker_id)
         elif self._dropped.pop(broker_id, None) is not None:
-            # When it is back it tells of its filters again.
+            # When it is back it posts its filters again.
             if self._lost.keeps(broker_id, gone=True):
                 self._kept.setdefault(broker_id, set()).add(EVERYTHING.decode())
             else:
                 self._forget(EVERYTHING.decode(), broker_id)
 
     def forget(self, broker_id: bytes) -> None:
-        """Forget the filters of a broker that it has not told anew since the tree lost it."""
+        """Forget the filters of a broker that it has not posted again since the tree lost it."""
         telling = self._tellings.get(broker_id)
         if telling is None and len(self._kept.get(broker_id, ())) > AT_ONCE:
             telling = self._begin_telling(broker_id)
@@ -436,8 +437,7 @@ class InterestTable:
         self.generation += 1
 
     def brokers_wanting(self, topic: bytes) -> dict[bytes, None]:
-        """Return the ids of the other brokers with a filter that matches, in an order that does not
-        change by chance."""
+        """Return the ids of the other brokers with a matching filter, in a fixed order."""
         filters = self._filters
         before = filters.steps
         found = dict.fromkeys(filters.match(topic.decode()))
@@ -445,7 +445,7 @@ class InterestTable:
         return found
 
     def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:
-        """Return what tells whether one broker wants a topic."""
+        """Return a function that says whether one broker wants a topic."""
         return remembering(lambda topic: broker_id in self.brokers_wanting(topic))
 
 

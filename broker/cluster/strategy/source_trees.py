@@ -47,49 +47,50 @@ UNKNOWN = 10_000
 """us; what a link costs until its round trip has been measured."""
 
 DIFFERS, DIFFERS_US = 0.35, 1000
-"""A link's cost is told again when it differs by this part and by so many us: jitter must not
-change ways."""
+"""A link's cost is posted again when it differs by this part and by so many us: jitter must not
+change paths."""
 
 THROUGH = 2000
-"""us; what a way through another broker costs at least: it has to save that much before somebody
-passes on what he does not want (the tree's own hysteresis)."""
+"""us; what a path through another broker costs at least: it has to save that much before a broker
+passes on messages that it does not want (the tree has the same hysteresis)."""
 
 REVIEW = 2.0
-"""s between two looks at what our links and ways through us cost."""
+"""s between two checks of what this broker's links and paths through it cost."""
 
 AWAY = 5.0
 """s for which messages go on to a broker that the tree has lost, as long as links lead there."""
 
 UNHEARD = 0.1
-"""s for which messages pass through such a broker: most repairs of the tree are shorter, and leave
-all ways as they are. It hears of no new filter meanwhile; when there is one, messages go around it
+"""s for which messages pass through such a broker: most repairs of the tree are shorter, and do not
+change any path. It does not hear of new filters meanwhile; when there is one, messages go around it
 at once."""
 
 CALM = 16
-"""brokers, up to which ways are found anew with nearly every change; with more, changes of a while
-are one."""
+"""brokers up to which paths are computed with nearly every change; with more brokers, changes are
+collected for a while."""
 
 LEAST_PAUSE = 0.01
-"""s between two searches for ways, however often somebody changes his mind. A link of ours that
-closes is no such change."""
+"""s between two computations of paths, even if a broker posts changes all the time. A link of this
+broker that closes does not wait."""
 
 PAUSE = 0.02
-"""s of that while for twice CALM brokers; it grows with their square, as the work does."""
+"""s for which changes are collected with twice CALM brokers; it grows with their square, as the
+work does."""
 
 GAMMA, DELTA = 50, 2
 """us; RB = gamma*R + delta*clients (Overlays 4.2.2): what the policy `balance` adds for each origin
 whose messages a broker passes on, and for each client that it has."""
 
 LATE, LOOKS, FEW = 5.0, 300, 16
-"""s of messages that have passed, how many of them, and how many filters, are compared when a
-broker wants something more; of what is beyond it asks for all."""
+"""s of messages that have passed here, how many of them, and how many filters, are compared when a
+broker has a new filter; beyond that it asks the origins for all."""
 
 REPORTED, REPORTED_SETS = 4096, 64
-"""Topics that a report looks at, and sets of brokers that it tells of."""
+"""Topics that a report looks at, and sets of brokers that it lists."""
 
 
 class OverlaySettings(Protocol):
-    """What a broker is told of paths through it."""
+    """The settings for paths through a broker."""
 
     @property
     def path_policy(self) -> str:
@@ -111,13 +112,13 @@ class NextHops:
             broker: open_links[step] for broker, step in tree.next.items() if step in open_links
         }
         self.children = list(dict.fromkeys(self.next.values()))
-        # Those behind us know that messages came over another link than from the parent.
+        # The brokers behind this one know that messages came over another link than the parent's.
         self.strange = False
-        self.lost = False  # no links lead to the origin: what others have of it takes the tree
+        self.lost = False  # no links lead to the origin: its messages take the spanning tree
 
 
 class SourceTrees:
-    """The ways of all origins, as one broker sees them."""
+    """The trees of all origins, as one broker sees them."""
 
     __slots__ = (
         "_at",
@@ -144,7 +145,7 @@ class SourceTrees:
     )
 
     others: FiltersOfOthers
-    """What the other brokers want; put in before anything is found."""
+    """The filters of the other brokers; set before any path is computed."""
 
     def __init__(
         self,
@@ -153,29 +154,30 @@ class SourceTrees:
         delivery: Delivery,
         settings: OverlaySettings,
     ) -> None:
-        """`delivery`: what is above."""
+        """`node`: this broker; `directory`: what brokers post; `delivery`: what is above;
+        `settings`: what a path through this broker costs."""
         self._node = node
         self._directory = directory
         self._delivery = delivery
         self._settings = settings
         self._own = own = directory.database.own.id
         self.active = False
-        """Whether messages take these ways: all brokers that can be reached route by topic, and are
-        not too many."""
+        """Whether messages take these trees: all brokers that can be reached route by topic, and
+        are not too many."""
         self.open: dict[bytes, Link] = {}
         """Links that messages may take, by the neighbour's id."""
         self._graph = Graph(own)
         self._ways: dict[bytes, NextHops] = {}  # by the origin's id
         self._others: set[bytes] = set()  # reachable brokers that route by topic
-        # Those that the tree has lost; neighbours they told of last.
+        # Brokers that the spanning tree has lost; the neighbours that they posted last.
         self._away: dict[bytes, tuple[Timer, set[bytes]]] = {}
         # Those of `_away` that messages still pass through.
         self._unheard: dict[bytes, Timer] = {}
-        self._learnt: dict[bytes, list[str]] = {}  # filters that brokers have told of in this turn
-        self._news = 0.0  # s; when somebody wanted something more, last
-        self._broken: set[Link] = set()  # links that have closed since ways were found
+        self._learnt: dict[bytes, list[str]] = {}  # filters that brokers have posted in this turn
+        self._news = 0.0  # s; when a broker posted a new filter, last
+        self._broken: set[Link] = set()  # links that have closed since paths were computed
         self._stale = False
-        self._at = 0.0  # s; ways are found anew no earlier
+        self._at = 0.0  # s; paths are computed no earlier
         self._next_review = 0.0
         self._told_relay = 0
         self._retired = False
@@ -225,28 +227,29 @@ class SourceTrees:
             self._touch()
 
     def route_changed(self, event: RouteChanged) -> None:
-        """Keep what a broker that the tree has lost had posted, for a while."""
+        """Keep the entries of a broker that the spanning tree has lost, for a while."""
         broker_id, via = event.broker_id, event.via
         if via is None and self.keeps(broker_id, gone=True):
             self._keep(broker_id)
         elif via is not None and (away := self._away.pop(broker_id, None)) is not None:
             self._node.cancel(away[0])
-            for neighbour in away[1]:  # it has told anew what holds
+            for neighbour in away[1]:  # it has posted its links again
                 self._graph.post(broker_id, neighbour, None)
             self._hears(broker_id)
         self._touch()
 
     def astray(self) -> list[bytes]:
-        """Return the brokers that the tree has lost and that messages still go to and come from."""
+        """Return the brokers that the spanning tree has lost, but that messages still go to and
+        come from."""
         if not self._away:
             return []
         ways = self.ways(self._own).next
         return [broker_id for broker_id in self._away if broker_id in ways]
 
     def keeps(self, broker_id: bytes, *, gone: bool = False) -> bool:
-        """Whether what a broker has posted still counts although the tree does not lead to it:
-        while the tree is repaired, messages go on where links are. If it does not live any more,
-        its neighbours say so. `gone`: the tree has lost it in this moment."""
+        """Whether the entries of a broker still count although the spanning tree does not lead to
+        it: while the tree is repaired, messages still take its links. If the broker is dead, its
+        neighbours post that. `gone`: the tree has lost it in this moment."""
         directory = self._directory
         known = broker_id in directory.database.listings
         return self.active and known and (gone or directory.database.via(broker_id) is None)
@@ -289,10 +292,11 @@ class SourceTrees:
             self._stale = True
             self._delivery.hurry(max(self._node.now, self._at))
 
-    # ---------------------------------------------------------------- our links
+    # ---------------------------------------------------------------- links of this broker
 
     def link_opened(self, event: LinkUp | LinkDrained) -> None:
-        """A link is up, or has drained: messages may take it once both ends have told so."""
+        """Post a link that is up, or has drained: messages may take it once both ends have posted
+        it."""
         link = event.link
         peer = link.peer
         if peer is not None and peer.routing == "topic" and link.state == "up" and not link.behind:
@@ -302,11 +306,11 @@ class SourceTrees:
             self._tell_relay()
 
     def link_closed(self, event: LinkDown | LinkBehind) -> None:
-        """Have messages take no link that is gone, or whose queue overflowed."""
+        """Let no messages take a link that is gone, or whose queue overflowed."""
         self.closed(event.link)
 
     def closed(self, link: Link) -> None:
-        """A link is gone, or its queue overflowed."""
+        """Withdraw a link that is gone, or whose queue overflowed."""
         peer = link.peer
         if peer is not None and self.open.get(peer.id) is link:
             del self.open[peer.id]
@@ -329,8 +333,8 @@ class SourceTrees:
         self._touch()
 
     def measured(self, link: Link) -> None:
-        """The first round trip of a link has been measured; later ones count when they are
-        reviewed."""
+        """Post the cost of a link whose first round trip has been measured; later ones count every
+        REVIEW s."""
         peer = link.peer
         if peer is not None and self.open.get(peer.id) is link and self._said(peer.id) == UNKNOWN:
             self._post(peer.id, self._cost(link))
@@ -339,7 +343,7 @@ class SourceTrees:
         return int.from_bytes(self._directory.database.own.entries.get(LINK + peer, b""), "big")
 
     def tick(self, now: float) -> None:
-        """Tell what costs another amount than was told."""
+        """Post the costs that have changed."""
         if now < self._next_review:
             return
         self._next_review = now + REVIEW
@@ -359,20 +363,20 @@ class SourceTrees:
             self._touch()
 
     def _load(self) -> int:
-        """What makes others rather go through somebody else: few resources, or what is to be done
-        already."""
+        """The additional cost (us) of a path through this broker: for few resources, or for much
+        work."""
         if self._settings.path_policy == "balance":
             return GAMMA * self.relayed + DELTA * self._node.connected
         return round(THROUGH / (1.0 + max(0.0, self._settings.capability)))
 
     @property
     def relayed(self) -> int:
-        """Of how many other origins messages pass through this broker (R)."""
+        """The number of other origins whose messages pass through this broker (R)."""
         own = self._own
         return sum(bool(ways.children) for origin, ways in self._ways.items() if origin != own)
 
     def retire(self) -> None:
-        """Have others go around this broker: it is going to stop."""
+        """Let messages take paths around this broker, as it is going to stop."""
         self._retired = True
         self._tell_relay()
 
@@ -403,7 +407,7 @@ class SourceTrees:
     # ---------------------------------------------------------------- ways
 
     def ways(self, origin: bytes) -> NextHops:
-        """Return where the messages of an origin go from here."""
+        """Return the next hops of an origin's messages from here."""
         ways = self._ways.get(origin)
         if ways is None:
             tree = self._graph.tree(origin)
@@ -415,8 +419,8 @@ class SourceTrees:
 
     def onward(self, origin: bytes) -> dict[bytes, Link]:
         """Return the links that an origin's messages take from here, by the broker that they lead
-        to. What some have of an origin that is gone reaches the others over the tree: nobody else
-        can be asked for it."""
+        to. Messages of an origin that is gone take the spanning tree: only brokers that have them
+        can be asked for them."""
         ways = self.ways(origin)
         if not ways.lost:
             return ways.next
@@ -433,12 +437,12 @@ class SourceTrees:
         return self.ways(origin).next.get(broker)
 
     def next_deadline(self) -> float | None:
-        """When `settle` is due (s), None when nothing has changed."""
+        """When `settle` is due (s); None: nothing has changed."""
         return self._at if self._stale else None
 
     def settle(self, now: float) -> bool:
-        """Find ways anew if anything has changed, and tell those whose messages come another way;
-        False when nothing was done."""
+        """Compute paths if anything has changed, and tell the brokers to which messages take
+        another path; `now`: s. Returns False if nothing was done."""
         if not self._stale or now < self._at:
             return False
         self._stale = False
@@ -463,25 +467,26 @@ class SourceTrees:
         return True
 
     # ---------------------------------------------------------------- filters that others knew
-    # before us
+    # before this broker
 
     def learnt(self, broker_id: bytes, topic_filter: str) -> None:
-        """A broker wants something more than we knew."""
+        """Note that a broker has a filter that was not known here."""
         if self.active:
             self._learnt.setdefault(broker_id, []).append(topic_filter)
             self.told()
 
     def told(self) -> None:
-        """A filter has been posted, here or by somebody: brokers that the tree does not reach do
-        not hear of it."""
+        """Note that a filter has been posted, here or by another broker: those that the spanning
+        tree does not reach do not hear of it."""
         self._news = self._node.now
         if self._unheard:
             self._go_around(list(self._unheard))
 
     def tell_late(self, now: float) -> None:
-        """Have brokers ask for what has passed here lately and did not go to them: who sent it to
-        us may have known what they want before we did, as filters go over the tree and messages do
-        not. Ahead of all that goes to them from now on."""
+        """Have brokers ask for messages that have passed here lately and did not go to them: the
+        broker that sent them here may have known their filters earlier than this one, as filters
+        take the spanning tree and messages do not. They are told ahead of all messages from now
+        on."""
         if not self._learnt:
             return
         learnt, self._learnt = self._learnt, {}
@@ -525,7 +530,7 @@ class SourceTrees:
     # ---------------------------------------------------------------- found anew
 
     def _renew(self, entered: bool) -> None:
-        """Find all ways anew. `entered`: up to now messages took the tree."""
+        """Compute all paths. `entered`: up to now messages took the spanning tree."""
         own = self._own
         directory = self._directory
         gap_recovery = self._delivery.gap_recovery
@@ -546,8 +551,8 @@ class SourceTrees:
                 if old is None
                 else old.next
             )
-            # What a new parent sends, and replays, is not what the old one would have sent for
-            # those behind us.
+            # A new parent does not send, or replay, the same messages for the brokers behind this
+            # one as the old one would have.
             turned = origin != own and (
                 old is None or new.parent is not old.parent or new.parent in self._broken
             )
@@ -555,9 +560,9 @@ class SourceTrees:
                 before, link = was.get(broker), new.next.get(broker)
                 if link is before and link not in self._broken and not turned:
                     continue
-                # Over the old way, too: it may go on for others, and bring the broker what is newer
-                # than what takes the new one. Without a new one, over all that remain: somebody
-                # there may know another.
+                # Over the old path, too: messages for others may still take it, and reach the
+                # broker ahead of older ones on the new path. Without a new path, over all that
+                # remain: a broker there may know another one.
                 if before in self._broken:
                     before = None
                 for over in dict.fromkeys((before, link, *(new.children if link is None else ()))):
@@ -569,15 +574,16 @@ class SourceTrees:
                 self._delivery.events.dispatch(OriginLost(origin))
 
     def _enter(self, reachable: Iterable[bytes]) -> None:
-        """Leave the tree: what goes on over it may leave out from now on what was for others there.
-        They are told ahead of it, on the tree's ways."""
+        """Leave the spanning tree: from now on messages over it may leave out those that other
+        brokers there want. These are told ahead of them, over the tree."""
         for broker in reachable:
             tell_break(self._directory, broker)
         self.active = True
 
     def _leave(self, reachable: Iterable[bytes]) -> None:
-        """Go back to the tree: somebody routes otherwise. Who gets anything from here is told ahead
-        of it: over the ways of up to now, on which others may go on, and over those of the tree."""
+        """Go back to the spanning tree, as a broker uses another routing strategy. The brokers that
+        get messages from here are told ahead of them: over the paths of up to now, which others may
+        still use, and over those of the tree."""
         for origin, ways in self._ways.items():
             for broker, link in ways.next.items():
                 if link not in self._broken and link.state == "up":
@@ -592,9 +598,10 @@ class SourceTrees:
             self._delivery.gap_recovery.changed(broker)
 
     def came(self, key: bytes, link: Link) -> None:
-        """Note that a message at QoS 1 or 2 is going to be passed on. If it is not the parent's it
-        may be ahead of others: a neighbour replays what is wanted here, or knows another graph.
-        Those behind us are told before they get it."""
+        """Note that a message at QoS 1 or 2 of the origin `key` that came over `link` is about to
+        be passed on. If it did not come from the parent it may be ahead of older ones: a neighbour
+        replays messages, or knows another graph. The brokers behind this one are told before they
+        get it."""
         origin = split_key(key)[0]
         ways = self.ways(origin)
         if link is ways.parent:
@@ -606,12 +613,12 @@ class SourceTrees:
                     self._tell(onward, broker, origin)
 
     def link_for(self, message: bytes) -> Link | None:
-        """Return the link that a message to one broker takes which must not leave the way of an
-        origin's messages."""
+        """Return the link for a message to one broker that has to take the path of an origin's
+        messages."""
         receiver, sender, kind = message[:8], message[8:16], message[17]
         if kind == BREAK:
-            # of a broker that takes the tree: whatever it passes on comes another way to the
-            # receiver
+            # It is of a broker that uses the spanning tree: all that it passes on takes another
+            # path to the receiver.
             for origin, ways in list(self._ways.items()):
                 if (link := ways.next.get(receiver)) is not None:
                     self._tell(link, receiver, origin)
@@ -619,10 +626,11 @@ class SourceTrees:
         if kind == CHANGED:
             return self.link_to(message[18:26], receiver)
         ways = self.ways(sender)
-        ways.strange = False  # behind an answer everything has to come from the parent again
+        ways.strange = False  # behind an answer all messages come from the parent again
         return ways.next.get(receiver)
 
 
 def differs(cost: int, said: int) -> bool:
-    """Whether a cost (us) is so far from what was told that it is told again."""
+    """Whether a `cost` (us) differs so much from the posted one (`said`) that it is posted
+    again."""
     return abs(cost - said) > max(DIFFERS_US, DIFFERS * said)
