@@ -3,8 +3,9 @@ brokers may lack (docs/decisions/0021, 0031).
 
 What it may know: the cluster and all below it. Nothing below knows it: sessions tell a recorder
 (`core.session.SessionRecorder`), everything else a `Journal` (`core.ports`), and the cluster has
-the log tail by a port. It opens no file: it asks for that by effects (`Append`, `Begin`, `Discard`,
-`Tail...`), and `io.journal_writer` and `io.tail_writer` carry them out, each in a thread.
+the log tail by a port. It opens no file: it asks for that by effects (`AppendFrame`,
+`BeginSegment`, `DiscardSegments`, `Tail...`), and `io.journal_writer` and `io.tail_writer` carry
+them out, each in a thread.
 
 Words. A change is a *record*; all records of one turn of the event loop are a *frame*, which counts
 whole or not at all; the number of a frame is its *LSN*; a file of frames is a *segment*. A frame is
@@ -13,14 +14,14 @@ whole or not at all; the number of a frame is its *LSN*; a file of frames is a *
 
 The order of one turn.
 
-1. Packets are handled: sessions and the cluster record what they change (`record`), and who caused
-   a change that a client is told of has its output held back from then on (`require`).
-2. `Node.flush` hands each outbox to its connection; one with a gate goes to `hold` instead.
+1. Packets are handled: sessions and the cluster record what they change (`record`). If a client is
+   told of a change, its connection's output is held back from then on (`require`).
+2. `Node.flush` hands each outbox to its connection, or to `gate_output` if that has a gate.
 3. `Journal.seal` records what changes often and counts once (retained topics, which messages of
-   other brokers have been here), and makes all records one frame: LSN + 1, effect `Append`.
+   other brokers have been here), and makes all records one frame: LSN + 1, `AppendFrame`.
 4. The thread writes all frames that have come while it wrote: groups commit by themselves.
-5. `Node.answer` brings the driver's word to `written`: the LSN is durable, and what waited for it
-   goes out, in its order.
+5. `Node.answer` tells `written` that the LSN is durable: the output that was held back for it goes
+   out, in its order.
 
 The states of the journal (`journal_states` has the table, a test goes through all pairs).
 
@@ -32,13 +33,14 @@ The states of the journal (`journal_states` has the table, a test goes through a
     REBUILDING       a new segment has begun, and the whole state is recorded in it
     REBUILD_ENDING   all of it is recorded; when that is durable, nothing is missing any more
 
-When the disk is full, or a write fails: FAILED. With `async` one error line says that what comes
-dies with the broker, acknowledgements go out, and nobody waits. With `sync` nothing is acknowledged
-that cannot be written; clients that need no disk are served, links do not wait. `/readyz` is 503
-and `mqttree_journal_ok` 0. A failed fsync is never tried again on the same file: what it lost is
-recorded again, as all that was dropped is, in a segment of which nothing counts before its snapshot
-is whole. When that is durable, a line says so, and what waited goes out. A disk that only lags has
-its publishers held from 64 MiB on; four times that counts as a failure.
+When the disk is full, or a write fails: FAILED. With `async` one error line says that changes from
+now on do not survive the broker, acknowledgements go out, and no client waits. With `sync` nothing
+is acknowledged that cannot be written; clients that need no disk are served, links do not wait.
+`/readyz` is 503 and `mqttree_journal_ok` 0. A failed fsync is never tried again on the same file:
+what it lost is recorded again, as all that was dropped is, in a segment that recovery ignores
+unless its snapshot is complete. When that is durable, a line says so, and the output that was held
+back goes out. A disk that only lags has its publishers held from 64 MiB on; four times that counts
+as a failure.
 
 Where to look: what is recorded, `journal`, `durable_sessions`, `session_recorder`,
 `message_records`, `shared_records`; what becomes of it, `write_ahead_log`, `journal_states`,

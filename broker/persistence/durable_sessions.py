@@ -74,7 +74,7 @@ class DurableSessions:
             self.frames.require(session.conn)
 
     def make_durable(self, session: Session) -> None:
-        """Have a session durable from now on, or note that its connection is gone."""
+        """Make a session durable, or record that its connection has ended."""
         recorder = self._recorder(session)
         disconnected_at = 0 if session.conn is not None else self.frames.wall() - self.clock_step
         if recorder is not None:
@@ -87,8 +87,8 @@ class DurableSessions:
             recorder.record_all()
 
     def ended(self, session: Session, source: Connection | None) -> None:
-        """A session is over, or not to be durable any more; `source` hears of it once that is
-        durable."""
+        """Record that a session has ended, or is no longer durable; `source` is told of it once
+        that is durable."""
         recorder = self._recorder(session)
         if recorder is not None:
             self.frames.record(encode_end(recorder.number))
@@ -97,7 +97,7 @@ class DurableSessions:
             session.recorder = None
 
     def _recorder(self, session: Session) -> SessionRecorder | None:
-        """Return the recorder of a durable session; there are no others than ours."""
+        """Return the recorder of a session, None if it is not durable."""
         recorder = session.recorder
         assert recorder is None or isinstance(recorder, SessionRecorder)
         return recorder
@@ -110,19 +110,20 @@ class DurableSessions:
                 del self._starts[old]
 
     def start_changed(self, start: SubscriptionStart) -> None:
-        """Record once more where subscriptions begin: more is known of it by now."""
+        """Record once more where the subscriptions that begin at `start` begin: more is known by
+        now."""
         for number in list(self._starts.get(start, ())):
             if number in self.recorders:
                 self.recorders[number].record_starts()
 
     def everything(self) -> Iterator[int]:
-        """Record all sessions, a little at a time; yields how much that was."""
+        """Record all sessions in steps; yields the number of items of each step."""
         for number in list(self.recorders):
             recorder = self.recorders.get(number)
             if recorder is None:
                 continue
             session = recorder.session
-            # Each message by itself, or one frame would have all of the queue.
+            # Messages are recorded one by one, so that no frame holds a whole queue.
             for outgoing in [*session.inflight.values(), *session.queue]:
                 if not isinstance(outgoing, bytes) and outgoing is not RELEASED:
                     self.messages.number_of(outgoing.message)

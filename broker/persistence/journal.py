@@ -1,9 +1,8 @@
-"""The journal of one broker: what its sessions, its retained messages, its replay log and its
-shared subscriptions change is recorded, so that it is there after a restart (docs/decisions/0021).
-Pure.
+"""The journal of one broker: changes of sessions, retained messages, the replay log and shared
+subscriptions are recorded, so that they survive a restart (docs/decisions/0021). Pure.
 
-What becomes of the records, and who waits for them, is in `write_ahead_log`; each durable session
-records itself (`session_recorder`).
+`write_ahead_log` makes frames of the records and releases output; each durable session records
+itself (`session_recorder`).
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ if TYPE_CHECKING:
     from broker.persistence.ports import Host
 
 CLOCK_STEP = 5.0
-"""s by which the time of day is set before the journal is written anew; sessions may live so much
-longer or shorter."""
+"""s by which the clock has to be set for a new snapshot; below that, sessions live so much longer
+or shorter after a restart."""
 
 PASSED = 8
-"""entries of the replay log that are passed over at the cost of one that is recorded."""
+"""entries of the replay log that may be skipped at the cost of one that is recorded."""
 
 
 class Journal:
@@ -70,18 +69,17 @@ class Journal:
         )
         self.messages = MessageRecords(node, self.frames)
         self.sessions = DurableSessions(node, self.frames, self.messages)
-        self._seen: set[bytes] = set()  # origins of which something came since the last frame
-        self._met = False  # and one that is new
-        # Of retained topics that were written since the last frame, by their places.
+        # Origins of which messages came since the last frame, and whether one of them is new.
+        self._seen: set[bytes] = set()
+        self._met = False
+        # Retained topics that were written since the last frame, by their places.
         self._retained: dict[bytes, RetainedVersion] = {}
 
     def begin(self, image: Image, segment: int, segments: int, size: int, now: float) -> None:
-        """Make the broker what an image says, and go on in a new segment.
+        """Give the broker the state of an image, and continue in a new segment.
 
-        `segment`: its number, the first that is free; `segments`, `size`: how many there are, and
-        their bytes; `now`: s.
-
-        `image`: what earlier segments say.
+        `image`: what earlier segments say. `segment`: the number of the new one, the first that is
+        free. `segments`, `size`: how many earlier ones there are, and their bytes. `now`: s.
         """
         self.messages.last, self.sessions.last = image.numbers
         recovery = Recovery(self.node, self._cluster, self._absent_members, image, now)
@@ -92,8 +90,8 @@ class Journal:
         self.frames.start(segment, segments, size, image.size)
 
     def _beat(self, now: float, lsn: int) -> None:
-        """Record that the broker lives, if nothing was recorded since frame `lsn`: connections that
-        end with it end now, not earlier."""
+        """Record that the broker lives, if nothing was recorded since frame `lsn`: if it is killed,
+        its connections count as ended at the last record."""
         frames = self.frames
         if frames.lsn == lsn and self.sessions.recorders and frames.writes:
             frames.record(encode_seen(b""))
@@ -114,7 +112,7 @@ class Journal:
 
     @property
     def pending(self) -> int:
-        """Bytes that are on their way to the disk."""
+        """Bytes of frames that are not durable yet."""
         return self.frames.pending
 
     @property
@@ -124,11 +122,11 @@ class Journal:
 
     @property
     def busy(self) -> bool:
-        """Whether something is still to be written."""
+        """Whether the driver still has something to write."""
         return self.frames.busy
 
     def require(self, source: Connection | None) -> None:
-        """Hold back what `source` is sent from now on, until what is recorded now is durable."""
+        """Hold back all further output of `source` until the records of this turn are durable."""
         self.frames.require(source)
 
     def gate_output(self, conn: Connection, outbox: list[bytes], source: Connection | None) -> None:
@@ -188,9 +186,8 @@ class Journal:
         return self.frames.begun(effect.segment, error)
 
     def clock_set(self, step: int) -> None:
-        """Take note that the time of day is another one by `step` ms, which have not passed: what
-        was written with the earlier one would end too soon, or too late. So all of it is written
-        again."""
+        """Take note that the time of day was set by `step` ms. Times that were recorded before
+        would be wrong by as much, so a new snapshot records them again."""
         self.sessions.clock_step += step
         if abs(step) > CLOCK_STEP * 1000:
             self.frames.want_snapshot()
@@ -205,7 +202,7 @@ class Journal:
         self.sessions.connected(session, present=present)
 
     def make_durable(self, session: Session) -> None:
-        """Have a session durable from now on, or note that its connection is gone."""
+        """Make a session durable, or record that its connection has ended."""
         if session.recorder is None:
             self._becomes_durable()
         self.sessions.make_durable(session)
@@ -213,16 +210,17 @@ class Journal:
     def _becomes_durable(self) -> None:
         if not self.sessions.recorders:
             self._origins.since = self.node.config.boot
-        # What nobody wanted so far has been here as well.
+        # Messages without a durable subscriber have passed this broker as well.
         self._seen.update(self._origins.vector)
 
     def session_ended(self, session: Session, source: Connection | None) -> None:
-        """A session is over, or not to be durable any more; `source` hears of it once that is
-        durable."""
+        """Record that a session has ended, or is no longer durable; `source` is told of it once
+        that is durable."""
         self.sessions.ended(session, source)
 
     def subscription_start_changed(self, start: SubscriptionStart) -> None:
-        """Record once more where subscriptions begin: more is known of it by now."""
+        """Record once more where the subscriptions that begin at `start` begin: more is known by
+        now."""
         self.sessions.start_changed(start)
 
     def run_published(self, route: Route, batch: PublishRun, source: Connection | None) -> None:
@@ -237,13 +235,13 @@ class Journal:
     # ---------------------------------------------------------------- retained messages
 
     def retained_changed(self, version: RetainedVersion) -> None:
-        """Note that a retained topic was written, or that its message has its number; it is
-        recorded once, with this turn."""
+        """Note that a retained topic was written, or that its message has got its number. It is
+        recorded once, at the end of this turn."""
         self._retained[version.place] = version
         self.frames.expect()
 
     def _retained_now(self, version: RetainedVersion) -> None:
-        """Record what a retained topic is now."""
+        """Record the present message of a retained topic."""
         message = self.node.retained.living(version, self.node.now)
         properties, payload, expires = b"", b"", 0
         if message is not None:
@@ -256,9 +254,10 @@ class Journal:
     # ---------------------------------------------------------------- the replay log
 
     def logged(self, entry: LogEntry, source: Connection | None) -> None:
-        """Record messages published here that other brokers may lack; `source`: their publisher.
-        They get those of a publisher that goes on with its session at QoS 2 no earlier than they
-        are durable here: they would take what it repeats for another message."""
+        """Record messages published here that other brokers may lack; `source`: their publisher. If
+        it resumes its session at QoS 2, links get the messages only when they are durable here:
+        after a restart this broker would not recognise the publisher's repetition, and others would
+        take it for another message."""
         frames = self.frames
         frames.record(self._encoded(entry))
         frames.require(source)
@@ -277,39 +276,39 @@ class Journal:
         return LoggedRecord(*head, max(0, at), entry.data(self.node.now)).encode()
 
     def origin_seen(self, key: bytes) -> None:
-        """Note that something of another broker came: sessions miss what comes after it, should
-        this broker be away. `key`: of its origin."""
+        """Note that a message of another broker has come: after a restart, durable sessions miss
+        the messages behind it. `key`: of its origin."""
         if self.sessions.recorders:
             self._seen.add(key)
 
     def origin_added(self, key: bytes) -> None:
-        """Note that another broker is known from now on. `key`: of its origin."""
+        """Note that an origin is known from now on. `key`: the origin's."""
         if self.sessions.recorders:
             self._seen.add(key)
             self._met = True
 
     def _since(self) -> Vector:
-        """Return since which incarnation sessions here miss what is published elsewhere."""
+        """Return the incarnation of this broker since which its sessions miss messages of other
+        brokers."""
         return {origin_key(self.node.config.id, self._origins.since): OriginWindow(0, 0.0)}
 
     # ---------------------------------------------------------------- shared subscriptions
 
     def shared_closed(self, refs: list[Ref]) -> None:
-        """Record that messages for members of shared subscriptions elsewhere are acknowledged, or
-        another one's."""
+        """Record that messages assigned to members of shared subscriptions at other brokers are
+        acknowledged, or assigned to another broker. `refs`: which."""
         self.frames.record(shared_records.closed(refs))
 
     def shared_taken(self, refs: list[Ref]) -> None:
-        """Record that messages of other brokers were granted to members here."""
+        """Record that messages which other brokers assigned were granted to members here. `refs`:
+        which."""
         self.frames.record(shared_records.taken(refs))
 
     def shared_covered(self, mark: bytes, key: bytes, ranges: Ranges, since: float | None) -> None:
-        """Record which messages published here a group got.
+        """Record which messages of this broker a group got.
 
-        `mark`: of the group; `key`: of the origin; `since`: when (s) the group became known, None:
-        not known.
-
-        `ranges`: the numbers.
+        `mark`: of the group. `key`: of the origin. `ranges`: the sequence numbers. `since`: when
+        (s) the group became known, None: not known.
         """
         at = 0
         if since is not None:
@@ -319,7 +318,7 @@ class Journal:
     # ---------------------------------------------------------------- snapshots
 
     def everything(self) -> Iterator[int]:
-        """Begin to record everything; returns the plan of a snapshot (`Snapshot`)."""
+        """Begin a snapshot. Returns its plan (`Snapshot`)."""
         self.messages.segment_begins()
         return self._everything()
 
@@ -344,5 +343,6 @@ class Journal:
             if entry.qos and split_key(entry.key)[0] == self.node.config.id:
                 self.frames.record(self._encoded(entry))
                 yield 1
-            elif not number % PASSED:  # other brokers record their own
+            # Messages of other brokers are in their journals.
+            elif not number % PASSED:
                 yield 1

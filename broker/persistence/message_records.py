@@ -27,16 +27,19 @@ class MessageRecords:
         self._frames = frames
         self.last = 0
         """The number of the last message."""
-        self._first = 1  # number of the first message that is in this segment
-        self._again: set[int] = set()  # lower ones that are in it, too
+        # The number of the first message that is new in this segment, and older ones that were
+        # recorded in it again.
+        self._first = 1
+        self._again: set[int] = set()
 
     def segment_begins(self) -> None:
-        """Note that what is recorded from now on is in another segment."""
+        """Note that further records go to another segment."""
         self._first = self.last + 1
         self._again = set()
 
     def number_of(self, message: Message) -> int:
-        """Return the number of a message, which is in this segment from now on."""
+        """Return the number of a message. It is recorded if this segment does not contain it
+        yet."""
         number: int = getattr(message, "number", 0)
         if number >= self._first or number in self._again:
             return number

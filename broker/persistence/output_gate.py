@@ -1,8 +1,8 @@
-"""What connections are sent and must not have before the journal is safe up to some frame
+"""Output of connections that must not be sent before the journal is durable up to some frame
 (docs/decisions/0021). Pure.
 
-Per connection nothing overtakes: what waits is bytes in their order, each piece with the mark of
-its frame, and marks never fall.
+Nothing overtakes on a connection: its output waits as bytes in their order, each piece with the LSN
+of its frame, and LSNs never fall.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from broker.core.connection import Connection
 
 
 class OutputGate:
-    """The bytes that wait, of all connections."""
+    """The output that waits, of all connections."""
 
     __slots__ = ("_bytes", "_held", "_largest", "_orphaned", "_size")
 
     def __init__(self) -> None:
         self._held: deque[tuple[int, Connection, list[bytes], Connection | None]] = deque()
-        self._bytes: dict[Connection, int] = {}  # that wait for each,
-        self._largest: dict[Connection, int] = {}  # and those of its largest piece
-        self._size = 0  # bytes in all,
-        self._orphaned = 0  # and those of them whose connection is gone
+        # Bytes that wait for each connection, and those of its largest piece.
+        self._bytes: dict[Connection, int] = {}
+        self._largest: dict[Connection, int] = {}
+        # All bytes, and those of them whose connection is gone.
+        self._size = 0
+        self._orphaned = 0
 
     def __contains__(self, conn: Connection) -> bool:
         return conn in self._bytes
@@ -53,13 +55,13 @@ class OutputGate:
         return True
 
     def output_of(self, conn: Connection) -> list[bytes]:
-        """Return what waits for a connection."""
+        """Return the output that waits for a connection."""
         if conn not in self._bytes:
             return []
         return [chunk for _, other, chunks, _ in self._held if other is conn for chunk in chunks]
 
     def release(self, lsn: int) -> None:
-        """Let all go that waited for frames up to `lsn`."""
+        """Send the output that waited for frames up to `lsn`."""
         while self._held and self._held[0][0] <= lsn:
             gated_at, conn, chunks, source = self._held.popleft()
             size = sum(map(len, chunks))
@@ -77,7 +79,7 @@ class OutputGate:
             conn.flush(chunks, source)
 
     def release_links(self) -> None:
-        """Let all go that waits for a link."""
+        """Send the output that waits for links."""
         held, self._held = self._held, deque()
         for entry in held:
             conn = entry[1]
@@ -91,9 +93,9 @@ class OutputGate:
                 self._held.append(entry)
 
     def gone(self, conn: Connection) -> None:
-        """Forget what waits for a connection that is closed: on a disk that is full nothing else
-        would, and clients try again and again. It is looked for when it is half of everything, so
-        that many who go cost no more than each a few."""
+        """Drop the output of a connection that is closed: on a full disk nothing else would, and
+        clients try again and again. The queue is searched when half of it belongs to closed
+        connections, so that the cost for each is small however many there are."""
         self._orphaned += self._bytes.pop(conn, 0)
         self._largest.pop(conn, None)
         if 2 * self._orphaned > self._size:

@@ -14,7 +14,7 @@ class Host(LocalBroker, Protocol):
     """The broker: its clock, its sessions, its driver, its publishers."""
 
     def new_session(self, client_id: str) -> Session:
-        """Return a session that nobody knows yet."""
+        """Return a new session, which is not registered yet."""
 
 
 class Clock(Protocol):

@@ -1,7 +1,7 @@
 """The journal of one broker as bytes: what it has to know after a restart (decision 21). Pure.
 
-    file     header, frames: one generation; generations follow each other without gaps
-    header   "mqttree journal\\n", u16 version, broker id, u64 generation, u32 CRC-32 of these
+    file     header, frames: one segment; segments follow each other without gaps
+    header   "mqttree journal\\n", u16 version, broker id, u64 segment, u32 CRC-32 of these
     frame    u32 size of its records, u32 CRC-32 of time and records, u64 time of day (ms), records
     record   u8 kind, u32 size, body
 
@@ -22,9 +22,9 @@ from zlib import crc32
 VERSION = 3
 """1: sessions without their listeners. 2: without their owners and ages."""
 FULL_SNAPSHOT = 0x8000
-"""Added to the version of a generation that began after something could not be written: what it
-says does not go on where the one before it ends, so it counts from its WHOLE on, and without that
-not at all, unless it is the first that is there."""
+"""Added to the version of a segment that began after a failed write. Its records do not continue
+those of the segment before, so it starts with a full snapshot: without a SNAPSHOT_END it is
+ignored, unless it is the first segment."""
 MAGIC = b"mqttree journal\n"
 
 _HEADER = struct.Struct(">16sH8sQ")
@@ -34,7 +34,7 @@ FRAME_SIZE = _FRAME.size
 _RECORD = struct.Struct(">BI")
 
 MAX_FRAME = 1 << 31
-"""bytes; a frame that says that it is larger is damaged: one turn of the loop reads some MB, and a
+"""bytes; a frame that claims to be larger is damaged: one turn of the loop reads some MB, and a
 packet has 256 MiB at most."""
 
 
@@ -48,24 +48,25 @@ class Kind(IntEnum):
     MESSAGE = 1
     """A message that sessions refer to by its number."""
     RUN = 2
-    """Many of one topic, size and property section, numbered one after the other."""
+    """Messages of equal topic, size and properties, with consecutive numbers."""
     SESSION = 3
-    """What a session is but for its subscriptions and messages; a new one has none yet."""
+    """A session without its subscriptions and messages; a new one has none."""
     END = 4
     SUBSCRIBED = 5
     UNSUBSCRIBED = 6
     QUEUED = 7
-    """A message waits for a session's window."""
+    """A message is in the queue of a session."""
     SENT = 8
-    """A message is in flight, without having waited."""
+    """A message is in flight and was not in the queue."""
     SENT_RUN = 9
     """Messages with consecutive numbers are in flight, with consecutive packet identifiers."""
     DEQUEUED = 10
-    """Messages that waited are in flight, with consecutive packet identifiers."""
+    """The first messages of the queue are in flight, with consecutive packet identifiers."""
     ACKNOWLEDGED = 11
-    """PUBACK, PUBREC, PUBCOMP of what is in flight, and PUBREL of what came in: the packets."""
+    """The packets that acknowledge: PUBACK, PUBREC and PUBCOMP of messages in flight, PUBREL of
+    incoming ones."""
     INCOMING = 12
-    """QoS 2 packet identifiers that came in."""
+    """Packet identifiers of QoS 2 messages that the client has sent."""
     RETAINED = 13
     """A write of a retained topic: its message, or its deletion."""
     LOGGED = 14
@@ -73,22 +74,20 @@ class Kind(IntEnum):
     SEEN = 15
     """Which messages of other brokers have been here."""
     SNAPSHOT_END = 16
-    """Everything that was known when this generation began is in it by now: older ones are not
-    needed."""
+    """The segment contains the whole state of its beginning: older segments are not needed."""
     SHARED = 17
-    """What became of messages for members of shared subscriptions at other brokers, or from there
-    (`shared_records`)."""
+    """Outcomes of messages that were assigned to members of shared subscriptions at other brokers,
+    or by other brokers (`shared_records`)."""
     START_VECTOR = 18
-    """Where the subscriptions of a session begin: up to which number of each origin nothing was for
-    it (`subscription_start`)."""
+    """Where the subscriptions of a session begin: for each origin the sequence number behind which
+    messages are for it (`subscription_start`)."""
     START_TIME = 19
-    """When they began, and of which of these origins it may be more. It comes behind BEGINS, which
-    says that it is not known."""
+    """When they began, and for which of these origins the number may still rise. It comes behind
+    START_VECTOR, which leaves that open."""
 
 
 BULK = frozenset((Kind.MESSAGE, Kind.RUN, Kind.RETAINED, Kind.LOGGED))
-"""Kinds with messages in them, which mean the same wherever they stand before what refers to
-them."""
+"""Kinds that contain messages. They may be moved ahead, as other records refer to them."""
 
 
 # ---------------------------------------------------------------- files and frames
@@ -97,8 +96,8 @@ them."""
 def encode_header(broker_id: bytes, segment: int, *, full_snapshot: bool = False) -> bytes:
     """Return the beginning of a file.
 
-    `broker_id`: 8 bytes; `segment`: the number of the segment; `full_snapshot`: something before it
-    could not be written (`FULL_SNAPSHOT`).
+    `broker_id`: 8 bytes. `segment`: the number of the segment. `full_snapshot`: it begins after a
+    failed write (`FULL_SNAPSHOT`).
     """
     head = _HEADER.pack(
         MAGIC, VERSION | FULL_SNAPSHOT if full_snapshot else VERSION, broker_id, segment
@@ -107,16 +106,16 @@ def encode_header(broker_id: bytes, segment: int, *, full_snapshot: bool = False
 
 
 def decode_header(data: bytes, broker_id: bytes, segment: int) -> bool:
-    """Check the beginning of a file. False: it is cut off or damaged, so that nothing in the file
-    counts.
+    """Check the beginning of a file. Returns False if it is cut off or damaged, so that the file is
+    ignored.
 
-    `data`: HEADER_SIZE bytes or fewer; `broker_id`, `segment`: what must stand in them.
+    `data`: HEADER_SIZE bytes or fewer. `broker_id`, `segment`: what it must contain.
 
-    Raises:
-        JournalError: it is another thing altogether, of a newer version, or of another broker.
+    Raises JournalError: it is no journal, of a newer version, or of another broker.
     """
     if not any(data):
-        return False  # a power cut may leave the size of a new file, and zeros in it
+        # A power cut may leave a new file with its size and zeros in it.
+        return False
     if not data.startswith(MAGIC) and not MAGIC.startswith(data[: len(MAGIC)]):
         raise JournalError("is not a journal of mqttree")
     if len(data) < HEADER_SIZE or crc32(data[: _HEADER.size]) != int.from_bytes(
@@ -138,7 +137,7 @@ def decode_header(data: bytes, broker_id: bytes, segment: int) -> bool:
 
 
 def is_full_snapshot(header: bytes) -> bool:
-    """Whether a file, whose beginning is sound, began after something could not be written."""
+    """Return whether the segment with this (valid) header starts with a full snapshot."""
     return header[len(MAGIC)] & FULL_SNAPSHOT >> 8 != 0
 
 
@@ -149,11 +148,10 @@ def encode_frame(records: list[bytes], wall: int) -> bytes:
 
 
 def encode_frames(records: list[bytes], wall: int, most: int) -> bytes:
-    """Return encoded records as several frames, each of about `most` bytes (more if one record is
-    larger), for what is more than one may have. Messages come first, as the others refer to them.
-    `wall`: as for `encode_frame`.
+    """Return encoded records as several frames, for more than one frame may hold.
 
-    `records`: encoded.
+    `records`: encoded. `wall`: the time of day (ms). `most`: bytes of a frame, more if one record
+    is larger. Messages come first, as the other records refer to them.
     """
     bulk = [record for record in records if record[0] in BULK]
     frames: list[bytes] = []
@@ -170,15 +168,15 @@ def encode_frames(records: list[bytes], wall: int, most: int) -> bytes:
 
 
 class Cut(NamedTuple):
-    """Where a file ends before its end: from here on it cannot be read."""
+    """The place in a file from which on it cannot be read."""
 
     at: int
     why: str
 
 
 def read_frames(stream: BinaryIO, at: int) -> Iterator[tuple[int, bytes] | Cut]:
-    """Read frames from `at` on, which is where the stream stands: (time of day in ms, records) of
-    each, and last a Cut if there is something behind them that is none. Raises OSError."""
+    """Yield (time of day in ms, records) of each frame of `stream` from `at` on, which is where it
+    stands, and last a Cut if data follows that is no frame. Raises OSError."""
     while True:
         head = stream.read(FRAME_SIZE)
         if not head:
@@ -205,8 +203,8 @@ _LIKE_A_FRAME = re.compile(rb"(?s)(?=.{8}\x00\x00.{6}[\x01-\x13])")
 
 
 def frame_within(data: bytes) -> bool:
-    """Whether a whole frame begins anywhere in what stands behind a cut: then it is no end that was
-    torn, but damage."""
+    """Return whether a complete frame begins anywhere in `data`, which follows a cut. If so, the
+    file is damaged there; if not, its end was torn off by a crash."""
     tried = 0
     view = memoryview(data)
     for found in _LIKE_A_FRAME.finditer(data):
@@ -223,7 +221,8 @@ def frame_within(data: bytes) -> bool:
             return True
         tried += 1
         if tried > 1000:
-            return True  # as far as one can tell: what looks like this is not to be thrown away
+            # Too many places look like a frame to try them all: do not throw the data away.
+            return True
     return False
 
 
@@ -268,7 +267,7 @@ born."""
 
 
 class MessageRecord(NamedTuple):
-    """MESSAGE. `properties` as in `message.Message`; `expires`: ms."""
+    """MESSAGE. `properties` as in `message.Message`; `expires`: ms since the epoch, 0 for never."""
 
     number: int
     qos: int
@@ -305,8 +304,8 @@ class MessageRecord(NamedTuple):
 
 
 class RunRecord(NamedTuple):
-    """RUN: packets of `size` bytes each in `data`, whose payload begins at `payload`; `number`: of
-    the first."""
+    """RUN: packets of `size` bytes each in `data`, whose payloads begin at `payload`; `number`: of
+    the first message."""
 
     number: int
     qos: int
@@ -342,11 +341,11 @@ class RunRecord(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """How many they are."""
+        """The number of messages."""
         return len(self.data) // self.size
 
     def message(self, number: int) -> MessageRecord:
-        """Return one of them."""
+        """Return the message with a number."""
         at = (number - self.number) * self.size
         payload = self.data[at + self.payload : at + self.size]
         return MessageRecord(number, self.qos, False, 0, self.topic, self.properties, payload)
@@ -368,7 +367,7 @@ class SessionRecord(NamedTuple):
     listener: bytes | None = None
     owner: bytes | None = None
     ages: tuple[int, int] = (0, 0)
-    """when it was born, and its floor (see `session_owner`)"""
+    """When it was born, and its floor (see `session_owner`)."""
 
     def encode(self) -> bytes:
         """Return the record."""
@@ -547,9 +546,9 @@ class RetainedRecord(NamedTuple):
 
 
 class LoggedRecord(NamedTuple):
-    """LOGGED: so many messages from `sequence` on of origin `key` (16 characters), as in
-    `replay_log.Entry`. `at`: when they came to this broker (ms); what expires does so so long after
-    it as `data` says."""
+    """LOGGED: `messages` messages of the origin `key` (16 bytes) from `sequence` on, as in
+    `replay_log.LogEntry`. `at`: when they came to this broker (ms since the epoch); `data` has
+    their expiry relative to that."""
 
     key: bytes
     sequence: int
@@ -589,10 +588,10 @@ def encode_sent_run(session: int, packet_id: int, count: int, number: int, qos: 
 
 
 def encode_dequeued(session: int, packet_id: int, count: int, number: int) -> bytes:
-    """Return PUMPED: the `count` messages from the one with `number` on that waited first are in
+    """Return DEQUEUED: the first `count` messages of a queue, from the one with `number` on, are in
     flight.
 
-    `session`: its number; `packet_id`: of the first.
+    `session`: its number. `packet_id`: of the first message.
     """
     return _RECORD.pack(10, _DEQUEUED.size) + _DEQUEUED.pack(session, packet_id, count, number)
 
@@ -608,12 +607,12 @@ def encode_incoming(session: int, packet_ids: bytes) -> bytes:
 
 
 def encode_retained(body: bytes) -> bytes:
-    """Return RETAINED, whose body is known."""
+    """Return RETAINED with an encoded body."""
     return _RECORD.pack(13, len(body)) + body
 
 
 def encode_seen(vector: bytes) -> bytes:
-    """Return SEEN: a vector as `codec` encodes it."""
+    """Return SEEN. `vector`: as `codec` encodes it."""
     return _RECORD.pack(15, len(vector)) + vector
 
 
@@ -623,13 +622,13 @@ def encode_shared(body: bytes) -> bytes:
 
 
 def encode_start_vector(session: int, vector: bytes) -> bytes:
-    """Return BEGINS: a vector as `codec` encodes it."""
+    """Return START_VECTOR of a session. `vector`: as `codec` encodes it."""
     return _RECORD.pack(18, 4 + len(vector)) + _NUMBER.pack(session) + vector
 
 
 class StartTimeRecord(NamedTuple):
-    """BEGAN. `at`: s of the broker's clock; `offset`: s that the time of day is ahead of that;
-    `origins`: those that are open."""
+    """START_TIME. `at`: s of the broker's monotonic clock. `offset`: s by which the time of day is
+    ahead of that. `origins`: those for which the start is still open."""
 
     session: int
     at: float
@@ -650,13 +649,13 @@ class StartTimeRecord(NamedTuple):
 
 
 def encode_snapshot_end(segment: int, size: int) -> bytes:
-    """Return WHOLE. `size`: bytes that it took to say everything once."""
+    """Return SNAPSHOT_END. `segment`: its number. `size`: bytes of the snapshot."""
     return _RECORD.pack(16, _SNAPSHOT_END.size) + _SNAPSHOT_END.pack(segment, size)
 
 
 def decode_number(body: bytes) -> tuple[int, bytes]:
-    """Decode END, UNSUBSCRIBED, SETTLED, INCOMING and BEGINS: the session's number, and the rest.
-    Raises struct.error."""
+    """Return the session's number and the rest of the body of END, UNSUBSCRIBED, ACKNOWLEDGED,
+    INCOMING and START_VECTOR. Raises struct.error."""
     return _NUMBER.unpack_from(body)[0], body[4:]
 
 
@@ -673,6 +672,6 @@ def decode_dequeued(body: bytes) -> tuple[int, int, int, int]:
 
 
 def decode_snapshot_end(body: bytes) -> tuple[int, int]:
-    """Decode WHOLE: generation, size. Raises struct.error."""
+    """Return segment and size of a SNAPSHOT_END. Raises struct.error."""
     found: tuple[int, int] = _SNAPSHOT_END.unpack(body)
     return found

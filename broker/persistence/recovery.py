@@ -1,9 +1,9 @@
-"""What the records of a journal add up to, and a node that is made of it (docs/decisions/0021).
-Pure.
+"""The state that the records of a journal add up to, and a broker that is given it
+(docs/decisions/0021). Pure.
 
-Records say what changed, so they are taken in their order. What refers to a session or a message
-that is not known is skipped: the beginning of a journal is forgotten once everything that was known
-then has been recorded again, session by session.
+Records are changes, so they are applied in their order. A record about a session or message that is
+not known is skipped: the beginning of a journal may be missing once the whole state has been
+recorded again, session by session.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ if TYPE_CHECKING:
     from broker.persistence.ports import Host
 
 SAME_CLOCK = 5.0
-"""s; the time of day may have been set by as much. If it is further from our clock than it was,
-that one is another one: the machine was started since, or slept, which takes longer, so nobody can
-say when something was."""
+"""s by which the offset between the time of day and the monotonic clock may differ from the
+recorded one, as the time of day may have been set. If it differs by more, the machine has started
+again or slept, and recorded monotonic times mean nothing."""
 
 Waiting = tuple[int, int, bool, bytes, bytes]
 """A message of a session: number, QoS, RETAIN, subscription identifiers, filter of its shared
@@ -81,7 +81,7 @@ subscription."""
 
 
 class RecordedSession:
-    """A session as the records have it."""
+    """A session as the records describe it."""
 
     __slots__ = (
         "head",
@@ -97,16 +97,19 @@ class RecordedSession:
     def __init__(self, head: SessionRecord) -> None:
         self.head = head
         self.subscriptions: dict[bytes, SubscribedRecord] = {}
-        self.start_vector = b""  # a vector
+        # An encoded version vector.
+        self.start_vector = b""
         self.start_time: StartTimeRecord | None = None
         self.queue: deque[Waiting] = deque()
-        self.inflight: dict[int, Waiting | None] = {}  # None: PUBREC came
+        # None: PUBREC has come.
+        self.inflight: dict[int, Waiting | None] = {}
         self.incoming: set[int] = set()
-        self.last = 0  # packet identifier given out
+        # The last packet identifier that was used.
+        self.last = 0
 
 
 class Image:
-    """All that a journal says."""
+    """The state that a journal describes."""
 
     __slots__ = (
         "_older_shared",
@@ -129,22 +132,30 @@ class Image:
     def __init__(self) -> None:
         self.sessions: dict[int, RecordedSession] = {}
         self.messages: dict[int, bytes | RunRecord] = {}
-        self.retained: dict[bytes, bytes] = {}  # topic -> body
+        # Topic -> body of its record.
+        self.retained: dict[bytes, bytes] = {}
         self.logged: list[LoggedRecord] = []
-        self.seen: dict[bytes, bytes] = {}  # id and boot of an origin -> its part of a vector
-        self.shared: list[bytes] = []  # bodies
-        self._older_shared = 0  # of these, as `older_logged`
-        self.alive = 0  # ms; the time of day of the last frame
-        self.numbers = [0, 0]  # the highest of a message, and of a session
-        self.size = 0  # bytes of the last snapshot
-        self.skipped = 0  # records that cannot be read
-        self.older_logged = 0  # of `logged`, what is in older generations than the present one
-        self._recorded: dict[
-            int, set[Any]
-        ] = {}  # sessions, topics and origins of which it says everything; empty in the first one
-        self._unconfirmed_frames: list[bytes] | None = (
-            None  # frames of a generation that may not count
-        )
+        # Id and boot number of an origin -> its part of an encoded vector.
+        self.seen: dict[bytes, bytes] = {}
+        # Bodies of records.
+        self.shared: list[bytes] = []
+        # Number of these in segments older than the present one.
+        self._older_shared = 0
+        # The time of day of the last frame (ms).
+        self.alive = 0
+        # The highest numbers of a message and of a session.
+        self.numbers = [0, 0]
+        # Bytes of the last snapshot.
+        self.size = 0
+        # Records that cannot be read.
+        self.skipped = 0
+        # Number of `logged` in segments older than the present one.
+        self.older_logged = 0
+        # Sessions, topics and origins that the present segment has recorded completely; empty in
+        # the first segment.
+        self._recorded: dict[int, set[Any]] = {}
+        # Frames of a segment that starts with a full snapshot, until the end of that is read.
+        self._unconfirmed_frames: list[bytes] | None = None
         self._take: dict[int, Callable[[bytes], None]] = {
             Kind.MESSAGE: self._message,
             Kind.RUN: self._run,
@@ -181,11 +192,11 @@ class Image:
         self._unconfirmed_frames = [] if full_snapshot and (there or self.logged) else None
 
     def take(self, wall: int, frame: bytes) -> None:
-        """Take a frame. `wall`: the time of day when it was written (ms). Raises JournalError: it
-        is none, and nothing counts."""
-        self.alive = (
-            wall  # even if it is earlier: clocks are set, and the last word is nearest to the truth
-        )
+        """Apply a frame. `wall`: the time of day when it was written (ms). Raises JournalError: it
+        is no frame of records, and nothing is applied."""
+        # The last time counts even if it is earlier: the clock was set, and the last time is
+        # nearest to the truth.
+        self.alive = wall
         records = read_records(frame)
         if self._unconfirmed_frames is not None:
             if all(kind != Kind.SNAPSHOT_END for kind, _ in records):
@@ -207,15 +218,14 @@ class Image:
             try:
                 handler(body)
             except (struct.error, IndexError, UnicodeDecodeError):
-                # a checksum says that it was written like that: a fault of ours, and not of the
-                # disk
+                # The checksum is right, so this is a fault of the broker and not of the disk.
                 self.skipped += 1
 
-    # ---------------------------------------------------------------- once more
+    # ---------------------------------------------------------------- one file of several
 
     def records(self, size: int) -> Iterator[list[bytes]]:
-        """Say all that is known, each thing once, in pieces of about `size` bytes; what they are
-        taken for is the same again."""
+        """Yield the whole state as records, in pieces of about `size` bytes: applied to an empty
+        image, they give the same image."""
         piece: list[bytes] = []
         found = 0
         for record in self._everything():
@@ -334,7 +344,7 @@ class Image:
             recorded.last = packet_id + count - 1
 
     def _dequeued(self, body: bytes) -> None:
-        """Those at the head that are another one's had expired, or were too large."""
+        """Messages at the head of the queue with other numbers had expired, or were too large."""
         session, packet_id, count, number = decode_dequeued(body)
         if (recorded := self.sessions.get(session)) is None or not any(
             waiting[0] == number for waiting in recorded.queue
@@ -367,7 +377,7 @@ class Image:
                 packet_id_at(packet_ids, at) for at in range(0, len(packet_ids), 2)
             )
 
-    # ---------------------------------------------------------------- the rest
+    # ---------------------------------------------------------------- retained, logged, seen
 
     def _retained(self, body: bytes) -> None:
         topic = RetainedRecord.topic_of(body)
@@ -389,8 +399,8 @@ class Image:
             at = end
 
     def _snapshot_end(self, body: bytes) -> None:
-        """What is not in this generation is over, although older ones are still there: they were to
-        be deleted."""
+        """Drop all that is not in this segment: the snapshot in it replaces older segments, which
+        may still be there."""
         self.size = decode_snapshot_end(body)[1]
         if self._recorded:
             _keep_only(self.sessions, self._recorded[Kind.SESSION])
@@ -427,16 +437,16 @@ def decode_will(data: bytes) -> Will | None:
     return Will(data[3:end].decode(), data[payload:], data[0] & 3, data[0] & 4 != 0, properties)
 
 
-# ---------------------------------------------------------------- a node of it
+# ---------------------------------------------------------------- the broker
 
 
 def _published(record: LoggedRecord) -> tuple[int, int]:
-    """Order: start of this broker, number."""
+    """Return the order of publication: boot number, sequence number."""
     return split_key(record.key)[1], record.sequence
 
 
 class Recovery:
-    """Gives a new broker, to which nobody is connected yet, the state that an image has."""
+    """Gives a new broker, which has no connections yet, the state that an image has."""
 
     def __init__(
         self, node: Host, cluster: Cluster, absent_members: AbsentMembers, image: Image, now: float
@@ -455,8 +465,8 @@ class Recovery:
         self.made: dict[int, Message] = {}
 
     def run(self) -> list[tuple[int, Session]]:
-        """Do it; returns the sessions with their numbers. Wills and sessions whose time has come
-        follow with the first tick."""
+        """Restore everything; returns the sessions with their numbers. Wills and ends of sessions
+        that are due follow with the first tick."""
         node = self.node
         self._retain()
         found = []
@@ -475,15 +485,17 @@ class Recovery:
         ]
 
     def _log(self) -> None:
-        """Have messages replayed that were published here before and that others may lack: they
-        keep their origin and numbers."""
+        """Put messages that were published here, and that other brokers may lack, back into the
+        replay log. They keep their origin and numbers."""
         node, forwarder, origins = self.node, self.cluster.forwarder, self.cluster.origins
         origins.down = max(0, self.wall - self.image.alive) / 1000
         horizon = self.image.alive - limits.LOG_AGE * 1000
         away = self.absent_members.earliest()
-        if away is not None:  # what had left the log may not have been written to its tail yet
+        # Messages that had left the log may not have been written to its tail yet.
+        if away is not None:
             horizon = min(horizon, self.wall - (self.now - away) * 1000 - limits.LOG_AGE * 1000)
-        known: set[tuple[bytes, int]] = set()  # a checkpoint says them again
+        # A snapshot records entries again.
+        known: set[tuple[bytes, int]] = set()
         latest = self.now - limits.LOG_AGE
         for record in sorted(self.image.logged, key=_published):
             if (
@@ -500,8 +512,9 @@ class Recovery:
             except (WireError, StopIteration):
                 self.image.skipped += 1
                 continue
-            at = self.now + (record.at - self.image.alive) / 1000  # it counts while we are there
-            at = latest = max(latest, min(self.now, at))  # the clock may have been set meanwhile
+            # Entries age while the broker runs. The clock may have been set in between.
+            at = self.now + (record.at - self.image.alive) / 1000
+            at = latest = max(latest, min(self.now, at))
             if record.step:
                 entry = LogEntry.run(
                     record.key, record.sequence, record.messages, record.data, record.step, at
@@ -516,8 +529,8 @@ class Recovery:
         node.federated = node.federated or bool(self.image.logged)
 
     def _see(self) -> None:
-        """Go on with other brokers' messages where we were, if a session is there for what was
-        published meanwhile."""
+        """Restore which messages of other brokers have come, if there is a session that misses
+        messages published meanwhile."""
         node, origins = self.node, self.cluster.origins
         if not node.sessions:
             return
@@ -538,8 +551,8 @@ class Recovery:
                     self.cluster.gap_recovery.met(key, window)
                 else:
                     window.owed, window.begin = list(window.gaps), window.top
-                # what has been here is in no log any more: others that lack it have to have it
-                # fetched
+                # These messages are in no replay log here any more: others that lack them have to
+                # ask elsewhere.
                 if window.top:
                     window.history = subtract([(1, window.top)], window.gaps)
 
@@ -555,7 +568,8 @@ class Recovery:
         newest = 0
         bodies = self.image.retained
         for name in list(bodies):
-            record = RetainedRecord.decode(bodies.pop(name))  # what it took is free at once
+            # The memory of each body is freed at once.
+            record = RetainedRecord.decode(bodies.pop(name))
             newest = max(newest, record.time)
             topic = record.topic
             message = Message(
@@ -581,7 +595,7 @@ class Recovery:
         node.counters.retained_loaded += len(store)
 
     def _message(self, number: int) -> Message | None:
-        """Return a message, one object for all sessions that have it."""
+        """Return a message by its number: one object for all sessions that have it."""
         message = self.made.get(number)
         if message is None and (record := self.image.message(number)) is not None:
             expires_at = self._expires(record.expires)
@@ -649,7 +663,8 @@ class Recovery:
             node.end_session(old)
         session = node.sessions[client_id] = node.new_session(client_id)
         session.listener = None if head.listener is None else head.listener.decode(errors="replace")
-        if session.listener is None:  # what it may is asked when it comes
+        # Permissions are looked up when the client connects.
+        if session.listener is None:
             session.permissions = None
         else:
             session.permissions = node.permissions(username, client_id, session.listener)
@@ -665,8 +680,8 @@ class Recovery:
         return session
 
     def _arm(self, session: Session, disconnected_at: int) -> None:
-        """Have the session end, and its will sent, when it is time: so long after its connection
-        ended, whoever ended that."""
+        """Schedule the end of the session and its will. `disconnected_at`: when its connection
+        ended (ms since the epoch)."""
         node, since = self.node, self.now - max(0, self.wall - disconnected_at) / 1000
         if session.expiry != NEVER:
             session.expiry_timer = node.schedule(

@@ -1,8 +1,8 @@
-"""The pace of a snapshot: all that the journal has to know is recorded once more, so that older
-segments can be deleted (docs/decisions/0021). Pure.
+"""The pace of a snapshot: the whole state is recorded once more, so that older segments can be
+deleted (docs/decisions/0021). Pure.
 
-It is done in steps, between the records of what goes on: each session and each topic is recorded
-as it is at that moment, and counts from then.
+It is recorded in steps, between the records of other changes. Each session and each topic is
+recorded as it is at that moment; its later changes are records of their own.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import Protocol
 
 STEP_BYTES = 128 * 1024
 STEP_ITEMS = 400
-"""of one step, about a ms of work. A session is never cut, but its messages are recorded before
-it."""
+"""bytes and items of one step, about a ms of work. A session is recorded in one step, its messages
+in steps before it."""
 
 PACE = 1024 * 1024
-"""bytes of other records for each step: however much others write, a snapshot comes to an end,"""
+"""bytes of other records for which one more step is taken, so that a snapshot ends however much is
+recorded meanwhile."""
 
 MOST = 4
-"""in so many steps in one turn."""
+"""steps in one turn, at most."""
 
 
 class Frame(Protocol):
@@ -44,19 +45,19 @@ class Snapshot:
         self.size = self.bytes_since_step = 0
 
     def go_on(self) -> bool:
-        """Record a little more, and as much more as others have written. Returns whether that was
-        all."""
+        """Record a little more, and as much more as other records have grown. Returns whether the
+        snapshot is complete."""
         steps = min(MOST, max(1, self.bytes_since_step // PACE))
         self.bytes_since_step = max(0, self.bytes_since_step - steps * PACE)
         return any(self.step() for _ in range(steps))
 
     @property
     def late(self) -> bool:
-        """Whether others have written more than was recorded for it."""
+        """Whether other records have grown faster than the snapshot."""
         return self.bytes_since_step >= PACE
 
     def step(self) -> bool:
-        """Record a little more. Returns whether that was all."""
+        """Record a little more. Returns whether the snapshot is complete."""
         frame = self._frame
         begin, items = frame.size, 0
         count = 1

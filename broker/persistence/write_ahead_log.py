@@ -1,17 +1,17 @@
-"""The frames of the journal: their numbers (LSN), group commit, failures, segments, and who waits
-(docs/decisions/0021). Pure; `journal_writer` writes.
+"""The frames of the journal: their numbers (LSN), group commit, failures, segments, and the output
+that waits (docs/decisions/0021). Pure; `journal_writer` writes.
 
-All records of one turn of the loop are one frame, and the number of a frame is its LSN. Whoever
-caused a record (`require`) hears nothing more before the frame is durable, which is the driver's
-word: the kernel has it (`async`) or the disk has it (`sync`). Nobody else waits for a disk. The
-states are a table (`journal_states`).
+All records of one turn of the loop are one frame, and the number of a frame is its LSN. A
+connection whose packets caused a record (`require`) is sent nothing more before the frame is
+durable. The driver reports that: the kernel has the frame (`async`), or the disk has it (`sync`).
+No other connection waits for a disk. The states are a table (`journal_states`).
 
-A snapshot begins a new segment with the next frame; in steps, everything is recorded as it is now,
-between the records of what goes on; a record ends it. When that is durable, older segments are
-deleted. It is due when the journal is FACTOR times as large as the last snapshot was.
+A snapshot begins a new segment with the next frame. In steps, between the other records, the whole
+state is recorded as it is now; a last record ends it. When that is durable, older segments are
+deleted. A snapshot is due when the journal is SNAPSHOT_FACTOR times as large as the last one was.
 
-Invariants: a connection with output held back has a `gate` that is not 0; the LSNs of what is held
-back never fall.
+Invariants: a connection with output held back has a `gate` that is not 0; the LSNs of output that
+is held back never fall.
 """
 
 from __future__ import annotations
@@ -50,7 +50,12 @@ Settle = Callable[[Callable[[], None]], None]
 
 
 class WriteAheadLog:
-    """The frames of one broker's journal."""
+    """The frames of one broker's journal.
+
+    `host`: the broker. `clock`: the time of day. `sync`: durable frames survive a power cut, so
+    that acknowledgements wait while the disk cannot write. `all_records`: called when a snapshot
+    begins, returns its plan (`Snapshot`). `settle`: called before older segments are deleted.
+    """
 
     def __init__(
         self,
@@ -61,12 +66,7 @@ class WriteAheadLog:
         all_records: Callable[[], Iterator[int]],
         settle: Settle,
     ) -> None:
-        """Make one without a segment; `start` begins the first.
-
-        `sync`: durable frames survive a power cut, so that acknowledgements wait while the disk
-        cannot write. `all_records`: called when a snapshot begins, returns its plan (`Snapshot`).
-        `settle`: called before older segments are deleted.
-        """
+        """Make a journal without a segment; `start` begins the first."""
         self._host = host
         self._clock = clock
         self.sync = sync
@@ -78,29 +78,36 @@ class WriteAheadLog:
         self.size = 0
         """Bytes of the records for the next frame."""
         self._records: list[bytes] = []
-        self._records_expected = False  # records are going to follow in this turn
-        self._under_way: deque[tuple[int, int, int]] = (
-            deque()
-        )  # of frames that the driver has: LSN, bytes, and those that count
-        self._pending = 0  # bytes of these
-        self._backlog = 0  # the same, each frame as far as it counts
-        self._backlog_limit = (
-            limits.JOURNAL_BACKLOG_BYTES
-        )  # of these with which publishers are held
+        # Records will follow in this turn.
+        self._records_expected = False
+        # Frames that the driver has and has not reported: LSN, bytes, bytes that count as backlog.
+        self._under_way: deque[tuple[int, int, int]] = deque()
+        # Bytes of these frames.
+        self._pending = 0
+        # The same, but a frame counts JOURNAL_BACKLOG_BYTES at most.
+        self._backlog = 0
+        # Publishers are paused while more bytes than this are pending.
+        self._backlog_limit = limits.JOURNAL_BACKLOG_BYTES
         self.gate = OutputGate()
-        self._answered = 0  # the highest LSN for which there was an answer
-        self._requested_segment = 0  # the last segment that was asked for
-        self._told = 0  # the last one for which there was an answer, while it was that
-        self._segment = 0  # the one that is written; 0: none
-        self._replacement = 0  # the last one that was asked for after a failure
-        self._written = 0  # bytes since the last snapshot began
-        self._snapshot_size = 0  # bytes of the last snapshot
+        # The highest LSN with an answer. Segments: the last one asked for, the last one with an
+        # answer while it was that, the one that frames go to (0: none), the last one asked for
+        # after a failure.
+        self._answered = 0
+        self._requested_segment = 0
+        self._told = 0
+        self._segment = 0
+        self._replacement = 0
+        # Bytes of frames since the last snapshot began, and of that snapshot.
+        self._written = 0
+        self._snapshot_size = 0
         self._all_records = all_records
         self._settle = settle
         self.snapshot: Snapshot | None = None
         """The one that is under way."""
-        self._snapshot_end = 0  # LSN of its end; 0: that is not recorded yet
-        self._retrying = False  # a new segment is going to be tried
+        # LSN of the snapshot's end; 0: the end is not recorded yet.
+        self._snapshot_end = 0
+        # A timer for the next attempt to begin a segment runs.
+        self._retrying = False
         self._actions: dict[Action, Callable[[str], None]] = {
             Action.NOTHING: lambda why: None,
             Action.BEGIN_SNAPSHOT: lambda why: self._begin_snapshot(),
@@ -117,7 +124,8 @@ class WriteAheadLog:
         }
 
     def _on(self, given: Input, why: str = "") -> None:
-        """Go to the next state, and do what belongs to it. `why`: the text of an error."""
+        """Go to the next state, and take the action that the table gives. `why`: the text of an
+        error."""
         action, self.state = transition(self.state, given)
         self._actions[action](why)
 
@@ -140,20 +148,20 @@ class WriteAheadLog:
 
     @property
     def writes(self) -> bool:
-        """Whether records are not dropped."""
+        """Whether records are written, and not dropped."""
         return self.state is not State.FAILED
 
     @property
     def busy(self) -> bool:
-        """Whether something is still to be written: a snapshot, or what the driver has."""
+        """Whether the driver still has something to write: a snapshot, or frames."""
         return self.snapshot is not None or self._snapshot_end > 0 or bool(self._under_way)
 
     @property
     def pending(self) -> int:
-        """Bytes that the driver has and has not reported."""
+        """Bytes of frames that the driver has and has not reported."""
         return self._pending
 
-    # ---------------------------------------------------------------- who waits
+    # ---------------------------------------------------------------- output that waits
 
     def require(self, conn: Connection | None) -> None:
         """Hold back what a connection is sent from now on, until what is recorded now is durable;
@@ -192,11 +200,11 @@ class WriteAheadLog:
 
     @property
     def open(self) -> bool:
-        """Whether this turn is going to have a frame."""
+        """Whether this turn will have a frame."""
         return bool(self._records) or self._records_expected
 
     def expect(self) -> None:
-        """Note that records are going to follow in this turn."""
+        """Note that records will follow in this turn."""
         self._records_expected = True
 
     def record(self, data: bytes) -> None:
@@ -293,7 +301,8 @@ class WriteAheadLog:
         ):
             return False
         if segment != self._requested_segment:
-            return True  # another one was asked for since
+            # Another segment has been asked for since.
+            return True
         self._told = segment
         if repeated and error is not None:
             self._on(Input.WRITE_FAILED, error)
@@ -347,11 +356,11 @@ class WriteAheadLog:
         if not self.sync:
             self._release(self.lsn)
         else:
-            # It must not cut this broker off from the others.
+            # A full disk must not cut this broker off from the others.
             self.gate.release_links()
 
     def _fail_again(self, error: str) -> None:
-        # Nothing was promised by what is in it, and the next one has it again.
+        # No client was told of anything in this segment, and the next one repeats it.
         self._host.effects.append(DiscardSegments(self._requested_segment, incomplete=True))
         self._fail(error, "debug")
 
@@ -362,7 +371,7 @@ class WriteAheadLog:
     # ---------------------------------------------------------------- snapshots
 
     def want_snapshot(self) -> None:
-        """Have a snapshot begin with the next frame, or when the present one has ended."""
+        """Begin a snapshot with the next frame, or when the present one has ended."""
         self._written = SNAPSHOT_NOW
 
     def _begin_snapshot(self) -> None:
@@ -395,7 +404,7 @@ class WriteAheadLog:
         self._backlog_limit = limits.JOURNAL_BACKLOG_BYTES
 
     def _put_off(self, error: str) -> None:
-        """The segment that is written is all right: a snapshot is tried again when it has grown."""
+        """Try the snapshot again when the journal has grown: the present segment is in order."""
         self._leave_snapshot()
         self._written = int(max(MIN_SIZE, SNAPSHOT_FACTOR * self._snapshot_size)) - MIN_SIZE
         self._host.log(
