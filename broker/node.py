@@ -454,7 +454,7 @@ class Node:
             return
         publishers = self._holding.setdefault(reason, set())
         if source.link is not None and not isinstance(reason, Rest):
-            self.cluster.remote_flow_control.note(reason)
+            self.cluster.remote_flow_control.note(reason, source.link.arrival)
         elif source not in publishers:
             publishers.add(source)
             source.hold()

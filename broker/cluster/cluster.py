@@ -415,7 +415,6 @@ class Cluster:
         self.subscribed: Callable[[Session, Callable[[float], None]], None] = (
             self.whereabouts.subscribed
         )
-        self.again = self.remote_flow_control.again
         self.room: Callable[[Session, int], bool] = self.remote_flow_control.room
         self.limit_log: Callable[[int], None] = self.replay_log.give_room
 
@@ -439,11 +438,6 @@ class Cluster:
     def yields(self) -> bool:
         """Whether another broker has the id of this one, and is the one that serves clients."""
         return self.id_conflict.yields
-
-    @property
-    def at_hand(self) -> tuple[bytes, bytes, float]:
-        """Which message of a link is being handled (see `RemoteFlowControl`)."""
-        return self.remote_flow_control.at_hand
 
     @property
     def log_size(self) -> int:

@@ -101,8 +101,17 @@ class Owner(Protocol):
         """Note that the peer has caught up with everything that waited for it."""
 
 
+Arrival = tuple[bytes, bytes, float]
+"""A message at QoS 1 or 2 that a link has brought: its origin (16 characters), its topic, and when
+it came (s)."""
+
+
 class LinkEnd(Protocol):
     """Another broker that speaks on a connection."""
+
+    arrival: Arrival | None
+    """The last message at QoS 1 or 2 that it has brought: its origin is asked to hold publishers
+    while a subscriber is too slow for it."""
 
     def overflowed(self) -> None:
         """Note that it takes less than is sent to it: what is left out is replayed later."""

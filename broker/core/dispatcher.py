@@ -505,8 +505,9 @@ class Dispatcher:
         if not receivers:
             return
         node = self.node
-        at_hand = node.cluster.at_hand
-        effect = AuthorizeReceive(message, receivers, list(groups), only, None, source, at_hand)
+        link = None if source is None else source.link
+        arrival = None if link is None else link.arrival
+        effect = AuthorizeReceive(message, receivers, list(groups), only, None, source, arrival)
         self._waiting.append(effect)
         if len(self._waiting) >= limits.HOLD_QUEUED:
             node.hold(source, self)
@@ -525,8 +526,11 @@ class Dispatcher:
             )
             narrowed = Route(deliveries, [], False, {})
             narrowed.permitted = route.permitted
-            self.node.cluster.again(known.source, known.at_hand)
-            self.deliver(narrowed, known.message, known.source, known.allowed, known.groups)
+            source = known.source
+            if known.arrival is not None and source is not None and source.link is not None:
+                # It is as if the link had brought it now.
+                source.link.arrival = (*known.arrival[:2], self.node.now)
+            self.deliver(narrowed, known.message, source, known.allowed, known.groups)
 
 
 def both(one: set[Session] | None, other: set[Session] | None) -> set[Session] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from broker.core.connection import Connection
+    from broker.core.connection import Arrival, Connection
     from broker.core.message import Message
     from broker.core.session import Session, SharedGroup
     from broker.wire import Connect, Subscribe
@@ -89,8 +89,8 @@ class AuthorizeReceive:
     allowed: set[Session] | None = None
     source: Connection | None = None
     """Where it came from."""
-    at_hand: tuple[bytes, bytes, float] | None = None
-    """From a link: see `RemoteFlowControl.at_hand`."""
+    arrival: Arrival | None = None
+    """The message, if a link has brought it."""
     answered: bool = False
     """Whether the answer has come."""
 

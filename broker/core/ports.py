@@ -264,15 +264,6 @@ class Cluster(Protocol):
 
     # ---------------------------------------------------------------- backpressure, memory
 
-    @property
-    def at_hand(self) -> tuple[bytes, bytes, float]:
-        """Which message of a link is being handled: its origin's key, its topic, since when (s)."""
-
-    def again(
-        self, source: Connection | None, at_hand: tuple[bytes, bytes, float] | None, /
-    ) -> None:
-        """Go on with a message that plugins were asked about; `source`: where it came from."""
-
     def room(self, session: Session, size: int, /) -> bool:
         """Whether a session with a full queue may have one more message of `size` bytes: it was on
         its way when publishers at other brokers were told to wait."""

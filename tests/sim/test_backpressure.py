@@ -114,7 +114,7 @@ def test_nothing_is_lost_and_others_go_on(seed: int, brokers: int, routing: str)
 
 def test_without_it_they_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scene is hard enough."""
-    monkeypatch.setattr(RemoteFlowControl, "note", lambda self, slow: None)
+    monkeypatch.setattr(RemoteFlowControl, "note", lambda self, slow, arrival: None)
     assert Slow(0, 2, []).run().counters["dropped_queue_full"]
 
 

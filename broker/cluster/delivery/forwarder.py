@@ -358,7 +358,7 @@ class Forwarder:
         held = had = False
         entry: LogEntry | None = None
         if message.qos or message.retain:
-            self.remote_flow_control.at_hand = (key, message.topic, now)
+            link.arrival = (key, message.topic, now)
             window = self.vector[key]
             stream = window.stream
             had = (
@@ -422,7 +422,7 @@ class Forwarder:
                     self.node.counters.duplicates += 1
         else:
             self.node.counters.received_link += count
-            self.remote_flow_control.at_hand = (key, batch.topic, now)
+            link.arrival = (key, batch.topic, now)
             if not data:
                 data = encode_run_for_links(batch, key, sequence)
             entry = LogEntry.run(key, sequence, count, data, batch.size, now)

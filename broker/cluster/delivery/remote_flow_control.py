@@ -18,7 +18,7 @@ from broker.base import limits
 from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import split_key
 from broker.core.client import Client
-from broker.core.connection import Connection
+from broker.core.connection import Arrival, Connection
 from routing.topic_filter import matches, split_shared
 
 if TYPE_CHECKING:
@@ -111,7 +111,6 @@ class RemoteFlowControl:
         "_told",
         "_wanted",
         "_wishes",
-        "at_hand",
         "held",
     )
 
@@ -122,9 +121,6 @@ class RemoteFlowControl:
         self._directory = directory
         self._report = report
         self._alarm = alarm
-        self.at_hand = (b"", b"", float("-inf"))
-        """Origin (16 characters) and topic of the last message at QoS 1 or 2 that came from a link,
-        and when (s)."""
         self.held: dict[bytes, Asked] = {}
         """What other brokers want held here, by their id. Nearly always empty; then a PUBLISH costs
         no more than a look at it."""
@@ -139,18 +135,15 @@ class RemoteFlowControl:
 
     # ---------------------------------------------------------------- slow receivers here
 
-    def note(self, slow: object) -> None:
-        """Have the origin of the message at hand hold its publishers for `slow`, until
-        `released`."""
-        key, topic, when = self.at_hand
-        if when != self._node.now:
-            return  # it is not because of a message that just came from a link
-        self.note_for(slow, key, topic)
-
-    def again(self, source: Connection | None, at_hand: tuple[bytes, bytes, float] | None) -> None:
-        """Go on with a message that waited for plugins: it is at hand again."""
-        if at_hand is not None and source is not None and source.link is not None:
-            self.at_hand = (*at_hand[:2], self._node.now)
+    def note(self, slow: object, arrival: Arrival | None) -> None:
+        """Have the origin of the message that a link has just brought (`arrival`) hold its
+        publishers for `slow`, until `released`."""
+        if arrival is None:
+            return
+        key, topic, at = arrival
+        # An older one is not why `slow` is too slow now.
+        if at == self._node.now:
+            self.note_for(slow, key, topic)
 
     def note_for(self, slow: object, key: bytes, topic: bytes) -> None:
         """Have the origin `key` (16 characters) hold its publishers to `topic` for `slow`, until

@@ -28,7 +28,7 @@ from broker.cluster.link.peer import Peer
 from broker.cluster.link.version_vector import Vector
 from broker.cluster.ports import Reporting
 from broker.config.node_config import NodeConfig
-from broker.core.connection import Connection
+from broker.core.connection import Arrival, Connection
 from broker.core.local_broker import LocalBroker
 from broker.wire.constants import PacketType, ReasonCode
 from broker.wire.decode import decode_packet
@@ -204,6 +204,7 @@ class Link:
         "_waiting",
         "_walks",
         "address",
+        "arrival",
         "asked",
         "behind",
         "cluster",
@@ -253,6 +254,7 @@ class Link:
         """
         self.cluster = cluster
         self.conn = conn
+        self.arrival: Arrival | None = None
         conn.traffic = cluster.node.counters.to_links
         self.dialled = dialled
         self.address = address
