@@ -1,17 +1,16 @@
-"""Brokers that cannot be reached: what was published here, is wanted there and leaves the log
-meanwhile is kept in the log's tail on the disk (docs/decisions/0031); without one it is lost for
-them, and counted to the message (docs/decisions/0027).
+"""Brokers that cannot be reached: messages published here that they want and that leave the replay
+log meanwhile are kept in the log tail on the disk (docs/decisions/0031). Without a tail they are
+lost for these brokers, and counted exactly (docs/decisions/0027).
 
     broker     reachable -(the tree has lost it)-> absent, with the filters that it had posted
                -(the tree has it again)-> back: it asks for what it lacks
                -(it lacks nothing of the tail, and asks no more)-> served; or ABSENT_TIME has
-               passed: what it lacks of what was lost is counted, and one line says how much
-    link       up -(lost)-> whoever was reached over it is absent, or back if it is reached over
-               another one, and may lack what was on its way
+               passed: the lost messages that it lacks are counted, and one line gives the number
+    link       up -(lost)-> brokers that were reached over it are absent, or back if they are
+               reached over another one, and may lack messages that were on their way
 
-Every message has one origin, and that one keeps it, or counts it; what was on its way over a link
-that is lost may have left the log of its origin by then, and is kept, or counted, by the broker
-that had it last.
+Each message has one origin, which keeps it or counts it. Messages on their way over a link that is
+lost may have left their origin's log by then: the broker that had them last keeps or counts them.
 """
 
 from __future__ import annotations
@@ -65,25 +64,29 @@ class AbsentMember:
         self.wish(filters)
         self.position = position
         self.since = now
-        self.back: float | None = None  # s; when it was seen again
-        self.asked_at = now  # s; when it said last what it lacks
-        # By our origins, what may be lost: first, last, count.
+        # When it was seen again, and when it last said what it lacks (s).
+        self.back: float | None = None
+        self.asked_at = now
+        # By origin, messages that may be lost: first, last, count.
         self.dropped: dict[bytes, list[tuple[int, int, int]]] = {}
-        self.lacking: dict[bytes, Ranges] = {}  # its last word for each origin, since it is back
-        self._lost = 0  # messages that it was found to lack
-        # position of the log from which on something may have been on its way over a link that was
-        # lost
+        # What it has said last that it lacks, for each origin, since it is back.
+        self.lacking: dict[bytes, Ranges] = {}
+        # Number of lost messages that it was found to lack.
+        self._lost = 0
+        # Position of the log from which on messages may have been on their way over a link that was
+        # lost, and when that was (s).
         self.cut_from = NEVER
-        self.cut_at = now  # s
+        self.cut_at = now
 
     def wish(self, filters: tuple[bytes, ...]) -> None:
-        """Take these for what it wants."""
-        self._trie: SubscriptionTrie[None] | None = None  # made when it is needed
+        """Set the topic filters that the broker wants."""
+        # Made when it is needed.
+        self._trie: SubscriptionTrie[None] | None = None
         self._known: dict[bytes, bool] = {}
         self.filters = filters if len(filters) <= limits.ABSENT_FILTERS else (EVERYTHING,)
 
     def wants(self, topic: bytes) -> bool:
-        """Whether somebody there wanted this topic when it was seen last."""
+        """Return whether the broker had a subscriber to this topic when it was seen last."""
         found = self._known.get(topic)
         if found is None:
             if len(self._known) >= limits.HOLD_KNOWN:
@@ -98,15 +101,16 @@ class AbsentMember:
         return found
 
     def passing(self, entry: LogEntry, position: int) -> bool:
-        """Whether a message of another broker was on its way there when the link was lost, or came
-        soon after: its origin had to hear of that first."""
+        """Return whether a message of another broker was on its way to this one when the link was
+        lost, or came soon after, before its origin had noticed that. `entry`: the message;
+        `position`: its place in the replay log."""
         return position >= self.cut_from and entry.at < self.cut_at + limits.CUT_TIME
 
     def drop(self, key: bytes, first: int, last: int, count: int) -> None:
-        """Note that messages are lost, as far as it lacks them.
+        """Note that messages are lost, as far as the broker lacks them.
 
-        `key`: of the origin; `first`, `last`: their lowest and highest number; `count`: how
-        many they are.
+        `key`: of the origin. `first`, `last`: their lowest and highest number. `count`: how many
+        they are.
         """
         if key in self.lacking:
             self._lost += common(first, last, count, self.lacking[key])
@@ -119,21 +123,21 @@ class AbsentMember:
             dropped.append((first, last, count))
 
     def lacks(self, key: bytes, lacked: Ranges) -> None:
-        """Take its word for what it lacks. The first one counts for what was lost before: nobody
-        sends that any more."""
+        """Note which numbers of an origin the broker says that it lacks. The first time, lost
+        messages among them are counted: no broker sends them any more. `key`: of the origin."""
         for first, last, count in self.dropped.pop(key, ()):
             self._lost += common(first, last, count, lacked)
         self.lacking[key] = lacked
 
     @property
     def memory(self) -> int:
-        """Bytes of memory of what is noted of it, about."""
+        """Estimated bytes of memory of the notes about the broker."""
         ranges = sum(map(len, self.dropped.values()))
         return limits.SUBSCRIPTION_MEMORY * len(self.filters) + 150 * (len(self._known) + ranges)
 
     @property
     def lost(self) -> int:
-        """Messages for it that are lost."""
+        """Number of messages that are lost for the broker."""
         return self._lost + sum(
             count for dropped in self.dropped.values() for _, _, count in dropped
         )
@@ -153,7 +157,7 @@ def common(first: int, last: int, count: int, lacked: Ranges) -> int:
 
 
 class AbsentMembers:
-    """All of them."""
+    """All brokers that are away."""
 
     __slots__ = ("_clock", "_cluster", "_node", "absent", "tail")
 
@@ -165,11 +169,11 @@ class AbsentMembers:
         self.tail = LogTail(node, self._clock, self._lost, self.away)
 
     def settle(self, then: Callable[[], None]) -> None:
-        """Call `then` once what is in the tail is on the disk."""
+        """Call `then` once all messages of the tail are on the disk."""
         self.tail.settle(then)
 
     def begin(self, loaded: TailLoaded) -> None:
-        """Go on with the tail of an earlier incarnation of this broker, and with who was away
+        """Restore the tail of an earlier incarnation of this broker, and the brokers that were away
         then."""
         node = self._node
         wall = self._clock.physical(node.now)
@@ -182,15 +186,15 @@ class AbsentMembers:
                 self._cluster.origins.remember(key, self.tail.last(key), node.now)
 
     def away(self) -> Iterable[Away]:
-        """Tell who is away, for the next start."""
+        """Yield the brokers that are away, for the next start."""
         wall = self._clock.physical(self._node.now)
         for broker_id, absent in self.absent.items():
             since = wall - round((self._node.now - absent.since) * 1000)
             yield Away(broker_id, max(0, since), absent.filters)
 
     def link_down(self, event: LinkDown) -> None:
-        """A link is lost: what was on its way over it may be in no other log any more, wherever it
-        comes from. What was on its way over one that kept up was little, and is there."""
+        """Handle the loss of a link: messages on their way over it, of whatever origin, may be in
+        no other log any more. A link that kept up had few, and they are in the log."""
         link, now = event.link, event.now
         position = link.kept_from
         if position is None or link.peer is None or not (link.unsent or link.marks):
@@ -207,7 +211,8 @@ class AbsentMembers:
                 few = len(keys) <= limits.ABSENT_FILTERS
                 filters = filters_of(keys) if few else (EVERYTHING,)
                 absent = self.absent[broker_id] = AbsentMember(filters, position, now)
-                absent.back = now  # unless the tree says that it is gone
+                # It counts as back unless the tree says that it is gone.
+                absent.back = now
                 self._watch()
             if absent is not None:
                 absent.cut_from = min(absent.cut_from, position)
@@ -215,7 +220,7 @@ class AbsentMembers:
                 absent.lacking.clear()
 
     def member_gone(self, event: MemberGone) -> None:
-        """Note what a broker wanted that the tree has lost."""
+        """Note the filters of a broker that the tree has lost."""
         broker_id, keys = event.broker_id, event.keys
         known = self.absent.get(broker_id)
         filters = filters_of(keys)
@@ -228,14 +233,16 @@ class AbsentMembers:
             self.absent[broker_id] = AbsentMember(
                 filters, acks.lacked_from(broker_id), self._node.now
             )
-            self._watch()  # before the log is free to drop what was kept for that broker
+            # Watch the log before it may drop what was kept for that broker.
+            self._watch()
         if self.tail.usable:
             acks.parted(broker_id)
         else:
             acks.went(broker_id)
         self.tail.changed()
         if self.tail.usable:
-            self.tail.flush()  # whoever starts next as this broker has to know
+            # The next incarnation of this broker has to know.
+            self.tail.flush()
 
     def _watch(self) -> None:
         dropped = self._cluster.forwarder.log.dropped
@@ -248,13 +255,13 @@ class AbsentMembers:
         absent = self.absent.get(broker_id)
         if absent is not None and via is not None and absent.back is None:
             absent.back = absent.asked_at = self._node.now
-            if self._cluster.gap_recovery.active and not self.tail.usable:  # it is about to ask
+            # It is about to ask.
+            if self._cluster.gap_recovery.active and not self.tail.usable:
                 self._cluster.acks.part(broker_id, self._cluster.forwarder.log.begin)
 
     def _dropped(self, entry: LogEntry, position: int, source: Connection | None) -> None:
-        """Take an entry that leaves the log, at `position` in it; `source`: as of
-        `ReplayLog.append`. While a broker asks for what it lacks, what it has not
-        asked for yet goes on to the tail."""
+        """Take an entry that leaves the replay log. While a broker asks for messages, those that it
+        has not asked for yet go to the tail."""
         if not entry.qos:
             return
         topic, key = entry.topic, entry.key
@@ -263,7 +270,7 @@ class AbsentMembers:
         wanting = [
             broker_id
             for broker_id, absent in self.absent.items()
-            # `lacking` has [] where it has been sent everything.
+            # `lacking` has [] for an origin of which it has been sent everything.
             if (absent.back is None or ((kept or not ours) and absent.lacking.get(key) != []))
             and (
                 position >= absent.position
@@ -280,21 +287,21 @@ class AbsentMembers:
                     )
 
     def _lost(self, part: Part) -> None:
-        """Take note of what the tail could not keep."""
+        """Note messages that the tail could not keep."""
         absent = self.absent.get(part.broker)
         if absent is not None:
             absent.drop(part.key, part.first, part.last, part.messages)
 
     def earliest(self) -> float | None:
-        """Return since when (s) somebody is away, None when nobody is."""
+        """Return since when (s) a broker has been away, None if none is."""
         return min((absent.since for absent in self.absent.values()), default=None)
 
     @property
     def memory(self) -> int:
-        """Bytes of memory of all notes, about."""
+        """Estimated bytes of memory of all notes."""
         return sum(absent.memory for absent in self.absent.values())
 
-    # ---------------------------------------------------------------- the end of it
+    # ---------------------------------------------------------------- brokers that are back
 
     def holds(self, broker_id: bytes, key: bytes) -> bool:
         """Whether anything of an origin is kept, or has been lost, for a broker."""
@@ -348,14 +355,14 @@ class AbsentMembers:
             absent.asked_at = self._node.now
 
     def sent(self, broker_id: bytes, key: bytes) -> None:
-        """Note that a broker has been sent everything that it said it lacks; what comes now it gets
-        like all others."""
+        """Note that a broker has been sent all messages of an origin that it said it lacks; it gets
+        later ones like all others. `key`: of the origin."""
         absent = self.absent.get(broker_id)
         if absent is not None and key in absent.lacking:
             absent.lacking[key] = []
 
     def seen(self, broker_id: bytes, vector: Vector) -> None:
-        """Take a neighbour's word for what has been there. From the tail it is served when it asks
+        """Take the version vector of a neighbour. Messages in the tail are sent when it asks
         (`late`)."""
         absent = self.absent.get(broker_id)
         if (
@@ -370,12 +377,13 @@ class AbsentMembers:
                     absent.lacks(key, window.lacks)
 
     def served(self, broker_id: bytes) -> bool:
-        """Whether nothing is in the tail that a broker may lack."""
+        """Return whether the tail has nothing that a broker may lack."""
         absent = self.absent.get(broker_id)
         return absent is None or not self.tail.holds(broker_id, absent.lacking)
 
     def tick(self, now: float) -> None:
-        """Once a second: who is back and asks for nothing more, or stays away."""
+        """Once a second: end the absence of brokers that are back and ask no more, or that have
+        been away for too long. `now`: s."""
         for broker_id, absent in list(self.absent.items()):
             if absent.back is not None:
                 patience = limits.ABSENT_BACK if self.served(broker_id) else limits.TAIL_BACK

@@ -1,17 +1,17 @@
-"""The log's tail on the disk: what leaves the replay log while brokers that want it are away
-(docs/decisions/0031). Pure.
+"""The log tail: messages that leave the replay log while brokers that want them are away, on the
+disk (docs/decisions/0031). Pure.
 
     message   in the log -(leaves it, wanted by a broker that is away)-> pending
               -(FRAME bytes, or a second)-> frame of a segment
-              frame -(its brokers are served, or are not waited for any more)-> forgotten
+              frame -(its brokers have it, or are given up)-> forgotten
                     -(the tail has its limit, the disk fails, the frame is damaged)->
                     lost, and counted for these brokers
-    disk      OK -(a write fails)-> BROKEN: what leaves the log is lost
+    disk      OK -(a write fails)-> BROKEN: messages that leave the log are lost
               -(a write a second later works, in a new segment)-> OK
 
-In memory are, for each frame, its place and which numbers it has for whom. Each segment says who is
-away, so that the last one does after a restart (`tail_segment`). Nothing is done here while nobody
-is away.
+In memory are, for each frame, its place and which numbers it has for which broker. Each segment
+names the brokers that are away, so that the last one does so after a restart (`tail_segment`).
+While no broker is away, nothing is done here.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class TailLoaded:
 
 
 class LogTail:
-    """The tail of one broker's log."""
+    """The log tail of one broker."""
 
     __slots__ = (
         "_away",
@@ -140,22 +140,26 @@ class LogTail:
         """Bytes of all segments."""
         self._segments: deque[Segment] = deque()
         self._current: Segment | None = None
-        self._number = 0  # of the last segment
-        self._index: dict[tuple[bytes, bytes], list[Frame]] = {}  # by broker and origin, ascending
+        # The number of the last segment.
+        self._number = 0
+        # By broker and origin, ascending.
+        self._index: dict[tuple[bytes, bytes], list[Frame]] = {}
         self._records: list[bytes] = []
         self._pending: Parts = {}
         self._pending_size = 0
-        self._stale = False  # who is away is not what was written last
+        # The brokers that are away are not those that were written last.
+        self._stale = False
         self._last_request = 0
         self._under_way: dict[int, tuple[Segment, Frame | None, int]] = {}
-        self._unwritten = 0  # bytes of these
+        # Bytes of these.
+        self._unwritten = 0
         self._reads: dict[int, tuple[Frame, Read]] = {}
         self._syncs: dict[int, Callable[[], None]] = {}
         self._broken = False
         self._retry_at = 0.0
 
     def begin(self, loaded: TailLoaded) -> tuple[Away, ...]:
-        """Go on with what is there; returns who was away."""
+        """Restore the tail that `loaded` describes. Returns the brokers that were away."""
         self.usable = self._node.config.log_tail > 0
         away: tuple[Away, ...] = ()
         for number, size, frames in loaded.segments:
@@ -179,8 +183,7 @@ class LogTail:
         return away if self.usable else ()
 
     def _put(self, frame: Frame) -> None:
-        """Enter a frame into the index: what it has that an earlier one has, too, does not
-        count."""
+        """Add a frame to the index, without numbers that an earlier frame has too."""
         for where, part in list(frame.parts.items()):
             frames = self._index.setdefault(where, [])
             if frames and frames[-1].parts[where].last >= part.last:
@@ -190,7 +193,7 @@ class LogTail:
         if frame.parts:
             frame.segment.frames.append(frame)
 
-    # ---------------------------------------------------------------- what leaves the log
+    # ---------------------------------------------------------------- messages that leave the log
 
     def add(self, entry: LogEntry, brokers: list[bytes], source: Connection | None) -> bool:
         """Keep `entry`, which leaves the log, for these `brokers`; False when that is not possible.
@@ -230,27 +233,28 @@ class LogTail:
         return frames[-1].parts[where].last if frames else 0
 
     def begins(self, broker_id: bytes, key: bytes) -> int:
-        """Return the lowest number of an origin that is here for a broker; 0: there is none."""
+        """Return the lowest sequence number of an origin that is here for a broker; 0: there is
+        none. `broker_id`: the broker; `key`: the origin's."""
         frames = self._index.get((broker_id, key))
         return frames[0].parts[broker_id, key].first if frames else 0
 
     def last(self, key: bytes) -> int:
-        """Return the highest number of an origin that is here; 0: there is none."""
+        """Return the highest sequence number of an origin that is here; 0: there is none."""
         return max((self._last(where) for where in self._index if where[1] == key), default=0)
 
     def origins(self) -> set[bytes]:
-        """Return the origins of all that is here."""
+        """Return the origins of all messages that are here."""
         return {key for _, key in self._index}
 
     def _wall(self) -> int:
         return self._clock.physical(self._node.now)
 
     def changed(self) -> None:
-        """Note that other brokers are away than before."""
+        """Note that the set of brokers that are away has changed."""
         self._stale = self.usable
 
     def flush(self) -> None:
-        """Write what is pending."""
+        """Write the pending messages."""
         if not (self._stale or self._records) or (self._broken and self._node.now < self._retry_at):
             return
         if self._stale and self._current is not None:
@@ -269,7 +273,7 @@ class LogTail:
             self._trim()
 
     def _segment(self) -> Segment:
-        """Return the segment to go on in."""
+        """Return the segment that frames go to."""
         segment = self._current
         if segment is None or segment.size >= min(
             limits.TAIL_SEGMENT_BYTES, self._node.config.log_tail // 8
@@ -304,7 +308,8 @@ class LogTail:
         `effect`: what was to be written; `error`: None when it is; `now`: s.
         """
         if effect.request not in self._under_way:
-            return True  # it was given up
+            # The write was given up.
+            return True
         if error is not None:
             self._fail(error)
         else:
@@ -320,7 +325,7 @@ class LogTail:
         return True
 
     def _fail(self, error: str) -> None:
-        """Give up what is not written yet: it is lost."""
+        """Drop all messages that are not written yet: they are lost."""
         self._node.counters.log_tail_errors += 1
         self._retry_at = self._node.now + RETRY
         if not self._broken:
@@ -348,7 +353,7 @@ class LogTail:
             then()
         self._syncs.clear()
 
-    # ---------------------------------------------------------------- what is read again
+    # ---------------------------------------------------------------- reading
 
     def first(self, broker_id: bytes, key: bytes, lacks: Ranges) -> Frame | None:
         """Return the first frame with something of an origin that a broker lacks; None: there is
@@ -424,10 +429,10 @@ class LogTail:
         self._node.log("warning", f"{where}: {count} messages for brokers that were away are lost")
         self._lose(frame)
 
-    # ---------------------------------------------------------------- what goes
+    # ---------------------------------------------------------------- deleting
 
     def _lose(self, frame: Frame) -> None:
-        """Forget a frame that somebody needed."""
+        """Forget a frame that brokers still lack, and count it for them."""
         parts = frame.parts
         self._forget(frame, list(parts))
         for part in parts.values():
@@ -443,7 +448,7 @@ class LogTail:
                 self._index.pop(where, None)
 
     def _trim(self) -> None:
-        """Keep to the limit: the oldest segments go."""
+        """Delete the oldest segments until the tail keeps its limit."""
         while self.size > self._node.config.log_tail and len(self._segments) > 1:
             segment = self._segments[0]
             for frame in segment.frames:
@@ -458,7 +463,7 @@ class LogTail:
             self._node.log_limit.line("warning", "log-tail is full", "", text)
 
     def left(self, broker_id: bytes) -> dict[bytes, list[Part]]:
-        """Return what is here for a broker, by origin."""
+        """Return the parts that are here for a broker, by origin."""
         found: dict[bytes, list[Part]] = {}
         for (broker, key), frames in self._index.items():
             if broker == broker_id:
@@ -469,8 +474,8 @@ class LogTail:
         return found
 
     def holds(self, broker_id: bytes, lacks: dict[bytes, Ranges]) -> bool:
-        """Whether something is here for a broker that it may lack, by its word for each origin that
-        it has asked for."""
+        """Return whether anything is here that a broker may lack. `lacks`: the numbers that it says
+        it lacks, for each origin that it has asked for."""
         for (broker, key), frames in self._index.items():
             if (
                 broker == broker_id
@@ -512,8 +517,8 @@ class LogTail:
     # ---------------------------------------------------------------- the journal
 
     def settle(self, then: Callable[[], None]) -> None:
-        """Call `then` when all that has left the log is on the disk: the journal need not have it
-        any more."""
+        """Call `then` when all messages that have left the log are on the disk, so that the journal
+        need not keep them."""
         self.flush()
         if not self._segments or self._broken:
             then()

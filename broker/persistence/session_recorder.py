@@ -1,8 +1,9 @@
-"""What a durable session has recorded: each change of the session as records of the journal. Pure.
+"""The recorder of a durable session: each change of the session becomes records of the journal.
+Pure.
 
 A session is durable when its client wants it kept and the broker has a journal. Then it has a
-recorder (`Session.recorder`), and tells that of each change; a session without one costs nothing
-more (docs/decisions/0021).
+recorder (`Session.recorder`), and tells it each change; a session without one costs nothing more
+(docs/decisions/0021).
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class SessionRecorder:
     # ---------------------------------------------------------------- the session itself
 
     def record_attributes(self, flags: int = 0) -> None:
-        """Record what the session is but for its subscriptions and messages."""
+        """Record the session without its subscriptions and messages. `flags`: NEW for a session
+        that the segment does not contain yet."""
         session = self.session
         will = encode_will(session.will)
         name = session.username
@@ -107,7 +109,7 @@ class SessionRecorder:
         self._frames.record(record.encode())
 
     def record_all(self) -> None:
-        """Record all of the session: what was recorded of it before is not needed any more."""
+        """Record the whole session: earlier records of it are not needed any more."""
         session, frames, number = self.session, self._frames, self.number
         self.record_attributes(NEW)
         for subscription in session.subscriptions.values():
@@ -151,8 +153,8 @@ class SessionRecorder:
         self._frames.require(self.session.conn)
 
     def record_starts(self) -> None:
-        """Record where the subscriptions of the session begin, as its first one says; nothing while
-        no other broker has been there."""
+        """Record where the subscriptions of the session begin, by its first one; nothing while this
+        broker has not met another one."""
         start = oldest(self.session)
         if start is None:
             return
@@ -176,8 +178,7 @@ class SessionRecorder:
         self._frames.record(OutgoingRecord(*head, outgoing.ids, shared).encode())
 
     def queued(self, outgoing: Outgoing, source: Connection | None) -> None:
-        """Record that a message is the last one of the queue. `source`: its publisher, which hears
-        of it once that is durable."""
+        """Record that a message is the last one of the queue."""
         self._message(0, outgoing)
         self._frames.require(source)
 
@@ -197,30 +198,28 @@ class SessionRecorder:
             self._hold_output()
 
     def dequeued(self, packet_id: int, count: int, first: Message, qos: int) -> None:
-        """Record that `count` messages of the queue are in flight, from `packet_id` on; `qos`: the
-        highest of them.
-
-        `first`: the first of them that had not expired.
-        """
+        """Record that the first `count` messages of the queue are in flight, with packet
+        identifiers from `packet_id` on. `first`: the first of them that had not expired. `qos`: the
+        highest of them."""
         number: int = getattr(first, "number", 0)
         self._frames.record(encode_dequeued(self.number, packet_id, count, number))
         if qos == 2:
             self._hold_output()
 
     def acknowledged(self, packets: bytes) -> None:
-        """Record acknowledgements of one type. PUBREL and PUBCOMP, which answer PUBREC and PUBREL,
-        wait for that."""
+        """Record acknowledgements of one type. The answers to PUBREC and PUBREL (PUBREL, PUBCOMP)
+        wait until that is durable."""
         self._frames.record(encode_acknowledged(self.number, packets))
         if packets[0] in (PUBREC, PUBREL):
             self._frames.require(self.session.conn)
 
     def received(self, packet_ids: bytes) -> None:
-        """Record identifiers of QoS 2 messages that the client has published."""
+        """Record packet identifiers of QoS 2 messages that the client has published."""
         self._frames.record(encode_incoming(self.number, packet_ids))
         self._frames.require(self.session.conn)
 
     def _hold_output(self) -> None:
-        """Hold what is sent at QoS 2 until its packet identifier is durable: the same message must
-        not come with another one after a restart."""
+        """Hold back QoS 2 messages until their packet identifiers are durable: after a restart the
+        same message must not be sent with another one."""
         if self.session.conn is not None:
             self.session.conn.gate = self._frames.lsn + 1

@@ -1,11 +1,11 @@
-"""What a journal says of shared subscriptions, and going on with it (docs/decisions/0015, 0021).
+"""Records about shared subscriptions, and the state that they restore (docs/decisions/0015, 0021).
 Pure.
 
-    CLOSED   refs of messages of ours that a member elsewhere has acknowledged, or that were given
-             to another one
+    CLOSED   refs of messages of this broker that a member elsewhere has acknowledged, or that were
+             assigned to another one
     TAKEN    refs of messages of other brokers that were granted to members here
-    COVERED  mark of a group, origin (a life of ours), u64 ms since when the group is known (0: it
-             is not), numbers that it got
+    COVERED  mark of a group, origin (an incarnation of this broker), u64 ms since when the group
+             is known (0: not known), numbers that it got
 
 Refs are encoded as between brokers (`assignment_ledger`).
 """
@@ -37,7 +37,7 @@ PASSED = 4
 
 
 def closed(refs: list[Ref]) -> bytes:
-    """Return the record of messages that nobody else is to be given."""
+    """Return the record of messages that are not assigned to any broker again."""
     return b"".join(encode_shared(body) for body in encode_refs([(CLOSED, ref) for ref in refs]))
 
 
@@ -47,10 +47,10 @@ def taken(refs: list[Ref]) -> bytes:
 
 
 def covered(mark: bytes, key: bytes, ranges: Ranges, since: int) -> bytes:
-    """Return the record of which messages of ours a group got. `since`: ms of the time of day, 0:
-    it is not known.
+    """Return the record of the messages of this broker that a group got.
 
-    `mark`: of the group; `key`: of the origin; `ranges`: the numbers.
+    `mark`: of the group. `key`: of the origin. `ranges`: the sequence numbers. `since`: ms since
+    the epoch when the group became known, 0: not known.
     """
     return encode_shared(
         bytes((COVERED,)) + mark + key + since.to_bytes(8, "big") + encode_pairs(ranges)
@@ -58,7 +58,8 @@ def covered(mark: bytes, key: bytes, ranges: Ranges, since: int) -> bytes:
 
 
 def everything(cluster: Cluster, now: float) -> Iterator[bytes]:
-    """Return records of all that is known at `now` (s), and b"" for some steps without one."""
+    """Yield records of the present state at `now` (s), and b"" for steps without one. `cluster`:
+    has it."""
     wall = cluster.clock.physical(now)
     for mark, key, ranges, since in list(cluster.catchup.covered()):
         yield covered(
@@ -96,11 +97,8 @@ def everything(cluster: Cluster, now: float) -> Iterator[bytes]:
 
 
 def restore(cluster: Cluster, bodies: list[bytes], now: float) -> int:
-    """Go on with what the `bodies` of a journal's records say, at `now` (s); returns how many of
-    them cannot be read.
-
-    `cluster`: has just been made.
-    """
+    """Apply the `bodies` of a journal's records at `now` (s) to `cluster`, which is new. Returns
+    how many of them cannot be read."""
     over: set[Ref] = set()
     groups: dict[tuple[bytes, bytes], tuple[bytes, bytes, Ranges, float | None]] = {}
     wall = cluster.clock.physical(now)

@@ -1,5 +1,5 @@
-"""One file of the log's tail as bytes: what left the replay log while a broker that wants it is
-away (docs/decisions/0031). Pure.
+"""One segment of the log tail as bytes: messages that left the replay log while a broker that wants
+them is away (docs/decisions/0031). Pure.
 
     file     header, frames: one segment; segments follow each other by their numbers
     header   "mqttree log tail", u16 version, broker id, u64 number, u32 CRC-32 of these
@@ -10,9 +10,9 @@ away (docs/decisions/0031). Pure.
     AWAY     index: for each broker that is away: id, u64 since when (ms), u16 count of filters,
              each with its u16 size; no body
 
-Where a file is read at the start, bodies are passed over: their checksums are looked at when
-somebody needs them. Of a file everything counts up to the first frame that is cut off or damaged.
-All numbers are big-endian.
+When a file is read at the start, bodies are skipped: their checksums are compared when a broker
+asks for them. A file is valid up to the first frame that is cut off or damaged. All numbers are
+big-endian.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ MAX_INDEX = 1 << 28
 
 
 class Part(NamedTuple):
-    """What a frame holds of one origin for one broker: so many messages between two numbers,
-    inclusive."""
+    """The messages of one origin that a frame contains for one broker: `messages` of them, with
+    numbers from `first` to `last`."""
 
     broker: bytes
     key: bytes
@@ -52,7 +52,8 @@ class Part(NamedTuple):
 
 
 class Away(NamedTuple):
-    """A broker that is away: since when (ms), and the filters that it had posted."""
+    """A broker that is away: since when (ms since the epoch), and the filters that it had
+    posted."""
 
     broker: bytes
     since: int
@@ -96,7 +97,7 @@ def encode_entries(parts: Iterable[Part], records: list[bytes]) -> bytes:
 
 
 def encode_away(brokers: Iterable[Away]) -> bytes:
-    """Return a frame that tells who is away."""
+    """Return a frame that names the brokers that are away."""
     index = b"".join(
         _BROKER.pack(away.broker, away.since, len(away.filters))
         + b"".join(
@@ -126,10 +127,10 @@ def decode_entries(frame: bytes) -> list[LoggedRecord]:
 def read_frames(
     stream: BinaryIO, size: int, broker_id: bytes, number: int
 ) -> Iterator[Found | Cut]:
-    """Read a file of `size` bytes from its beginning: each frame, without its messages, and last a
-    Cut if there is something that is none. Raises OSError.
+    """Yield each frame of a file of `size` bytes, without its messages, and last a Cut if data
+    follows that is no frame. Raises OSError.
 
-    `stream`: stands at the beginning; `broker_id`, `number`: what must stand in the header.
+    `stream`: stands at the beginning. `broker_id`, `number`: what the header must contain.
     """
     head = stream.read(HEADER_SIZE)
     if len(head) < HEADER_SIZE or head != encode_header(broker_id, number):
@@ -159,7 +160,7 @@ def read_frames(
 def _decode_index(
     kind: int, index: bytes
 ) -> tuple[tuple[Part, ...], tuple[Away, ...] | None] | None:
-    """Return what an index says; None: it cannot be read."""
+    """Return the content of an index; None: it cannot be read."""
     try:
         if kind == ENTRIES:
             parts = (_PART.unpack_from(index, at) for at in range(0, len(index), _PART.size))
