@@ -1,2 +1,14 @@
-"""What all of the broker uses: limits, counters, times, sets of numbers, keys. It knows of no
-client and of no federation."""
+"""What all packages of the broker use. It knows nothing of clients, links and federations.
+
+What it may know: `wire` (its errors) and nothing else. All of it is pure but `machine` (what the
+machine has) and `version`.
+
+* `limits`: every limit, with its unit, its reason, and the counter of what exceeds it.
+* `counters`: what `/metrics` and `/api/federation` show; `log_limit` keeps peers from filling logs;
+  `log_format` makes lines or JSON of them.
+* Time: `timers`, `timer_wheel`, `deadlines`, `hybrid_clock` (time of day and order of events in one
+  number), `rate_limit`, `turns` (how much is done in one turn of the event loop).
+* Names and keys: `address`, `broker_id`, `broker_key` (proves an id), `link_keys` (what the cluster
+  secret becomes).
+* `sequence_set`: sets of sequence numbers as ranges.
+"""

@@ -1,1 +1,14 @@
-"""What a broker is told: files, flags, environment and defaults, read and checked."""
+"""The configuration: files, flags, environment and defaults, read and checked.
+
+What it may know: `base`, and the settings of `stp` and `discovery`. It starts nothing, and opens
+only the files that it is told to read.
+
+* `model` has the one set of defaults. `options` reads flags, environment and file (in this order of
+  precedence) into `RunSettings`, and works out `FederationSettings`; `node_config.NodeConfig` is
+  what a node is told.
+* `yaml_file` reads YAML and remembers the line of each key, for errors.
+* `mqtt_options` and `listener_options` are the sections about MQTT and listeners.
+* `data_dir` keeps a broker's key and boot number from one start to the next.
+
+All errors of a user are ConfigError with one line that names the flag, the variable, or the file
+and line."""

@@ -1,16 +1,16 @@
-"""The journal's files: read at the start, written by one thread (docs/decisions/0021). It decides
-nothing.
+"""The segments of the journal: read at the start, written by one thread (docs/decisions/0021). It
+decides nothing.
 
-    DIR/journal/00000001            a generation; deleted when everything in it has been said again
-                                    in a later one
-    DIR/journal/00000001.damaged    the same, kept for whoever can mend it, as what stands behind
-                                    the damage is not read
+    DIR/journal/00000001            a segment; deleted when a snapshot in a later one is complete
+    DIR/journal/00000001.damaged    the same, kept for repair, as frames behind the damage are not
+                                    read
 
-Nothing waits for the disk but the thread: it takes all that has come since it last looked, writes
-that in one piece, with `sync` waits until it is on the disk, and says so. Without `sync` it says so
-when the kernel has it, which outlives the process, and has it put on the disk once a second, by
-another thread. Only the begin of a generation waits for the disk in both: were it there after a
-power cut, and not the end of the one before it, what is read would have a gap.
+Only the thread waits for the disk: it writes all frames that have come since the last write in one
+piece, with `sync` waits until they are on the disk, and reports them. Without `sync` it reports
+frames when the kernel has them, which survives the process, and another thread puts them on the
+disk once a second. Only the beginning of a segment waits for the disk in both modes: if after a
+power cut it were there and the end of the segment before it were not, recovery would read a journal
+with a gap.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ PIECE = 4 * 1024 * 1024
 """bytes written by one system call."""
 
 PART = ".part"
-"""A generation that is being written before the broker begins; it has no name yet."""
+"""Name of a segment that is being written before the broker starts."""
 
 LOOK = 16 * 1024 * 1024
-"""bytes behind a place that cannot be read in which whole frames are looked for; if there are more,
-there are."""
+"""bytes behind an unreadable place in which complete frames are searched; if more follow, the file
+counts as damaged."""
 
 TOO_LARGE = 4
-"""times what a checkpoint takes with which a journal is made one before the broker begins; 3 are
-usual at the end of one."""
+"""times the size of a snapshot: a larger journal is compacted before the broker starts; 3 are usual
+at the end of a snapshot."""
 
 Told = Callable[[AppendFrame | BeginSegment, str | None], None]
 
 
 @dataclass(slots=True)
 class Loaded:
-    """What was there at the start."""
+    """What was read at the start."""
 
     image: Image = field(default_factory=Image)
     segment: int = 1
-    """The first that is not there."""
+    """The number of the next segment."""
     files: int = 0
     size: int = 0
     """bytes of all of them."""
@@ -79,7 +79,7 @@ class Loaded:
 
 
 class JournalWriter:
-    """The files of one journal."""
+    """The segments of one journal."""
 
     def __init__(self, folder: Path, broker_id: bytes, *, sync: bool) -> None:
         """`folder`: the broker's data directory, which is locked. `broker_id`: stands in each file.
@@ -90,9 +90,12 @@ class JournalWriter:
         self._id = broker_id
         self._file = -1
         self._path = self.folder
-        self._at = 0  # bytes in the file that are whole frames
-        self._error = ""  # the file cannot be written any more
-        self._dirty = False  # something is not on the disk yet
+        # Bytes of complete frames in the file.
+        self._at = 0
+        # Why the file cannot be written any more.
+        self._error = ""
+        # Bytes are not on the disk yet.
+        self._dirty = False
         self._flushed = 0.0
         self._work: list[AppendFrame | BeginSegment | DiscardSegments] = []
         self._wake = threading.Condition()
@@ -100,13 +103,15 @@ class JournalWriter:
         self._thread: threading.Thread | None = None
         self._flusher: threading.Thread | None = None
         self._tell: Told = lambda effect, error: None
-        self._last: AppendFrame | BeginSegment | None = None  # of what was written
+        # The last effect that was carried out.
+        self._last: AppendFrame | BeginSegment | None = None
         # A file that the flusher could not put on the disk, and why.
         self._lost: tuple[Path, str] | None = None
-        self._spent = 0  # generations before this one go with the next flush
+        # Segments before this one are deleted with the next flush.
+        self._spent = 0
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
-            # A journal that has no name on the disk is lost with all that was promised.
+            # Without its name on the disk, the journal is lost after a power cut.
             _sync_folder(folder)
             probe = self.folder / ".probe"
             probe.write_bytes(b"")
@@ -119,7 +124,8 @@ class JournalWriter:
     # ---------------------------------------------------------------- reading
 
     def load(self) -> Loaded:
-        """Read what is there. Raises ConfigError, one line, for what cannot be used at all."""
+        """Read all segments. Raises ConfigError with one line for a journal that cannot be used at
+        all."""
         loaded = Loaded()
         for segment, path in self._files():
             loaded.segment = segment + 1
@@ -133,13 +139,15 @@ class JournalWriter:
         if loaded.files >= 2 * MANY_SEGMENTS or loaded.size > TOO_LARGE * max(
             MIN_SIZE, loaded.image.size
         ):
-            with contextlib.suppress(OSError):  # then it is as it was
+            # If this fails, the files are as before.
+            with contextlib.suppress(OSError):
                 self._compact(loaded)
         return loaded
 
     def _compact(self, loaded: Loaded) -> None:
-        """Write all that is there into one file before anybody is served: no checkpoint has been
-        completed for so long that the broker seems to die before it can. Raises OSError."""
+        """Write the whole state into one segment before clients are served. So much data means that
+        no snapshot has been completed for a long time: the broker seems to be killed before it can.
+        Raises OSError."""
         image, segment = loaded.image, loaded.segment
         path, part = self.folder / f"{segment:08d}", self.folder / PART
         size = 0
@@ -197,9 +205,9 @@ class JournalWriter:
                 loaded.image.take(*frame)
 
     def _cut(self, stream: BinaryIO, path: Path, at: int) -> str:
-        """Cut off an end that was torn. What has whole frames behind it is damaged: the file is
-        left alone, and gets a second name, under which it outlives the next checkpoint. Returns
-        what to say of it. Raises OSError."""
+        """Cut off an end that a crash tore. A file with complete frames behind the cut is damaged:
+        it is left as it is, and gets a second name under which it outlives the next snapshot.
+        Returns the rest of the log line. Raises OSError."""
         stream.seek(at)
         rest = stream.read(LOOK + 1)
         if len(rest) <= LOOK and not frame_within(rest):
@@ -221,8 +229,8 @@ class JournalWriter:
     # ---------------------------------------------------------------- writing
 
     def start(self, tell: Told) -> None:
-        """Begin to write. `tell` is called in the thread: the effect that is done, and every one
-        before it; or its error."""
+        """Start the thread that writes. It calls `tell` with an effect that was carried out, which
+        stands for all before it, and with its error."""
         self._tell = tell
         if self._thread is not None:
             return
@@ -231,13 +239,13 @@ class JournalWriter:
         self._thread.start()
 
     def put(self, effect: AppendFrame | BeginSegment | DiscardSegments) -> None:
-        """Have an effect carried out; in their order."""
+        """Have an effect carried out, in the order of these calls."""
         with self._wake:
             self._work.append(effect)
             self._wake.notify()
 
     def close(self) -> None:
-        """Write what is left, put it on the disk, and end. Blocks."""
+        """Write the remaining frames, put them on the disk, and end the thread. Blocks."""
         if self._thread is not None:
             with self._wake:
                 self._closing = True
@@ -255,13 +263,14 @@ class JournalWriter:
                 closing = self._closing
             try:
                 self._carry_out(work)
-                self._take_lost(tell=True)  # the next flush would not hear of it
+                # The next flush would not report it.
+                self._take_lost(tell=True)
                 if closing and (self._dirty or self._flusher is not None or self._spent):
                     self._put_on_disk(None)
                 elif (self._dirty or self._spent) and time.monotonic() >= self._flushed + FLUSH:
                     self._flush_beside()
             except Exception as error:
-                # Whatever it is: a thread that ends takes every acknowledgement with it.
+                # Whatever the error is: without this thread no acknowledgement would go out.
                 self._failed(error)
                 told = [effect for effect in work if not isinstance(effect, DiscardSegments)]
                 for effect in told or ([] if self._last is None else [self._last]):
@@ -312,9 +321,9 @@ class JournalWriter:
         self._tell(last, self._error or None)
 
     def _flush_beside(self) -> None:
-        """Without `sync`: have what was written put on the disk by a thread beside this one, as
-        that may take long and nobody is to wait for it. When there is no room for a thread or a
-        file number, this one does it."""
+        """Without `sync`: have written frames put on the disk by a second thread, as that may take
+        long and nothing should wait for it. If no thread or file number is left, this thread does
+        it."""
         if self._flusher is not None and self._flusher.is_alive():
             return
         number = -1
@@ -350,23 +359,25 @@ class JournalWriter:
             os.close(number)
 
     def _take_lost(self, *, tell: bool) -> None:
-        """Take the flusher's word that what was written before may be lost. `tell`: at once, as
-        nothing else may be written."""
+        """Handle an error of the second thread: frames that were written may be lost. `tell`:
+        report that at once, because there may be no further frames."""
         with self._wake:
             lost, self._lost = self._lost, None
         if lost is None or lost[0] != self._path or self._error:
-            return  # what is in an older file is being said again
+            # A snapshot repeats the records of an older file.
+            return
         self._error, self._spent = lost[1], 0
         if tell and self._last is not None:
             self._tell(self._last, self._error)
 
     def _put_on_disk(self, last: AppendFrame | None) -> None:
-        """Wait for the disk, and say so. An error here says that anything written since the last
+        """Wait for the disk, and report it. An error means that all frames written since the last
         time may be lost."""
         if self._flusher is not None:
             self._flusher.join()
             self._flusher = None
-            self._take_lost(tell=last is None)  # its error is not told again to us
+            # Its error is reported once only.
+            self._take_lost(tell=last is None)
         dirty, self._dirty = self._dirty, False
         self._flushed = time.monotonic()
         try:
@@ -387,13 +398,13 @@ class JournalWriter:
         self._error = (
             (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
         )
-        # Half a frame would be cut off at the next start, with a line about it.
+        # Half a frame would be cut off at the next start, with a log line.
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, self._at)
 
     def _begin(self, effect: BeginSegment) -> None:
-        """Go on in a new file, or, if there is none, in the old one. After an error nothing goes on
-        that does not begin anew: what was lost would be missing between the files."""
+        """Go on in a new file, or in the old one if there is none. After an error only a segment
+        with a full snapshot can begin: lost frames would be missing between the files."""
         if self._dirty or self._flusher is not None:
             self._put_on_disk(None)
         error = "" if effect.full_snapshot else self._error
@@ -402,8 +413,8 @@ class JournalWriter:
         self._tell(effect, error or None)
 
     def _open(self, effect: BeginSegment) -> str:
-        """Begin a file; returns why it could not be. The old one is closed only then: it may well
-        be all right."""
+        """Begin a file. Returns why it could not begin, or an empty text. The old file is closed
+        only then, as it may be in order."""
         path, number = self.folder / f"{effect.segment:08d}", -1
         head = encode_header(self._id, effect.segment, full_snapshot=effect.full_snapshot)
         try:
@@ -433,12 +444,14 @@ class JournalWriter:
         return ""
 
     def _discard(self, effect: DiscardSegments) -> None:
-        """Delete old generations, once what replaces them is on the disk; one that failed at once.
-        One that cannot be deleted is read at the next start, and changes nothing."""
+        """Delete old segments, once the snapshot that replaces them is on the disk; an incomplete
+        one at once. A segment that cannot be deleted is read at the next start, and changes
+        nothing."""
         if effect.incomplete:
             self._delete(lambda number: number == effect.segment)
         elif not self._error:
-            self._spent = effect.segment  # with the next flush, as nobody is to wait for it
+            # With the next flush, so that nothing waits for it.
+            self._spent = effect.segment
             if self.sync:
                 self._put_on_disk(None)
 

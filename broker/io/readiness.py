@@ -1,8 +1,8 @@
-"""Whether clients should come to this broker (`/readyz`): what load balancers and orchestrators
-ask, while `/healthz` says that it is alive.
+"""Whether clients should come to this broker (`/readyz`), for load balancers and orchestrators;
+`/healthz` says that it is alive.
 
-    not ready -(its journal is written, so many brokers as it waits for were there once, nobody
-                drains it, id its own)-> ready
+    not ready -(the journal is written, so many brokers as it waits for have been seen once, it
+                does not drain, no other broker has its id)-> ready
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ if TYPE_CHECKING:
 
 
 class Readiness:
-    """The conditions, looked at when somebody asks."""
+    """The conditions, checked at each request."""
 
     __slots__ = ("_met", "_node", "_others")
 
     def __init__(self, node: Node, brokers: int) -> None:
-        """`brokers`: how many have to be there once before clients come, this one included."""
+        """`brokers`: how many, this one included, must have been seen once before clients come."""
         self._node = node
         self._others = max(0, brokers - 1)
         self._met = not self._others
 
     def reasons(self) -> list[str]:
-        """Return why clients should not come, each as one short line; nothing: they should."""
+        """Return the reasons why clients should not come, each as one short line; empty: they
+        should."""
         node = self._node
         found = []
         if node.drain is not None:
@@ -35,7 +36,7 @@ class Readiness:
         if node.cluster.id_conflict.yields:
             found.append("another broker has this one's id")
         if not self._met:
-            # Once: when a broker dies, those that are left serve its clients.
+            # This counts once: when a broker dies later, the others serve its clients.
             there = len(node.cluster.directory.database.reachable())
             self._met = there >= self._others
             if not self._met:

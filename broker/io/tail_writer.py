@@ -1,11 +1,10 @@
-"""The files of the log's tail, written and read by a thread of their own (docs/decisions/0031). It
+"""The files of the log tail, written and read by a thread of their own (docs/decisions/0031). It
 decides nothing.
 
-    DIR/tail/00000001           a segment (`tail_segment`); deleted when nobody needs anything of it
-                                any more
+    DIR/tail/00000001           a segment (`tail_segment`); deleted when no broker needs it
 
-What is asked for is done in its order. Nobody waits for it: neither the event loop, nor what the
-journal acknowledges.
+Effects are carried out in their order. Nothing waits for them: neither the event loop nor
+acknowledgements that wait for the journal.
 """
 
 from __future__ import annotations
@@ -24,23 +23,26 @@ from broker.persistence.records import Cut
 from broker.persistence.tail_segment import read_frames
 
 TailEffect = TailWrite | TailRead | TailSync | TailDrop
-"""What has to do with the tail."""
+"""The effects about the tail."""
 
 TailTold = Callable[[TailEffect, object], None]
-"""Takes what is done, and the answer."""
+"""Takes an effect that was carried out, and the answer."""
 
 
 class TailWriter:
     """The segments in one data directory."""
 
     def __init__(self, folder: Path, broker_id: bytes) -> None:
-        """`folder`: the broker's data directory, which is locked. Raises ConfigError: it cannot be
-        written to."""
+        """`folder`: the broker's data directory, which is locked. `broker_id`: stands in each file.
+        Raises ConfigError: the folder cannot be written to."""
         self.folder = folder / "tail"
         self._id = broker_id
-        self._files: dict[int, int] = {}  # segment -> number of the file that is written
-        self._dirty: set[int] = set()  # segments with something that is not on the disk yet
-        self._named = True  # the names of all files are on the disk
+        # Segment -> file that is open for writing.
+        self._files: dict[int, int] = {}
+        # Segments with bytes that are not on the disk yet.
+        self._dirty: set[int] = set()
+        # The names of all files are on the disk.
+        self._named = True
         self._work: list[TailEffect] = []
         self._wake = threading.Condition()
         self._closing = False
@@ -88,7 +90,8 @@ class TailWriter:
         with self._wake:
             self._work.append(effect)
             self._wake.notify()
-            if self._thread is None and not self._closing:  # nobody was away until now
+            # No broker was away until now.
+            if self._thread is None and not self._closing:
                 self._thread = threading.Thread(target=self._run, name="tail", daemon=True)
                 self._thread.start()
 
@@ -112,7 +115,8 @@ class TailWriter:
                 answer: object
                 try:
                     answer = self._do(effect)
-                except Exception as error:  # whatever it is: somebody waits for an answer
+                # Whatever the error is, the node waits for an answer.
+                except Exception as error:
                     answer = (
                         (isinstance(error, OSError) and error.strerror)
                         or str(error)
@@ -160,7 +164,7 @@ class TailWriter:
             offset += written
 
     def _sync_others(self) -> None:
-        """A new segment begins: the ones before it are not written any more."""
+        """Sync and close the segments before a new one, which are not written any more."""
         self._sync()
         for number in self._files.values():
             os.close(number)
