@@ -71,7 +71,7 @@ def _terminate_as_interrupt() -> Callable[[], None]:
 
     try:
         previous = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not in the main thread: whoever is there decides
+    except ValueError:  # not in the main thread, which decides
         return lambda: None
 
     def restore() -> None:

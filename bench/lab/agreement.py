@@ -33,7 +33,7 @@ def _rooted(views: Sequence[View]) -> bool:
 
 
 def agreed(states: Views, near: dict[str, set[str]] | None = None) -> bool:
-    """Whether these views are those of one tree that everybody is in. `near`: the neighbours of
+    """Whether these views are those of one tree that all of them are in. `near`: the neighbours of
     each, when not all are."""
     known = [state for state in states if state is not None]
     peers = {state["id"] for state in known}

@@ -190,8 +190,8 @@ def end_all(brokers: list[BrokerProcess]) -> None:
 
 
 def port_open(place: Place) -> bool:
-    """Whether somebody listens where the broker should (looked up by the kernel's table, so that
-    nobody is disturbed)."""
+    """Whether a process listens where the broker should (looked up by the kernel's table, so that
+    no process is disturbed)."""
     wanted = f":{place.port:04X}"
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError), place.inside():

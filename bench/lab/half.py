@@ -9,7 +9,7 @@ from typing import cast
 NAME = b"\x26\x00\x04name"
 """A user property of CONNECT on links: what the dialling broker is called."""
 MOST = 8192
-"""bytes that a caller without a name may send before it is let through as nobody's."""
+"""bytes that a caller without a name may send before it is let through without one."""
 
 
 def dialler(said: bytes | bytearray) -> str | None:

@@ -31,7 +31,7 @@ _PR_SET_TIMERSLACK = 29
 
 
 class Recorder(Protocol):
-    """What the network tells to whoever keeps the trace (`bench.trace.Writer`)."""
+    """What the network tells the keeper of the trace (`bench.trace.Writer`)."""
 
     def forwarded(
         self, at: int, publisher: int, sequence: int, source: str, target: str, size: int

@@ -55,7 +55,7 @@ def owner() -> str:
 
 
 def alive(name: str) -> bool:
-    """Whether the owner in "PID-TICKS..." lives; names that are not of this form are nobody's
+    """Whether the owner in "PID-TICKS..." lives; names that are not of this form have no owner
     business: True."""
     pid, _, rest = name.partition("-")
     ticks = rest.partition("-")[0]
@@ -175,7 +175,7 @@ class Reaper:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):  # whoever waits for the end of our output must not wait for us
+        for descriptor in (0, 1, 2):  # a reader of our output must not wait for us
             os.dup2(null, descriptor)
         limit = os.sysconf("SC_OPEN_MAX")
         os.closerange(3, reading)

@@ -12,9 +12,9 @@ from bench.lab.topology import Wire, wire_from
 class Pipe:
     """Delay, jitter, rate (a queue that is sent byte after byte), loss, and a tap that can be shut.
 
-    Packets never overtake each other. Counts what went through and what was dropped, and why. What
-    is done to it is done by a number, and undone by that: it is open when nobody shuts it any more,
-    and has all changes that last, later ones first.
+    Packets never overtake each other. Counts what went through and what was dropped, and why.
+    Whatever is done to it is done by a number, and undone by that: it is open when nothing shuts it
+    any more, and has all changes that last, later ones first.
     """
 
     __slots__ = (

@@ -1,6 +1,6 @@
 """TCP ports of 127.0.0.1 for brokers and relays that are about to be started.
 
-Below those that the kernel gives to whoever connects: such a port stays free between being chosen
+Below those that the kernel gives to connections: such a port stays free between being chosen
 and being used, also after thousands of connections that leave theirs in TIME_WAIT, and a dial of a
 dead broker does not reach itself.
 """
@@ -58,7 +58,7 @@ def _begin() -> None:
 
 
 def ports_in_a_row(number: int) -> list[int]:
-    """So many ports, one after the other, that nobody listens on; none again before half of all
+    """So many ports, one after the other, that no process listens on; none again before half of all
     were given. Raises PortsError."""
     _begin()
     ports = _choose(number)
@@ -68,7 +68,7 @@ def ports_in_a_row(number: int) -> list[int]:
 
 
 def free_ports(number: int) -> list[int]:
-    """So many ports that nobody listens on; none again before half of all were given. Raises
+    """So many ports that no process listens on; none again before half of all were given. Raises
     PortsError."""
     _begin()
     ports: list[int] = []

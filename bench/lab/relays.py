@@ -189,8 +189,8 @@ class End(Half):
 
 
 class Caller(End):
-    """The half towards whoever dials; where that is a broker, its name is read before the other
-    broker is called."""
+    """The half towards the end that dials; where that is a broker, its name is read before the
+    other broker is called."""
 
     def __init__(self, relays: Relays, host: str, callee: str) -> None:
         """A connection that has come to one of the ports of `relays`: from `host` ("": a broker

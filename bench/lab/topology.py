@@ -42,7 +42,7 @@ class Wire:
     jitter_ms: how far packets of one link differ (normal, never out of order).
     rate_mbit: Mbit/s, None: not limited.
     loss: share of packets.
-    queue_kb: what waits for the rate at most (KiB), the rest is dropped.
+    queue_kb: so much waits for the rate at most (KiB), the rest is dropped.
     """
 
     delay_ms: float = 0.0

@@ -13,7 +13,7 @@ STAMP_BYTES = 8  # latency runs: when the message should have been sent (ns, mon
 
 
 class LoadError(Exception):
-    """The load could not be carried out: nobody listens, a refusal, a lost connection, a broken
+    """The load could not be carried out: no broker listens, a refusal, a lost connection, a broken
     stream."""
 
 
@@ -57,7 +57,7 @@ class LoadSpec:
     topic: str = "load"
     topics: int = 1
     filters: int = 0
-    """Wildcard subscriptions of one more client, whose topics nobody publishes."""
+    """Wildcard subscriptions of one more client, whose topics are not published to."""
 
     def check(self, latency: bool = False) -> None:
         """Raise ValueError, in one clear line, for a load that cannot be run."""

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fresh",
         action="store_true",
-        help="make the tables anew even if no run is newer than they are",
+        help="make the tables again even if no run is newer than they are",
     )
 
 

@@ -112,11 +112,11 @@ def read(folder: Path) -> Results:
     except (OSError, ValueError, TypeError, pa.ArrowException) as error:
         text = str(error).splitlines()[0]
         raise ReportError(
-            f"the tables in {place} cannot be read: {text}; --fresh makes them anew"
+            f"the tables in {place} cannot be read: {text}; --fresh makes them again"
         ) from error
     except KeyError as error:
         raise ReportError(
-            f"the tables in {place} are of another version (no {error}); --fresh makes them anew"
+            f"the tables in {place} are of another version (no {error}); --fresh makes them again"
         ) from error
     return Results(tables["runs"], cases, tables["faults"], tables["timeline"], about)
 

@@ -172,7 +172,7 @@ class Comparison:
 
     n: how many of all `runs` (or repetitions) have a figure.
     most: the largest of a single run.
-    unknown: deliveries of which nobody knows whether they are lost.
+    unknown: deliveries of which it is not known whether they are lost.
     """
 
     claim: Claim

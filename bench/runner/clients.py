@@ -201,7 +201,7 @@ class Client:
             self._want(True)
 
     def flush(self) -> bool:
-        """Send what waits; False when the connection is lost."""
+        """Send the outbox; False when the connection is lost."""
         assert self.sock is not None
         while self.outbox:
             try:
@@ -434,6 +434,6 @@ class Publisher(Client):
             super().packet(first, data, at, end, now)
 
     def lost(self, reason: str) -> None:
-        """What was in flight is not published again: nobody was promised anything about it."""
+        """What was in flight is not published again: it was not acknowledged."""
         self.flight.clear()
         super().lost(reason)

@@ -312,7 +312,7 @@ def run(
     try:
         with Writer(folder, process="generator-0", **names) as trace:
             crowd = Crowd(lab, cell, specs, trace, orders)
-            with contextlib.suppress(EOFError, BrokenPipeError):  # nobody wants to know any more
+            with contextlib.suppress(EOFError, BrokenPipeError):  # the other end is gone
                 _carry_out(crowd, orders)
     except (OSError, TraceError) as error:
         with contextlib.suppress(OSError):
@@ -355,4 +355,4 @@ def _carry_out(crowd: Crowd, orders: Connection) -> None:
         }
     )
     with contextlib.suppress(EOFError):
-        orders.recv()  # the connections stay until nobody wants them
+        orders.recv()  # the connections stay until they are not wanted any more

@@ -138,8 +138,8 @@ class Observer:
             self._unsettled.set()
 
     def root(self) -> str:
-        """The name of the broker that is root; the first living one where nobody can be asked, or
-        they do not agree."""
+        """Return the name of the broker that is root; the first living one where no broker can be
+        asked, or they do not agree."""
         living = self._living()
         roots = {view["root"] for name, view in self.views.items() if name in living}
         named = [name for name in living if name in self.views and self.views[name]["id"] in roots]

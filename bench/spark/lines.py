@@ -344,7 +344,7 @@ def _repairs(whole: dict[int, Line], found: repairs.Repairs) -> None:
             line.put(
                 "repair_service_s",
                 None,
-                "partitions only, after which not everybody can be reached",
+                "partitions only, after which not all can be reached",
             )
         asked = line.run.about.get("asked") or []
         for word in asked:

@@ -38,7 +38,7 @@ class Messages:
     """cells: deliveries counted by (no, flow, topic, receiver, source, target, accepted, bucket).
 
     n: first deliveries of messages that were published in the measured time.
-    asked: those of them that somebody had subscribed to.
+    asked: those of them that had subscribers.
     unsure: those so shortly before or after an interruption that they need not have come.
     delay: sum of all n (ns, early and far ones as 0).
     dups, disordered, early (delay below zero), far (above a DAY).

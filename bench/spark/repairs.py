@@ -1,4 +1,4 @@
-"""How long federations took to agree on a tree, and to serve everybody again after a fault."""
+"""How long federations took to agree on a tree, and to serve all clients again after a fault."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SERVED = ("kill", "pause", "cut", "half-open")
-"""Those after which everybody who is left can be reached again."""
+"""Those after which all that are left can be reached again."""
 UNDO = {"restart": "kill", "start": "kill", "resume": "pause"}
 
 
@@ -120,7 +120,7 @@ def _faults(number: int, happened: Sequence[Any], agreed: Sequence[int]) -> list
 
 
 def _serve(events: Events, faults: list[Fault]) -> None:
-    """Fill in from messages when everybody was served again."""
+    """Fill in from messages when all clients were served again."""
     if not faults:
         return
     spark = events.spark

@@ -92,7 +92,7 @@ def require(master: str | None, memory: str) -> None:
             return
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or str(error)
-    raise ValueError(f"--master {master}: nobody answers ({why})")
+    raise ValueError(f"--master {master}: no master answers ({why})")
 
 
 def cause(error: Exception) -> str:

@@ -295,7 +295,7 @@ def _burdens(seconds: float) -> Iterator[str]:
 
 
 def _rules(count: int) -> str:
-    """Return a rules file of which half is about everybody; the last rule lets all publish and
+    """Return a rules file of which half is about all users; the last rule lets all publish and
     subscribe what is measured."""
     lines = []
     for number in range(count // 2):

@@ -3,7 +3,7 @@ networks with fewer links.
 
 `mqttree bench overlays [--draws N] [--seed N]` draws networks, clients and topics and counts
 links: no broker runs, nothing is timed. Compared are flooding over one tree, that tree with
-messages only where somebody wants them (SRT/PRT), one tree for each topic with an elected root
+messages only where brokers want them (SRT/PRT), one tree for each topic with an elected root
 (t-ORT, by capability or by root balance), and trees from where messages are published
 (docs/decisions/0020).
 """
@@ -70,7 +70,7 @@ class Costs:
 
     delays: list[float] = field(default_factory=list)  # ms, of each delivery
     crossings: int = 0  # links
-    idle: int = 0  # of these, to brokers where nobody wants the message
+    idle: int = 0  # of these, to brokers that do not want the message
     messages: int = 0
     # Of all sendings of a draw, the busiest broker's.
     shares: list[float] = field(default_factory=list)

@@ -91,7 +91,7 @@ def write(folder: Path, retained: int, sessions: int, waiting: int) -> None:
 
 
 class Away(Nowhere):
-    """A connection that nobody reads."""
+    """A connection that is not read."""
 
     def __init__(self) -> None:
         """Nothing."""

@@ -59,8 +59,8 @@ class Batch:
         return len(self.flat)
 
     def swap(self) -> tuple[list[int], dict[tuple[Any, ...], int]]:
-        """Return what waits, as it is, and begin anew: to make columns of it (`columns`) is another
-        thread's work."""
+        """Return the waiting events, as they are, and begin with none: to make columns of them
+        (`columns`) is another thread's work."""
         waiting = self.flat, self.shapes
         self.flat, self.shapes = [], {}
         return waiting

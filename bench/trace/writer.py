@@ -463,7 +463,7 @@ class File:
             self.complete()
 
     def complete(self) -> None:
-        """Write what waits and let the file appear under its name."""
+        """Write the waiting events and let the file appear under its name."""
         if self._writer is None:
             return
         for kind in list(self._waiting):

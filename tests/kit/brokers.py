@@ -78,7 +78,7 @@ class Broker(Program):
         return self.end(signal.SIGTERM)
 
     def state(self) -> dict[str, Any] | None:
-        """What /api/federation says; None while nobody answers."""
+        """What /api/federation says; None while it does not answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=5)
         try:
             connection.request("GET", "/api/federation", headers={"Connection": "close"})

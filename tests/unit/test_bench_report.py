@@ -684,12 +684,12 @@ def test_tables_that_are_none_are_one_line_with_what_to_do(tmp_path: Path, text:
     about = tmp_path / "tables" / "about.json"
     about.write_text(text)
     with pytest.raises(
-        data.ReportError, match=r"about.json is no list of runs; --fresh makes them anew$"
+        data.ReportError, match=r"about.json is no list of runs; --fresh makes them again$"
     ):
         data.read(tmp_path)
     about.write_text("[]")
     with pytest.raises(
-        data.ReportError, match=r"another version \(no 'scenario'\); --fresh makes them anew$"
+        data.ReportError, match=r"another version \(no 'scenario'\); --fresh makes them again$"
     ):
         data.read(tmp_path)
 

@@ -605,7 +605,7 @@ def test_tables_go_to_this_machine_where_a_cluster_has_another_file_system(
     ("options", "said"),
     [
         (["--master", "foo"], "--master foo: expected local"),
-        (["--master", "spark://127.0.0.1:1"], "--master spark://127.0.0.1:1: nobody answers"),
+        (["--master", "spark://127.0.0.1:1"], "--master spark://127.0.0.1:1: no master answers"),
         (["--memory", "zzz"], "--memory zzz: expected a size"),
         (["--memory", "1m"], "--memory 1m: expected a size"),
         ([], "no tables can be written to"),
