@@ -1,10 +1,10 @@
-"""HTTP for people and machines that look after a broker: /healthz, /readyz, /metrics,
+"""The admin port, HTTP for operators and their programs: /healthz, /readyz, /metrics,
 /api/federation, /api/drain.
 
-A small server of its own: no bodies, every size, time and number bounded (RFC 9112). Who can
-connect may GET; POST, which changes something, is for programs on the broker's own machine alone:
-neither for other machines nor for pages in a browser (Origin). A page whose name was made to
-resolve to this machine (DNS rebinding) is refused by the Host field, for reading too.
+A small server of its own: no bodies, every size, time and number bounded (RFC 9112). Any host that
+can connect may GET. POST changes something, so it is allowed from the broker's own machine only,
+and not from pages in a browser (Origin). A page whose name was made to resolve to this machine (DNS
+rebinding) is refused by the Host field, for reading too.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ Answer = tuple[int, str, str]
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Take the port, before anything else is begun that would have to be undone. Raises OSError."""
+    """Return a socket that listens on `host` and `port`. It is opened before anything is started
+    that would have to be undone. Raises OSError."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -72,7 +73,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Admin:
-    """The server around one node."""
+    """The admin port of one node."""
 
     def __init__(
         self,
@@ -94,13 +95,14 @@ class Admin:
         self._listeners = listeners or dict
         self.version = version
         self.hosts = frozenset(host.lower() for host in hosts)
-        self.connections: dict[AdminProtocol, None] = {}  # in order of last use
+        # In order of their last use.
+        self.connections: dict[AdminProtocol, None] = {}
         self.loop = asyncio.get_running_loop()
         self._started = self.loop.time()
         self._server: asyncio.Server | None = None
 
     async def start(self, listener: socket.socket) -> None:
-        """Answer whoever connected and connects to `listener` (see `listen`)."""
+        """Answer all connections of `listener` (see `listen`)."""
         self._server = await self.loop.create_server(lambda: AdminProtocol(self), sock=listener)
 
     async def close(self) -> None:
@@ -112,7 +114,7 @@ class Admin:
             connection.transport.abort()
 
     def answer(self, path: str) -> Answer:
-        """Return what stands at a path."""
+        """Return the answer to a GET of `path`."""
         match path:
             case "/healthz":
                 return 200, "text/plain", "ok\n"
@@ -139,7 +141,7 @@ class Admin:
                 return 404, "text/plain", "not found\n"
 
     def post(self, path: str, query: str) -> Answer:
-        """Do what is posted to a path."""
+        """Return the answer to a POST to `path` with `query`, after carrying it out."""
         if path != "/api/drain" or self._drain is None:
             return 404, "text/plain", "not found\n"
         try:
@@ -152,7 +154,7 @@ class Admin:
             return 400, "text/plain", f"{error}\n"
 
     def state(self) -> dict[str, Any]:
-        """The federation as this broker sees it, and what else is known of the broker."""
+        """Return the federation as this broker sees it, and the state of the broker."""
         node = self.node
         cluster = node.cluster
         now = self.loop.time()
@@ -181,8 +183,8 @@ class Admin:
 
     def make_room(self) -> None:
         """End one connection when there are too many: the oldest of the host that has most of them,
-        an idle one first. Who opens many and sends nothing then ends its own, and a health check is
-        answered all the while."""
+        an idle one first. So a host that opens many silent connections ends its own, and health
+        checks are answered."""
         if len(self.connections) < MAX_CONNECTIONS:
             return
         most, _ = Counter(connection.host for connection in self.connections).most_common(1)[0]
@@ -222,7 +224,8 @@ class AdminProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for a request."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop has its own classes
+        # uvloop has classes of its own.
+        self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.host = str(peer[0]) if peer else ""
         self._admin.make_room()
@@ -245,13 +248,13 @@ class AdminProtocol(asyncio.Protocol):
         self._serve()
 
     def pause_writing(self) -> None:
-        """Read and answer no more: the peer does not take what it asked for."""
+        """Read and answer no more: the peer does not read its answers."""
         self._paused = True
         self.transport.pause_reading()
         self._arm(HEADER_TIMEOUT)
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Read and answer again."""
         self._paused = False
         if not self._closing:
             self.transport.resume_reading()
@@ -262,7 +265,8 @@ class AdminProtocol(asyncio.Protocol):
             # RFC 9112 2.2: empty lines before a request are skipped.
             self._buffer = self._buffer.lstrip(b"\r\n")
             head, found, rest = self._buffer.partition(b"\r\n\r\n")
-            if has_bare_line_feed(head[:MAX_HEADER]):  # its end may never be found
+            # The end of such a head may never be found.
+            if has_bare_line_feed(head[:MAX_HEADER]):
                 self._refuse(400, f"{_REASONS[400].lower()}\n")
             elif len(head) > MAX_HEADER:
                 self._refuse(431, "request header is too large\n")
@@ -277,7 +281,7 @@ class AdminProtocol(asyncio.Protocol):
     def _request(self, head: bytes) -> None:
         connections = self._admin.connections
         connections.pop(self, None)
-        connections[self] = None  # the last in the order of use
+        connections[self] = None
         request = parse_request(head)
         if isinstance(request, int):
             self._refuse(request, f"{_REASONS[request].lower()}\n")
@@ -308,7 +312,7 @@ class AdminProtocol(asyncio.Protocol):
             self._send(status, kind, text, True)
 
     def _refuse(self, status: int, text: str, headers: str = "") -> None:
-        """Answer and close: where the next request begins is not known any more."""
+        """Answer with an error and close: where the next request begins is unknown."""
         self._admin.node.counters.admin_refused += 1
         self._buffer = b""
         self._send(status, "text/plain", text, True, headers)
@@ -325,7 +329,7 @@ class AdminProtocol(asyncio.Protocol):
         if last:
             self._closing = True
             self.transport.close()
-            # a peer that does not read what is left must not hold the connection for ever
+            # A peer that does not read the rest must not hold the connection for ever.
             self._arm(HEADER_TIMEOUT)
 
     def _arm(self, seconds: float) -> None:
@@ -352,7 +356,8 @@ def known_host(name: str, hosts: Collection[str]) -> bool:
     """Whether a request under this name may be answered: addresses, and names that no stranger's
     DNS server can answer for."""
     if "." not in name and ":" not in name:
-        return True  # localhost, a container's or a machine's name
+        # localhost, or the name of a container or machine.
+        return True
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -1,5 +1,5 @@
-"""Users and rules as files: read at the start and at each reload, and passwords checked beside the
-loop (docs/guides/security.md)."""
+"""Users and rules as files: read at the start and at each reload. Passwords are checked in threads
+(docs/guides/security.md)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from broker.base import limits
 from broker.config.options import AccessSettings
 
 WORKERS = 2
-"""threads that check passwords. They leave Python alone while they count, so that messages flow
+"""threads that check passwords. They release Python's lock while they hash, so that messages flow
 meanwhile; each needs the memory that its hash asks for."""
 
 
 class AuthService:
-    """What one broker knows of users and rules. `access` is None when nothing was said about
-    either."""
+    """The users and rules of one broker. `access` is None if neither is configured."""
 
     def __init__(self, settings: AccessSettings, listeners: Container[str]) -> None:
         """`listeners`: the names that rules may speak of. Raises ConfigError with one line for a
@@ -37,12 +36,12 @@ class AuthService:
         self.take(*self.read(settings))
 
     def read(self, settings: AccessSettings) -> tuple[Users | None, Access | None]:
-        """Read the files; changes nothing, and may be called in a thread. Raises ConfigError as
-        above."""
+        """Return the content of the files; changes nothing, and may be called in a thread. Raises
+        ConfigError as above."""
         if settings.users is None and settings.rules is None and settings.anonymous is None:
             return None, None
         users = Users.read(str(settings.users)) if settings.users is not None else None
-        # Spellings that the users' file takes for one are one for the rules.
+        # Spellings that are equal for the users file are equal for the rules.
         canonical = prepare if users is not None else str
         rules = (
             read_rules(str(settings.rules), canonical, self._listeners)
@@ -52,13 +51,13 @@ class AuthService:
         return users, Access(users, rules, settings.anonymous, canonical)
 
     def take(self, users: Users | None, access: Access | None) -> None:
-        """Go by what was read."""
+        """Put what `read` returned in force."""
         self._right.clear()
         self.users = users
         self.access = access
 
     def describe(self) -> list[str]:
-        """Say what is in force, for a log line."""
+        """Return what is in force, for a log line."""
         access = self.access
         users = [] if self.users is None else [f"users {len(self.users)}"]
         return (
@@ -78,7 +77,7 @@ class AuthService:
         return self.users.verifier(name) if self.users is not None else None
 
     async def verify(self, username: str, password: bytes) -> bool:
-        """Check a password. What was right lately is so at once."""
+        """Return whether a password is right. One that was right lately is not computed again."""
         users = self.users
         if users is None:
             return False
@@ -98,7 +97,7 @@ class AuthService:
         return right
 
     def close(self) -> None:
-        """End the threads; what they were asked is not answered any more."""
+        """End the threads; questions under way are not answered any more."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None

@@ -1,5 +1,5 @@
-"""How a federation reaches out: datagrams to the discovery group, names of seeds, dials. It decides
-nothing; the node does."""
+"""The drivers of discovery and dials: datagrams to the discovery group, names of seeds, dials of
+links, the time of day. It decides nothing; the node does."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ DIAL_TIMEOUT = 3.0
 
 
 CLOCK_PERIOD = 60.0
-"""s after which the node is told the time of day again, as clocks are set, and drift from the
-monotonic one; and what this machine has available."""
+"""s after which the node is told the time of day again, because clocks are set and drift from the
+monotonic one, and what this machine has available."""
 
 
 class DiscoveryDriver:
-    """What runs for discovery between start and end of a broker, and dials for it."""
+    """What runs for discovery between the start and the end of a broker, and dials for it."""
 
     def __init__(self, settings: FederationSettings | None) -> None:
-        """Take the federation's settings; None: on its own. Raises what `dial_context` raises."""
+        """`settings`: of the federation; None: the broker is alone. Raises what `dial_context`
+        raises."""
         self.settings = settings
         self._dial_context = (
             dial_context(settings.tls)
@@ -51,8 +52,8 @@ class DiscoveryDriver:
         )
 
     def renew(self) -> None:
-        """Read the certificates that links show anew, for the dials to come. Raises what
-        `dial_context` raises."""
+        """Read the certificates of links again, for further dials. Raises what `dial_context`
+        raises."""
         tls = self.settings.tls if self.settings is not None else None
         self._dial_context = dial_context(tls) if tls is not None else None
 
@@ -112,7 +113,7 @@ class DiscoveryDriver:
         return bind(data, self.settings.secret if self.settings is not None else None, host)
 
     async def dial(self, effect: Dial, driver: Driver) -> None:
-        """Connect to a broker; the node is told that it stands, or why not."""
+        """Connect to a broker, and tell the node that the connection stands, or why not."""
         tls = self._dial_context
         try:
             if tls is None and AVAILABLE:
@@ -124,7 +125,7 @@ class DiscoveryDriver:
             driver.wake()
 
     async def close(self) -> None:
-        """End all of it."""
+        """End all tasks and sockets."""
         if self._clock is not None:
             self._clock.cancel()
             self._clock = None

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 WENT_ON = 1.0
-"""s for which connections that have waited to be accepted while the broker was stopped are taken
-for such."""
+"""s after a stop of the process in which new connections may have waited in the kernel during
+it."""
 
 
 class Driver:
@@ -33,7 +33,7 @@ class Driver:
     ) -> None:
         self.node = node
         self.loop = loop
-        # The loops' own clock, to the ns: uvloop's is cut to ms, which is too coarse for RTTs.
+        # The clock of both loops in ns: uvloop rounds its time to ms, too coarse for round trips.
         self.time = time.monotonic
         self._on_effects = on_effects
         self.flushing = False
@@ -41,34 +41,36 @@ class Driver:
         self._timer_at = 0.0
         self.stopped = False
         self._poller: EpollTransport | None = None
-        self._went_on = -WENT_ON  # s; then this broker was noticed to have been stopped
-        self.collect_at = float("inf")  # s; never, where somebody else's process is served
+        # When a stop of the process was last noticed (s).
+        self._went_on = -WENT_ON
+        # When the garbage collector is due (s); never in a process that is not only a broker.
+        self.collect_at = float("inf")
 
     def went_on(self, now: float) -> bool:
-        """Return whether this broker was stopped until a moment ago, long enough for clients to
-        have gone elsewhere."""
+        """Return whether this process was stopped until a moment before `now` (s), for so long that
+        clients may have gone elsewhere."""
         if self._timer is not None and now > self._timer_at + limits.MOVE_TIME:
             self._went_on = now
         return now < self._went_on + WENT_ON
 
     def collect(self, now: float) -> None:
-        """Have the garbage collector look through what is new, once: it leaves alone what has been
-        there before."""
+        """Run the garbage collector once over new objects; it ignores those of before the start."""
         self.collect_at = now + limits.COLLECT
         gc.collect(1)
 
     @property
     def poller(self) -> EpollTransport:
-        """What reads and writes plain connections."""
+        """The epoll transport, made at its first use."""
         if self._poller is None:
             self._poller = EpollTransport(self)
         return self._poller
 
     def wake(self, source: Connection | None = None) -> None:
-        """Flush at the end of this turn of the loop, however many connections were read in it.
+        """Plan a flush for the end of this turn of the loop, however many connections were read in
+        it.
 
-        While a subscriber is behind, flush at once too: `source`, the connection that was just
-        read, is the one to be held.
+        While a subscriber or link is behind, flush at once too, so that the publisher that was just
+        read is the one that is paused.
         """
         if self.node.paused:
             self.node.flush(source)
@@ -94,7 +96,7 @@ class Driver:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = due
-            # uvloop rounds to ms, perhaps down.
+            # uvloop rounds to ms, possibly down.
             self._timer = self.loop.call_at(due + 0.0005, self._tick)
 
     def _tick(self) -> None:
@@ -158,8 +160,9 @@ class StreamProtocol(asyncio.Protocol):
         self._asked = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Tell the node."""
-        transport = cast(asyncio.Transport, transport)  # uvloop has its own classes
+        """Tell the node of the connection."""
+        # uvloop has classes of its own.
+        transport = cast(asyncio.Transport, transport)
         self.transport = transport
         self.write = transport.write
         transport.set_write_buffer_limits(HIGH_WATER)
@@ -176,7 +179,7 @@ class StreamProtocol(asyncio.Protocol):
         driver.wake()
 
     def data_received(self, data: bytes) -> None:
-        """Give the node its bytes."""
+        """Give the node the bytes."""
         conn = self.conn
         if conn is not None:
             driver = self.driver
@@ -190,8 +193,8 @@ class StreamProtocol(asyncio.Protocol):
                 self._rest()
 
     def _rest(self) -> None:
-        """Read no more of this connection in this turn of the loop: what was read took long, and
-        others wait."""
+        """Read no more of this connection in this turn of the loop: handling its bytes took long,
+        and others wait."""
         self.pause_reading()
         self.driver.loop.call_soon(self._go_on)
 
@@ -205,7 +208,7 @@ class StreamProtocol(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the node."""
+        """Tell the node that the connection has ended."""
         if self._on_close is not None:
             self._on_close(self)
         if self.conn is not None:
@@ -213,10 +216,11 @@ class StreamProtocol(asyncio.Protocol):
             self.driver.node.connection_lost(self.conn, reason, self.driver.time())
             self.driver.wake()
             if self.dial is None:
-                self.conn = None  # see `Node.connection_lost`
+                # See `Node.connection_lost`.
+                self.conn = None
 
     def pause_writing(self) -> None:
-        """Tell the node that enough is under way."""
+        """Tell the node that the transport's buffer is full."""
         if self.conn is not None:
             self.conn.pause()
 
@@ -227,8 +231,9 @@ class StreamProtocol(asyncio.Protocol):
             self.driver.wake()
 
     def close(self) -> None:
-        """Close once everything written has gone out. After an error: say that nothing more comes,
-        and read on for a while what the peer still sends (TLS knows no half-closed connections)."""
+        """Close once all bytes have gone out. After an error: close the connection for writing, and
+        read on for a while, so that the peer gets to read the reason (TLS knows no half-closed
+        connections)."""
         transport = self.transport
         if isinstance(transport.get_protocol(), Lingering):
             return
@@ -249,7 +254,8 @@ class StreamProtocol(asyncio.Protocol):
         self.transport.abort()
 
     def pause_reading(self) -> None:
-        """Stop reading. A transport that is closing raises, and means nothing; so below."""
+        """Stop reading. A transport that is closing raises RuntimeError, which is ignored here and
+        below."""
         with suppress(RuntimeError):
             self.transport.pause_reading()
 
@@ -259,13 +265,13 @@ class StreamProtocol(asyncio.Protocol):
             self.transport.resume_reading()
 
     def unread(self) -> bool:
-        """Say whether there may be more: when asked for the first time always, as what TLS has
+        """Return whether there may be more to read: the first time always, as bytes that TLS has
         decrypted may come in a later turn of the loop."""
         first, self._asked = not self._asked, True
         return not self.transport.is_closing() and (first or kernel_holds(self.transport))
 
     def unsent(self) -> int:
-        """Return the bytes that the peer's system has not taken yet; of TLS, as it goes over the
+        """Return the bytes that the peer's system has not taken yet, with TLS as they go over the
         wire."""
         sock = self.transport.get_extra_info("socket")
         number = -1 if sock is None else sock.fileno()
@@ -287,16 +293,16 @@ class Lingering(asyncio.Protocol):
         self._timer = loop.call_later(limits.LINGER, transport.close)
 
     def eof_received(self) -> bool:
-        """Close: the peer has heard us, or is gone."""
+        """Close: the peer has read the reason, or is gone."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the node."""
+        """Tell the node that the connection has ended."""
         self._timer.cancel()
         self._of.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Tell the node that enough is under way."""
+        """Tell the node that the transport's buffer is full."""
         self._of.pause_writing()
 
     def resume_writing(self) -> None:
@@ -305,14 +311,14 @@ class Lingering(asyncio.Protocol):
 
 
 def kernel_holds(transport: asyncio.Transport) -> bool:
-    """Return whether something has come on a connection that the event loop has not read yet."""
+    """Return whether bytes have come on a connection that the event loop has not read yet."""
     sock = transport.get_extra_info("socket")
     return sock is not None and in_kernel(sock.fileno()) > 0
 
 
 def describe(transport: asyncio.BaseTransport, proxied: ProxyHeader | None) -> tuple[str, Any]:
-    """Return the name of the other end and its TLS object: as a load balancer says, if one stands
-    in front."""
+    """Return the name of the other end and its TLS object; behind a load balancer, as its PROXY
+    header says."""
     secure = transport.get_extra_info("ssl_object")
     if proxied is None:
         return peer_name(transport), secure
@@ -327,8 +333,7 @@ def peer_name(transport: asyncio.BaseTransport) -> str:
 
 
 def socket_name(name: object) -> str:
-    """Write a socket's address as HOST:PORT; that of a Unix socket, which has none, as its path or
-    "unix"."""
+    """Return a socket's address as HOST:PORT; of a Unix socket its path, or "unix" without one."""
     if isinstance(name, tuple):
         host = f"[{name[0]}]" if ":" in name[0] else name[0]
         return f"{host}:{name[1]}"

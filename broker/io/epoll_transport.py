@@ -5,8 +5,8 @@ finds it readable, every connection with bytes is read once, then every connecti
 written once: two system calls for a message, and no object of the loop per connection. TLS and
 WebSocket go through the loop's own transports (driver.py).
 
-    parked (no place yet) -> open -> closing (what is written goes out)
-                                  or lingering (closed for writing, what comes is thrown away)
+    parked (no place yet) -> open -> closing (the last bytes go out)
+                                  or lingering (closed for writing, incoming bytes are ignored)
                                   -> gone
 
 What the node may rely on is what asyncio's transports promise: docs/decisions/0012 lists it.
@@ -32,26 +32,25 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 READ_SIZE = 256 * 1024
-"""bytes read of one connection in one turn: the others wait meanwhile."""
+"""bytes read of one connection in one turn, while the others wait."""
 
 HIGH_WATER = 256 * 1024
 """bytes that the kernel refused and a stream holds, before the node keeps the rest: small, so that
-control packets of a link overtake most of what waits."""
+control packets of a link overtake most of the queue."""
 
 EVENTS = 1024
 """connections handled in one turn of the loop, so that its other work gets its turn."""
 
 TURN_MOST = 0.02
-"""s; a turn that takes longer ends: who has not been read or written then comes first in the next
-one, at once. Not after a stop of this process: what was there then is read before anything else is
-done."""
+"""s; a turn that takes longer ends: connections that were not read or written come first in the
+next one, which follows at once. After a stop of the process the turn goes on: all that came
+meanwhile is read first."""
 
 STILL = 0.1
 """s without a turn, after which connections that were closed meanwhile are handled first."""
 
 LAST_READS = 64
-"""times that such a connection is read in that turn, at most: it has its end to tell behind what it
-has sent."""
+"""times that such a connection is read in that turn, at most: its end comes behind its bytes."""
 
 PIECES = 1024
 """pieces written by one system call (IOV_MAX)."""
@@ -115,24 +114,25 @@ class EpollTransport:
         self._view = memoryview(buffer)
         self._epoll = select.epoll()
         self._began = 0.0  # s; the last turn
-        # Whom there was no time for in it, and who of these comes first.
+        # Connections that the last turn had no time for, and their order.
         self._left: dict[int, int] = {}
         driver.loop.add_reader(self._epoll.fileno(), self.run)
 
     def close(self) -> None:
-        """Close what is still open."""
+        """Close all connections."""
         for stream in list(self.streams.values()):
             stream.abort()
         self.driver.loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
 
     def run(self) -> None:
-        """Read who has sent something, write who has room again, then flush."""
+        """Read connections with bytes, write those with room again, then flush."""
         driver = self.driver
         node = driver.node
         clock = driver.time
         streams = self.streams
-        driver.flushing = True  # at the end of this
+        # A flush follows at the end of this method.
+        driver.flushing = True
         began = flushed = now = clock()
         still, self._began = began > self._began + STILL, began
         try:
@@ -146,7 +146,8 @@ class EpollTransport:
             turn = iter(events)
             for number, event in turn:
                 stream = streams.get(number)
-                if stream is None:  # closed since the poll, by what was read of another one
+                # It was closed since the poll, because of bytes of another connection.
+                if stream is None:
                     continue
                 try:
                     if event & OUT:
@@ -159,8 +160,8 @@ class EpollTransport:
                 if now > self._began + STILL:
                     self.look(now)
                 if node.paused or now - flushed > limits.TURN_TIME:
-                    # Somebody is behind, and the publisher that was just read is the one to be
-                    # held; or it takes long.
+                    # A subscriber or link is behind, and the publisher that was just read is the
+                    # one that is paused; or the turn takes long.
                     node.flush(getattr(stream, "conn", None) if node.paused else None)
                     flushed = now
                     if now - began > TURN_MOST and not driver.went_on(now):
@@ -172,20 +173,22 @@ class EpollTransport:
             node.turns.took(clock() - began)
 
     def look(self, now: float) -> None:
-        """See who has gone, before anybody is sent what has come for him since."""
+        """Find connections that have been closed, before they are sent anything that has come
+        meanwhile. `now`: s."""
         self._began = now
         self._read_ended(self._epoll.poll(0, EVENTS), now)
 
     @property
     def due(self) -> float:
-        """When that is to be done (s), unless a turn begins before."""
+        """When `look` is to be called (s), unless a turn begins before."""
         return self._began + STILL
 
     def _read_ended(self, events: list[tuple[int, int]], now: float) -> list[tuple[int, int]]:
-        """Read those to their end that were closed while nothing was read (the broker was stopped);
-        returns the events of others. What these have sent is not for them any more: it would count
-        as sent to somebody who may have got it (MQTT-4.3.3-1). Neighbours that gave us up have sent
-        most, so links come last, and before them who has sent least."""
+        """Read the connections to their end that were closed while nothing was read (the process
+        was stopped), and return the events of the others. What these clients have sent must be
+        handled before they are sent anything: it would count as sent to a client that may have got
+        it elsewhere (MQTT-4.3.3-1). Neighbours that gave up this broker have sent most, so links
+        come last, and connections are read in the order of how little they have sent."""
         ended = [
             stream
             for number, event in events
@@ -209,8 +212,7 @@ class EpollTransport:
 
     def _read(self, stream: EpollStream, event: int, now: float) -> None:
         if not stream.reading:
-            # Held or closing, perhaps only since the poll: then what the peer has sent stays where
-            # it is.
+            # It is paused or closing, possibly only since the poll: the bytes stay in the kernel.
             if event & (BROKEN if stream.state == PARKED else FAILED) and stream.mask:
                 stream.lost("closed by peer" if stream.state == PARKED else "reset by peer")
             return
@@ -227,7 +229,7 @@ class EpollTransport:
             stream.conn.receive(self._view[:size].tobytes(), now)
 
     def read_early(self, stream: EpollStream) -> None:
-        """Read a connection out of its turn. That it has ended is told later: the node is in the
+        """Read a connection out of its turn. Its end is told later, because the node is in the
         middle of something."""
         node = self.driver.node
         try:
@@ -246,7 +248,8 @@ class EpollTransport:
             node.flush(getattr(stream, "conn", None))  # as in `run`
 
     def _fault(self, stream: EpollStream, error: Exception) -> None:
-        """A fault of ours costs one connection, as with the loop's own transports."""
+        """Close the one connection on which a fault of the broker occurred, as the loop's own
+        transports do."""
         self.driver.loop.call_exception_handler(
             {"message": f"on the connection of {stream.peer}", "exception": error}
         )
@@ -266,13 +269,13 @@ class EpollTransport:
             self._epoll.modify(number, new)
 
     def admit(self, stream: EpollStream) -> None:
-        """Begin with a connection, and with what it has sent already. The caller sees to it that
-        the driver runs."""
+        """Begin with a connection, and with the bytes that have come already. The caller has the
+        driver run."""
         node = self.driver.node
         now = self.driver.time()
         if self.driver.went_on(now) and has_left(stream.number):
-            # Its CONNECT is older than what its client has said elsewhere since: it would take the
-            # session back from there.
+            # Its client may have connected elsewhere since: this older CONNECT would take the
+            # session back.
             node.counters.connections_abandoned += 1
             stream.lost("given up while this broker was stopped")
             return
@@ -286,8 +289,8 @@ class EpollTransport:
             node.flush(getattr(stream, "conn", None))  # as in `run`
 
     def admit_parked(self, stream: EpollStream) -> None:
-        """Begin with a connection that had to wait. It is read in the loop's next turn: one that
-        ends at once gives its place to the next, and with thousands of them that would go deep."""
+        """Begin with a connection that had to wait. It is read in the loop's next turn: if it ended
+        at once and gave its place to the next, thousands of them would be a deep recursion."""
         try:
             stream.begin(self.driver.time())
             stream.watched()
@@ -343,22 +346,23 @@ class EpollStream:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, now: float) -> None:
-        """Tell the node; `now`: s."""
+        """Tell the node of the connection; `now`: s."""
         self.poller.streams[self.number] = self
         kind = "in" if self.dial is None else "out"
         node = self.poller.driver.node
         self.conn = node.connection_made(kind, self.peer, self.listener, self, now, self.dial)
 
     def park(self) -> None:
-        """Wait for a place. Nothing is read; a peer that goes makes room for others who wait."""
+        """Wait for a place. Nothing is read; if the peer closes, it leaves the queue."""
         self.state = PARKED
         self.reading = False
         self.poller.streams[self.number] = self
         self._watch(LEFT)
 
     def admitted(self) -> None:
-        """Begin after all: there is a place."""
-        if self.state == PARKED:  # else it is given back when that has been told
+        """Begin: there is a place now."""
+        # Else the place is given back when the end has been told.
+        if self.state == PARKED:
             self.state = OPEN
             self.reading = True
             self.poller.admit_parked(self)
@@ -380,8 +384,8 @@ class EpollStream:
     # ---------------------------------------------------------------- out
 
     def write(self, data: bytes) -> None:
-        """Send bytes; may call `Connection.pause` before it returns. What comes after `close` goes
-        nowhere."""
+        """Send bytes; may call `Connection.pause` before it returns. Bytes that come after `close`
+        are dropped."""
         if self.state != OPEN:
             return
         if self._out:
@@ -535,8 +539,9 @@ class EpollStream:
     def _tell(self, reason: str) -> None:
         driver = self.poller.driver
         conn: Connection | None = getattr(self, "conn", None)
-        if conn is not None:  # else it had no place yet
-            del self.conn  # see `Node.connection_lost`
+        # Without a connection it had no place yet. About `del` see `Node.connection_lost`.
+        if conn is not None:
+            del self.conn
             driver.node.connection_lost(conn, reason, driver.time())
         if self._leave is not None:
             self._leave(self)

@@ -26,7 +26,7 @@ def has_bare_line_feed(head: bytes) -> bool:
 
 
 class HttpRequest(NamedTuple):
-    """What a head says, as far as it matters here."""
+    """The fields of a request head that matter here."""
 
     method: str
     path: str
@@ -61,7 +61,8 @@ def parse_request(head: bytes) -> HttpRequest | int:
     body = _field(read, b"transfer-encoding") is not None or (
         _field(read, b"content-length") not in (None, b"0")
     )
-    if body and method == "GET":  # that nobody asked for
+    # A GET has no use for a body.
+    if body and method == "GET":
         return 400
     path, _, query = target.decode().partition("?")
     return HttpRequest(
@@ -78,7 +79,7 @@ def parse_request(head: bytes) -> HttpRequest | int:
 def _read(head: bytes) -> Head | None:
     """Have h11 read a head. HTTP/1.1 without Host is served (health checks that someone wrote by
     hand), and so is given an empty one, which h11 wants to see."""
-    # Not at the top: with the first request, so that a broker's start does not wait for it.
+    # Imported with the first request, so that a broker's start does not wait for it.
     from h11 import SERVER, Connection, RemoteProtocolError, Request
 
     connection = Connection(SERVER)

@@ -1,5 +1,5 @@
-"""Sockets that asyncio does not open for us: listening ones (plain, Unix, behind a load balancer:
-PROXY), and those we dial."""
+"""Sockets that asyncio does not open: listening ones (plain, Unix, behind a load balancer with
+PROXY headers), and those of dials."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from broker.io.driver import Driver
 
 ACCEPT_AT_ONCE = 100
-"""connections taken in one turn of the loop; the others' bytes have to be read, too."""
+"""connections accepted in one turn of the loop, so that open ones are read, too."""
 
 ACCEPT_PAUSE = 1.0
-"""s; until we try again when the system has no more file descriptors for us. Those who wait, wait
-in the kernel."""
+"""s until the next attempt to accept when the system has no more file descriptors. Connections wait
+in the kernel meanwhile."""
 
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 SAID_AGAIN = 60.0
-"""s; between two lines about that."""
+"""s between two log lines about that."""
 
 NOT_HERE = (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EADDRNOTAVAIL)
-"""What the system says to IPv6 when it is switched off; "localhost" and "*" have addresses of both
-kinds all the same."""
+"""Errors of the system when IPv6 is switched off; "localhost" and "*" have addresses of both
+families all the same."""
 
 log = logging.getLogger("mqttree")
 
@@ -58,7 +58,8 @@ class UnixSocket:
         self.sock = socket.socket(
             socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         )
-        before = os.umask(0o777)  # nobody connects before the permissions are what they should be
+        # No process can connect before the permissions are set.
+        before = os.umask(0o777)
         try:
             self.sock.bind(path)
         except BaseException:
@@ -72,7 +73,7 @@ class UnixSocket:
         self.sock.listen(backlog)
 
     def remove(self) -> None:
-        """Remove the file, unless it is somebody else's by now."""
+        """Remove the file, unless it belongs to another process by now."""
         with contextlib.suppress(OSError):
             found = os.stat(self.path)
             if (found.st_dev, found.st_ino) == self._identity:
@@ -95,7 +96,8 @@ def remove_stale(path: str) -> None:
         except ConnectionRefusedError:
             os.unlink(path)
             return
-        except BlockingIOError:  # its queue is full: it lives
+        # Its queue is full, so it lives.
+        except BlockingIOError:
             pass
     raise OSError(errno.EADDRINUSE, "address in use")
 
@@ -122,8 +124,9 @@ async def resolve(host: str | None, port: int, *, passive: bool = False) -> list
 
 
 def bind_all(addresses: list[Any], backlog: int) -> list[socket.socket]:
-    """Listen on each address (as `resolve` gives them), as `asyncio` does: IPv6 sockets for IPv6
-    only; what this system does not have is left out, if it is not all. Raises OSError."""
+    """Listen on each address (as `resolve` returns them) with a queue of `backlog`, as asyncio
+    does: IPv6 sockets for IPv6 only. Address families that the system does not have are left out,
+    if others are left. Raises OSError."""
     found: list[socket.socket] = []
     missing: OSError | None = None
     try:
@@ -222,8 +225,8 @@ class Places(Protocol):
 
 
 class Acceptor:
-    """Stands where a listener's asyncio.Server stands: accepts, as many as wait in one turn of the
-    loop."""
+    """Accepts connections in place of a listener's asyncio.Server: all that wait, in one turn of
+    the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sockets: list[socket.socket]) -> None:
         """`sockets` listen already, and do not block."""
@@ -245,7 +248,7 @@ class Acceptor:
                 each.close()
 
     async def wait_closed(self) -> None:
-        """Wait for connections that were beginning."""
+        """Wait for connections that are beginning."""
 
     def accepted(self, number: int, address: object) -> None:
         """Take a connection: `number` is its file, which does not block, `address` the peer's.
@@ -262,8 +265,10 @@ class Acceptor:
                 if error.errno in OUT_OF_FILES:
                     self._pause(listening, error)
                     break
-                continue  # that connection was gone before it was here
-            if number >= self._most:  # numbers are given from below
+                # The connection was closed before it could be accepted.
+                continue
+            # The system gives the lowest free number.
+            if number >= self._most:
                 os.close(number)
                 if self.crowded is not None:
                     self.crowded(socket_name(address))
@@ -296,7 +301,7 @@ class StreamServer(Acceptor):
         the listener's limit of connections. `name`: the listener's."""
         for each in sockets:
             if each.family != socket.AF_UNIX:
-                # What it accepts inherits it.
+                # Accepted connections inherit this.
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         super().__init__(driver().loop, sockets)
         self._driver = driver
@@ -308,7 +313,7 @@ class StreamServer(Acceptor):
         self._driver().run()
 
     def accepted(self, number: int, address: object) -> None:
-        """Begin, wait for a place or close."""
+        """Serve the connection, have it wait for a place, or close it."""
         places = self._places
         poller = self._driver().poller
         stream = EpollStream(poller, number, socket_name(address), self._name, places.leave)
@@ -356,17 +361,17 @@ class LoopServer(Acceptor):
         super().__init__(loop, sockets)
 
     def close(self) -> None:
-        """Accept no more, and give up those that are beginning."""
+        """Accept no more, and close connections that are beginning."""
         super().close()
         for task in self._tasks:
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait for connections that were beginning."""
+        """Wait for connections that are beginning."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def accepted(self, number: int, address: object) -> None:
-        """Begin."""
+        """Serve the connection."""
         self.begin(socket.socket(fileno=number), None, socket_name(address))
 
     def begin(self, accepted: socket.socket, header: ProxyHeader | None, peer: str) -> None:
@@ -391,8 +396,7 @@ class LoopServer(Acceptor):
 
 
 class ProxiedServer(LoopServer):
-    """Takes the PROXY header from each connection before anything else is done with it, TLS
-    included."""
+    """Reads the PROXY header of each connection before anything else, TLS included."""
 
     def __init__(
         self,
@@ -414,18 +418,18 @@ class ProxiedServer(LoopServer):
         )
 
     def close(self) -> None:
-        """Accept no more, and close whose header has not come."""
+        """Accept no more, and close connections whose header has not come."""
         super().close()
         for head in list(self.heads):
             head.end()
 
     def accepted(self, number: int, address: object) -> None:
-        """Read its header."""
+        """Read the header of the connection."""
         _Head(self, socket.socket(fileno=number), socket_name(address))
 
 
 class _Head:
-    """A connection whose PROXY header has not come yet: reads that and nothing behind it."""
+    """A connection whose PROXY header has not come yet: reads the header and no byte behind it."""
 
     __slots__ = ("_data", "_peer", "_server", "_sock", "_timer")
 

@@ -32,7 +32,7 @@ PP2_CLIENT_CERT_CONN, PP2_CLIENT_CERT_SESS = 0x02, 0x04
 
 
 class ProxyError(ValueError):
-    """Not a header; one line that says what is wrong."""
+    """The bytes are no valid header; the text is one line."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -102,7 +102,8 @@ def _version_2(data: bytes) -> ProxyHeader:
     if len(data) < FIXED or len(data) != FIXED + int.from_bytes(data[14:16], "big"):
         raise ProxyError("PROXY header that is cut off")
     command, family = data[12], data[13]
-    if command == LOCAL:  # whatever follows is to be ignored
+    # The addresses that follow are to be ignored.
+    if command == LOCAL:
         return ProxyHeader()
     if command != PROXY:
         raise ProxyError(f"PROXY version and command {command:#04x}")
@@ -120,7 +121,8 @@ def _version_2(data: bytes) -> ProxyHeader:
             f"[{ipaddress.IPv6Address(_part(body, 0, 16))}]:"
             f"{int.from_bytes(_part(body, 32, 2), 'big')}"
         )
-    elif family >> 4 == 3:  # Unix sockets of the balancer's machine: nobody's address to us
+    # Unix sockets of the balancer's machine are no address here.
+    elif family >> 4 == 3:
         at = 216
     elif family >> 4 or family & 0x0F > 2:
         raise ProxyError(f"PROXY family and transport {family:#04x}")
@@ -164,8 +166,8 @@ def _common_name(tlvs: dict[int, bytes]) -> str | None:
 
 
 class ProxiedCertificate:
-    """Stands where a TLS connection's object stands: the balancer ended TLS, and says whose
-    certificate it saw."""
+    """Replaces the TLS object of a connection whose TLS a load balancer ended: it has the common
+    name that the balancer verified."""
 
     __slots__ = ("_name",)
 

@@ -1,8 +1,8 @@
 """WebSocket connections (MQTT-6.0) without a task: bytes in, bytes out, as in `driver`.
 
-The protocol itself is the sans-I/O half of the `websockets` package. Also connections that somebody
-else accepted and hands over as a reader and a writer (amqtt's external listeners); those need a
-task each way.
+The protocol itself is the sans-I/O half of the `websockets` package. Also connections that another
+program accepted and hands over as a reader and a writer (amqtt's external listeners); those need a
+task in each direction.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ SUBPROTOCOLS = [Subprotocol("mqtt"), Subprotocol("mqttv3.1")]
 """MQTT-6.0.0-3; the second is what clients of MQTT 3.1 ask for."""
 
 HANDSHAKE_TIMEOUT = 10.0
-"""s; from accept to the end of the upgrade [websocket_refused]. MQTT's own limit begins behind
-it."""
+"""s; from accept to the end of the upgrade [websocket_refused]. MQTT's own limit begins
+after it."""
 
 FIRST_MESSAGE_SIZE = 1024 * 1024
-"""bytes; the largest message before CONNECT was accepted: CONNECT itself, and a little that a
-client in a hurry put behind it. Only who was let in may make us hold more."""
+"""bytes of the largest message before CONNECT is accepted: CONNECT itself, and a little that a
+client sent behind it without waiting. Only accepted clients may make the broker buffer more."""
 
 CLOSE_TIMEOUT = 1.0
 """s; for the peer's close frame after ours [websocket_close_timeout]."""
@@ -47,7 +47,8 @@ _quiet = logging.getLogger("mqttree.websocket")
 _quiet.setLevel(logging.WARNING)  # the package logs every frame at debug
 
 WAITING_POLL = 0.005
-"""s; between looks at whether plugins have answered, for connections that others accepted."""
+"""s between two checks whether plugins have answered, for connections that other programs
+accepted."""
 
 
 class WebSocketProtocol(asyncio.Protocol):
@@ -104,7 +105,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._later(HANDSHAKE_TIMEOUT, self._no_upgrade)
 
     def data_received(self, data: bytes) -> None:
-        """Unwrap; what is in binary frames is for the node."""
+        """Give the node the content of binary frames."""
         driver = self.driver
         began = driver.time()
         self._frames.receive_data(data)
@@ -138,8 +139,8 @@ class WebSocketProtocol(asyncio.Protocol):
                     self.driver.node.counters.websocket_errors += 1
                     self._finish(CloseCode.UNSUPPORTED_DATA, "MQTT is binary")
         if self._full and frames.state is OPEN:
-            # Nothing but pongs. Who pings and does not read is sent the last one, when he does (RFC
-            # 6455, 5.5.3).
+            # Only pongs are left. A peer that pings and does not read gets the last one when it
+            # does (RFC 6455, 5.5.3).
             self._pong = (frames.data_to_send() or [self._pong])[-1]
         else:
             self._send()
@@ -196,19 +197,20 @@ class WebSocketProtocol(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the node, and give the place back."""
+        """Tell the node that the connection has ended, and give its place back."""
         self._cancel()
         if self.conn is not None:
             reason = "closed by peer" if exc is None else (str(exc) or type(exc).__name__)
             self.driver.node.connection_lost(self.conn, reason, self.driver.time())
             self.driver.wake()
-            self.conn = None  # see `Node.connection_lost`
+            # See `Node.connection_lost`.
+            self.conn = None
         if self._entered is not False:
             self._entered = False
             self._server.leave(self)
 
     def pause_writing(self) -> None:
-        """Tell the node that enough is under way."""
+        """Tell the node that the transport's buffer is full."""
         self._full = True
         if self.conn is not None:
             self.conn.pause()
@@ -236,8 +238,8 @@ class WebSocketProtocol(asyncio.Protocol):
         if frames.state is CONNECTING:
             self.driver.node.counters.websocket_refused += 1
         elif frames.parser_exc is not None and not isinstance(frames.parser_exc, EOFError):
-            # Bytes that nobody read would be answered by a reset, which takes our close frame, the
-            # reason, away.
+            # The system answers unread bytes with a reset, which would discard the close frame with
+            # the reason.
             self.driver.node.counters.websocket_errors += 1
             self._closing = True
             if self.transport.can_write_eof():
