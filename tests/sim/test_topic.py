@@ -1,4 +1,4 @@
-"""Routing by topic in simulation: messages take the shortest ways, and repairs keep what is
+"""Routing by topic in simulation: messages take the shortest hops, and repairs keep what is
 promised (docs/decisions/0020)."""
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def far(brokers: int, near: float = 2.0, **other: float) -> dict[tuple[int, int]
     return found
 
 
-def ways(host: Host, origin: Host) -> dict[str, str]:
+def hops(host: Host, origin: Host) -> dict[str, str]:
     """Where an origin's messages go from a host: broker -> neighbour."""
     names = {h.id: h.name for h in host.world.hosts}
-    found = host.running.cluster.strategy.trees.ways(origin.id).next
+    found = host.running.cluster.strategy.trees.next_hops(origin.id).next
     return {
         names[broker]: names[link.peer.id]
         for broker, link in found.items()
@@ -58,7 +58,7 @@ def test_every_origin_has_its_own_tree() -> None:
     assert result.violations == [], "\n".join(result.transcript)
     for host, origin in itertools.product(scene.hosts, repeat=2):
         expected = {h.name: h.name for h in scene.hosts if h is not host} if host is origin else {}
-        assert ways(host, origin) == expected
+        assert hops(host, origin) == expected
 
 
 def test_a_dear_link_is_gone_around() -> None:
@@ -68,11 +68,11 @@ def test_a_dear_link_is_gone_around() -> None:
     result = scene.run()
     assert result.violations == [], "\n".join(result.transcript)
     b0, b1, b2, b3 = scene.hosts
-    through = ways(b1, b1)["b3"]
+    through = hops(b1, b1)["b3"]
     assert through in ("b0", "b2")
     relay = b0 if through == "b0" else b2
-    assert ways(relay, b1) == {"b3": "b3"}
-    assert ways(b3, b1) == {}
+    assert hops(relay, b1) == {"b3": "b3"}
+    assert hops(b3, b1) == {}
 
 
 @pytest.mark.parametrize("seed", (1, 2, 3))
@@ -118,7 +118,7 @@ class Unheard(Meshed):
         publisher = self._client("other", self.hosts[1], clean=True)
 
         def subscribe() -> None:
-            assert ways(self.hosts[1], self.hosts[1])["b3"] == "b2"
+            assert hops(self.hosts[1], self.hosts[1])["b3"] == "b2"
             subscriber.filters.append(("new/#", 2))
             subscriber.subscribe([("new/#", 2)])
 
@@ -175,7 +175,7 @@ def test_one_that_routes_otherwise_comes_and_goes(
     monkeypatch: pytest.MonkeyPatch, otherwise: str
 ) -> None:
     """All messages go back to the tree for as long as it is there, and nothing is lost. Whoever
-    gets messages from a broker is told ahead of each change, on the ways of up to then and on the
+    gets messages from a broker is told ahead of each change, on the hops of up to then and on the
     next ones."""
     told: list[tuple[bytes, bytes]] = []
     entered, left = [], []
@@ -208,8 +208,8 @@ def test_one_that_routes_otherwise_comes_and_goes(
     def watched_leave(self: SourceTrees, reachable: dict[bytes, None]) -> None:
         behind = [
             (o, b)
-            for o, ways in self._ways.items()
-            for b, link in ways.next.items()
+            for o, hops in self._next_hops.items()
+            for b, link in hops.next.items()
             if link.state == "up"
         ]
         told.clear()

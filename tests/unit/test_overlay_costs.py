@@ -1,4 +1,4 @@
-"""Overlays: what is told of links and of ways through a broker, and what is believed
+"""Overlays: what is told of links and of hops through a broker, and what is believed
 (source_trees.py)."""
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def test_root_balance() -> None:
     overlays, world, link = linked(path_policy="balance")
     through = NextHops(Tree(A), {})
     through.children = [link]
-    overlays._ways = {A: through, overlays._own: through}
+    overlays._next_hops = {A: through, overlays._own: through}
     world.node.clients.connected = 1000
     overlays.tick(world.now + REVIEW)
     assert overlays._told_relay == THROUGH + GAMMA + DELTA * 1000
@@ -142,9 +142,9 @@ def test_a_message_that_came_another_way_is_told_once() -> None:
     )
     overlays._directory = listings  # type: ignore[assignment]
     parent, onward, stranger = object(), object(), object()
-    ways = NextHops(Tree(A), {})
-    ways.parent, ways.next = parent, {B: onward, bid(3): stranger}  # type: ignore[assignment]
-    overlays._ways = {A: ways}
+    hops = NextHops(Tree(A), {})
+    hops.parent, hops.next = parent, {B: onward, bid(3): stranger}  # type: ignore[assignment]
+    overlays._next_hops = {A: hops}
     key = origin_key(A, 1)
     overlays.came(key, parent)  # type: ignore[arg-type]
     assert sent == []

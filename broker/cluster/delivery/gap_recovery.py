@@ -182,7 +182,7 @@ class GapRecovery:
         self.release = PacedRelease(node, origins, flow_control, self, above, report)
         self._number = 0
         # By broker: the link that leads to it over the tree.
-        self._ways: dict[bytes, Link] = {}
+        self._paths: dict[bytes, Link] = {}
         # By broker that the tree lost within HOLD: when (s).
         self._away: dict[bytes, float] = {}
         # With the boot number: an entry that changes says that the broker at the end of the same
@@ -306,7 +306,7 @@ class GapRecovery:
         """Tell a broker of the new path to it, and ask it for what may have been lost on the old
         one."""
         broker_id, via = event.broker_id, event.via
-        old = self._ways.pop(broker_id, None)
+        old = self._paths.pop(broker_id, None)
         self._away = {
             other: since
             for other, since in self._away.items()
@@ -315,7 +315,7 @@ class GapRecovery:
         if via is None:
             self._away[broker_id] = self.node.now
         if via is not None and (link := self._directory.link_to(broker_id)) is not None:
-            self._ways[broker_id] = link
+            self._paths[broker_id] = link
         if not self.active:
             return
         if self._strategy.path_changed(broker_id, old):
@@ -325,7 +325,7 @@ class GapRecovery:
 
     def behind(self, link: Link) -> list[bytes]:
         """Return the brokers that a link leads to, over the tree."""
-        return [broker_id for broker_id, way in self._ways.items() if way is link]
+        return [broker_id for broker_id, path in self._paths.items() if path is link]
 
     def changed(self, broker_id: bytes) -> None:
         """Ask a broker that is reached by another path, or that was restarted, for what may be
@@ -362,7 +362,7 @@ class GapRecovery:
 
     def _changed_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) != 8:
-            raise MalformedPacket("message of another way is truncated")
+            raise MalformedPacket("path change of one broker is truncated")
         for stream in self._of(body):
             self.lose(stream)
 
@@ -374,7 +374,7 @@ class GapRecovery:
         complete, so they are told before they get it."""
         if link is stream.behind:
             return
-        if link is self._ways.get(stream.broker_id):
+        if link is self._paths.get(stream.broker_id):
             stream.strange = False
         elif not stream.strange:
             stream.strange = True

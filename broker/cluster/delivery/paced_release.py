@@ -124,7 +124,9 @@ class PacedRelease:
             f"{self.held_bytes >> 20} MiB of messages wait for missing ones before them; "
             "further messages are dropped and asked for again later"
         )
-        self._report.log("warning", f"broker {origin}: {text}", cause="too much waits", peer=origin)
+        self._report.log(
+            "warning", f"broker {origin}: {text}", cause="too many messages are held", peer=origin
+        )
         stream.refuse(held.first, held.first + held.count - 1)
         if stream.fed:
             self._feeds.lose(stream)

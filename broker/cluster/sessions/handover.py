@@ -433,7 +433,7 @@ class Handover:
         vector = self._origins.vector
         waited = now - since
         if not merge and not self._strategy.leaves_out:
-            waits = self._on_its_way(need, waited, late)
+            waits = self._under_way(need, waited, late)
         else:
             known = {
                 key: window
@@ -450,7 +450,7 @@ class Handover:
         del self._asked[client_id]
         return False
 
-    def _on_its_way(self, need: Vector, waited: float, late: bool) -> bool:
+    def _under_way(self, need: Vector, waited: float, late: bool) -> bool:
         """Whether, with flooding, messages of `need` are still to come: over links, behind what is
         queued there, even if their origin is gone. Messages that newer ones have overtaken come
         soon, in a replay, or never, as an expired one is not replayed. Later takeovers do not wait
@@ -465,7 +465,7 @@ class Handover:
         lasts = {key: ranges for key, ranges in lacks.items() if ranges != overtaken.get(key)}
         if waited < COMPLETE_TIME and not late and any(key in vector for key in lacks):
             return True
-        if not late and any(self._there(key) for key in lasts):
+        if not late and any(self._reachable(key) for key in lasts):
             return True
         self._gave_up(overtaken)
         if lasts:
@@ -492,7 +492,7 @@ class Handover:
                 seen |= vector_of({key: merge([*ranges_of({key: seen[key]}).get(key, ()), *never])})
         return seen
 
-    def _there(self, key: bytes) -> bool:
+    def _reachable(self, key: bytes) -> bool:
         """Whether an origin can be reached."""
         broker_id, boot = split_key(key)
         return self._directory.reaches(broker_id) and self._directory.boot(broker_id) == boot
@@ -500,7 +500,7 @@ class Handover:
     def _comes(self, key: bytes, waited: float, merge: bool) -> bool:
         """Whether the missing messages of an origin are to be waited for, as some broker may have
         them."""
-        if self._there(key):
+        if self._reachable(key):
             return waited < (MERGE_TIME if merge else COMPLETE_TIME)
         stream = self._origins.vector[key].stream
         if not merge:

@@ -21,7 +21,7 @@ from routing.group_selection import MARK_SIZE
 
 OPEN, GRANTED, RETURNED = range(3)
 
-NOBODY = b""
+NO_MEMBER = b""
 """Stands for the broker of a message that waits for a member."""
 
 Ref = tuple[bytes, int, bytes]
@@ -198,12 +198,12 @@ def decode_refs(body: bytes) -> Iterator[tuple[int, Ref]]:
         count = int.from_bytes(body[at + _HEAD - 2 : at + _HEAD], "big")
         end = at + _HEAD + 6 * count
         if at + _HEAD > len(body) or not count or end > len(body):
-            raise MalformedPacket("what is said of shared subscriptions is truncated")
+            raise MalformedPacket("message about shared subscriptions is truncated")
         operation = body[at]
         try:
             key = b2a_base64(body[at + 1 : at + 1 + KEY], newline=False)
         except Base64Error:  # cannot be: any bytes can be encoded
-            raise MalformedPacket("what is said of shared subscriptions has no origin") from None
+            raise MalformedPacket("message about shared subscriptions has no origin") from None
         mark = body[at + 1 + KEY : at + _HEAD - 2]
         for place in range(at + _HEAD, end, 6):
             yield operation, (key, int.from_bytes(body[place : place + 6], "big"), mark)

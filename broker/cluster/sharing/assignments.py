@@ -34,7 +34,7 @@ from broker.cluster.link.codec import read_link_packets
 from broker.cluster.link.link import Link
 from broker.cluster.sharing.assignment_ledger import (
     GRANTED,
-    NOBODY,
+    NO_MEMBER,
     OPEN,
     RETURNED,
     Assignment,
@@ -170,7 +170,7 @@ class Assignments:
         """Keep a `message` that was published here, for a group that has no member now that can be
         reached. `ref`: names the assignment; `visited`: brokers that had no member for it;
         `retain`: whether it was retained where it was published."""
-        assignment = Assignment(ref, NOBODY, message, self._node.now, visited, retain)
+        assignment = Assignment(ref, NO_MEMBER, message, self._node.now, visited, retain)
         if not self._keep(assignment):
             self._give_up(assignment)
 
@@ -274,7 +274,7 @@ class Assignments:
 
     def member_came(self, mark: bytes) -> None:
         """Give messages that wait for members of a group, as it has new ones."""
-        if NOBODY in self.ledger.by_who:
+        if NO_MEMBER in self.ledger.by_who:
             self._came.add(mark)
             self._sweep_soon()
 
@@ -290,9 +290,9 @@ class Assignments:
         room = STEP
         for who in list(ledger.by_who):
             life = self._life(who[:8])
-            if life == who != NOBODY:
+            if life == who != NO_MEMBER:
                 self._ask(who, now)
-            elif who == NOBODY or life or self._gone.setdefault(who[:8], now) + GONE <= now:
+            elif who == NO_MEMBER or life or self._gone.setdefault(who[:8], now) + GONE <= now:
                 room = self._give_those_of(who, life, room, now)
         self._heard.clear()
         if room > 0:
@@ -320,9 +320,9 @@ class Assignments:
                 self.ledger.close(ref)
                 self._closed(ref)
                 self._node.counters.expired += 1
-            elif who == NOBODY and assignment.at + limits.SHARE_WAITS <= now:
+            elif who == NO_MEMBER and assignment.at + limits.SHARE_WAITS <= now:
                 self._give_up(assignment)
-            elif who == NOBODY and assignment.again_at > now and ref[2] not in self._came:
+            elif who == NO_MEMBER and assignment.again_at > now and ref[2] not in self._came:
                 continue
             elif assignment.state == GRANTED and assignment.message.qos == 2:
                 if life and (who[:8] in self._heard or assignment.asked + ASK_AGAIN <= now):
@@ -416,7 +416,7 @@ class Assignments:
             return
         self.ledger.close(old.ref)  # it waits for a new member
         tries.refused = frozenset()
-        old.who, old.state, old.at, old.visited = NOBODY, OPEN, tries.since, ()
+        old.who, old.state, old.at, old.visited = NO_MEMBER, OPEN, tries.since, ()
         old.again_at = now + min(RETRY_MOST, max(SWEEP, (now - tries.since) / 2))
         if not self._keep(old):
             self._give_up(old)
@@ -439,7 +439,7 @@ class Assignments:
         while self._returned:
             self._give_again(self._node.now)
         for who, those in self.ledger.by_who.items():
-            if who != NOBODY and self._life(who[:8]) == who:
+            if who != NO_MEMBER and self._life(who[:8]) == who:
                 rulings = self._out.setdefault(who[:8], [])
                 for assignment in those.values():
                     if assignment.state == OPEN:

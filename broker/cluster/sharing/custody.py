@@ -325,7 +325,7 @@ class Custody:
                 for body in encode_refs(reports):
                     self._directory.send(broker_id, REPORT, body)
 
-    def _nobody(self, mark: bytes) -> bool:
+    def _lacks_members(self, mark: bytes) -> bool:
         """Whether a group has no local member for its messages, or only members that are away while
         other brokers have connected ones."""
         group = self._groups.here.get(mark)
@@ -343,7 +343,7 @@ class Custody:
         """Return how many of the held messages the local members of a group have room for, and
         `ahead` more. Without members they are given back."""
         group = self._groups.here.get(mark)
-        if group is None or self._nobody(mark):
+        if group is None or self._lacks_members(mark):
             self._give_back(waiting)
             return 0
         if not group.connected:
@@ -503,7 +503,7 @@ class Custody:
             if given is not None:
                 session, outgoing = given
                 if session not in there:
-                    there[session] = _there(session)
+                    there[session] = _held_ids(session)
                 if id(outgoing) not in there[session]:  # dropped, or expired
                     del self._given[ref]
                     self._say(DONE, ref)
@@ -547,7 +547,7 @@ def _room(group: SharedGroup, most: int) -> int:
     return room
 
 
-def _there(session: Session) -> set[int]:
+def _held_ids(session: Session) -> set[int]:
     """Return the ids (`id`) of the messages that a session has in flight or in its queue."""
     waiting = (
         outgoing.original if isinstance(outgoing, Repeat) else outgoing

@@ -129,6 +129,7 @@ class SourceTrees:
         "_graph",
         "_learnt",
         "_news",
+        "_next_hops",
         "_next_review",
         "_node",
         "_others",
@@ -138,7 +139,6 @@ class SourceTrees:
         "_stale",
         "_told_relay",
         "_unheard",
-        "_ways",
         "active",
         "open",
         "others",
@@ -167,7 +167,7 @@ class SourceTrees:
         self.open: dict[bytes, Link] = {}
         """Links that messages may take, by the neighbour's id."""
         self._graph = Graph(own)
-        self._ways: dict[bytes, NextHops] = {}  # by the origin's id
+        self._next_hops: dict[bytes, NextHops] = {}  # by the origin's id
         self._others: set[bytes] = set()  # reachable brokers that route by topic
         # Brokers that the spanning tree has lost; the neighbours that they posted last.
         self._away: dict[bytes, tuple[Timer, set[bytes]]] = {}
@@ -235,7 +235,7 @@ class SourceTrees:
             self._node.cancel(away[0])
             for neighbour in away[1]:  # it has posted its links again
                 self._graph.post(broker_id, neighbour, None)
-            self._hears(broker_id)
+            self._hears_filters(broker_id)
         self._touch()
 
     def astray(self) -> list[bytes]:
@@ -243,8 +243,8 @@ class SourceTrees:
         come from."""
         if not self._away:
             return []
-        ways = self.ways(self._own).next
-        return [broker_id for broker_id in self._away if broker_id in ways]
+        hops = self.next_hops(self._own).next
+        return [broker_id for broker_id in self._away if broker_id in hops]
 
     def keeps(self, broker_id: bytes, *, gone: bool = False) -> bool:
         """Whether the entries of a broker still count although the spanning tree does not lead to
@@ -274,14 +274,14 @@ class SourceTrees:
         self._at = 0.0
         self._touch()
 
-    def _hears(self, broker_id: bytes) -> None:
+    def _hears_filters(self, broker_id: bytes) -> None:
         if (timer := self._unheard.pop(broker_id, None)) is not None:
             self._node.cancel(timer)
         self._graph.leaf(broker_id, only=False)
 
     def _forget(self, broker_id: bytes) -> None:
         del self._away[broker_id]
-        self._hears(broker_id)
+        self._hears_filters(broker_id)
         self._graph.forget(broker_id)
         self._others.discard(broker_id)
         self.others.forget(broker_id)
@@ -336,10 +336,14 @@ class SourceTrees:
         """Post the cost of a link whose first round trip has been measured; later ones count every
         REVIEW s."""
         peer = link.peer
-        if peer is not None and self.open.get(peer.id) is link and self._said(peer.id) == UNKNOWN:
+        if (
+            peer is not None
+            and self.open.get(peer.id) is link
+            and self._posted_cost(peer.id) == UNKNOWN
+        ):
             self._post(peer.id, self._cost(link))
 
-    def _said(self, peer: bytes) -> int:
+    def _posted_cost(self, peer: bytes) -> int:
         return int.from_bytes(self._directory.database.own.entries.get(LINK + peer, b""), "big")
 
     def tick(self, now: float) -> None:
@@ -349,7 +353,7 @@ class SourceTrees:
         self._next_review = now + REVIEW
         for peer, link in self.open.items():
             cost = self._cost(link)
-            if differs(cost, self._said(peer)):
+            if differs(cost, self._posted_cost(peer)):
                 self._post(peer, cost)
         if self.open:
             self._tell_relay()
@@ -373,7 +377,7 @@ class SourceTrees:
     def relayed(self) -> int:
         """The number of other origins whose messages pass through this broker (R)."""
         own = self._own
-        return sum(bool(ways.children) for origin, ways in self._ways.items() if origin != own)
+        return sum(bool(hops.children) for origin, hops in self._next_hops.items() if origin != own)
 
     def retire(self) -> None:
         """Let messages take paths around this broker, as it is going to stop."""
@@ -401,29 +405,29 @@ class SourceTrees:
                 {"brokers": sorted(broker.hex() for broker in brokers), "topics": count}
                 for brokers, count in sets.most_common(REPORTED_SETS)
             ],
-            "link_costs_ms": {peer.hex(): self._said(peer) / 1000 for peer in self.open},
+            "link_costs_ms": {peer.hex(): self._posted_cost(peer) / 1000 for peer in self.open},
         }
 
     # ---------------------------------------------------------------- ways
 
-    def ways(self, origin: bytes) -> NextHops:
+    def next_hops(self, origin: bytes) -> NextHops:
         """Return the next hops of an origin's messages from here."""
-        ways = self._ways.get(origin)
-        if ways is None:
+        hops = self._next_hops.get(origin)
+        if hops is None:
             tree = self._graph.tree(origin)
-            ways = NextHops(tree, self.open)
-            ways.lost = self._own not in tree.hops
+            hops = NextHops(tree, self.open)
+            hops.lost = self._own not in tree.hops
             if origin == self._own or origin in self._directory.database.listings:
-                self._ways[origin] = ways
-        return ways
+                self._next_hops[origin] = hops
+        return hops
 
     def onward(self, origin: bytes) -> dict[bytes, Link]:
         """Return the links that an origin's messages take from here, by the broker that they lead
         to. Messages of an origin that is gone take the spanning tree: only brokers that have them
         can be asked for them."""
-        ways = self.ways(origin)
-        if not ways.lost:
-            return ways.next
+        hops = self.next_hops(origin)
+        if not hops.lost:
+            return hops.next
         directory = self._directory
         found = {
             listing.id: directory.link_to(listing.id) for listing in directory.database.reachable()
@@ -434,7 +438,7 @@ class SourceTrees:
 
     def link_to(self, origin: bytes, broker: bytes) -> Link | None:
         """Return the link that an origin's messages for a broker take."""
-        return self.ways(origin).next.get(broker)
+        return self.next_hops(origin).next.get(broker)
 
     def next_deadline(self) -> float | None:
         """When `settle` is due (s); None: nothing has changed."""
@@ -495,8 +499,8 @@ class SourceTrees:
         for broker, filters in learnt.items():
             origins = {
                 origin: None
-                for origin, ways in self._ways.items()
-                if origin != own and broker in ways.next
+                for origin, hops in self._next_hops.items()
+                if origin != own and broker in hops.next
             }
             if origins:
                 wanted.append((broker, filters, origins))
@@ -535,15 +539,15 @@ class SourceTrees:
         directory = self._directory
         gap_recovery = self._delivery.gap_recovery
         if entered:
-            self._ways.clear()
+            self._next_hops.clear()
             origins = dict.fromkeys(
                 (own, *(split_key(key)[0] for key in self._delivery.origins.vector))
             )
         else:
-            origins = dict.fromkeys(self._ways)
+            origins = dict.fromkeys(self._next_hops)
         for origin in origins:
-            old = self._ways.pop(origin, None)
-            new = self.ways(origin)
+            old = self._next_hops.pop(origin, None)
+            new = self.next_hops(origin)
             was = (
                 {b: directory.link_to(b) for b in new.next}
                 if entered
@@ -584,12 +588,12 @@ class SourceTrees:
         """Go back to the spanning tree, as a broker uses another routing strategy. The brokers that
         get messages from here are told ahead of them: over the paths of up to now, which others may
         still use, and over those of the tree."""
-        for origin, ways in self._ways.items():
-            for broker, link in ways.next.items():
+        for origin, hops in self._next_hops.items():
+            for broker, link in hops.next.items():
                 if link not in self._broken and link.state == "up":
                     self._tell(link, broker, origin)
         self.active = False
-        self._ways.clear()
+        self._next_hops.clear()
         for broker in list(self._away):
             self._node.cancel(self._away[broker][0])
             self._forget(broker)
@@ -603,11 +607,11 @@ class SourceTrees:
         replays messages, or knows another graph. The brokers behind this one are told before they
         get it."""
         origin = split_key(key)[0]
-        ways = self.ways(origin)
-        if link is ways.parent:
-            ways.strange = False
-        elif not ways.strange:
-            ways.strange = True
+        hops = self.next_hops(origin)
+        if link is hops.parent:
+            hops.strange = False
+        elif not hops.strange:
+            hops.strange = True
             for broker, onward in self.onward(origin).items():
                 if onward is not link:
                     self._tell(onward, broker, origin)
@@ -619,15 +623,15 @@ class SourceTrees:
         if kind == BREAK:
             # It is of a broker that uses the spanning tree: all that it passes on takes another
             # path to the receiver.
-            for origin, ways in list(self._ways.items()):
-                if (link := ways.next.get(receiver)) is not None:
+            for origin, hops in list(self._next_hops.items()):
+                if (link := hops.next.get(receiver)) is not None:
                     self._tell(link, receiver, origin)
             return None
         if kind == CHANGED:
             return self.link_to(message[18:26], receiver)
-        ways = self.ways(sender)
-        ways.strange = False  # behind an answer all messages come from the parent again
-        return ways.next.get(receiver)
+        hops = self.next_hops(sender)
+        hops.strange = False  # behind an answer all messages come from the parent again
+        return hops.next.get(receiver)
 
 
 def differs(cost: int, said: int) -> bool:

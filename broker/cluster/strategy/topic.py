@@ -80,26 +80,26 @@ class Topic(Interest):
         return found
 
     def _behind(self, topic: bytes, origin: bytes) -> list[Link]:
-        ways = self.trees.onward(origin)
-        if not ways:
+        hops = self.trees.onward(origin)
+        if not hops:
             return []
         wanting = self.table.brokers_wanting(topic)
-        return list({ways[broker_id]: None for broker_id in wanting if broker_id in ways})
+        return list({hops[broker_id]: None for broker_id in wanting if broker_id in hops})
 
     def everywhere(self, key: bytes) -> list[Link]:
         """Return the links of the origin's tree."""
         if not self.trees.active:
             return super().everywhere(key)
-        ways = self.trees.ways(split_key(key)[0])
-        return self._node.forwarding if ways.lost else ways.children
+        hops = self.trees.next_hops(split_key(key)[0])
+        return self._node.forwarding if hops.lost else hops.children
 
     def assigned(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:
         """Return the `links` of a topic, and those that lead to the brokers that `choice` names, on
         the tree of the origin `key`."""
         if not self.trees.active:
             return super().assigned(choice, links, key)
-        ways = self.trees.onward(split_key(key)[0])
-        chosen = (ways.get(who[:ID]) for who, _ in choice.entries)
+        hops = self.trees.onward(split_key(key)[0])
+        chosen = (hops.get(who[:ID]) for who, _ in choice.entries)
         return list(
             dict.fromkeys(
                 (*(() if choice.passed else links), *(link for link in chosen if link is not None))
