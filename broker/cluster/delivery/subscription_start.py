@@ -392,9 +392,9 @@ class SubscriptionStarts:
         self._clocks[key] = (least, most, now)
 
     def _ahead(self, key: bytes) -> float | None:
-        """Return what an origin's clock is ahead of ours at least (s), None when that is not known.
-        A subscription that begins too early gets more than it should, one that begins too late
-        misses what was published after SUBACK."""
+        """Return by how much an origin's clock is ahead of this broker's at least (s), None if that
+        is not known. A subscription that begins too early gets more than it should, one that begins
+        too late misses messages that were published after SUBACK."""
         known = self._clocks.get(key)
         return None if known is None else known[0] - DRIFT * (self._node.now - known[2])
 

@@ -162,11 +162,11 @@ class PendingHandover:
         """Begin to encode a session.
 
         Args:
-            asked: the request of the taker.
-            number: of what is encoded, in its parts.
-            seen: what has been offered to the session.
-            queued: messages in its queue that are part of it.
-            now: s.
+            `asked`: the request of the taker.
+            `number`: of what is encoded, in its parts.
+            `seen`: what has been offered to the session.
+            `queued`: messages in its queue that are part of it.
+            `now`: s.
         """
         self.state = State.ENCODING
         self.taker = asked.sender

@@ -116,11 +116,11 @@ class Merge:
         """Begin to merge an older session.
 
         Args:
-            client_id: of the client.
-            holder: id of the broker that has the older session.
-            stamp: of the newer session when the older one was asked for (hybrid clock).
-            state: WANTED, or CLOSING if a takeover has brought all of it.
-            now: s.
+            `client_id`: of the client.
+            `holder`: id of the broker that has the older session.
+            `stamp`: of the newer session when the older one was asked for (hybrid clock).
+            `state`: WANTED, or CLOSING if a takeover has brought all of it.
+            `now`: s.
         """
         self.client_id = client_id
         self.holder = holder

@@ -168,11 +168,11 @@ class PendingTakeover:
         """Take the session of a client.
 
         Args:
-            handshake: the client's connection, which waits for the session.
-            client_id: of the client.
-            stamp: of its connection (hybrid clock).
-            holder: id of the broker that is asked for the session.
-            now: s.
+            `handshake`: the client's connection, which waits for the session.
+            `client_id`: of the client.
+            `stamp`: of its connection (hybrid clock).
+            `holder`: id of the broker that is asked for the session.
+            `now`: s.
         """
         self.handshake = handshake
         self.client_id = client_id
@@ -191,23 +191,23 @@ class PendingTakeover:
         # An older one here that was added to it.
         self.left: tuple[int, Permissions | None, SessionState] | None = None
         self.seen: Vector = {}  # what the holder has offered it,
-        self.waiting = 0  # and what of that waited
-        self.start: SubscriptionStart | None = None  # what is published behind it comes here
-        # Or what is published behind these numbers: their brokers had published them when they
-        # heard of it.
+        self.waiting = 0  # and how many messages of that were in its queue
+        self.start: SubscriptionStart | None = None  # messages behind it come here,
+        # and messages behind these numbers, which their brokers had published when they heard of
+        # the session's subscriptions.
         self.told: dict[bytes, int] = {}
-        # with flooding: what has been here, but not at the holder, and is in our log no more
+        # With flooding: numbers that were here, but not at the holder, and have left the log here.
         self.dropped: Vector = {}
 
     def slow(self, last_heard: float) -> bool:
-        """Whether the links to the holder are slow, rather than it silent: something has come over
-        them (s) since it was asked. A new session cannot tell what comes late over them from what
-        is new, and would get again what this one has had."""
+        """Whether the links to the holder are slow, rather than the holder silent: bytes have come
+        over them (`last_heard`, s) since it was asked. A new session could not tell messages that
+        arrive late over them from new ones, and would get again those that this session has had."""
         return last_heard > max(self.heard, self.since) + RETRY
 
     @property
     def need(self) -> Vector:
-        """What has to have come to the session at its holder."""
+        """The numbers that the session has to have been offered at its holder."""
         return self.dropped or need_of(
             (self.told, *((self.start.tops,) if self.start is not None else ()))
         )

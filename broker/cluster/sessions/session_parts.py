@@ -98,7 +98,7 @@ class Sending:
         self._pause = AGAIN
 
     def due(self, request: int, at: int, now: float) -> int:
-        """Return how many parts a request for those from `at` on brings at `now` (s)."""
+        """Return how many parts a `request` for those from byte `at` on brings at `now` (s)."""
         if request != self._request or not self._begin <= at < self._end:
             self._request, self._begin, self._end = request, at, at + WINDOW * PART_SIZE
             self._reached, self._at, self._pause = at, now, AGAIN

@@ -49,7 +49,7 @@ class Tombstones:
         self._superseded = 0
 
     def discard(self, session: Session) -> None:
-        """End a session without a tombstone: older ones at other brokers stay."""
+        """End a session without a tombstone: older sessions at other brokers stay."""
         self._superseded = session.stamp
         end_quietly(self._node, session, len(session.queue))
         self._superseded = 0
@@ -59,11 +59,11 @@ class Tombstones:
         if session.stamp == self._superseded or not self.put(session):
             self._directory.withdraw(key_of(session.client_id))
 
-    # ---------------------------------------------------------------- what is remembered
+    # ---------------------------------------------------------------- tombstones
 
     def put(self, session: Session) -> bool:
-        """Have older sessions of a client end that other brokers have, or had when they were lost;
-        False when there are none."""
+        """Post a tombstone, which ends older sessions of a client that other brokers have, or had
+        when they were lost. Returns False if there are none."""
         whose = digest(session.owner)
         for _, entry in entries_of(self._directory, session.client_id):
             if not entry.flags & GONE and entry.owner == whose and entry.stamp <= session.stamp:
@@ -119,8 +119,8 @@ class Tombstones:
 
 
 def end_quietly(node: LocalBroker, session: Session, queued: int) -> None:
-    """Forget a session that is somewhere else, with the first `queued` of its waiting messages; no
-    will is due."""
+    """End a `session` that another broker has taken at `node`, with the first `queued` messages of
+    its queue; its will is not published."""
     session.will = None
     session.inflight.clear()
     for _ in range(min(queued, len(session.queue))):

@@ -395,14 +395,14 @@ class GroupTable:
     def matching(
         self, topic: str, groups: list[SharedGroup]
     ) -> list[tuple[Pool, SharedGroup | None]]:
-        """Return the groups for a topic that other brokers have members of, each with that of the
-        same name here."""
+        """Return the groups for a topic of which other brokers have members, each with the local
+        one of the same name."""
         if not self.pools or topic.startswith("$"):
             return []
         here = {group.mark: group for group in groups}
         return [(pool, here.get(pool.mark)) for pool in self._trie.match(topic)]
 
-    # ---------------------------------------------------------------- who has members
+    # ---------------------------------------------------------------- which brokers have members
 
     def waits(self, topic: str) -> bool:
         """Whether members of a group for a topic at other brokers wait for old messages

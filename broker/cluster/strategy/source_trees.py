@@ -1,12 +1,11 @@
 """The shortest paths of each origin's messages to the brokers that want them (Overlays 4.2, 5.2;
 docs/decisions/0020).
 
-Every broker posts in the directory what its links cost and what a way through it costs; from that
-each finds the tree of every origin (`shortest_paths`). A topic's messages take the part of it that
-leads to brokers with a matching filter: topics that the same brokers want share one, nothing is
-told for a topic that the filters have not told, and blocked links of the spanning tree carry
-messages, too. While some broker of the federation routes otherwise, messages keep to the spanning
-tree.
+Every broker posts in the directory what its links cost and what a path through it costs; from that
+each broker computes the tree of every origin (`shortest_paths`). A topic's messages take the part
+of the tree that leads to brokers with a matching filter. Brokers tell each other nothing for a
+topic but the filters. Blocked links of the spanning tree carry messages, too. While some broker of
+the federation uses another routing strategy, messages take the spanning tree.
 
     entry LINK + id      -> u32 cost (us)
     entry STATE "relay"  -> u32 cost (us)
@@ -267,7 +266,7 @@ class SourceTrees:
         return found[1]
 
     def _go_around(self, brokers: Iterable[bytes]) -> None:
-        """Have no messages pass through brokers that the tree has lost."""
+        """Let no messages pass through brokers that the spanning tree has lost."""
         for broker_id in brokers:
             self._node.cancel(self._unheard.pop(broker_id))
             self._graph.leaf(broker_id, only=True)
@@ -408,7 +407,7 @@ class SourceTrees:
             "link_costs_ms": {peer.hex(): self._posted_cost(peer) / 1000 for peer in self.open},
         }
 
-    # ---------------------------------------------------------------- ways
+    # ---------------------------------------------------------------- paths
 
     def next_hops(self, origin: bytes) -> NextHops:
         """Return the next hops of an origin's messages from here."""
@@ -527,11 +526,11 @@ class SourceTrees:
                 self._tell(link, broker, origin)
 
     def _tell(self, link: Link, broker: bytes, origin: bytes) -> None:
-        """Tell a broker, over this link, that an origin's messages come another way to it from here
+        """Tell a broker over this link that an origin's messages take another path to it from here
         on."""
         tell_changed_over(self._directory, link, broker, origin)
 
-    # ---------------------------------------------------------------- found anew
+    # ---------------------------------------------------------------- computing paths
 
     def _renew(self, entered: bool) -> None:
         """Compute all paths. `entered`: up to now messages took the spanning tree."""

@@ -1,28 +1,28 @@
-"""SUBACK when all brokers know: with routing by interest or topic, whatever is published anywhere
-after it finds its way here.
+"""SUBACK is sent when all brokers know the subscription: with routing by interest or topic, every
+message that is published at any broker after it reaches the client.
 
-What is subscribed is posted in the directory first. Behind it goes a wave over the tree: each
-broker passes it on and answers when all have that it passed it to (propagation of information with
-feedback; Segall, 1983). An answer names the brokers that have it, as a wave may end at a link that
-has just failed. One wave at a time for each broker, so that what comes meanwhile is one more; two
-small records on each link. A client waits until each broker that messages may come from has
-answered or is gone:
+The filters of a SUBSCRIBE are posted in the directory first. Behind them a wave goes over the tree:
+each broker passes it on, and answers when all neighbours to which it passed it have answered
+(propagation of information with feedback; Segall, 1983). An answer names the brokers that have got
+the wave, as it may end at a link that has just failed. Each broker has one wave under way at a
+time, and subscriptions that are made meanwhile share the next one; a wave is two small records on
+each link. A client waits until each broker from which messages may come has answered or is gone:
 
     posted -wave-> told -all have answered-> known: SUBACK
                     | some have not, as the tree is being repaired, or one hangs:
                     |     another wave after a pause
-                    | WAIT is over: SUBACK, and what comes of any origin is asked for again
-                    |     (Streams.doubt)
-    gone: no link, and no way over links of others, leads there. What it publishes is asked for when
-          it is back (streams.py)
+                    | WAIT is over: SUBACK, and messages of all origins are asked for again
+                    |     (`GapRecovery.doubt`)
+    gone: no link, and no path over links of others, leads there. Its messages are asked for when it
+          is back (`gap_recovery`)
 
     record TOLD   id of the broker, state of its listing (12 bytes), u32 number
     record HEARD  id of the broker, u32 number, brokers that know: (id, boot, u48 number of the last
                   message published there)...
 
-What was published at a broker before it knew is not for the subscription, what was published later
-is: where messages of it may be under way in any order, the number says which is which
-(positions.py).
+The messages that a broker published before it knew of a subscription are not for it, later ones
+are: as they may arrive in any order, the number in HEARD says which is which
+(`subscription_start`).
 """
 
 from __future__ import annotations
@@ -56,21 +56,22 @@ WAIT = 5.0
 (link_timeout) and to repair the tree."""
 
 ADMITS = 1.0
-"""s for which a client that may have a session elsewhere waits at most at a broker that has just
-started, and has not joined the others or not heard of their sessions yet."""
+"""s for which a client that may have a session at another broker waits at most at a broker that has
+just started, and has not joined the others or does not know their sessions yet."""
 
 VISIT_WORK = 2 * limits.PACKET_WORK
-"""steps of work for a client that has waited for that, and is let in."""
+"""steps of work for a client that has waited so, and is let in."""
 
 AT_ONCE = 0.1
-"""s; who would wait so little longer does not, so that streams are doubted ten times a second at
-most."""
+"""s; a client whose wait would end within this time does not wait for it, so that all origins are
+asked ten times a second at most."""
 
 LOST = 1.0
-"""s after which a wave counts as lost: who was to pass it on, or its answer, is gone, or hangs."""
+"""s after which a wave counts as lost: a broker that should have passed it on, or its answer, is
+gone or hangs."""
 
 PAUSE, PAUSE_MOST = 0.02, 0.5
-"""s until another wave is sent to those that the last one did not reach; twice as long each
+"""s until another wave is sent to the brokers that the last one did not reach; twice as long each
 time."""
 
 WAVES = 2000.0
@@ -84,8 +85,8 @@ Then = Callable[[float], None]
 
 
 class Wave:
-    """One on its way: who sent it to us (None: ourselves), who has not answered, and which brokers
-    are known to know."""
+    """A wave that is under way: the link over which it came (None: it is this broker's), the
+    neighbours that have not answered, and the brokers that are known to have got it."""
 
     __slots__ = ("heard", "number", "since", "source", "waiting")
 
@@ -100,8 +101,8 @@ class Wave:
 
 
 class SubscriptionBarrier:
-    """What has been posted here for subscribers and is not known everywhere, and who waits for
-    that."""
+    """The filters that were posted here and that not all brokers know, and the clients that wait
+    for that."""
 
     __slots__ = (
         "_admits_until",
@@ -152,9 +153,10 @@ class SubscriptionBarrier:
         searching: Callable[[float], bool] | None,
         delivery: Delivery,
     ) -> None:
-        """`links`: those that are up, by the neighbour's id; `searching`: tells whether discovery
-        still looks for brokers at a time (s), None for a broker that is alone; `delivery`: what is
-        above."""
+        """`node`: this broker, with the identity `own`; `directory`: what brokers post; `strategy`:
+        which links messages take; `links`: those that are up, by the neighbour's id; `handshakes`:
+        those that are not up yet; `searching`: says whether discovery still looks for brokers at a
+        time (s), None for a lone broker; `delivery`: what is above."""
         self._node = node
         self._own = own
         self._directory = directory
@@ -163,54 +165,55 @@ class SubscriptionBarrier:
         self._handshakes = handshakes
         self._searching = searching
         self._delivery = delivery
-        # Who has just started knows nobody; who is alone for so long is alone (s, 0.0: it has
-        # joined, or has nobody to look for).
+        # A broker that has just started knows no other; one that is alone for so long is a lone
+        # broker (s, 0.0: it has joined, or has none to look for).
         self._begins_until = node.now + WAIT if searching is not None else 0.0
         self._admits_until = node.now + ADMITS if searching is not None else 0.0
-        # Who came before we had heard whose sessions are where.
+        # Clients that connected before this broker knew the sessions of others.
         self._visitors: deque[Then] = deque()
         self._admitting = False  # they are being let in, some in each turn
         self._posted = self._news = 0  # filters, ever; and up to the last that was new
         # Broker -> boot, how many of them it knows, when it said so (s), and the number of its last
         # message then.
         self._known: dict[bytes, tuple[int, int, float, int]] = {}
-        self._confirmed = 0  # as many do all know that have to
-        self._stale = True  # who has to may have changed
-        self._covers = 0  # of as many does our wave tell
+        self._confirmed = 0  # so many filters do all brokers know that have to
+        self._stale = True  # which brokers have to know may have changed
+        self._covers = 0  # so many filters does this broker's wave tell of
         self._number = 0
-        self._again_at = 0.0  # s; nobody who was not reached is told again before
+        self._again_at = 0.0  # s; no wave goes to brokers that were not reached before that
         self._pause = PAUSE
         self._rate = RateLimit(WAVES, node.now)
         self._planned = False  # a wave is to be sent later
         self.known = False
-        """Whether the last one who waits does so only as each broker is to say what it has
-        published."""
+        """Whether the client that waits last does so only because each broker is to say which
+        messages it has published."""
         self._waves: dict[bytes, Wave] = {}  # by the broker whose listing they are about
         # By broker: of a state that is not here yet.
         self._early: dict[bytes, tuple[Link, bytes]] = {}
         self._newest: dict[bytes, bytes] = {}  # state and number of the last one of each broker
         # Until when (s), for how many, and what then.
         self._waiters: deque[tuple[float, int, Then]] = deque()
-        # Who came before we had joined: what they expect.
+        # Clients that connected before this broker had joined: what they expect.
         self._early_birds: list[tuple[list[str], Then, bool]] = []
         # While subscriptions are made: by origin, the end of `_known`.
         self._told: dict[bytes, tuple[float, int]] = {}
-        self._releasing = False  # more of those who wait are going to be released
+        self._releasing = False  # more clients are about to be released
         self._since = 0.0  # s; since when the one that is being made has waited
         self._timer: Timer | None = None
         self.records: dict[int, Handler] = {TOLD: self._told_received, HEARD: self._heard_received}
         strategy.on_posted(self.posted)
 
-    # ---------------------------------------------------------------- who waits
+    # ---------------------------------------------------------------- waiting clients
 
     def posted(self) -> None:
         """A filter was posted."""
         self._posted = self._news = self._posted + 1
 
     def expect(self, filters: Iterable[str], then: Then, *, again: bool = False) -> bool:
-        """Post filters that a client is about to subscribe to; True when `then` is called once all
-        brokers know them, False when they do. In either case `settle_for` follows. `again`: each
-        broker is to say what it has published by now, even if it knows them."""
+        """Post `filters` to which a client is about to subscribe. Returns True if `then` is called
+        once all brokers know them, False if they do already. In either case `settle_for` follows.
+        `again`: each broker is to say which messages it has published by now, even if it knows the
+        filters."""
         strategy = self._strategy
         now = self._node.now
         self.known = False
@@ -227,10 +230,11 @@ class SubscriptionBarrier:
         if self._all_know(self._posted):
             if not again and not self._delivery.gap_recovery.unsettled():
                 return False
-            self._posted += 1  # nothing new: but each broker is to say what it has published by now
+            # No new filter, but each broker is to say which messages it has published by now.
+            self._posted += 1
         self._waiters.append((now + WAIT, self._posted, then))
         self._arm(now)
-        if not self._directory.unsaid:  # it has been told already, but not to all
+        if not self._directory.unsaid:  # neighbours have been told already, but not all brokers
             self._delivery.hurry(now)
         return True
 
@@ -248,8 +252,8 @@ class SubscriptionBarrier:
         return True
 
     def admits(self, now: float, then: Then) -> bool:
-        """Whether this broker has heard whose sessions are elsewhere, if it is about to, and has
-        let in who came before; else `then` is called when it has."""
+        """Whether this broker knows the sessions of others at `now` (s), if it is about to, and has
+        let earlier clients in; if not, `then` is called when it has."""
         if not self._visitors and self._knows_sessions(now):
             self._admits_until = 0.0
             return True
@@ -263,14 +267,14 @@ class SubscriptionBarrier:
         )
 
     def _admit(self) -> Iterator[int]:
-        """Let in who has waited, in order."""
+        """Let waiting clients in, in order."""
         while self._visitors:
             self._visitors.popleft()(self._node.now)
             yield VISIT_WORK
         self._admitting = False
 
     def settle_for(self, filters: Iterable[str]) -> None:
-        """Take back the filters that were not subscribed to after all."""
+        """Withdraw the filters to which the client was not subscribed."""
         strategy = self._strategy
         if strategy.telling:
             for topic_filter in filters:
@@ -278,7 +282,7 @@ class SubscriptionBarrier:
                     strategy.filter_changed(topic_filter, wanted=False)
 
     def _arm(self, now: float) -> None:
-        """Plan the next look at those who wait."""
+        """Plan the next check of waiting clients."""
         if self._timer is None and (self._early_birds or (self._visitors and not self._admitting)):
             self._timer = self._node.schedule(now + PAUSE, self._look)
         elif self._timer is None and self._waiters:
@@ -299,8 +303,9 @@ class SubscriptionBarrier:
                     then(now)
         self._release(now)
         if self._waiters and self._waiters[0][0] <= now:
-            # Whoever has not heard may pass on what others here want, and tell that it was all.
-            # Answers to questions that are asked from now on come only by way of those that know.
+            # A broker that does not know the filter may pass on messages for other subscribers
+            # here, and say that these are all. Answers to new questions only pass through brokers
+            # that know it.
             self._delivery.gap_recovery.doubt()
             while self._waiters and self._waiters[0][0] <= now + AT_ONCE:
                 self._node.counters.subscriptions_unconfirmed += 1
@@ -312,8 +317,8 @@ class SubscriptionBarrier:
         self._arm(now)
 
     def _release(self, now: float) -> None:
-        """Let those go on for whom all know, in order; those for whom there is no room in this
-        turn, if all know it then."""
+        """Let clients go on whose filters all brokers know, in order; if a turn has no room for
+        all, the rest goes on later, if that is still so."""
         while self._waiters and self._all_know(self._waiters[0][1]):
             if self._node.turns.work >= limits.TURN_WORK:
                 self._release_later()
@@ -338,27 +343,28 @@ class SubscriptionBarrier:
 
     @property
     def answered(self) -> int:
-        """The number of the answered wave behind which subscriptions are being made; 0: of none."""
+        """The number of the answered wave behind which subscriptions are being made; 0: none."""
         return self._covers if self._told else 0
 
     def last_before(self, key: bytes) -> int | None:
-        """Return the last number of an origin when it heard of the subscription that is being made,
-        which is for what is behind it; None when it has not said."""
+        """Return the last number of an origin when it heard of the subscription that is being made;
+        None if it has not answered. Later messages are for the subscription."""
         told = self._told.get(key)
         return told[1] if told is not None and told[0] >= self._since else None
 
-    # ---------------------------------------------------------------- who has to know
+    # ---------------------------------------------------------------- brokers that have to know
 
     def route_changed(self, event: RouteChanged) -> None:
-        """Another broker may have to know now, or one no more."""
+        """Note that another broker may have to know now, or one no longer."""
         self.changed()
 
     def links_changed(self, event: LinkUp | LinkDown) -> None:
-        """Who has to know may be reached another way."""
+        """Note that brokers that have to know may be reached by another path."""
         self.changed()
 
     def changed(self) -> None:
-        """A broker or a link has come or gone: others may have to know now, or no more."""
+        """Note that a broker or a link has come or gone: others may have to know now, or no
+        longer."""
         self._stale = True
         self._again_at, self._pause = 0.0, PAUSE
 
@@ -368,7 +374,7 @@ class SubscriptionBarrier:
         return posted <= self._confirmed
 
     def _count(self) -> None:
-        """Find how many of our filters all know who messages may come from."""
+        """Count how many of this broker's filters all brokers know from which messages may come."""
         self._stale = False
         least = self._posted
         for broker_id, boot in self._required().items():
@@ -377,8 +383,9 @@ class SubscriptionBarrier:
         self._confirmed = least
 
     def _required(self) -> dict[bytes, int]:
-        """Return who has to know, with boot numbers: who can be reached over the tree, has a link
-        to us, or finds a way over links of others while the tree is repaired."""
+        """Return the brokers that have to know, with boot numbers: those that can be reached over
+        the tree, have a link to here, or find a path over links of others while the tree is
+        repaired."""
         listings = self._directory.database.listings
         found = {link.peer.id: link.peer.boot for link in self._up() if link.peer is not None}
         for listing in listings.values():
@@ -392,14 +399,14 @@ class SubscriptionBarrier:
     def _up(self) -> list[Link]:
         return [link for link in self._by_peer.values() if link.state == "up"]
 
-    # ---------------------------------------------------------------- our wave
+    # ---------------------------------------------------------------- this broker's wave
 
     def _links(self) -> list[Link]:
         return [link for link in self._up() if link.forwarding]
 
     def news_told(self, event: NewsTold) -> None:
-        """Go on with waves that were here ahead of what they tell of, and send one behind what was
-        posted here."""
+        """Go on with waves that arrived ahead of the filters that they tell of, and send one behind
+        the filters that were posted here."""
         self._learnt(event.now)
         if event.whole:
             self.told(event.now)
@@ -413,20 +420,19 @@ class SubscriptionBarrier:
                         self._told_received(link, body, now)
 
     def _used(self, broker: bytes, state: bytes) -> bool:
-        """Whether what a broker says of itself is known here in this state, and decides where
-        messages go."""
+        """Whether a broker's listing is known here in this state, and used for routing."""
         database = self._directory.database
         return database.via(broker) is not None and database.state(broker) >= state
 
     def told(self, now: float) -> None:
-        """All that was posted is on its way to the neighbours: send a wave behind it, unless one is
-        on its way."""
+        """Send a wave behind the filters that neighbours have been told of, unless one is under
+        way; `now`: s."""
         own = self._own
         wave = self._waves.get(own.id)
         if self._all_know(self._posted):
             self._release(now)
             return
-        # Those that the last one did not reach, or who has come since.
+        # The brokers that the last one did not reach, or that have come since.
         again = self._posted <= self._covers
         if (wave is not None and now < wave.since + LOST) or (
             again and (now < self._again_at or not self._waiters)
@@ -434,7 +440,7 @@ class SubscriptionBarrier:
             return
         links = self._links()
         if not links or self._planned:
-            return  # the tree is being repaired: whoever is there then is told
+            return  # the tree is being repaired: the brokers that are there then are told
         self._rate.per_second = WAVES / max(1, len(self._directory.database.reachable()))
         if not self._rate.take(now):
             self._planned = True
@@ -453,15 +459,15 @@ class SubscriptionBarrier:
         if not self._directory.unsaid:
             self.told(now)
 
-    # ---------------------------------------------------------------- those of others
+    # ---------------------------------------------------------------- waves of others
 
     def _told_received(self, link: Link, body: bytes, now: float) -> None:
-        """Pass a wave on, and answer when all have that it went to; one that is here already, at
-        once."""
+        """Pass a wave on, and answer when all neighbours have to which it went; one that has been
+        here already is answered at once."""
         if len(body) != 24:
             raise MalformedPacket("TOLD record has the wrong length")
         broker, state, number = body[:8], body[8:20], int.from_bytes(body[20:], "big")
-        own = broker == self._own.id  # round in a circle, while the tree is repaired
+        own = broker == self._own.id  # it came back in a loop, while the tree is repaired
         database = self._directory.database
         if not own and not self._used(broker, state):
             if len(self._early) < MAX_BROKERS or broker in self._early:
@@ -475,7 +481,7 @@ class SubscriptionBarrier:
             self._newest = {
                 known: last for known, last in self._newest.items() if known in database.listings
             }
-        # States and numbers grow: whatever way it comes again, it goes no further.
+        # States and numbers grow: if it comes again by another path, it goes no further.
         self._newest[broker] = body[8:]
         self._waves[broker] = Wave(link, number, waiting, now)
         for other in waiting:
@@ -522,14 +528,14 @@ class SubscriptionBarrier:
             self.told(now)
 
     def _self(self) -> bytes:
-        """This broker in HEARD."""
+        """Return this broker's entry in HEARD."""
         own = self._own
         return (
             own.id + own.boot.to_bytes(4, "big") + self._delivery.origins.own.top.to_bytes(6, "big")
         )
 
     def _note(self, heard: dict[bytes, int]) -> None:
-        """All that our wave told of is known to these."""
+        """Note that these brokers know all filters that this broker's wave told of."""
         boots = self._required()
         self._known = {
             broker_id: known for broker_id, known in self._known.items() if broker_id in boots
@@ -545,8 +551,8 @@ class SubscriptionBarrier:
         self._count()
 
     def link_left(self, event: LinkLeftTree) -> None:
-        """Wait for no answer of a link that is gone, or has left the tree. Our own wave goes again
-        over the tree that is next."""
+        """Wait for no answer over a link that is gone, or has left the tree. This broker's own wave
+        goes again over the repaired tree."""
         link, now = event.link, event.now
         self.changed()
         for broker, wave in list(self._waves.items()):
