@@ -94,7 +94,7 @@ class AccessControl:
         )
 
     def revoke(self, session: Session) -> None:
-        """Drop what waits for a session that may not receive it any more; others of its groups get
-        what was theirs."""
+        """Drop what is queued for a session that may not receive it any more; others of its groups
+        get what was theirs."""
         for outgoing in session.revoke():
             self._dispatcher.pass_on(outgoing)

@@ -18,7 +18,7 @@ UNLIMITED = 65_535
 
 
 def unavailable(topic_filter: str, config: NodeConfig) -> ReasonCode | None:
-    """Return why nobody may subscribe to a filter here, None when everybody may (if it is one)."""
+    """Return why clients may not subscribe to a filter here, None when they may."""
     if not config.shared_subscriptions and topic_filter.startswith("$share/"):
         return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
     if not config.wildcard_subscriptions and ("+" in topic_filter or "#" in topic_filter):
@@ -39,10 +39,13 @@ def check_identifier(packet: Subscribe, config: NodeConfig) -> None:
 
 
 def check_publish(packet: Publish, version: int, config: NodeConfig) -> None:
-    """Raise ProtocolViolation for a QoS above the Maximum QoS (0x9B), or RETAIN of a client that
-    was told it is not there (0x9A).
+    """Check that this broker takes a PUBLISH (`packet`) of a client of MQTT `version`. `config`:
+    says what is available.
 
-    Before MQTT 5 nobody could be told of the latter: such a message is delivered, and not kept.
+    Raises:
+        ProtocolViolation: a QoS above the Maximum QoS (0x9B), or RETAIN of a client that was told
+            in CONNACK that it is not available (0x9A). Before MQTT 5 no client could be told of the
+            latter: such a message is delivered, and not retained.
     """
     if packet.qos > config.max_qos:
         raise ProtocolViolation(

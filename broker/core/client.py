@@ -155,6 +155,8 @@ class Client:
     )
 
     def __init__(self, node: Host, conn: Connection, session: Session, connect: Connect) -> None:
+        """`node`: this broker; `conn`: the client's connection; `session`: its session; `connect`:
+        its CONNECT packet."""
         self.node = node
         self.conn = conn
         self.session = session
@@ -208,8 +210,12 @@ class Client:
         self.conn.send(data)
 
     def note_refusal(self, action: str, topic: str, rule: Rule | None) -> None:
-        """Say what was refused and why; at the level info once for a connection, as one that tries
-        again is no news."""
+        """Log what was refused and why, at the level info once for each connection: another refusal
+        is no news.
+
+        `action`: "publish to" or "subscribe to"; `topic`: a topic name or filter; `rule`: the
+        access rule that forbids it, None: no rule allows it.
+        """
         level = "debug" if self._told else "info"
         self._told = True
         why = "no rule allows it" if rule is None else f"line {rule.line} of the rules"
@@ -245,14 +251,17 @@ class Client:
         self.shut(error.reason, error.message)
 
     def shut(self, reason: int, why: str = "", properties: Properties | None = None) -> None:
-        """Close from our side; MQTT 5 clients are told why (MQTT-3.14)."""
+        """Close the connection; an MQTT 5 client is told why with DISCONNECT (MQTT-3.14).
+
+        `reason`: Reason Code; `why`: Reason String, "" for none; `properties`: more of DISCONNECT.
+        """
         last = b""
         if self.version == 5:
             maximum = self.session.maximum_packet_size
             last = explain(Disconnect(reason, properties), why, maximum)
             if len(last) > maximum:
                 last = encode_packet(Disconnect(reason), 5)
-        # When we shut down, nobody waits for anybody.
+        # A broker that shuts down does not wait for its clients.
         self.conn.linger = reason != ReasonCode.SERVER_SHUTTING_DOWN
         self.conn.close(last)
         self.node.client_gone(self)

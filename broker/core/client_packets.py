@@ -58,7 +58,8 @@ class ClientPackets(Client):
     # Longer than a screen, as a call for each message costs (`bench micro`): one of two such loops.
     def packets(self, data: bytes, now: float) -> int:  # noqa: C901, PLR0912, PLR0915
         """Handle the whole packets at the start of `data`; returns the bytes used. Runs of QoS 0
-        packets that begin alike are found and delivered as one piece."""
+        packets that begin alike are found and delivered as one piece. A MalformedPacket or
+        ProtocolViolation in it closes the connection."""
         position = 0
         size = len(data)
         conn = self.conn
@@ -67,7 +68,7 @@ class ClientPackets(Client):
         five = self.version == 5
         fast = node.fast
         measure = size > conn.max_packet_size  # else no packet in here can be too large
-        # Who gets the run data[begin:position], `messages` packets, as it is.
+        # The sessions that get the run data[begin:position], `messages` packets, as it is.
         raw: tuple[Session, ...] | None = None
         begin = messages = 0
         previous: Route | None = None
@@ -296,7 +297,7 @@ class ClientPackets(Client):
             if packet.reason < 0x80:
                 self.send(PUBREL_HEAD + PACKET_IDS[packet.packet_id])
         elif packet.reason >= 0x80:
-            self._expect(packet, False)  # an identifier that is not in use is in nobody's way
+            self._expect(packet, False)  # an identifier that is not in use does no harm
         elif packet.packet_id in self.session.inflight:
             self._expect(packet, self.session.qos_in_flight(packet.packet_id) == 2)
             self.send(PUBREL_HEAD + PACKET_IDS[packet.packet_id])  # PUBREC repeated
@@ -341,8 +342,9 @@ class ClientPackets(Client):
 
 
 def run_end(data: bytes, position: int, start: int, end: int) -> int:
-    """Return where the run of packets ends that have the size and the first `start - position`
-    bytes of the one at `position`."""
+    """Return where the run of packets ends that have the same size and the same first bytes as the
+    packet at `position` in `data`. That packet ends at `end`, and the bytes that all share end at
+    `start`."""
     prefix = data[position:start]
     packet = end - position
     last = len(data) - packet

@@ -148,8 +148,9 @@ class ConnectHandshake:
         self._proof: Properties = {}  # of enhanced authentication, for the CONNACK
 
     def packets(self, data: bytes, now: float) -> int:
-        """Take the CONNECT, and AUTH while the client proves itself; what is behind that is for the
-        connection's next owner."""
+        """Take the CONNECT, and AUTH while the client authenticates; the packets behind are for the
+        connection's next owner. Returns how many bytes of `data` were used. A MalformedPacket or
+        ProtocolViolation in it is answered, and closes the connection. `now`: s."""
         conn = self.conn
         position = 0
         try:
@@ -345,8 +346,8 @@ class ConnectHandshake:
             self._accept(connect, now)
 
     def _admitted(self, access: Access, connect: Connect) -> bool:
-        """Turn away who needs a user name and has none, or one that nobody checks; else find out
-        whether a password must be checked."""
+        """Turn away a client that needs a user name and has none, or one that is not checked; else
+        find out whether its password must be checked."""
         node = self.node
         listener = self.conn.listener
         if owner_of(node, connect.username, listener, proven=self.proven is not None) is None:
@@ -473,8 +474,11 @@ class ConnectHandshake:
         told: str = "",
         level: str = "warning",
     ) -> None:
-        """Refuse; `why` goes on with "client ... ", `told`: what the client is told instead;
-        `level`: of the line in the log."""
+        """Refuse the client with CONNACK, and close.
+
+        `reason`: Reason Code; `why`: for the log, goes on with "client ... "; `properties`: more of
+        CONNACK; `told`: Reason String, if it is not to be `why`; `level`: of the line in the log.
+        """
         connect = self.connect
         assert connect is not None
         self.node.counters.connects_refused += 1
@@ -518,7 +522,7 @@ class ConnectHandshake:
             conn.resume(now)
 
     def admit(self, now: float) -> None:
-        """Go on: this broker has joined the others, or nobody is there."""
+        """Go on: this broker has joined the others, or there are none."""
         self.admitted = True
         self.moved(0, now)
 
@@ -549,7 +553,7 @@ class ConnectHandshake:
             if not abandoned(node, old):
                 self.foreign()
                 return
-            node.end_session(old, conn)  # what waits for one user is not for another
+            node.end_session(old, conn)  # another user must not get its queue
         known = stamp or read or self.admitted or connect.clean_start
         if not known and not node.cluster.barrier.admits(now, self.admit):
             conn.wait()
@@ -605,7 +609,7 @@ class ConnectHandshake:
             session.redeliver()
 
     def _begins(self, connect: Connect) -> bool:
-        """Return whether a new session begins; who gets none is turned away."""
+        """Return whether a new session begins; a client that gets none is turned away."""
         node, conn = self.node, self.conn
         if len(node.sessions) >= limits.MAX_SESSIONS:
             node.counters.sessions_refused += 1

@@ -1,4 +1,4 @@
-"""A byte stream between this broker and somebody: bytes in, an outbox out, no socket."""
+"""A byte stream between this broker and a peer: bytes in, an outbox out, no socket."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class Nowhere:
         self._conn = conn
 
     def write(self, data: bytes) -> None:
-        """Nobody reads it."""
+        """Drop it: there is no peer any more."""
 
     def close(self) -> None:
-        """Be gone, in a moment: somebody may be in the middle of something."""
+        """Be gone in a moment: the caller may be in the middle of handling a packet."""
         conn = self._conn
         conn.node.schedule(
             conn.node.now, lambda now: conn.node.connection_gone(conn, conn.ended, now)
@@ -81,7 +81,7 @@ class Nowhere:
         return False
 
     def unsent(self) -> int:
-        """Nobody takes anything."""
+        """There is no peer to take anything."""
         return 0
 
 
@@ -204,7 +204,9 @@ class Connection:
         transport: Transport,
         now: float,
     ) -> None:
-        """`kind`: "in" (accepted) or "out" (dialled); `peer`: HOST:PORT for log lines; `now`: s."""
+        """`node`: its broker; `kind`: "in" (accepted) or "out" (dialled); `peer`: HOST:PORT for log
+        lines; `listener`: the name of the listener that accepted it; `transport`: takes what is
+        written; `now`: s."""
         self.node = node
         self.kind = kind
         self.peer = peer

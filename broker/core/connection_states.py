@@ -133,7 +133,7 @@ TRANSITIONS: dict[tuple[State, Input], tuple[Action, State]] = {
     # If no packet waits there is nothing to handle, and the end is GONE.
     (State.WAITING, Input.PEER_GONE): (Action.DROP_KEPT_OUTPUT, State.ENDED_WAITING),
     (State.WAITING_HELD, Input.PEER_GONE): (Action.DROP_KEPT_OUTPUT, State.ENDED_WAITING_HELD),
-    # Closing is asked for by whoever finds a reason, also when another one has found one before.
+    # Several reasons to close may come one after the other; the first one counts.
     **{
         (s, Input.CLOSE): (
             Action.SAY_LAST_WORDS,

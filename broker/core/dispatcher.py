@@ -100,8 +100,8 @@ class Dispatcher:
     # ---------------------------------------------------------------- subscriptions
 
     def subscribe(self, subscription: Subscription, group: str | None, inner: str) -> None:
-        """Add or replace a subscription (MQTT-3.8.4-3). `inner`: the filter without its
-        `$share/<group>/`."""
+        """Add or replace a `subscription` (MQTT-3.8.4-3). `group`: the name of its shared
+        subscription, None for an ordinary one; `inner`: the filter without `$share/<group>/`."""
         session = subscription.session
         if subscription.filter not in session.subscriptions:
             self._count(session, filter_memory(subscription.filter))
@@ -128,8 +128,9 @@ class Dispatcher:
     def unsubscribe(
         self, session: Session, topic_filter: str, group: str | None, inner: str
     ) -> bool:
-        """Remove a subscription; False when there was none. That of a newer session of the same
-        client stays."""
+        """Remove the subscription of a `session` to `topic_filter`; returns False when there was
+        none. That of a newer session of the same client stays. `group`, `inner`: as of
+        `subscribe`."""
         subscription = session.subscriptions.pop(topic_filter, None)
         if subscription is None:
             return False
@@ -257,7 +258,7 @@ class Dispatcher:
             sessions = {s: subs for s, subs in sessions.items() if s in may}
         deliveries = [Delivery(s, subs) for s, subs in sessions.items()]
         if not keep or name.startswith("$") or len(topic) > limits.ROUTE_CACHE_TOPIC:
-            # Not kept: nobody looks any more at what a client publishes to a topic in `routes`
+            # Not kept: whether a client may publish to a topic is not asked once it is in `routes`
             # (MQTT-4.7.2-1).
             route = Route(deliveries, shared, not name.startswith("$"), {})
             route.permitted = permitted
@@ -273,8 +274,8 @@ class Dispatcher:
         return route
 
     def show(self, route: Route, topic: bytes, client: Viewer) -> None:
-        """Let a client that may publish to a topic find its route without being asked again, as
-        long as the route is kept."""
+        """Let a `client` that may publish to a `topic` find its `route` without being asked again,
+        as long as the route is kept."""
         if self.routes.get(topic) is route:
             if route.viewers is None:
                 route.viewers = set()
@@ -295,11 +296,12 @@ class Dispatcher:
         *,
         groups: bool = True,
     ) -> None:
-        """Deliver a run of QoS 0 packets that share their first `prefix` bytes (header, topic,
-        empty properties).
+        """Deliver a run of QoS 0 packets along its `route`. They share their first `prefix` bytes:
+        header, topic, empty properties. Costs per run, not per message.
 
-        `chunk` is the packets as they came, `size` bytes each, of MQTT `version`. Costs per run,
-        not per message. Not `groups`: those of shared subscriptions get nothing.
+        `chunk`: the packets as they came, `size` bytes each, of MQTT `version`; `sender`: the
+        session that published them, None if another broker did. Not `groups`: shared subscriptions
+        get nothing.
         """
         dirty = self.node.dirty
         if route.plain4:
@@ -534,7 +536,7 @@ class Dispatcher:
 
 
 def both(one: set[Session] | None, other: set[Session] | None) -> set[Session] | None:
-    """Return who is in both; None stands for everybody."""
+    """Return the sessions that are in both; None stands for all sessions."""
     if one is None or other is None:
         return other if one is None else one
     return one & other
@@ -558,8 +560,11 @@ def topic_name(topic: bytes) -> str:
 
 
 def convert_run(chunk: bytes, prefix: int, size: int, version: int) -> bytes:
-    """Re-encode a run of equal-sized QoS 0 packets without properties for the other protocol family
-    (5, or 4 for both 3.x)."""
+    """Return a run of QoS 0 packets without properties, re-encoded for another protocol version.
+
+    `chunk`: the packets, `size` bytes each, which share their first `prefix` bytes; `version`: 5,
+    or 4 for both 3.x.
+    """
     topic = topic_of(chunk)
     payload = size - prefix
     head = (

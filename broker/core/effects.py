@@ -85,7 +85,7 @@ class AuthorizeReceive:
     groups: list[SharedGroup]
     """Shared subscriptions that get it from a member here."""
     only: bool = False
-    """Nobody else gets it."""
+    """Ordinary subscriptions do not get it."""
     allowed: set[Session] | None = None
     source: Connection | None = None
     """Where it came from."""
@@ -217,7 +217,7 @@ Effect = (
 
 @dataclass(slots=True)
 class Hooks:
-    """Which effects somebody wants; all off costs nothing."""
+    """Which effects plugins want; all off costs nothing."""
 
     authenticate: bool = False
     topics: bool = False
@@ -227,7 +227,7 @@ class Hooks:
 
     @property
     def verified(self) -> bool:
-        """Whether somebody has checked that clients are who they say."""
+        """Whether plugins have checked that clients are who they say."""
         return self.authenticate and self.verifies
 
     @property

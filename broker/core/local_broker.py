@@ -80,7 +80,7 @@ class LocalBroker(Scheduler, Protocol):
 
     @property
     def memory(self) -> MemoryLimit:
-        """How much memory clients and what waits for them may take."""
+        """How much memory clients and their queues may take."""
 
     # ---------------------------------------------------------------- clients
 
@@ -112,7 +112,8 @@ class LocalBroker(Scheduler, Protocol):
         """All that stand."""
 
     def connection_gone(self, conn: Connection, reason: str, now: float) -> None:
-        """A connection is closed, and nothing that came on it waits; harmless when repeated."""
+        """A connection (`conn`) is closed for a `reason` at `now` (s), and no packet that came on
+        it waits; harmless when repeated."""
 
     def handshake_over(self, handshake: ConnectHandshake) -> None:
         """A connection's CONNECT was accepted or refused, or the connection is gone."""
@@ -130,7 +131,7 @@ class LocalBroker(Scheduler, Protocol):
         """A client is refused for which a session was already found."""
 
     def revoke(self, session: Session) -> None:
-        """Drop what waits for a session that may not receive it any more."""
+        """Drop what is queued for a session that may not receive it any more."""
 
     @property
     def connected(self) -> int:
@@ -151,13 +152,15 @@ class LocalBroker(Scheduler, Protocol):
     def permissions(
         self, username: str | None, client_id: str, listener: str
     ) -> Permissions | None:
-        """Return what a client may; None: everything."""
+        """Return what the client `client_id` of the user `username` may do that came by `listener`;
+        None: everything."""
 
     def take_over(self, session: Session) -> None:
         """Disconnect a client that has connected once more, here or elsewhere."""
 
     def redirect(self, client: Client, reference: str, permanent: bool) -> None:
-        """Send a client to another broker (`reference`: "HOST:PORT")."""
+        """Send a `client` to another broker (`reference`: "HOST:PORT"); `permanent`: it is not to
+        come back."""
 
     def forget(self, conn: Connection) -> None:
         """A connection that was refused has nothing more to say."""
@@ -204,7 +207,8 @@ class LocalBroker(Scheduler, Protocol):
         """Tell plugins, if one listens to this."""
 
     def publish_internal(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
-        """Publish on behalf of the broker."""
+        """Publish a message of the broker itself. `topic`, `payload`, `qos`, `retain`: as in
+        PUBLISH; a topic that begins with `$` stays here."""
 
     def retain(self, message: Message) -> None:
         """A message has become the retained one of its topic."""
@@ -219,7 +223,7 @@ class LocalBroker(Scheduler, Protocol):
         """Publishers that were held, and had been read further than was handled."""
 
     def holds(self, source: Connection) -> bool:
-        """Whether a connection is not read because somebody is behind."""
+        """Whether a connection is not read because a subscriber is behind."""
 
     def withholds(self, conn: Connection) -> bool:
         """Whether something for a connection waits for the journal."""

@@ -348,7 +348,7 @@ class MemoryLimit:
 
 
 def queue_memory(session: Session) -> int:
-    """Return the bytes of memory of what waits for a session or is in flight to it, about."""
+    """Return the bytes of memory of what is queued for a session or in flight to it, about."""
     size = session.queued_bytes + session.missed_bytes + len(session.queue) * limits.QUEUED_MEMORY
     for sent in session.inflight.values():
         size += (
@@ -373,7 +373,7 @@ def client_memory(client: Client) -> int:
     aliases = client.session.aliases
     size = client.conn.asked if client.conn.waiting else 0
     size += client.aliases_memory + (aliases.memory if aliases is not None else 0)
-    if client.session.permissions is not None:  # else these routes are everybody's
+    if client.session.permissions is not None:  # else all clients share these routes
         size += len(client.routes) * limits.ROUTE_SHOWN_MEMORY
     return size
 

@@ -38,7 +38,7 @@ class Stamp(NamedTuple):
 class Message:
     """One message. `properties` is the encoded MQTT 5 property section *without* its length, as it
     goes to receivers: no topic alias, no subscription identifier, no message expiry (that one is
-    made anew from `expires_at`, s)."""
+    made again from `expires_at`, s)."""
 
     __slots__ = (
         "cache",
@@ -76,6 +76,10 @@ class Message:
         expires_at: float | None,
         sender: object,
     ) -> None:
+        """`topic`: UTF-8; `payload`: the application message; `qos`, `retain`: as published;
+        `properties`: encoded, those that are forwarded, without their length; `expires_at`: s,
+        monotonic, None: never; `sender`: the session that published it, None if it is not of a
+        client here."""
         self.topic = topic
         self.payload = payload
         self.qos = qos
@@ -86,11 +90,9 @@ class Message:
         self.cache: dict[int, tuple[bytes, bytes]] | None = None
 
     def halves(self, version: int, qos: int, retain: bool) -> tuple[bytes, bytes]:
-        """Return (up to the packet identifier, from behind it) of the PUBLISH for this version and
-        QoS, made once.
-
-        Only for a message that does not expire; see `packet`.
-        """
+        """Return the PUBLISH for MQTT `version`, `qos` and the flag `retain` as (bytes before the
+        packet identifier, bytes behind it). It is encoded once for each. Only for a message that
+        does not expire; see `packet`."""
         key = version << 3 | qos << 1 | retain
         cache = self.cache
         if cache is None:
@@ -113,8 +115,12 @@ class Message:
         dup: bool = False,
         subscription_ids: bytes = b"",
     ) -> bytes:
-        """Encode the PUBLISH for one receiver. `subscription_ids`: encoded properties of its
-        subscriptions (MQTT-3.3.4-3)."""
+        """Return the PUBLISH for one receiver.
+
+        `version`: of MQTT; `qos`, `retain`, `dup`: of its header; `packet_id`: 0 at QoS 0; `now`:
+        s, for the rest of its Message Expiry Interval; `subscription_ids`: encoded properties of
+        the receiver's subscriptions (MQTT-3.3.4-3).
+        """
         if version != 5 or (self.expires_at is None and not subscription_ids):
             head, tail = self.halves(version, qos, retain)
         else:
@@ -135,8 +141,11 @@ class Message:
 def encode_halves(
     topic: bytes, payload: bytes, version: int, qos: int, retain: bool, properties: bytes
 ) -> tuple[bytes, bytes]:
-    """Encode a PUBLISH as what stands before and what stands behind the packet identifier
-    (MQTT-3.3)."""
+    """Return a PUBLISH as (bytes before the packet identifier, bytes behind it) (MQTT-3.3).
+
+    `topic`: UTF-8; `payload`: the application message; `version`: of MQTT; `qos`, `retain`: of its
+    header; `properties`: encoded, without their length.
+    """
     if version == 5:
         tail = (
             encode_varint(len(properties)) + properties + payload
@@ -159,7 +168,8 @@ def encode_halves(
 
 
 def message_of(will: Will, now: float, sender: object) -> Message:
-    """Return the message of a Will that is due; `now`: s."""
+    """Return the message of a `will` that is due. `now`: s; `sender`: the session whose will it
+    is."""
     properties = dict(will.properties or {})
     properties.pop(Property.WILL_DELAY_INTERVAL, None)
     expiry = properties.pop(Property.MESSAGE_EXPIRY_INTERVAL, None)

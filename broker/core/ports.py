@@ -74,8 +74,9 @@ class Journal(Protocol):
     def shared_covered(
         self, mark: bytes, key: bytes, ranges: Ranges, since: float | None, /
     ) -> None:
-        """Tell which messages of an origin (`key`, one of this broker's) a group (`mark`) got, and
-        since when (s) it is known."""
+        """Record which messages of an origin (`key`, one of this broker's) a group (`mark`) got:
+        those with the numbers `ranges`. `since`: when (s) the group became known, None: not
+        known."""
 
     def run_published(self, route: Route, batch: PublishRun, source: Connection | None) -> None:
         """Number a run (`batch`) of messages before the durable sessions of its `route` get them;
@@ -123,8 +124,9 @@ class Barrier(Protocol):
         """Whether a client may be let in now; if not, `then` is called later."""
 
     def expect(self, filters: Iterable[str], then: Then, *, again: bool = False) -> bool:
-        """Have all brokers know of filters that are about to be subscribed to; False: they do, or
-        need not. True: `then` is called when they do. `again`: also of those that are known."""
+        """Have all brokers know of `filters` that are about to be subscribed to. Returns False if
+        they do, or need not; True: `then` is called when they do. `again`: also of those that are
+        known."""
 
     def settle_for(self, filters: Iterable[str], /) -> None:
         """The filters are subscribed to now, or never."""
@@ -141,8 +143,8 @@ class Cluster(Protocol):
         own."""
 
     def forward_run(self, chunk: bytes, prefix: int, size: int, version: int, /) -> None:
-        """The same of a run of QoS 0 packets of one topic, `size` bytes each, whose payloads begin
-        at `prefix`; without properties."""
+        """The same of a run of QoS 0 packets of one topic without properties. `chunk`: the packets,
+        `size` bytes each, of MQTT `version`; `prefix`: where in a packet its payload begins."""
 
     def forward_batch(self, batch: PublishRun, source: Connection | None, /) -> None:
         """The same of a run at QoS 1 or 2."""
@@ -195,8 +197,9 @@ class Cluster(Protocol):
         sender: Session,
         /,
     ) -> None:
-        """The same of a run of QoS 0 packets, `size` bytes each, whose payloads begin at `prefix`;
-        `sender`: the session that published them."""
+        """The same of a run of QoS 0 packets along `route`. `chunk`: the packets, `size` bytes
+        each, of MQTT `version`; `prefix`: where in a packet its payload begins; `properties`: of
+        each, encoded; `sender`: the session that published them."""
 
     def stays(
         self,
@@ -221,24 +224,26 @@ class Cluster(Protocol):
         """Whether messages were given to members here by other brokers, which wait for an end."""
 
     def shared_delivered(self, session: Session, outgoing: SharedOutgoing, *, kept: bool) -> None:
-        """A message of another broker was given to a member here. `kept`: it waits or is in flight;
-        else that was its end."""
+        """A message of another broker (`outgoing`) was given to a member here (`session`). `kept`:
+        it is queued or in flight; else it is settled."""
 
     def shared_settled(self, outgoing: SharedOutgoing, /) -> None:
-        """A member has acknowledged a message, or nobody is to get it any more."""
+        """A member has acknowledged a message, or no member is to get it any more."""
 
     # ---------------------------------------------------------------- sessions
 
     def accept(self, conn: Connection, connect: Connect, body: bytes, now: float, /) -> None:
-        """A connection on which a broker speaks has begun; `body`: of its CONNECT."""
+        """Another broker calls on `conn`. `connect`: its CONNECT packet; `body`: that packet's
+        bytes behind its length; `now`: s."""
 
     @property
     def yields(self) -> bool:
         """Whether another broker has our id, and is the one that serves."""
 
     def claim_session(self, claimant: Claimant, connect: Connect, now: float, /) -> int:
-        """Take over a client's session, wherever it is. Returns when its connection began (hybrid
-        clock); 0: it has to wait, and `Claimant.moved` or another method is called later."""
+        """Take over the session of a client (`claimant`), wherever it is. `connect`: its CONNECT
+        packet; `now`: s. Returns when its connection began (hybrid clock); 0: it has to wait, and
+        `Claimant.moved` or another method is called later."""
 
     def session_came(self, session: Session, resumed: bool, /) -> None:
         """A client is connected; `resumed`: with a session that was there before."""
@@ -289,7 +294,7 @@ class Claimant(Protocol):
 
     @property
     def owner(self) -> str | None:
-        """The user that it is, checked; None: nobody has checked its name."""
+        """The user that it is, checked; None: its name has not been checked."""
 
     @property
     def connect(self) -> Connect | None:
@@ -302,4 +307,5 @@ class Claimant(Protocol):
         """Refuse it."""
 
     def moved(self, stamp: int, now: float) -> None:
-        """Go on: the session is here, or nobody has it. `stamp`: as of `Cluster.claim_session`."""
+        """Go on: the session is here, or no broker has it. `stamp`: as of
+        `Cluster.claim_session`."""

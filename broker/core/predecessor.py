@@ -98,7 +98,8 @@ class Predecessors:
         self._lines: dict[str, Line] = {}
 
     def wait(self, handshake: Successor, client_id: str, now: float) -> bool:
-        """Return whether a new connection has to wait; `Successor.go_on` is called then."""
+        """Return whether the new connection (`handshake`) of a client has to wait until its older
+        one is read; `Successor.go_on` is called then. `client_id`: of the client; `now`: s."""
         line = self._lines.get(client_id)
         if line is None:
             old = self._old(client_id)
@@ -118,9 +119,9 @@ class Predecessors:
         return True
 
     def leave(self, client_id: str, then: Callable[[float], object], now: float) -> None:
-        """Call `then` when what a client sent on its connection here is handled, or has been waited
-        for long enough: it has connected to another broker. Never at once: nothing of a client is
-        handled in the middle of what a link brings."""
+        """Call `then` when what the client `client_id` sent on its connection here is handled, or
+        has been waited for long enough: it has connected to another broker. Not at once: a client's
+        packets are not handled in the middle of what a link brings. `now`: s."""
         line = self._lines.get(client_id)
         if line is None:
             line = self._lines[client_id] = Line(now)

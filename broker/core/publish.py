@@ -141,7 +141,8 @@ def _permitted(client: Client, permissions: Permissions, topic: bytes, route: Ro
 
 
 def take(client: Client, message: Message, packet_id: int) -> None:
-    """Acknowledge a message and publish it: nobody has anything against it."""
+    """Acknowledge a `message` of a `client` and publish it. `packet_id`: of its PUBLISH, 0 at QoS
+    0."""
     node = client.node
     if message.qos == 1:
         client.send(PUBACK_HEAD + PACKET_IDS[packet_id])
@@ -167,8 +168,9 @@ def refuse(
     reason: int = ReasonCode.NOT_AUTHORIZED,
     why: str = "not authorized to publish to this topic",
 ) -> None:
-    """Tell an MQTT 5 client why its message was not taken; others only see that it is acknowledged
-    (MQTT-3.3.5-2)."""
+    """Acknowledge a `message` of a `client` that is not published. An MQTT 5 client is told the
+    `reason` (Reason Code) and `why` (Reason String); others only see that it is acknowledged
+    (MQTT-3.3.5-2). `packet_id`: of its PUBLISH, 0 at QoS 0."""
     client.node.counters.publish_refused += 1
     reason = reason if client.version == 5 else 0
     if message.qos == 1:

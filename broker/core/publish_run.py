@@ -2,9 +2,9 @@
 of bytes.
 
 All packets of a batch are equal up to their packet identifier and between it and the payload, so
-that numbering them anew for a receiver is two strided copies, whatever their number. On a link they
-have one identifier (`LINK_ID`), as nothing is acknowledged there packet by packet: a run is found
-by comparing one prefix.
+that numbering them again for a receiver is two strided copies, whatever their number. On a link
+they have one identifier (`LINK_ID`), as nothing is acknowledged there packet by packet: a run is
+found by comparing one prefix.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ class PublishRun:
         size: int,
         sender: object = None,
     ) -> None:
-        """`start`, `payload`: where in a packet its identifier and its payload begin; `properties`:
-        without their length."""
+        """`topic`: UTF-8; `qos`: 1 or 2; `properties`: encoded, without their length; `version`: of
+        MQTT; `data`: the packets, `size` bytes each; `start`, `payload`: where in a packet its
+        identifier and its payload begin; `sender`: the session that published them."""
         self.topic = topic
         self.qos = qos
         self.properties = properties

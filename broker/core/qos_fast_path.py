@@ -53,7 +53,11 @@ FEWEST = 4
 
 
 def acknowledgements(client: Client, first: int, data: bytes, position: int, size: int) -> int:
-    """Take a run of PUBACK, PUBREC, PUBREL or PUBCOMP; returns where it ends."""
+    """Take a run of PUBACK, PUBREC, PUBREL or PUBCOMP of a `client`; returns where it ends.
+
+    `first`: the first byte of its packets; `data`: `size` bytes that came; `position`: where in
+    them the run begins.
+    """
     session = client.session
     inflight = session.inflight
     incoming = session.incoming
@@ -170,10 +174,12 @@ def _settle(client: Client, first: int, numbers: range, packets: bytes) -> bool:
 # Longer than a screen, as a call for each message costs (`bench micro`): one of two such loops.
 def publish_run(client: Client, first: int, data: bytes, position: int, body: int, end: int) -> int:
     """Take a run of PUBLISH packets of one topic and size; returns where it ends, `position` when
-    nothing was taken.
+    nothing was taken. Negative: the end, and no more packets of this publisher may be taken now, as
+    a subscriber is behind.
 
-    Negative: the end, and nothing of this publisher may be taken now, as somebody who gets its
-    messages is behind.
+    `client`: the publisher; `first`: the first byte of the packets; `data`: the bytes that came;
+    `position`: where in them the run begins; `body`: where the first packet's variable header
+    begins; `end`: where that packet ends.
     """
     start = body + 2 + (data[body] << 8 | data[body + 1])
     five = client.version == 5

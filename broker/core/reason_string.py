@@ -13,12 +13,12 @@ MAX_REASON = 500
 
 
 def explain(packet: Explained, why: str, maximum: int) -> bytes:
-    """Encode an MQTT 5 packet with a Reason String, without it when the packet would exceed
-    `maximum` (bytes), the Maximum Packet Size of the client (MQTT-3.2.2-19, MQTT-3.4.2-2,
+    """Return an MQTT 5 `packet` with the Reason String `why`, or without one if the packet would
+    exceed `maximum` (bytes), the Maximum Packet Size of the client (MQTT-3.2.2-19, MQTT-3.4.2-2,
     MQTT-3.9.2-1, MQTT-3.14.2-3).
 
-    Whoever calls has looked whether the client wants to be told: all but CONNACK and DISCONNECT
-    need its Request Problem Information (MQTT-3.1.2-29).
+    The caller has checked that the client wants to be told: all but CONNACK and DISCONNECT need its
+    Request Problem Information (MQTT-3.1.2-29).
     """
     bare = encode_packet(packet, 5)
     if not why:

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 def authenticate_again(client: Client, packet: Auth, now: float) -> None:
-    """Handle an AUTH of a client that is connected (MQTT 5, 4.12.1). What it publishes meanwhile is
-    handled as before.
+    """Handle an AUTH (`packet`) of a `client` that is connected (MQTT 5, 4.12.1). What it publishes
+    meanwhile is handled as before. `now`: s.
 
-    Raises ProtocolViolation for a client that has not authenticated this way at first
-    (MQTT-4.12.0-7), a wrong order, or another method (MQTT-4.12.1-1).
+    Raises:
+        ProtocolViolation: the client has not authenticated this way at first (MQTT-4.12.0-7), the
+            order is wrong, or the method is another one (MQTT-4.12.1-1).
     """
     authentication = client.authentication
     if authentication is None:

@@ -54,8 +54,9 @@ class ReceiverAssignment:
         retain: bool = False,
         visited: tuple[bytes, ...] = (),
     ) -> None:
-        """`entries`: (id and boot of a broker, mark of a group); one when it is `passed` on, then
-        for nobody but this group."""
+        """`entries`: (id and boot of a broker, mark of a group); one entry if it is `passed` on,
+        and then the message is for that group alone. `retain`: whether it was published with
+        RETAIN; `visited`: ids of brokers that had no member for it."""
         self.entries = entries
         self.passed = passed
         self.retain = retain

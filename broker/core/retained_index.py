@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 PLACE = 12
-"""bytes of a place: to find a name with the place of somebody else's topic takes 2^96 attempts."""
+"""bytes of a place: to find a name with the place of another topic takes 2^96 attempts."""
 
 
 def place_of(topic: bytes) -> bytes:
@@ -34,6 +34,9 @@ class RetainedVersion:
     def __init__(
         self, topic: bytes, place: bytes, time: int, key: bytes, sequence: int, death: int, qos: int
     ) -> None:
+        """`topic`: UTF-8; `place`: where it is in the table (`place_of`); `time`: of the write, by
+        the hybrid clock; `key`, `sequence`: origin and number of the message; `death`: when it was
+        deleted or expires (ms since the epoch), 0: never; `qos`: of the message."""
         self.topic = topic
         self.place = place
         self.time = time

@@ -153,10 +153,9 @@ class RetainedStore:
         return self._set(topic, message)
 
     def write(self, message: Message, mark: RetainedVersion, now: float, wall: int) -> Change:
-        """Take a write that may not be the last, if it wins; `now`: s; `wall`: ms since the epoch.
-
-        The mark becomes the topic's. A message that has expired is a tombstone already.
-        """
+        """Store a retained `message` that may not be the newest of its topic, if it is. `mark`: its
+        version; `now`: s; `wall`: ms since the epoch. A message that has expired is a tombstone
+        already."""
         old = self.digests.get(mark.place)
         if old is not None and not old.before(mark.time, mark.key):
             return Change.OLD
@@ -210,7 +209,8 @@ class RetainedStore:
         return Change.DROPPED
 
     def bring_back(self, message: Message, mark: RetainedVersion, now: float, wall: int) -> None:
-        """Take what was here before a restart, each topic once; as `write` does."""
+        """Store a `message` that was here before a restart, each topic once. `mark`, `now`, `wall`:
+        as of `write`."""
         if not message.payload or (message.expires_at is not None and now >= message.expires_at):
             self.write(message, mark, now, wall)
         elif self._set(message.topic.decode(), message):
@@ -348,8 +348,8 @@ class RetainedStore:
         return True
 
     def sweep(self, now: float, wall: int, most: int = 250) -> bool:
-        """Forget what has expired, and tombstones that are old enough, at most so many; whether
-        there may be more."""
+        """Forget expired messages, and tombstones that are old enough, at most `most` of them;
+        returns whether there may be more. `now`: s; `wall`: ms since the epoch."""
         while most and (first := self._graves.first()) is not None and first <= wall:
             self._exhume()
             most -= 1

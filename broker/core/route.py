@@ -25,7 +25,7 @@ Interned = dict["tuple[Session, ...]", "tuple[Session, ...]"]
 
 NO_LINKS: list[Any] = []
 NO_WAYS: dict[bytes, list[Any]] = {}
-"""Of routes that nobody has asked for them yet; both are replaced then, and stay empty."""
+"""Of routes for which they have not been looked up yet; both are replaced then, and stay empty."""
 
 
 class Delivery:
@@ -53,8 +53,8 @@ class Delivery:
 
 
 class Route:
-    """Everybody who gets a topic, sorted by how. Valid until the subscriptions that match the topic
-    change."""
+    """The sessions that get a topic, sorted by how. Valid until the subscriptions that match the
+    topic change."""
 
     __slots__ = (
         "deliveries",
@@ -81,6 +81,9 @@ class Route:
         forward: bool,
         interned: Interned,
     ) -> None:
+        """`deliveries`: what each session gets; `shared`: groups that get it; `forward`: whether
+        other brokers may get it; `interned`: tuples of receivers, so that equal ones are one
+        object."""
         # Empty tuples: most of 65,536 routes have hardly any receivers, and lists of theirs would
         # be many for the collector.
         self.deliveries = deliveries or ()
@@ -107,9 +110,9 @@ class Route:
             self.plain4 = [session for session in plain if session.version != 5] or ()
             self.plain5 = [session for session in plain if session.version == 5] or ()
             self.special = [delivery for delivery in deliveries if not delivery.plain] or ()
-        # Who gets QoS 0 packets of 3.x and 5 clients byte for byte, when nobody needs them
-        # otherwise. One tuple for all topics with the same receivers, so that packets of different
-        # topics can go out as one piece.
+        # The sessions that get QoS 0 packets of 3.x and 5 clients byte for byte, when none needs
+        # them otherwise. One tuple for all topics with the same receivers, so that packets of
+        # different topics can go out as one piece.
         self.raw4: tuple[Session, ...] | None = None
         self.raw5: tuple[Session, ...] | None = None
         if not (self.special or self.shared):

@@ -59,6 +59,9 @@ class Subscription:
         retain_as_published: bool = False,
         identifier: int = 0,
     ) -> None:
+        """`session`: whose it is; `topic_filter`: with `$share/<group>/`, if it is shared; `qos`:
+        granted; `no_local`, `retain_as_published`: its options; `identifier`: Subscription
+        Identifier, 0: none."""
         self.session = session
         self.filter = topic_filter
         self.qos = qos
@@ -118,6 +121,8 @@ class Outgoing:
     __slots__ = ("ids", "message", "qos", "retain")
 
     def __init__(self, message: Message, qos: int, retain: bool, ids: bytes) -> None:
+        """`message`: what is sent; `qos`, `retain`: of its PUBLISH; `ids`: encoded Subscription
+        Identifiers."""
         self.message = message
         self.qos = qos
         self.retain = retain
@@ -138,9 +143,11 @@ class SharedOutgoing(Outgoing):
         group: SharedGroup,
         allowed: set[Session] | None,
     ) -> None:
+        """`message`, `qos`, `retain`, `ids`: as of `Outgoing`; `group`: whose member gets it;
+        `allowed`: members that the topic plugins allow, None: all."""
         super().__init__(message, qos, retain, ids)
         self.group = group
-        self.allowed = allowed  # by the topic plugins; None: everybody
+        self.allowed = allowed  # by the topic plugins; None: all members
 
 
 class Repeat(Outgoing):
@@ -336,7 +343,7 @@ class Session:
         self.clean = True
         self.expiry = 0.0  # s after the connection ends; NEVER for 3.1.1 without Clean Session
         self.username: str | None = None
-        # Whose it is (see `session_owner`); None: nobody has checked its client's name.
+        # Whose it is (see `session_owner`); None: its client's name was not checked.
         self.owner: str | None = None
         access = node.access
         self.listener: str | None = ""  # where its last connection came in; None: not known
@@ -554,9 +561,10 @@ class Session:
         )
 
     def miss(self, message: Message, retain: bool, ids: bytes) -> None:
-        """Keep a QoS 0 message if it was published with RETAIN, or to a subscription at QoS 1 or 2:
-        there amqtt's users expect it when they come back. The standard allows it (3.1.1, 3.1.2.4:
-        "QoS 0 messages pending transmission")."""
+        """Keep a QoS 0 `message` for a client that is away, if it was published with RETAIN, or to
+        a subscription at QoS 1 or 2: amqtt's users expect it when they come back. The standard
+        allows it (3.1.1, 3.1.2.4: "QoS 0 messages pending transmission"). `retain`: of its PUBLISH;
+        `ids`: encoded Subscription Identifiers."""
         if message.retain or self._counts_on(message.topic.decode()):
             self.put_by(Outgoing(message, 0, retain, ids), None, tell=True)
 
@@ -840,8 +848,8 @@ class Session:
             self.send_packet(data)
 
     def revoke(self) -> list[SharedOutgoing]:
-        """Drop what waits and may not be received any more; returns what another member of a group
-        may get instead."""
+        """Drop what is queued and may not be received any more; returns what another member of a
+        group may get instead."""
         permissions = self.permissions
         if permissions is None:
             return []

@@ -1,7 +1,7 @@
 """Whose a session is: it belongs to the user who began it, at every broker (docs/decisions/0016).
 
 Each broker posts its sessions in the directory with a digest of their owner, so that every other
-one refuses a CONNECT with that client id by anybody else. An owner is a user name that somebody has
+one refuses a CONNECT with that client id by another user. An owner is a user name that was
 checked; None: anonymous, a user like the others.
 """
 
@@ -75,8 +75,11 @@ def digest(owner: str | None) -> bytes:
 
 
 def owner_of(node: Host, username: str | None, listener: str, *, proven: bool) -> str | None:
-    """Return who a client is; None: nobody has checked its name. `proven`: by enhanced
-    authentication."""
+    """Return the user that a client is, None: its name has not been checked.
+
+    `node`: says who checks names; `username`: as it says; `listener`: where it came in; `proven`:
+    it has proven the name by enhanced authentication.
+    """
     verified = proven or node.hooks.verified
     certified = listener in node.config.identity_listeners
     if node.access is not None:
@@ -85,15 +88,15 @@ def owner_of(node: Host, username: str | None, listener: str, *, proven: bool) -
 
 
 def belongs(node: Host, session: Session, owner: str | None) -> bool:
-    """Whether a session is this user's: also one from before users were asked for, if it was under
-    the same name."""
+    """Return whether a `session` is of the user `owner`. So is a session under the same name that
+    began before users were asked for. `node`: says who checks names."""
     return session.owner == owner or (
         session.owner is None and session.username == owner and not _comes(node, None)
     )
 
 
 def abandoned(node: Host, session: Session) -> bool:
-    """Whether nobody can come back for a session: its owner would not be let in any more."""
+    """Whether no client can come back for a session: its owner would not be let in any more."""
     return session.conn is None and not _comes(node, session.owner)
 
 

@@ -1,4 +1,4 @@
-"""The end of a broker that is told to stop: everybody hears of it, some in each turn."""
+"""The end of a broker that is told to stop: all peers hear of it, some in each turn."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Shutdown:
         self._broker = broker
         self._leave = leave
         self.under_way = False
-        """Clients are being told, and nobody else is let in."""
+        """Clients are being told, and no other client is let in."""
 
     def begin(self, then: Callable[[], None]) -> None:
         """Tell MQTT 5 clients that the broker stops (0x8B), close all, and call `then` at the end.

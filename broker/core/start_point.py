@@ -14,7 +14,7 @@ ADOPTED = (-1, 0, 0)
 """State of a start that was made at another broker, or before this one was started."""
 
 UNKNOWN = float("-inf")
-"""When a start began that was made elsewhere, as long as nobody can tell."""
+"""When a start began that was made elsewhere, as long as that is not known."""
 
 
 class SubscriptionStart:
@@ -28,6 +28,9 @@ class SubscriptionStart:
     def __init__(
         self, at: float, tops: dict[bytes, int], unsettled: set[bytes], state: tuple[int, int, int]
     ) -> None:
+        """`at`: s, since when the start is known here; `tops`: origin -> the last number that is
+        not for the subscriptions; `unsettled`: origins of which it may be more; `state`: of this
+        broker at that moment, `ADOPTED` if the start was made elsewhere."""
         self.at = at
         self.began = UNKNOWN if state == ADOPTED else at
         self.tops = tops

@@ -41,9 +41,13 @@ def subscribe(client: Client, packet: Subscribe) -> None:
 
 
 def receive_large(client: Client, first: int, body: bytes) -> None:
-    """Handle a SUBSCRIBE or UNSUBSCRIBE with perhaps very many filters: these are decoded and
-    checked in steps, and what comes behind it waits. Raises MalformedPacket and
-    ProtocolViolation."""
+    """Handle a SUBSCRIBE or UNSUBSCRIBE of a `client` with perhaps very many filters: these are
+    decoded and checked in steps, and the packets behind it wait. `first`: its first byte; `body`:
+    what follows its length.
+
+    Raises:
+        MalformedPacket, ProtocolViolation: the packet is not as it should be.
+    """
     turns = client.node.turns
     work = _receiving(client, first, body)
     try:
@@ -139,9 +143,9 @@ def _answered(client: Client, packet: Subscribe, allowed: list[bool], now: float
 
 
 def grant(client: Client, packet: Subscribe, allowed: list[bool]) -> bool:
-    """Subscribe as far as the plugins (`allowed`, for each filter), the rules and the limits let
-    the client, as soon as all brokers know what it wants. False: it waits for that, and goes on by
-    itself."""
+    """Subscribe a `client` to the filters of a `packet` that plugins (`allowed`, for each filter),
+    the rules and the limits allow, as soon as all brokers know of them. Returns False if it waits
+    for that, and goes on by itself."""
     if SubscribeRequest(client, packet, allowed).begin():
         return True
     client.conn.wait()
@@ -165,6 +169,8 @@ class SubscribeRequest:
     )
 
     def __init__(self, client: Client, packet: Subscribe, allowed: list[bool]) -> None:
+        """`client`: who subscribes; `packet`: its SUBSCRIBE; `allowed`: what plugins say of each
+        filter."""
         self._client = client
         self._packet = packet
         self._allowed = allowed
@@ -253,8 +259,9 @@ class SubscribeRequest:
 
 
 def go_on(client: Client, now: float, step: Callable[[], bool], told: Iterable[str] = ()) -> None:
-    """Do a step of what a client asked for in a packet (True: the last one), unless its session is
-    no more. `told`: filters that others know already as wanted."""
+    """Do a `step` of what a `client` asked for in a packet, unless its session is no more; the step
+    returns whether it was the last one. `now`: s; `told`: filters of which other brokers know that
+    they are wanted."""
     node = client.node
     node.now = now
     done = True

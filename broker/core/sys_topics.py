@@ -94,8 +94,8 @@ class SysTopics:
     def __init__(
         self, node: Host, version: str, memory: Callable[[], int], interval: float = INTERVAL
     ) -> None:
-        """`version`: the text under version; `memory`: returns the bytes that the process uses;
-        `interval`: s."""
+        """`node`: the broker that is described; `version`: the text under version; `memory`:
+        returns the bytes that the process uses; `interval`: s."""
         self.node = node
         self.interval = interval
         self._version = version
@@ -185,7 +185,7 @@ class SysTopics:
         return inflight, inflight + queued, size
 
     def _publish(self, topic: str, payload: bytes) -> None:
-        """Keep and deliver, at QoS 0: the next value makes this one worthless. Nobody counts it,
+        """Keep and deliver, at QoS 0: the next value makes this one worthless. It is not counted,
         and no plugin is told."""
         node = self.node
         name = topic.encode()

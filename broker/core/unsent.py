@@ -1,9 +1,9 @@
 """What a client was not sent any more when it went: messages whose packets had not left this broker
 (docs/decisions/0016).
 
-A QoS 2 message that was sent and not answered may have been received, and is for nobody but this
-session. A broker that was stopped, or has much to do, hands messages to connections that ended a
-while ago; what it had not written yet nobody has.
+A QoS 2 message that was sent and not answered may have been received, and is for this session
+alone. A broker that was stopped, or has much to do, hands messages to connections that ended a
+while ago; no client has received what it had not written yet.
 """
 
 from __future__ import annotations

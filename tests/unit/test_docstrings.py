@@ -38,7 +38,6 @@ PARAMETERS_ALLOWED = {
     "broker/cluster/strategy": 32,
     "broker/compat": 15,
     "broker/config": 3,
-    "broker/core": 65,
     "broker/io": 16,
     "broker/persistence": 10,
     "broker/wire": 20,
@@ -57,7 +56,6 @@ EXCEPTIONS_ALLOWED = {
     "broker/cli": 1,
     "broker/cluster/delivery": 1,
     "broker/config": 1,
-    "broker/core": 2,
     "broker/io": 2,
     "broker/wire": 2,
 }
