@@ -1,7 +1,7 @@
-"""The rules file: who may do what, a line each (docs/guides/security.md).
+"""The rules file: permissions, a line each (docs/guides/security.md).
 
-listener NAME|*                                what follows is about clients of this listener only
-user NAME | user * | anonymous                 whom the rules that follow are about
+listener NAME|*                           what follows is about clients of this listener only
+user NAME | user * | anonymous            the clients that the following rules are about
 client PATTERN | everyone
 allow|deny  publish|subscribe|receive|all  FILTER
 """
@@ -77,7 +77,8 @@ def _subject(word: str, name: str, before: Subject) -> Subject:
     if not name:
         what = "a pattern" if word == "client" else "a name"
         raise ValueError(f"'{word}' needs {what}")
-    if word == "listener":  # begins afresh: who was meant before was meant there
+    # A listener line starts again: subjects before it were of another listener.
+    if word == "listener":
         return Subject(listener=None if name == "*" else name)
     if word == "client":
         return Subject("client", name, before.listener)

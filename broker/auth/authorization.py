@@ -1,5 +1,5 @@
-"""Who may publish and receive what: rules in the order of their file, asked once per client and
-topic (docs/guides/security.md).
+"""Authorization: rules in the order of their file, evaluated once for each client and topic
+(docs/guides/security.md).
 
 Nothing here waits or looks anything up elsewhere. A rule is found by its topic in a trie, so a
 thousand rules cost what one does.
@@ -25,16 +25,17 @@ ACTIONS = {
     "receive": RECEIVE,
     "all": PUBLISH | SUBSCRIBE | RECEIVE,
 }
-"""What a rule's word stands for. Who may subscribe may receive what the subscription brings."""
+"""Words of rules as flags. A client that may subscribe may receive what the subscription
+delivers."""
 
 _NAMES = re.compile("%[uc]")
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a rule is about. `kind`: "everyone", "user", "users" (all that have a name), "anonymous"
-    or "client" (`name` is a pattern with * and ?). `listener`: only those who came in there; None:
-    wherever."""
+    """The clients that a rule is about. `kind`: "everyone", "user", "users" (all that have a name),
+    "anonymous" or "client" (`name` is a pattern with * and ?). `listener`: only clients of this
+    listener; None: of any."""
 
     kind: str = "everyone"
     name: str = ""
@@ -55,11 +56,11 @@ class Rule:
         self.actions = actions
         self.filter = topic_filter
         self.named = _NAMES.search(topic_filter) is not None
-        """Whether the filter is another one for each client."""
+        """Whether the filter differs for each client."""
         self.general = "/".join(
             "+" if _NAMES.search(level) else level for level in topic_filter.split("/")
         )
-        """A filter without names that matches whatever this one matches for somebody."""
+        """A filter without names that matches whatever this one matches for any client."""
 
 
 class Group:
@@ -71,7 +72,7 @@ class Group:
         self.trie: SubscriptionTrie[Rule] = SubscriptionTrie()
 
     def add(self, rule: Rule) -> None:
-        """Take one more."""
+        """Add a rule."""
         self.trie.insert(rule.general, rule.order, rule)
 
 
@@ -86,7 +87,8 @@ class Rules:
         self._known: dict[tuple[int, ...], tuple[Group, ...]] = {}
         self._depth = 1
         self.size = 0
-        self.by_user = False  # some are about users
+        # Some are about users.
+        self.by_user = False
         for subject, rule in rules:
             self.size += 1
             self.by_user = self.by_user or subject.kind in ("user", "users") or "%u" in rule.filter
@@ -121,8 +123,8 @@ class Rules:
         return self._known.setdefault(tuple(groups), found)
 
     def probe(self, topic_filter: str) -> str:
-        """Return a topic that every filter matches which covers `topic_filter`: with levels that
-        nobody else has, and more of them than any rule has."""
+        """Return a topic that a filter matches only if it covers `topic_filter`: its levels occur
+        nowhere else, and it has more of them than any rule."""
         levels = ["\0" if level == "+" else level for level in topic_filter.split("/")]
         if levels[-1] == "#":
             levels[-1:] = ["\0"] * self._depth
@@ -130,7 +132,7 @@ class Rules:
 
 
 class Permissions:
-    """What one client may."""
+    """The permissions of one client."""
 
     __slots__ = ("client_id", "groups", "listener", "rules", "user")
 
@@ -170,9 +172,9 @@ class Permissions:
         return rule is not None and rule.allow
 
     def may_subscribe(self, topic_filter: str) -> bool:
-        """Whether the client may subscribe to a filter (without `$share/<group>/`): the first rule
-        that covers all of it says. Rules about a part of it decide when messages of that part
-        come."""
+        """Whether the client may subscribe to a filter (without `$share/<group>/`). The first rule
+        that covers all of the filter decides; rules about a part of it decide when messages of that
+        part come."""
         rule = self.subscribe_rule(topic_filter)
         return rule is not None and rule.allow
 
@@ -187,8 +189,8 @@ class Permissions:
         return None
 
     def first(self, rules: list[Rule], topic: str) -> Rule | None:
-        """Return the first of `rules`, which match the topic for somebody, that does so for this
-        client."""
+        """Return the first of `rules`, which match the topic for some client, that does so for this
+        one."""
         for rule in rules:
             own = self.filter_of(rule)
             if own is rule.filter or (own is not None and matches(own, topic)):
@@ -196,12 +198,9 @@ class Permissions:
         return None
 
     def filter_of(self, rule: Rule) -> str | None:
-        """Put this client's names into a rule's filter.
-
-        A name that would mean more than itself there (empty, with a wildcard or a slash, beginning
-        with `$`) never does: a rule that allows does not apply (None), one that forbids holds for
-        every name.
-        """
+        """Put this client's names into a rule's filter. A name that would be more than a literal
+        there (empty, with a wildcard or a slash, beginning with `$`) is never put in: then a rule
+        that allows does not apply (None), and one that denies holds for every name."""
         if not rule.named:
             return rule.filter
         names = {"%u": self.user, "%c": self.client_id}
@@ -228,7 +227,7 @@ def _order(rule: Rule) -> int:
 
 
 class Restricted(Protocol):
-    """A session, as far as rules are concerned."""
+    """A session, as rules see it."""
 
     @property
     def permissions(self) -> Permissions | None:
@@ -240,7 +239,8 @@ R = TypeVar("R", bound=Restricted)
 
 def receivers(topic: str, sessions: Iterable[R]) -> set[R]:
     """Return those of `sessions` that messages of a topic may be sent to."""
-    known: dict[int, list[Rule]] = {}  # by the identity of groups: most sessions have the same
+    # By the identity of groups: most sessions have the same.
+    known: dict[int, list[Rule]] = {}
     allowed: set[R] = set()
     for session in sessions:
         permissions = session.permissions
@@ -257,7 +257,8 @@ def receivers(topic: str, sessions: Iterable[R]) -> set[R]:
 
 
 class Access:
-    """What is in force: who must show a password, who may come without, and the rules."""
+    """The configuration in force: which clients need a password, which may connect without, and the
+    rules."""
 
     __slots__ = ("_anonymous", "_canonical", "rules", "users")
 
@@ -268,19 +269,18 @@ class Access:
         anonymous: bool | Mapping[str, bool] | None = None,
         canonical: Callable[[str], str] = str,
     ) -> None:
-        """`users`: None: nobody's password is asked for here.
-        `rules`: None: who is in may do everything.
-        `anonymous`: for all listeners or by listener, the others as None: yes where there are no
-        users.
-        `canonical`: makes one of all spellings of a user name that `users` takes for the same."""
+        """`users`: None if passwords are not checked here. `rules`: None: accepted clients may do
+        everything. `anonymous`: for all listeners, or by listener with None for the others; without
+        users it is yes. `canonical`: returns one spelling for all spellings of a user name that
+        `users` treats as equal."""
         self.users = users
         self.rules = rules
         self._anonymous = anonymous
         self._canonical = canonical
 
     def lets_anonymous(self, listener: str) -> bool:
-        """Whether a client without a user name may connect at a listener, as far as we have a
-        say."""
+        """Whether a client without a user name may connect at a listener, as far as this
+        configuration says."""
         chosen = (
             self._anonymous.get(listener)
             if isinstance(self._anonymous, Mapping)
@@ -290,7 +290,7 @@ class Access:
 
     @property
     def anonymous_somewhere(self) -> bool:
-        """Whether some listener may let clients without a user name in."""
+        """Whether any listener may accept clients without a user name."""
         if isinstance(self._anonymous, Mapping):
             return self.users is None or any(self._anonymous.values())
         return self.lets_anonymous("")
@@ -313,7 +313,7 @@ class Access:
         return self.users is not None and user is not None
 
     def unknown(self, client_id: str) -> Permissions | None:
-        """Return what a session may of which nobody knows whose it is, and where it came from."""
+        """Return the permissions of a session whose user and listener are unknown."""
         return self.permissions(None, client_id, "", verified=False, certified=False)
 
     def permissions(

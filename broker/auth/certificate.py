@@ -1,4 +1,4 @@
-"""Whose certificate a peer showed."""
+"""The name in the certificate that a peer showed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Enhanced authentication (MQTT 5, 4.12): the exchange of AUTH packets at CONNECT, and again later,
-whatever the method."""
+for any method."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from broker.wire.properties import Properties, Property
 
 
 class AuthenticationFailed(Exception):  # noqa: N818 - what happened, not a fault
-    """The client did not prove who it is. The text is for the log: it may say more than the client
-    is to know."""
+    """The client did not prove its identity. The text is for the log: it may say more than the
+    client should know."""
 
 
 class Exchange(Protocol):
-    """One run of a method."""
+    """One run of an authentication method."""
 
     username: str
-    """Who was proven; counts once `done`."""
+    """The proven user name; valid once `done`."""
     done: bool
-    """The client has proven itself; what `step` returned last tells it so."""
+    """The client has proven its identity; the last answer of `step` tells it so."""
 
     def step(self, data: bytes | None) -> bytes | None:
-        """Take Authentication Data (None: there was none) and return ours. Raises
+        """Return the answer to Authentication Data (None: there was none). Raises
         AuthenticationFailed."""
 
 
@@ -35,7 +35,7 @@ Method = Callable[[], Exchange]
 
 
 class Authentication:
-    """What a connection whose CONNECT named a method has to say in AUTH packets."""
+    """The AUTH packets of a connection whose CONNECT named a method."""
 
     __slots__ = ("_begin", "_exchange", "method", "run", "username")
 
@@ -43,14 +43,16 @@ class Authentication:
         """`method`: the CONNECT's Authentication Method, which all its AUTH packets repeat
         (MQTT-4.12.0-5)."""
         self.method = method
-        self.username = ""  # proven, "" before
-        self.run = 0  # number of the exchange
+        # The proven name, "" before.
+        self.username = ""
+        # The number of the exchange.
+        self.run = 0
         self._begin = begin
         self._exchange: Exchange | None = None
 
     @property
     def running(self) -> bool:
-        """Whether the client's next packet of this kind has to go on with an exchange."""
+        """Whether the client's next packet of this kind must continue an exchange."""
         return self._exchange is not None
 
     def start(self, data: bytes | None) -> Auth:
@@ -91,7 +93,7 @@ class Authentication:
             properties[Property.AUTHENTICATION_DATA] = answer
         if not exchange.done:
             return Auth(ReasonCode.CONTINUE_AUTHENTICATION, properties)
-        # The session, and what it may do, are the first user's.
+        # The session, and its permissions, are the first user's.
         if self.username not in ("", exchange.username):
             raise AuthenticationFailed(
                 f"authenticates again, as another user than {self.username!r}"

@@ -1,5 +1,5 @@
-"""SCRAM-SHA-256, the server's side, pure (RFC 5802, RFC 7677): proof of a password that neither
-travels nor is stored."""
+"""SCRAM-SHA-256, the server's side, pure (RFC 5802, RFC 7677): a client proves a password that is
+neither sent nor stored."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from broker.auth.enhanced_auth import AuthenticationFailed
 from broker.base import limits
 
 NAME = "SCRAM-SHA-256"
-"""As clients name it in Authentication Method (MQTT 5, 4.12)."""
+"""Its name in Authentication Method (MQTT 5, 4.12)."""
 
 ITERATIONS = 15_000
-"""of PBKDF2 in new verifiers: some 4 ms for a client that is a computer, a second for a small
-device. RFC 7677 says 4096 at least."""
+"""rounds of PBKDF2 in new verifiers: some 4 ms for a client on a computer, a second for a small
+device. RFC 7677 demands 4096 at least."""
 
 MIN_ITERATIONS = 4096
 SALT_SIZE = 16
 """bytes."""
 NONCE_SIZE = 18
-"""bytes of randomness in our half of the nonce, 24 characters."""
+"""random bytes in this side's half of the nonce, 24 characters."""
 
 _KEY_SIZE = 32
 
@@ -70,8 +70,8 @@ def saslprep(text: str) -> str:
 
 
 def prepare(text: str) -> str:
-    """Prepare what may have characters that SASLprep's old Unicode does not know: those stay as
-    they are (as PostgreSQL does)."""
+    """Prepare a text that may have characters that SASLprep's old Unicode does not know: those stay
+    as they are (as in PostgreSQL)."""
     try:
         return saslprep(text)
     except ValueError:
@@ -80,8 +80,8 @@ def prepare(text: str) -> str:
 
 @dataclass(slots=True, frozen=True)
 class Verifier:
-    """What is stored of a password (RFC 5802, 3): it proves a client right, and cannot be used to
-    log in."""
+    """The stored form of a password (RFC 5802, 3): it verifies a client, and cannot be used to log
+    in."""
 
     iterations: int
     salt: bytes
@@ -135,7 +135,7 @@ class Verifier:
         )
 
     def matches(self, password: str) -> bool:
-        """Tell whether this is the verifier of a password; takes milliseconds."""
+        """Return whether this is the verifier of a password; takes milliseconds."""
         return hmac.compare_digest(
             Verifier.of(password, self.salt, self.iterations).stored_key, self.stored_key
         )
@@ -147,8 +147,8 @@ class Scram:
     def __init__(
         self, lookup: Callable[[str], Verifier | None], random_bytes: Callable[[int], bytes]
     ) -> None:
-        """`lookup`: user name -> verifier, None for nobody. `random_bytes`: a source that nobody
-        can predict (os.urandom)."""
+        """`lookup`: returns the verifier of a user name, None for an unknown one. `random_bytes`: a
+        source of unpredictable bytes (os.urandom)."""
         self.lookup = lookup
         self.random_bytes = random_bytes
         self._secret = random_bytes(_KEY_SIZE)
@@ -158,12 +158,12 @@ class Scram:
         return Exchange(self)
 
     def nonce(self) -> str:
-        """Make our half of an exchange's nonce."""
+        """Return this side's half of an exchange's nonce."""
         return _base64(self.random_bytes(NONCE_SIZE))
 
     def nobody(self, name: str) -> Verifier:
-        """Make up a verifier for a name that is not there, the same each time: an exchange must not
-        tell who is."""
+        """Return a made-up verifier for an unknown name, the same each time: an exchange must not
+        reveal which names exist."""
         salt = _hmac(self._secret, b"salt" + name.encode())[:SALT_SIZE]
         return Verifier(
             ITERATIONS, salt, _hmac(self._secret, b"key" + name.encode()), bytes(_KEY_SIZE)
@@ -187,11 +187,8 @@ class Exchange:
         self.done = False
 
     def step(self, data: bytes | None) -> bytes | None:
-        """Take the client's next message and return the answer; `done` says whether it was the
-        last.
-
-        None: nothing was said yet, the client is to begin. Raises AuthenticationFailed.
-        """
+        """Return the answer to the client's next message; `done` says whether it was the last.
+        None: the client has sent no data yet, and is to begin. Raises AuthenticationFailed."""
         if data is None and self._verifier is None:
             return None
         try:
@@ -203,7 +200,8 @@ class Exchange:
     def _first(self, text: str) -> bytes:
         flag, _, rest = text.partition(",")
         authzid, _, bare = rest.partition(",")
-        if flag not in ("n", "y"):  # p=...: channel binding, which we did not offer
+        # p=...: channel binding, which this side does not offer.
+        if flag not in ("n", "y"):
             raise AuthenticationFailed("SCRAM with channel binding, which is not offered")
         name, nonce = _attributes(bare, "n", "r")
         self.username = prepare(_saslname(name))
@@ -250,13 +248,13 @@ class Exchange:
 
 
 def _attributes(text: str, *names: str) -> list[str]:
-    """Take the first attributes of a message, which have fixed places; unknown ones behind them are
-    ignored (RFC 5802, 5.1)."""
+    """Return the first attributes of a message, which have fixed places; unknown ones behind them
+    are ignored (RFC 5802, 5.1)."""
     parts = text.split(",")
     if len(parts) < len(names) or any(
         not part.startswith(f"{name}=") for part, name in zip(parts, names, strict=False)
     ):
-        # `m=` would stand there, too.
+        # `m=` would be here, too.
         raise AuthenticationFailed(f"a SCRAM message without {', '.join(names)} in their places")
     return [part[2:] for part in parts[: len(names)]]
 

@@ -1,11 +1,10 @@
-"""The users file: names with what is stored of their passwords, for plain passwords and for SCRAM.
-Read, checked, changed.
+"""The users file: names with stored forms of their passwords, for plain passwords and for SCRAM. It
+is read, checked and changed here.
 
     # a comment
-    anna:$argon2id$v=19$m=19456,t=2,p=1$...                    for CONNECT with User Name and
-                                                               Password
-    anna:SCRAM-SHA-256$15000:<salt>$<StoredKey>:<ServerKey>    for the authentication method
-                                                               SCRAM-SHA-256
+    anna:$argon2id$v=19$m=19456,t=2,p=1$...       for CONNECT with User Name and Password
+    anna:SCRAM-SHA-256$15000:<salt>$<StoredKey>:<ServerKey>
+                                                  for the authentication method SCRAM-SHA-256
 
 `mqttree passwd FILE USER` writes both lines.
 """
@@ -23,7 +22,7 @@ from broker.base import limits
 from broker.config.yaml_file import ConfigError, read_text
 
 MAX_NAME = 1024
-"""bytes of a user name here; MQTT would allow 65,535."""
+"""bytes of a user name; MQTT would allow 65,535."""
 
 HASHER = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 """argon2id with 19 MiB (OWASP's least): about 20 ms a log-in. More memory would let a few log-ins
@@ -33,14 +32,14 @@ MAX_ARGON2_MEMORY."""
 
 @dataclass(slots=True)
 class User:
-    """One user. None: cannot log in that way."""
+    """One user. None: the user cannot log in that way."""
 
     argon2: str | None = None
     scram: Verifier | None = None
 
 
 class Users:
-    """Everybody who may log in."""
+    """All users who may log in."""
 
     __slots__ = ("_users",)
 
@@ -78,17 +77,17 @@ class Users:
         return isinstance(name, str) and prepare(name) in self._users
 
     def names(self) -> list[str]:
-        """Everybody's name, in the file's order."""
+        """The names of all users, in the file's order."""
         return list(self._users)
 
     def verifier(self, name: str) -> Verifier | None:
-        """Return what SCRAM needs of a user (`scram.Scram`), None when there is none."""
+        """Return the SCRAM verifier of a user (`scram.Scram`), None without one."""
         user = self._users.get(prepare(name))
         return user.scram if user is not None else None
 
     def verify(self, name: str, password: bytes) -> bool:
-        """Check a plain password. Takes some 20 ms and 19 MiB, as long for a name that is not
-        there: call it in a thread."""
+        """Return whether a plain password is right. Takes some 20 ms and 19 MiB, for unknown names
+        too: call it in a thread."""
         user = self._users.get(prepare(name), User())
         try:
             text = prepare(password.decode())
@@ -105,7 +104,7 @@ class Users:
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError for a name that cannot stand in the file."""
+    """Raise ValueError for a name that the file cannot hold."""
     if not name or name.strip() != name:
         raise ValueError("a user name must not be empty, or begin or end with a space")
     if ":" in name or name.startswith("#") or not name.isprintable():
@@ -184,5 +183,6 @@ def _take(user: User, secret: str) -> None:
 
 @cache
 def _nobody() -> str:
-    """A hash that no password is looked for in: whoever is not there takes as long as who is."""
+    """A hash that matches no password: a check of an unknown name takes as long as of a known
+    one."""
     return HASHER.hash("nobody")

@@ -1,4 +1,4 @@
-"""Where a broker can be dialled: host and port, read, written and ordered as numbers."""
+"""Addresses of brokers: host and port, parsed, written and ordered as numbers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _WILDCARDS = frozenset(("", "0.0.0.0", "::", "*"))
 
 
 class Address(NamedTuple):
-    """Host (IPv4, IPv6 without brackets, or a name) and TCP port. Plain tuples order as text: sort
-    by `sort_key`."""
+    """Host (IPv4, IPv6 without brackets, or a name) and TCP port. Plain tuples would be ordered as
+    text: sort by `sort_key`."""
 
     host: str
     port: int
@@ -32,7 +32,8 @@ class Address(NamedTuple):
 SortKey = tuple[int, int, str, int]
 
 
-@lru_cache(maxsize=4096)  # the addresses of one federation: at most 1024 members of 4 addresses
+# The addresses of one federation: at most 1024 members with 4 addresses each.
+@lru_cache(maxsize=4096)
 def _literal(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Return the IP address written in `host`, an IPv4-mapped one as IPv4, or None for a name."""
     try:
@@ -57,17 +58,18 @@ def sort_key(address: tuple[str, int]) -> SortKey:
 
 
 def is_literal(host: str) -> bool:
-    """Say whether `host` is an IP address, so that no name server is needed."""
+    """Return whether `host` is an IP address, so that no name server is needed."""
     return _literal(host) is not None
 
 
 def is_wildcard(host: str) -> bool:
-    """Say whether `host` stands for every interface ("", "0.0.0.0", "::")."""
+    """Return whether `host` stands for every interface ("", "0.0.0.0", "::")."""
     return host in _WILDCARDS
 
 
 def packed(host: str) -> bytes:
-    """Return an IP address as 16 bytes, IPv4 as IPv6 writes it; zeros for what is none."""
+    """Return an IP address as 16 bytes, IPv4 as IPv6 writes it; zeros for a host that is no IP
+    address."""
     found = _literal(host)
     if isinstance(found, ipaddress.IPv4Address):
         return bytes(10) + b"\xff\xff" + found.packed
@@ -75,17 +77,15 @@ def packed(host: str) -> bytes:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether `host` is only reachable from its own machine."""
+    """Return whether `host` can be reached from its own machine only."""
     found = _literal(host)
     return found.is_loopback if found is not None else host.lower() == "localhost"
 
 
 def normal_host(host: str) -> str:
-    """Return the one spelling of a host: IPv6 compressed, IPv4-mapped IPv6 as IPv4, names in lower
-    case.
-
-    Raises ValueError with one clear line when it is neither an IP address nor a host name.
-    """
+    """Return the canonical spelling of a host: IPv6 compressed, IPv4-mapped IPv6 as IPv4, names in
+    lower case. Raises ValueError with one line for a text that is neither an IP address nor a host
+    name."""
     found = _literal(host)
     if found is not None:
         return str(found)
@@ -135,7 +135,7 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT, least_port: int =
 
 
 def _port(text: str, least: int) -> int:
-    # isdecimal alone lets other scripts' digits in, and int() takes underscores and signs
+    # isdecimal alone accepts digits of other scripts, and int() accepts underscores and signs.
     if not (text.isascii() and text.isdecimal() and len(text) <= 5 and least <= int(text) < 65536):
         raise ValueError(f"port {text!r} is not a number from {least} to 65535")
     return int(text)

@@ -1,4 +1,4 @@
-"""Who a broker is: its id, which incarnation of it, and where it listens."""
+"""The identity of a broker: its id, its incarnation, and where it listens."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ MAX_BOOT = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A broker: id (8 bytes, stable over restarts), boot number (u32, grows with each restart),
-    advertised address, and a name for people.
+    """A broker: its id (8 bytes, the same after restarts), boot number (u32, rises with each
+    restart), advertised address, and a name for people. A wildcard host in an announcement means
+    the address from which its datagrams come.
 
-    A wildcard host in an announcement means the address that its datagrams come from.
-
-    Raises:
-        ValueError: an id of another length, or a boot number that is none.
+    Raises ValueError: an id of another length, or a boot number out of range.
     """
 
     id: bytes

@@ -1,8 +1,8 @@
-"""The key that makes a broker's id its own: the id is a hash of the public half, and who says the
-id signs each handshake.
+"""The key to which a broker's id belongs: the id is a hash of its public half, and a broker signs
+each handshake with it.
 
-So nobody can take the id of a broker that is away, with or without a cluster secret. A copy of the
-data directory has the key, too: what is proven by it is another broker with the same id
+So no other broker can take the id of a broker that is away, with or without a cluster secret. A
+copy of the data directory contains the key, too: with it, another broker can prove the same id
 (`id_conflict`).
 """
 
@@ -32,15 +32,15 @@ class BrokerKey:
         return id_of(self.public)
 
     def sign(self, transcript: bytes, *, dialler: bool) -> bytes:
-        """Return what proves that we took part in the handshake with this transcript, in this
-        role."""
+        """Return the signature that proves that this broker took part in the handshake with this
+        transcript, in this role."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         return Ed25519PrivateKey.from_private_bytes(self.seed).sign(_said(transcript, dialler))
 
 
 def make_key(seed: bytes) -> BrokerKey:
-    """Return the key of a seed: SEED_BYTES that nobody can guess."""
+    """Return the key made from a seed: SEED_BYTES random bytes."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return BrokerKey(
@@ -49,7 +49,7 @@ def make_key(seed: bytes) -> BrokerKey:
 
 
 def id_of(public: bytes) -> bytes:
-    """Return the id that belongs to a public key: to find another key for it takes 2^64
+    """Return the id that belongs to a public key. To find another key with the same id takes 2^64
     attempts."""
     return hashlib.sha256(b"mqttree broker id 1" + public).digest()[:ID_BYTES]
 

@@ -1,8 +1,8 @@
-"""When each of very many things is due, soonest first. What is not true any more is left out a
-little at a time.
+"""Deadlines of very many things, soonest first.
 
-To look through a million entries at once, and put them in order again, takes seconds: so that is
-done with MOVES of them for each new one, which is soon enough.
+Entries that no longer count are removed a few at a time: to search a million entries and order them
+again in one go would take seconds. MOVES entries are looked at for each new one, which is fast
+enough.
 """
 
 from __future__ import annotations
@@ -11,37 +11,38 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 Entry = tuple[int, bytes, int]
-"""When (ms), of what, and what tells whether that is still so."""
+"""Time (ms), the item, and a value that tells whether the entry still counts."""
 
 MOVES = 8
-"""entries that are looked at for each new one, while more than half are not true."""
+"""entries that are looked at for each new one, while more than half do not count any more."""
 
 FEW = 1000
-"""entries that may be untrue without anything being done."""
+"""entries that may have stopped counting before any is looked for."""
 
 
 class Deadlines:
-    """Entries in order of their times. `true`: whether one still counts."""
+    """Entries in the order of their times. `true`: returns whether an entry still counts."""
 
     __slots__ = ("_heap", "_old", "_true")
 
     def __init__(self, true: Callable[[Entry], object]) -> None:
         self._true = true
         self._heap: list[Entry] = []
-        # A heap, too, whose entries are moved to the other one if they are true.
+        # Also a heap: its entries are moved to the other one if they still count.
         self._old: list[Entry] = []
 
     def __len__(self) -> int:
-        """Return the number of entries, those that are not true any more included."""
+        """Return the number of entries, those that no longer count included."""
         return len(self._heap) + len(self._old)
 
     def add(self, entry: Entry, living: int) -> None:
-        """Put an entry in. `living`: how many are true, about."""
+        """Add an entry. `living`: about how many still count."""
         heappush(self._heap, entry)
         if not self._old and len(self._heap) > 2 * living + FEW:
             self._heap, self._old = [], self._heap
         for _ in range(min(MOVES, len(self._old))):
-            last = self._old.pop()  # a heap without its last entry is one
+            # A heap without its last entry is a heap.
+            last = self._old.pop()
             if self._true(last):
                 heappush(self._heap, last)
 
@@ -51,10 +52,11 @@ class Deadlines:
         return self._heap
 
     def first(self) -> int | None:
-        """Return when the first one is due (ms), true or not; None: there is none."""
+        """Return the time of the first entry (ms), whether it counts or not; None: there is
+        none."""
         heap = self._first()
         return heap[0][0] if heap else None
 
     def pop(self) -> Entry:
-        """Take the first one out."""
+        """Remove and return the first entry."""
         return heappop(self._first())

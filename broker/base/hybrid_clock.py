@@ -1,10 +1,9 @@
-"""A hybrid logical clock: times of writes that agree with the time of day and never with each
-other's order.
+"""A hybrid logical clock: times of writes that follow the time of day and always keep their order.
 
-A time is one number: ms since the epoch, shifted left by 16 bits, and below that their fraction,
-counted on for what happens at the same time. What is written comes after all that was heard of,
-also where the time of day lags behind (Kulkarni and others, "Logical Physical Clocks", 2014). Pure:
-`now` (s) is monotonic, handed in.
+A time is one number: ms since the epoch, shifted left by 16 bits, and below that a counter for
+events in the same millisecond. An event here is later than all events that this broker has heard
+of, even where its time of day lags behind (Kulkarni and others, "Logical Physical Clocks", 2014).
+Pure: `now` (s) is monotonic, and passed in.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ LOGICAL = 16
 """bits below the ms."""
 
 END = 1 << 63
-"""The first time that cannot be: ms of the year 6429."""
+"""The first time that is impossible: ms of the year 6429."""
 
 
 class HybridClock:
@@ -26,11 +25,12 @@ class HybridClock:
     def __init__(self, now: float, wall: float) -> None:
         """`wall`: the time of day at `now` (s since the epoch)."""
         self._offset = wall - now
-        self.last = 0  # the latest time that was given out or heard of
+        # The latest time that was given out or heard of.
+        self.last = 0
 
     def set_wall(self, wall: float, now: float) -> int:
-        """Take the time of day anew (s since the epoch); returns by how much it is another one
-        (ms)."""
+        """Set the time of day (s since the epoch). Returns by how many ms it differs from the
+        expected one."""
         before = self.physical(now)
         self._offset = wall - now
         return self.physical(now) - before
@@ -43,22 +43,20 @@ class HybridClock:
         return max(0, int((now + self._offset) * 1000 * (1 << LOGICAL)))
 
     def tick(self, now: float, above: int = 0) -> int:
-        """Return the time of something that happens here at `now`: after all others here and all
-        heard of, and after `above`.
-
-        `above` does not move the clock: what one topic got from a clock far ahead counts for that
-        topic alone.
-        """
+        """Return the time of an event here at `now` (s): later than all others here and all heard
+        of, and than `above`. `above` does not move the clock: if one topic got a time from a clock
+        far ahead, that counts for the topic alone."""
         physical = self._time(now)
         if self.last - physical > limits.CLOCK_AHEAD * (1000 << LOGICAL):
-            # our own time of day was set back by far; each topic still goes on behind what it has
+            # This broker's time of day was set back by far. Each topic still continues from its own
+            # last time.
             self.last = 0
         self.last = max(self.last + 1, physical)
         return min(max(self.last, above + 1), END - 1)
 
     def merge(self, time: int, now: float) -> bool:
-        """Take note of a time that was heard of. False: it is too far ahead to be taken for a time
-        of day; not taken over."""
+        """Take a time of another broker. Returns False if it is too far ahead to be a time of day;
+        then it is ignored."""
         if (time >> LOGICAL) - self.physical(now) > limits.CLOCK_AHEAD * 1000:
             return False
         self.last = max(self.last, time)

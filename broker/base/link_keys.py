@@ -18,17 +18,17 @@ from broker.wire.varint import encode_varint
 KEY_BYTES = 32
 NONCE_BYTES = 32
 OFFER_BYTES = NONCE_BYTES + KEY_BYTES
-"""What a CONNECT brings: a nonce, and an ephemeral public key."""
+"""bytes that a CONNECT carries: a nonce, and an ephemeral public key."""
 
 SCRYPT_COST = 1 << 15
-"""Of memory (with r = 8: 32 MiB) and time (some 0.1 s), for us once at the start, for who guesses
-secrets with every guess."""
+"""Cost in memory (with r = 8: 32 MiB) and time (some 0.1 s): once at the start of a broker, and for
+every guess of an attacker."""
 
 
 def cluster_key(secret: bytes, cluster: str) -> bytes:
     """Return the key that stands for a cluster's secret: 32 bytes, slow to compute on purpose (RFC
     7914)."""
-    # This has what links need imported now, and not while the first of them waits.
+    # This imports what links need now, and not when the first link waits for it.
     Offer(bytes(OFFER_BYTES))
     expand(bytes(KEY_BYTES), b"")
     salt = b"mqttree cluster key 1 " + cluster.encode()
@@ -48,20 +48,20 @@ def transcript(dialler: bytes, called: bytes) -> bytes:
 
 
 class Offer:
-    """What one end brings to a handshake: a nonce and an ephemeral key pair. Used once."""
+    """The part of one end in a handshake: a nonce and an ephemeral key pair. Used once."""
 
     __slots__ = ("_private", "data")
 
     def __init__(self, entropy: bytes) -> None:
-        """`entropy`: OFFER_BYTES that nobody can guess."""
+        """`entropy`: OFFER_BYTES random bytes."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
         self._private = X25519PrivateKey.from_private_bytes(entropy[NONCE_BYTES:OFFER_BYTES])
         self.data = entropy[:NONCE_BYTES] + self._private.public_key().public_bytes_raw()
 
     def shared(self, data: bytes) -> bytes:
-        """Return what only the two ends know, given the other one's `data`. Raises ValueError for a
-        key that is none."""
+        """Return the secret that only the two ends know, given the other end's `data`. Raises
+        ValueError for an invalid key."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
         if len(data) != OFFER_BYTES:
@@ -82,7 +82,7 @@ class LinkKeys:
         self._transcript = transcript
 
     def proof(self, *, dialler: bool) -> bytes:
-        """Return what proves that an end has the secret, and has seen the same two CONNECTs."""
+        """Return the proof that an end has the secret, and has seen the same two CONNECTs."""
         return hmac.digest(
             self._key(b"dialler proves" if dialler else b"called proves"),
             self._transcript,
@@ -106,5 +106,5 @@ def expand(key: bytes, label: bytes) -> bytes:
 
 
 def next_key(key: bytes) -> bytes:
-    """Return the key that follows when this one has done its work; there is no way back from it."""
+    """Return the key that follows this one. The old key cannot be computed from it."""
     return expand(key, b"next")

@@ -1,9 +1,9 @@
-"""What is logged, and how it looks: lines for people, or one JSON object a line for machines.
+"""The format of the log: lines of text, or one JSON object a line.
 
-Levels: error - this broker cannot do what it should; warning - somebody has to look at it, or was
-refused; info - start, stop, links, the tree; debug - everything else, each client's coming and
-going included (ten thousand a second must not be slowed down by lines that nobody reads; metrics
-and $SYS count them).
+Levels: error - this broker cannot do what it should. warning - an operator should look at it, or
+something was refused. info - start, stop, links, the tree. debug - everything else, each client's
+connect and disconnect included: at ten thousand a second, lines would slow the broker down; metrics
+and $SYS count them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import sys
 import warnings
 
 QUIET = ("amqtt", "transitions", "asyncio", "websockets")
-"""Loggers of others, which are heard from warning on, or at debug."""
+"""Loggers of libraries: they log from warning on, or at debug."""
 
 PLUGINS = "amqtt.broker.plugins"
-"""What plugins of the configuration say: the event logger's connects, for example."""
+"""The logger of configured plugins; the event logger, for example, logs each CONNECT."""
 
 
 def set_up(level: str, form: str = "text") -> None:
     """Log to the standard error from `level` on ("debug" to "error"); `form`: "text" or "json"."""
-    logging.raiseExceptions = False  # a broken pipe is no reason to fail
+    # A broken pipe is no reason to fail.
+    logging.raiseExceptions = False
     number = getattr(logging, level.upper())
     handler: logging.Handler = (
         logging.StreamHandler() if sys.stderr is not None else logging.NullHandler()
@@ -45,13 +46,13 @@ LOG = logging.getLogger("mqttree")
 
 
 def log_line(level: str, text: str) -> None:
-    """Write one line to our own log; `level`: "debug" to "error"."""
+    """Write one line to the log of the broker; `level`: "debug" to "error"."""
     LOG.log(getattr(logging, level.upper(), logging.INFO), "%s", text)
 
 
 class OneLine(logging.Formatter):
-    """Keeps a record on one line: what a peer sent must not make up others. Tracebacks, at debug,
-    are left as they are."""
+    """Keeps each record on one line, so that text from a peer cannot forge lines. Tracebacks, at
+    debug, are left as they are."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s.%(msecs)03d %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -65,8 +66,8 @@ class OneLine(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: ts (RFC 3339, UTC), level, logger, event (the text), and what the
-    call put into `fields`.
+    """One JSON object a line: ts (RFC 3339, UTC), level, logger, event (the text), and the `fields`
+    of the call.
 
     `log.info("text", extra={"fields": {"client": "c1"}})` adds "client"; a field never replaces one
     of the four.

@@ -1,8 +1,8 @@
-"""What peers cause to be logged: one line a minute for each cause and host, the rest is counted.
+"""Log lines that peers cause: one line a minute for each cause and host; the others are counted.
 
 A peer that sends garbage as fast as it can must not fill the disk with lines, nor hide what others
-did. The first line of a cause from a host is logged at once. Those that follow within a minute are
-logged at the level debug alone; one line at the end of the minute says how many they were.
+do. The first line of a cause from a host is logged at once. Those that follow within a minute are
+logged at the level debug only, and one line at the end of the minute gives their number.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from broker.base.counters import Counters
 from broker.base.timers import Scheduler
 
 MANY = "several hosts"
-"""Stands for the hosts that are too many to be told apart."""
+"""Replaces hosts that are too many to be told apart."""
 
 OTHER = "other causes"
-"""Stands for the causes of one host that are too many to be told apart."""
+"""Replaces causes of one host that are too many to be told apart."""
 
 
 class Logging(Scheduler, Protocol):
-    """What is asked of the broker whose log it is."""
+    """What the limit asks of the broker."""
 
     @property
     def log(self) -> Callable[[str, str], None]:
-        """Called with a level and a line."""
+        """Writes a line at a level."""
 
     @property
     def counters(self) -> Counters:
-        """What is counted."""
+        """The broker's counters."""
 
 
 class _Minute:
@@ -54,7 +54,8 @@ class LogLimit:
     def __init__(self, node: Logging) -> None:
         self._node = node
         self._minutes: dict[tuple[str, str], _Minute] = {}
-        self._causes: Counter[str] = Counter()  # of each host, that are in the table
+        # Number of entries of each host.
+        self._causes: Counter[str] = Counter()
 
     def line(self, level: str, cause: str, peer: str, text: str, most: int = 1) -> None:
         """Log `text` at `level`, unless `most` lines of the same `cause` from the same host were
@@ -76,8 +77,8 @@ class LogLimit:
             self._node.log("debug", text)
 
     def _begin(self, level: str, cause: str, host: str) -> _Minute:
-        """Return the minute of a pair that is not in the table; of a wider one where the table is
-        full."""
+        """Return a new entry for a pair of cause and host; one for many hosts or causes where the
+        table is full."""
         if len(self._minutes) >= limits.LOG_SOURCES:
             host = MANY
         if self._causes[host] >= limits.LOG_CAUSES:
@@ -91,7 +92,7 @@ class LogLimit:
         return minute
 
     def _over(self, key: tuple[str, str]) -> None:
-        """Say how many lines were left out; the next minute begins with the next line."""
+        """Log how many lines were suppressed. The next minute begins with the next line."""
         minute = self._minutes.pop(key)
         self._causes[key[1]] -= 1
         if not self._causes[key[1]]:
@@ -107,6 +108,6 @@ class LogLimit:
 
 
 def host_of(peer: str) -> str:
-    """Return the host of HOST:PORT; of anything else all of it."""
+    """Return the host of HOST:PORT, and any other text as it is."""
     host, colon, port = peer.rpartition(":")
     return host if colon and port.isdecimal() else peer

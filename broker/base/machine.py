@@ -1,4 +1,4 @@
-"""What the machine gives this process: memory, and open files."""
+"""The resources of the machine: memory, and open files."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ CGROUP = Path("/sys/fs/cgroup/memory.max")
 """The limit of a container's memory (cgroup version 2)."""
 
 SHARE = 0.6
-"""Part of the memory that the broker may keep for clients by default: the process takes up to half
-as much again, and a machine runs other programs, too."""
+"""Part of the machine's memory that the broker may keep for clients by default. The process takes
+up to half as much again, and other programs run, too."""
 
 
 def default_memory_limit(cgroup: Path = CGROUP) -> int:
-    """Return the bytes that a broker may keep unless it is told."""
+    """Return the default of the bytes that a broker may keep for clients."""
     total = int(psutil.virtual_memory().total)
     with contextlib.suppress(OSError, ValueError):
-        total = min(total, int(cgroup.read_text()))  # "max": none
+        # "max" means no limit.
+        total = min(total, int(cgroup.read_text()))
     return int(total * SHARE)
 
 
 def raise_file_limit() -> None:
-    """Allow as many open files as the system lets us: each connection is one."""
+    """Raise the limit of open files as far as the system allows: each connection is one."""
     with contextlib.suppress(OSError, ValueError):
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

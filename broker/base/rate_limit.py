@@ -1,4 +1,4 @@
-"""How often something may happen."""
+"""Rate limits: how often something may happen."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Budget:
         self.left = burst
 
     def earn(self, now: float, shares: int = 1) -> None:
-        """Add what the time since the last call has brought, for so many that spend."""
+        """Add what has accrued since the last call, for as many as spend it."""
         earned = max(0.0, now - self._at) * shares * self._per_second
         self.left = min(shares * self._burst, self.left + earned)
         self._at = now
 
 
 class RateLimit:
-    """So many a second, with bursts of as many (a token bucket). Times in s."""
+    """A token bucket: so many events a second, with bursts of as many. Times in s."""
 
     __slots__ = ("_at", "_left", "per_second")
 
@@ -33,7 +33,7 @@ class RateLimit:
         self._at = now
 
     def take(self, now: float) -> bool:
-        """Tell whether it may happen now, and count it if so."""
+        """Return whether the event may happen now, and count it if so."""
         full = max(1.0, self.per_second)
         self._left = min(full, self._left + max(0.0, now - self._at) * self.per_second)
         self._at = now

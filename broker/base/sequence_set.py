@@ -1,8 +1,6 @@
 """Sets of sequence numbers as ascending lists of inclusive pairs that do not touch, so that a
-million numbers are one pair.
-
-One number is found by bisection; what two sets have in common, or not, in one pass over both.
-"""
+million consecutive numbers are one pair. A number is found by bisection; intersections and
+differences take one pass over both lists."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ from broker.base import limits
 from broker.wire.errors import MalformedPacket
 
 LAST = (1 << 48) - 1
-"""The highest sequence number that can be told. No message has it: who has everything can still say
-what comes next."""
+"""The highest sequence number in records. No message has it, so that a broker which has all
+messages can still name the next number."""
 
 Ranges = list[tuple[int, int]]
 
@@ -44,7 +42,7 @@ def discard(ranges: Ranges, first: int, last: int) -> bool:
 
 
 def intersect(some: Ranges, others: Ranges) -> Ranges:
-    """Return what is in both of two ascending lists of inclusive pairs."""
+    """Return the intersection of two ascending lists of inclusive pairs."""
     found = []
     at = 0
     for low, high in some:
@@ -71,7 +69,7 @@ def complement(ranges: Ranges) -> Ranges:
 
 
 def subtract(some: Ranges, others: Ranges) -> Ranges:
-    """Return what is in the first of two ascending lists of inclusive pairs and not in the
+    """Return the numbers of the first ascending list of inclusive pairs that are not in the
     second."""
     return intersect(some, complement(others)) if others else list(some)
 
@@ -88,7 +86,7 @@ def merge(ranges: Ranges) -> Ranges:
 
 
 def roughly(ranges: Ranges, most: int = limits.MAX_GAPS // 2) -> Ranges:
-    """Return `most` ascending pairs at most that cover these: the smallest holes between them are
+    """Return at most `most` ascending pairs that cover these: the smallest gaps between them are
     filled."""
     if len(ranges) <= most:
         return ranges
@@ -99,12 +97,12 @@ def roughly(ranges: Ranges, most: int = limits.MAX_GAPS // 2) -> Ranges:
 
 
 def encode_pairs(ranges: Ranges) -> bytes:
-    """Return the numbers as records tell them, 12 bytes for each pair."""
+    """Return the numbers as in records, 12 bytes for each pair."""
     return b"".join([low.to_bytes(6, "big") + high.to_bytes(6, "big") for low, high in ranges])
 
 
 def decode_pairs(data: bytes, what: str) -> Ranges:
-    """Read ascending pairs; `what` has them. Raises MalformedPacket."""
+    """Return ascending pairs from bytes; `what`: their name in errors. Raises MalformedPacket."""
     if len(data) % 12:
         raise MalformedPacket(f"{what} is truncated")
     ranges: Ranges = []

@@ -1,5 +1,5 @@
-"""Deadlines of very many, most of which never come true: connections that should say something in
-time."""
+"""A timer wheel: deadlines of very many items, most of which never come due, such as
+keep-alives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 GRAIN = 0.25
-"""s; deadlines come true up to this much late. All those within it share one timer."""
+"""s by which a deadline may be late. All deadlines within it share one timer."""
 
 
 class TimerWheel(Generic[T]):
@@ -38,7 +38,8 @@ class TimerWheel(Generic[T]):
         return sum(map(len, self._buckets.values()))
 
     def add(self, item: T, when: float) -> int:
-        """Check an item at `when` (s, not now) or a little later; returns what `discard` wants."""
+        """Check an item at `when` (s, not now) or a little later. Returns the value that `discard`
+        takes."""
         key = math.ceil(when / GRAIN)
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -48,7 +49,7 @@ class TimerWheel(Generic[T]):
         return key
 
     def discard(self, key: int, item: T) -> None:
-        """Do not check an item; harmless when it was checked."""
+        """Do not check an item any more; harmless after its check."""
         bucket = self._buckets.get(key)
         if bucket is not None:
             bucket.pop(item, None)

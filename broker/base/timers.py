@@ -1,4 +1,4 @@
-"""Calls to come: what is due when, of one broker (docs/decisions/0032)."""
+"""The timers of one broker: calls at a later time (docs/decisions/0032)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Call = Callable[[float], None]
 """Called with now (s)."""
 
 MANY_CANCELLED = 1000
-"""timers taken back of which the heap is freed at once, as soon as they are half of it."""
+"""cancelled timers that may be in the heap; more are removed as soon as they are half of it."""
 
 
 class Timer:
-    """A call to come; `Scheduler.cancel` takes it back."""
+    """A scheduled call; `Scheduler.cancel` cancels it."""
 
     __slots__ = ("call",)
 
@@ -24,7 +24,7 @@ class Timer:
 
 
 class Scheduler(Protocol):
-    """What has work for later asks of its broker."""
+    """What a module with timers asks of its broker."""
 
     @property
     def now(self) -> float:
@@ -38,7 +38,7 @@ class Scheduler(Protocol):
 
 
 class Timers:
-    """The timers of one broker, the next one first."""
+    """The timers of one broker, the earliest first."""
 
     __slots__ = ("_cancelled", "_heap", "_numbers")
 
@@ -48,7 +48,7 @@ class Timers:
         self._cancelled = 0
 
     def __len__(self) -> int:
-        """How many are in the heap, those that were taken back included."""
+        """The number of timers in the heap, cancelled ones included."""
         return len(self._heap)
 
     def schedule(self, when: float, call: Call) -> Timer:
@@ -69,8 +69,8 @@ class Timers:
                 self._cancelled = 0
 
     def fire(self, now: float, full: Callable[[], bool]) -> None:
-        """Do what is due at `now` (s), until it is enough for one turn: `full` is asked after each
-        call, and what is left is due at once."""
+        """Make the calls that are due at `now` (s), as many as fit into one turn: `full` is asked
+        after each, and the others stay due."""
         heap = self._heap
         while heap and heap[0][0] <= now:
             call = heappop(heap)[2].call

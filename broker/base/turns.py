@@ -1,12 +1,11 @@
-"""How much is done in one turn of the event loop, so that no peer keeps the others, links and
+"""Limits of the work in one turn of the event loop, so that no peer keeps the others, links and
 timers waiting.
 
-What costs much more than its bytes - a topic without a route, a packet that no run takes, hundreds
-of filters in one packet - is counted as work, in steps of about a microsecond. A connection that
-has caused so much of it in one turn rests: nothing more is read from it, and what has been read of
-it is handled in a later turn, in order. Work that belongs to no packet any more is planned in
-pieces (`later`). One that rests, or one piece after the other, has a turn; links come every other
-time.
+Work that costs much more than its bytes - a topic without a route, a packet that is in no run,
+hundreds of filters in one packet - is counted in steps of about a microsecond. A connection that
+has caused too many steps in one turn rests: nothing more is read from it, and its packets are
+handled in a later turn, in order. Work that belongs to no packet is planned in pieces (`later`).
+Resting connections and pieces take turns; links come every other time.
 """
 
 from __future__ import annotations
@@ -20,44 +19,43 @@ from broker.base.counters import Counters
 from broker.base.timers import Scheduler
 
 PAUSE = 0.0001
-"""s until the next turn: what the sockets have brought comes in between."""
+"""s until the next turn; sockets are read in between."""
 
 Piece = Callable[[float], None]
-"""Some work, at most a tenth of a turn's; called with now (s)."""
+"""A piece of work, at most a tenth of a turn's; called with the time (s)."""
 
 
 class Peer(Protocol):
-    """A connection, as far as its share of a turn is concerned."""
+    """A connection, as `Turns` sees it."""
 
     last_heard: float
 
     @property
     def closed(self) -> bool:
-        """Whether it is gone."""
+        """Whether it is closed."""
 
     @property
     def link(self) -> object | None:
-        """Not None: another broker speaks on it."""
+        """Not None if it is a link to another broker."""
 
 
 class Reading(Scheduler, Protocol):
-    """What is asked of the broker whose turns these are. Connections are those that it hands in
-    itself."""
+    """What turns ask of the broker. It passes in the connections itself."""
 
     @property
     def counters(self) -> Counters:
-        """What is counted."""
+        """The broker's counters."""
 
     @property
     def hold(self) -> Callable[[Any, object], None]:
-        """Called with a connection and a reason: it is not read until that is released."""
+        """Stops reading a connection for a reason, until that is released."""
 
     def release_publishers(self, reason: object, /) -> None:
-        """Read what was held for a reason."""
+        """Reads the connections again that were held for a reason."""
 
 
 class Rest:
-    """Why a connection is not read: it has had its share of this turn."""
+    """The reason for which a connection is not read: it has had its share of this turn."""
 
     __slots__ = ("_turns", "conn")
 
@@ -66,10 +64,11 @@ class Rest:
         self._turns = turns
 
     def __call__(self, now: float) -> None:
-        """Go on with it: that is all there is in this turn."""
+        """Handle more of its packets. This is the only work of this turn."""
         conn = self.conn
         if not conn.closed:
-            conn.last_heard = now  # what waits here shows that it lives
+            # Packets that wait here show that the peer lives.
+            conn.last_heard = now
             self._turns.go_on(self)
 
 
@@ -87,16 +86,16 @@ class Turns:
         self.longest = 0.0
         """s"""
         self.work = 0
-        """steps in this turn"""
+        """Steps in this turn."""
 
     def took(self, seconds: float) -> None:
-        """Note how long a turn was."""
+        """Note how long a turn took (s)."""
         self.longest = max(self.longest, seconds)
         if seconds > limits.TURN_LONG:
             self._node.counters.turns_long += 1
 
     def full(self) -> bool:
-        """Return whether the rest of what is due is to wait for the next turn."""
+        """Return whether the rest of the due work has to wait for the next turn."""
         return self.work >= limits.TURN_WORK
 
     def rest(self, conn: Peer) -> None:
@@ -109,18 +108,19 @@ class Turns:
         self._plan()
 
     def go_on(self, rest: Rest) -> None:
-        """Read one that rested again."""
+        """Handle a connection again that rested."""
         self._node.release_publishers(rest)
         self.work = 0
 
     def later(self, piece: Piece) -> None:
-        """Do something in a later turn."""
+        """Do a piece of work in a later turn."""
         self._others.append(piece)
         self._plan()
 
     def go(self, work: Iterator[int], stopped: Callable[[], bool]) -> None:
-        """Do some work, as much now as goes into one turn and the rest in later ones, unless it is
-        `stopped` by then. `work` does a part of it each time, and says how many steps that was."""
+        """Do `work` in pieces: as much now as fits into one turn and the rest in later ones, unless
+        `stopped` returns True by then. `work` does a piece each time, and returns its number of
+        steps."""
         for steps in work:
             self.work += steps
             if self.work >= limits.TURN_WORK:

@@ -1,11 +1,12 @@
-"""The version of mqttree that is installed."""
+"""The installed version of mqttree."""
 
 from __future__ import annotations
 
 
 def version() -> str:
-    """Return the version of the installed distribution, "" when run from bare sources."""
-    # Slow to import, and most command lines do not ask.
+    """Return the version of the installed distribution, "" when run from sources that are not
+    installed."""
+    # This is slow to import, and most command lines do not need it.
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 
