@@ -166,7 +166,7 @@ def decode(
     _check_signature(data, signed, secret)
     if signed and host is not None and data[end : end + SOURCE_BYTES] != packed(host):
         raise AnnouncementError(
-            "source", "announcement was signed for another address, somebody sent it again"
+            "source", "announcement was signed for another address: a third party sent it again"
         )
     advertised, offset = _read_text(data, offset, end, "advertised host", MAX_HOST)
     name, offset = _read_text(data, offset, end, "broker name", MAX_NAME)

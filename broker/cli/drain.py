@@ -73,7 +73,7 @@ def _reach(to: str) -> None:
             socket.create_connection((address.host, address.port), REACH).close()
         except (OSError, UnicodeError) as error:
             raise ValueError(
-                f"to: nobody answers at {to}: {getattr(error, 'strerror', None) or error}"
+                f"to: no broker answers at {to}: {getattr(error, 'strerror', None) or error}"
             ) from None
 
 

@@ -77,7 +77,7 @@ class StartReport:
             and not believed
         ):
             log.warning(
-                "rules speak of users, but nobody checks passwords: "
+                "rules name users, but nothing checks passwords: "
                 "a client that gives a user name counts as anonymous (access.users)"
             )
         if peering.anybody(federation) and peering.guard(

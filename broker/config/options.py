@@ -261,7 +261,7 @@ def read_settings(
     if settings.seed and settings.discovery == "off":
         raise ConfigError(
             f"{places['seed']}: discovery is off ({places['discovery']}), "
-            "so nobody would be dialled"
+            "so no seed would be dialled"
         )
     settings.given = frozenset(places)
     return settings

@@ -425,7 +425,7 @@ class LogTail:
     def _damaged(self, frame: Frame, why: str) -> None:
         self._node.counters.log_tail_damaged += 1
         count = max((part.messages for part in frame.parts.values()), default=0)
-        where = f"segment {frame.segment.number} of the log's tail {why} at byte {frame.offset}"
+        where = f"segment {frame.segment.number} of the log tail {why} at byte {frame.offset}"
         self._node.log("warning", f"{where}: {count} messages for brokers that were away are lost")
         self._lose(frame)
 

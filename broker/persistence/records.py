@@ -132,7 +132,7 @@ def decode_header(data: bytes, broker_id: bytes, segment: int) -> bool:
     if whose != broker_id:
         raise JournalError(f"is of broker {whose.hex()}, and this one is {broker_id.hex()}")
     if number != segment:
-        raise JournalError(f"is generation {number}: it was renamed")
+        raise JournalError(f"is segment {number}: it was renamed")
     return True
 
 

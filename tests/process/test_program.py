@@ -123,7 +123,7 @@ async def test_options_are_those_of_the_command_line(tmp_path: Path) -> None:
         ({"seeds": ["a:x"]}, "seeds: address 'a:x': port 'x' is not a number from 1 to 65535"),
         (
             {"seeds": ["a"], "discovery": "off"},
-            "seeds: discovery is off (discovery), so nobody would be dialled",
+            "seeds: discovery is off (discovery), so no seed would be dialled",
         ),
         ({"durability": "sync"}, "durability: sync needs a data directory (data_dir)"),
         ({"wait_for": 0}, "wait_for: 0 is not a number of brokers from 1 to 1000"),

@@ -312,7 +312,7 @@ def test_names_that_nobody_checks(tmp_path: Path) -> None:
         config = tmp_path / "config.yaml"
         config.write_text(f"access:\n  rules: {tmp_path}/rules\n")
         broker = cluster.add("--discovery", "off", "--config", str(config)).up()
-        assert broker.lines("WARNING", "nobody checks passwords")
+        assert broker.lines("WARNING", "nothing checks passwords")
         with clients() as make:
             anna = make(broker.port, user=("anna", "x"))
             assert anna.subscribe("a") == [0]

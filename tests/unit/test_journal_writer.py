@@ -444,7 +444,7 @@ def test_an_end_that_was_torn_is_cut_off(tmp_path: Path, torn: bytes) -> None:
     [
         (b"something else altogether", "is not a journal of mqttree"),
         (encode_header(b"another!", 1), "is of broker"),
-        (encode_header(ID, 7), "is generation 7: it was renamed"),
+        (encode_header(ID, 7), "is segment 7: it was renamed"),
         (
             encode_header(ID, 1) + encode_frame([b"\x63\0\0\0\0"], 1),
             "a record of the kind 99, which this release does not know",

@@ -672,7 +672,7 @@ def test_durability_that_cannot_be(
 def test_seeds_without_discovery_are_an_error(tmp_path: Path) -> None:
     assert (
         refusal(tmp_path, seed="a:1", discovery="off")
-        == "--seed: discovery is off (--discovery), so nobody would be dialled"
+        == "--seed: discovery is off (--discovery), so no seed would be dialled"
     )
     text = "federation: {discovery: off, seed: b}"
     assert "federation.seed: discovery is off" in refusal(tmp_path, text)

@@ -271,7 +271,7 @@ def test_garbage_behind_frames(garbage: bytes, cut: int) -> None:
             encode_header(b"another!", 1),
             f"is of broker {b'another!'.hex()}, and this one is {ID.hex()}",
         ),
-        (encode_header(ID, 2), "is generation 2: it was renamed"),
+        (encode_header(ID, 2), "is segment 2: it was renamed"),
     ],
 )
 def test_a_file_that_is_not_ours(data: bytes, why: str) -> None:
