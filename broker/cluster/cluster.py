@@ -415,6 +415,8 @@ class Cluster:
         self.subscribed: Callable[[Session, Callable[[float], None]], None] = (
             self.whereabouts.subscribed
         )
+        self.hold_remote = self.remote_flow_control.note
+        self.release_remote = self.remote_flow_control.released
         self.room: Callable[[Session, int], bool] = self.remote_flow_control.room
         self.limit_log: Callable[[int], None] = self.replay_log.give_room
 

@@ -109,7 +109,11 @@ class ShowingNode(HookedNode):
     on_packets: Callable[[Client, bytes], None]
     """Called with whole packets that go to a client."""
 
-    def flush(self, source: Connection | None = None) -> None:
+    def _compose_output(self) -> None:
+        super()._compose_output()
+        self.flush = self._show_and_flush
+
+    def _show_and_flush(self, source: Connection | None = None) -> None:
         """Hand every outbox to its transport, and show what is in those of clients."""
         shown: set[int] = set()
         for outlet in self.dirty:
@@ -122,7 +126,7 @@ class ShowingNode(HookedNode):
             ):
                 shown.add(id(outlet.outbox))
                 self.on_packets(conn.owner, b"".join(outlet.outbox))
-        super().flush(source)
+        self.output.flush(source)
 
 
 def deliver_kept(session: Session, account: Account) -> None:

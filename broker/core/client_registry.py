@@ -3,6 +3,7 @@ has been silent for too long (MQTT-3.1.2-22)."""
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.base import limits
@@ -66,16 +67,23 @@ class Host(Scheduler, Protocol):
 class ClientRegistry:
     """All clients that are connected."""
 
-    __slots__ = ("_broker", "_keep_alives", "_wills", "connected")
+    __slots__ = ("_broker", "_keep_alives", "_rng", "_wills", "connected")
 
-    def __init__(self, broker: Host, wills: Wills) -> None:
+    def __init__(self, broker: Host, wills: Wills, rng: random.Random) -> None:
+        """`broker`: whose clients these are; `wills`: sends those of clients that are gone; `rng`:
+        makes up client identifiers."""
         self._broker = broker
+        self._rng = rng
         self._wills = wills
         self.connected = 0
         """How many there are."""
         self._keep_alives: TimerWheel[Client] = TimerWheel(
             broker.schedule, self._check_keep_alive, broker.turns.full
         )
+
+    def new_client_id(self) -> str:
+        """Make a client id for a client that brought none (MQTT-3.1.3-6)."""
+        return f"mqttree-{self._rng.getrandbits(80):020x}"
 
     def came(self, client: Client, now: float) -> None:
         """Note that a client is connected; `now`: s."""

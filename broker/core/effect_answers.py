@@ -6,9 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from broker.core.effects import (
+    Authenticate,
+    AuthorizePublish,
+    AuthorizeReceive,
+    AuthorizeSubscribe,
+)
+
 if TYPE_CHECKING:
     from broker.base.counters import Counters
     from broker.base.log_limit import LogLimit
+    from broker.core.dispatcher import Dispatcher
 
 
 class Question(Protocol):
@@ -64,3 +72,22 @@ class EffectAnswers:
             kind = type(effect).__name__
             text = f"nothing waits for this answer to {kind}: it is left out"
             self._log_limit.line("warning", "unexpected answer", kind, text)
+
+
+def take_questions(answers: EffectAnswers, dispatcher: Dispatcher) -> None:
+    """Have the answers to what plugins are asked taken by the client that waits, and of who may
+    receive a message by the dispatcher."""
+    answers.take_once(
+        Authenticate, lambda asked, result, now: asked.client.answered(bool(result), now)
+    )
+    answers.take_once(
+        AuthorizePublish,
+        lambda asked, result, now: asked.then(bool(result), now),
+    )
+    answers.take_once(
+        AuthorizeSubscribe,
+        lambda asked, result, now: asked.then(list(result), now),
+    )
+    answers.take_once(
+        AuthorizeReceive, lambda asked, result, now: dispatcher.answered(asked, set(result))
+    )

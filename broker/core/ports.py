@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from broker.base.sequence_set import Ranges
-    from broker.core.connection import Connection
+    from broker.core.connection import Arrival, Connection
     from broker.core.message import Message
     from broker.core.publish_run import PublishRun
     from broker.core.retained_index import RetainedVersion
@@ -268,6 +268,13 @@ class Cluster(Protocol):
         """It does not wait any more."""
 
     # ---------------------------------------------------------------- backpressure, memory
+
+    def hold_remote(self, reason: object, arrival: Arrival | None, /) -> None:
+        """Have the publisher of the message that a link has just brought (`arrival`) held where it
+        is, until `release_remote`. `reason`: who is behind."""
+
+    def release_remote(self, reason: object, /) -> None:
+        """Have nobody held for `reason` any more; harmless when nobody is."""
 
     def room(self, session: Session, size: int, /) -> bool:
         """Whether a session with a full queue may have one more message of `size` bytes: it was on

@@ -26,6 +26,7 @@ from broker.cluster.events import LinkDown, MemberGone, RouteChanged
 from broker.cluster.link.codec import split_key
 from broker.cluster.link.version_vector import Vector
 from broker.cluster.strategy.directory import INTEREST
+from broker.core.effects import TailRead, TailSync, TailWrite
 from broker.persistence.log_tail import LogTail, TailLoaded
 from broker.persistence.tail_segment import Away, Part
 from routing.subscription_trie import SubscriptionTrie
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from broker.cluster.cluster import Cluster
     from broker.cluster.delivery.replay_log import LogEntry
     from broker.core.connection import Connection
+    from broker.core.effect_answers import EffectAnswers
     from broker.core.local_broker import LocalBroker
 
 EVERYTHING = b"#"
@@ -167,6 +169,12 @@ class AbsentMembers:
         self.absent: dict[bytes, AbsentMember] = {}
         self._clock = cluster.clock
         self.tail = LogTail(node, self._clock, self._lost, self.away)
+
+    def take_answers(self, answers: EffectAnswers) -> None:
+        """Take the answers of the driver that reads and writes the tail."""
+        answers.take_by(TailWrite, self.tail.written)
+        answers.take_by(TailRead, self.tail.was_read)
+        answers.take_by(TailSync, self.tail.synced)
 
     def settle(self, then: Callable[[], None]) -> None:
         """Call `then` once all messages of the tail are on the disk."""

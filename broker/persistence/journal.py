@@ -18,6 +18,7 @@ from broker.cluster.link.version_vector import OriginWindow, Vector, encode_vect
 from broker.cluster.sessions.message_vectors import offered
 from broker.core.client import Client
 from broker.core.connection import Connection
+from broker.core.effects import AppendFrame, BeginSegment
 from broker.persistence import shared_records
 from broker.persistence.durable_sessions import DurableSessions
 from broker.persistence.message_records import MessageRecords
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from broker.cluster.cluster import Cluster
     from broker.cluster.delivery.replay_log import LogEntry
     from broker.cluster.sharing.assignment_ledger import Ref
-    from broker.core.effects import AppendFrame, BeginSegment
+    from broker.core.effect_answers import EffectAnswers
     from broker.core.publish_run import PublishRun
     from broker.core.retained_index import RetainedVersion
     from broker.core.route import Route
@@ -167,6 +168,11 @@ class Journal:
             frames.record(encode_seen(encode_vector(seen | self._since())))
             self._seen.clear()
         frames.seal()
+
+    def take_answers(self, answers: EffectAnswers) -> None:
+        """Take the answers of the driver that writes the frames."""
+        answers.take_by(AppendFrame, self.written)
+        answers.take_by(BeginSegment, self.begun)
 
     def written(self, effect: AppendFrame, error: str | None, now: float) -> bool:
         """Take the driver's word that all frames up to one are durable, or why not. Returns whether

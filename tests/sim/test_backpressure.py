@@ -109,7 +109,7 @@ def test_nothing_is_lost_and_others_go_on(seed: int, brokers: int, routing: str)
         assert backpressure.over == 0
         assert not backpressure._wishes
         assert not backpressure._wanted
-        assert not host.running._holding
+        assert not host.running.flow_control._held
 
 
 def test_without_it_they_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -440,7 +440,7 @@ def test_what_a_client_sent_before_it_went_counts(version: int, polite: bool) ->
     assert reader.payloads() == [b"%d" % n for n in range(5)] + [b"w"] * (not polite)
     assert writer.closed
     assert "w" not in world.node.sessions
-    assert world.node.ended == 0
+    assert world.node.connection_registry.ended == 0
 
 
 def test_exactly_once_also_when_the_client_repeats_what_it_sent_before_it_went() -> None:
@@ -469,7 +469,7 @@ def test_who_is_gone_is_not_written_to_and_can_come_back() -> None:
     assert old.closed
     assert not new.closed
     world.answer(AuthorizePublish, True)
-    assert world.node.ended == 0
+    assert world.node.connection_registry.ended == 0
     assert world.session("c").conn is new.conn
 
 
@@ -480,7 +480,7 @@ def test_who_is_gone_and_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
         client = world.connect(f"c{n}")
         client.send(Publish("t", b"x"))
         client.vanish()
-    assert world.node.ended == 3
+    assert world.node.connection_registry.ended == 3
     assert len(world.node.sessions) == 3
     world.answer(AuthorizePublish, True)
     assert not world.node.sessions

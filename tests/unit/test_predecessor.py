@@ -126,7 +126,7 @@ def test_what_backpressure_holds_is_waited_for() -> None:
     old = world.connect("c", will=WILL)
     slow = world.connect("slow")
     old.conn.hold()
-    world.node._holding[slow.conn] = {old.conn}
+    world.node.flow_control._held[slow.conn] = {old.conn}
     old.transport.early = [sent(Publish("t", b"1"), Disconnect())]
     new = reconnects(world)
     world.advance(limits.TAKEOVER_QUIET / 2)
@@ -152,7 +152,7 @@ def test_those_who_come_meanwhile_wait_in_line() -> None:
     assert listener.payloads() == [b"0"] * 3 + [b"1", b"2"]
     assert accepted(third)
     assert not third.closed
-    assert world.node.ended == world.counters.wills == 0
+    assert world.node.connection_registry.ended == world.counters.wills == 0
     assert not world.node.predecessors._lines
 
 
@@ -182,7 +182,7 @@ def test_who_goes_while_it_waits_in_line(
     assert old.closed
     assert not world.node.connections
     assert not world.node.predecessors._lines
-    assert world.node.connected == world.node.ended == 0
+    assert world.node.connected == world.node.connection_registry.ended == 0
     third = world.connect("c", clean=False, properties=kept)
     assert third.connack.session_present is began
 

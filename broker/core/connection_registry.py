@@ -1,0 +1,195 @@
+"""The connections of one broker: who has come, who says nothing, who is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from broker.base import limits
+from broker.base.timer_wheel import TimerWheel
+from broker.base.timers import Scheduler
+from broker.core import unsent
+from broker.core.client import Client
+from broker.core.connect import ConnectHandshake
+from broker.core.connection_states import State
+
+if TYPE_CHECKING:
+    from broker.base.counters import Counters
+    from broker.base.log_limit import LogLimit
+    from broker.base.turns import Turns
+    from broker.config.node_config import NodeConfig
+    from broker.core.connection import Connection, Transport
+    from broker.core.effects import Dial
+    from broker.core.flow_control import FlowControl
+    from broker.core.ports import Journal
+
+GONE_WORK = 5
+"""steps for a connection that is gone."""
+
+Open = Callable[[str, str, str, "Transport", float], "Connection"]
+"""Makes a connection of what `ConnectionRegistry.made` is told."""
+
+
+class DialledLinks(Protocol):
+    """Who speaks on connections that this broker has dialled."""
+
+    def dialled(self, conn: Connection, dial: Dial, now: float, /) -> None:
+        """Begin a link. `dial`: what was asked for; `now`: s."""
+
+
+class Host(Scheduler, Protocol):
+    """What connections that come and go ask of their broker."""
+
+    now: float
+    """The time of this turn (s, monotonic)."""
+
+    @property
+    def config(self) -> NodeConfig:
+        """What it was told."""
+
+    @property
+    def counters(self) -> Counters:
+        """What is counted."""
+
+    @property
+    def log_limit(self) -> LogLimit:
+        """Logs lines that peers cause."""
+
+    @property
+    def turns(self) -> Turns:
+        """How much is done in one turn of the event loop."""
+
+    @property
+    def cluster(self) -> DialledLinks:
+        """The other brokers."""
+
+    @property
+    def journal(self) -> Journal | None:
+        """What keeps its state, None for a broker that keeps nothing."""
+
+
+class ConnectionRegistry:
+    """All connections that stand."""
+
+    __slots__ = (
+        "_broker",
+        "_flow_control",
+        "_greet",
+        "_handshakes",
+        "_open",
+        "connections",
+        "ended",
+    )
+
+    def __init__(
+        self,
+        broker: Host,
+        flow_control: FlowControl,
+        connection: Open,
+        handshake: Callable[[Connection], ConnectHandshake],
+    ) -> None:
+        """`broker`: whose connections these are; `flow_control`: who waits for whom; `connection`:
+        makes one; `handshake`: makes what waits for the CONNECT on one."""
+        self._broker = broker
+        self._flow_control = flow_control
+        self._open = connection
+        self._greet = handshake
+        self.connections: set[Connection] = set()
+        self.ended = 0
+        """Connections whose peer has gone and whose last packets wait for plugins."""
+        self._handshakes: TimerWheel[ConnectHandshake] = TimerWheel(
+            broker.schedule, self._check_handshake, broker.turns.full
+        )
+
+    def made(
+        self,
+        kind: str,
+        peer: str,
+        listener: str,
+        transport: Transport,
+        now: float,
+        dial: Dial | None = None,
+    ) -> Connection:
+        """Take a new connection, and return what its bytes are to be fed to
+        (`Connection.receive`).
+
+        `kind`: "in" (accepted) or "out" (dialled); `peer`: HOST:PORT; `listener`: its name;
+        `transport`: takes what is sent; `now`: s; `dial`: the effect that asked for it.
+        """
+        broker = self._broker
+        broker.now = now
+        broker.counters.connections_accepted += 1
+        conn = self._open(kind, peer, listener, transport, now)
+        self.connections.add(conn)
+        if dial is not None:
+            broker.cluster.dialled(conn, dial, now)
+        else:
+            conn.owner = handshake = self._greet(conn)
+            handshake.timer = self._handshakes.add(handshake, now + broker.config.connect_timeout)
+        return conn
+
+    def handshake_over(self, handshake: ConnectHandshake) -> None:
+        """Note that a connection's CONNECT was accepted or refused, or that it is gone."""
+        self._handshakes.discard(handshake.timer, handshake)
+
+    def _check_handshake(self, handshake: ConnectHandshake, now: float) -> None:
+        conn = handshake.conn
+        if conn.owner is handshake and not conn.closed and not conn.waiting:
+            broker = self._broker
+            broker.counters.connect_timeout += 1
+            what = "no CONNECT" if handshake.connect is None else "its authentication did not end"
+            timeout = broker.config.connect_timeout
+            text = f"{conn.peer}: {what} within {timeout:g} s; closed"
+            broker.log_limit.line("info", what, conn.peer, text)
+            conn.abort(what)
+            broker.turns.work += limits.PACKET_WORK
+
+    def lost(self, conn: Connection, reason: str, now: float) -> None:
+        """Note that a connection is closed, by whomever; harmless when repeated.
+
+        A client may publish, disconnect and be gone while a plugin is still asked about its first
+        message. What it sent counts all the same, its DISCONNECT above all (MQTT-3.14.4-3).
+
+        `reason`: for the log; `now`: s.
+        """
+        if (
+            conn.state in (State.WAITING, State.WAITING_HELD)
+            and (
+                isinstance(conn.owner, Client)
+                or (isinstance(conn.owner, ConnectHandshake) and conn.owner.in_line)
+            )
+            and self.ended < limits.MAX_ENDED
+        ):
+            self.ended += 1
+            conn.peer_gone(reason or "closed")
+            conn.writable(now)
+            return
+        self.gone(conn, reason, now)
+
+    def gone(self, conn: Connection, reason: str, now: float) -> None:
+        """Note that a connection is closed, and nothing that came on it waits; harmless when
+        repeated. `reason`: for the log; `now`: s."""
+        if conn.closed:
+            return
+        broker = self._broker
+        broker.now = now
+        broker.turns.work += GONE_WORK
+        if isinstance(conn.owner, Client):
+            unsent.lost(conn.owner)
+        conn.gone()
+        if conn.ended:
+            self.ended -= 1
+        self.connections.discard(conn)
+        self._flow_control.closed(conn)
+        if conn.owner is not None:
+            conn.owner.lost(reason, now)
+        conn.link = None
+        if broker.journal is not None:
+            broker.journal.connection_closed(conn)
+        conn.owner = conn.conn = None  # free at once, without the garbage collector
+
+    def forget(self, conn: Connection) -> None:
+        """Note that a connection that was refused has nothing more to say."""
+        if isinstance(conn.owner, ConnectHandshake):
+            self.handshake_over(conn.owner)
+        conn.owner = None

@@ -1,0 +1,133 @@
+"""Backpressure: which publishers are not read because somebody is behind (docs/decisions/0006).
+
+A reason to hold a publisher is whatever is behind: the connection of a slow subscriber, a link, the
+journal, plugins, a turn that is full. Each is released by whoever gave it. A connection that makes
+no progress for HOLD_TIME holds nobody any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from broker.base import limits
+from broker.base.timers import Scheduler
+from broker.base.turns import Rest
+from broker.core.client import Client
+
+if TYPE_CHECKING:
+    from broker.base.log_limit import LogLimit
+    from broker.base.timers import Timer
+    from broker.core.connection import Arrival, Connection
+    from broker.core.session import Session
+
+
+class RemotePublishers(Protocol):
+    """Publishers at other brokers, whose messages come on links."""
+
+    def hold_remote(self, reason: object, arrival: Arrival | None, /) -> None:
+        """Have the publisher of the message that a link has just brought (`arrival`) held where it
+        is, until `release_remote`. `reason`: who is behind."""
+
+    def release_remote(self, reason: object, /) -> None:
+        """Have nobody held for `reason` any more; harmless when nobody is."""
+
+    def session_away(self, session: Session, /) -> None:
+        """The client of a session takes nothing."""
+
+
+class Flow(Scheduler, Protocol):
+    """What flow control asks of its broker."""
+
+    @property
+    def log_limit(self) -> LogLimit:
+        """Logs lines that peers cause."""
+
+    @property
+    def cluster(self) -> RemotePublishers:
+        """The other brokers."""
+
+
+class FlowControl:
+    """Who is held, and why."""
+
+    __slots__ = ("_broker", "_held", "_timers", "unheld")
+
+    def __init__(self, broker: Flow) -> None:
+        self._broker = broker
+        self._held: dict[object, set[Connection]] = {}  # reason -> publishers that are not read
+        self._timers: dict[object, Timer] = {}  # of connections that are watched
+        self.unheld: deque[Connection] = deque()
+        """Publishers that were held, and had been read further than was handled."""
+
+    def hold_publishers(self, slow: Connection, source: Connection | None) -> None:
+        """Do not read `source` until `slow` has caught up; for a client that is slow at most
+        HOLD_TIME without progress, for a link as long as it lives (`LinkAcks` closes one that takes
+        nothing)."""
+        if source is not None and source is not slow and self.watched(slow):
+            self.hold(source, slow)
+
+    def watched(self, slow: Connection) -> bool:
+        """Return whether publishers may wait for `slow`. It is looked at from now on: they do so
+        until HOLD_TIME without progress."""
+        if slow not in self._held and slow.link is None and not slow.stalled:
+            slow.waiting_since = self._broker.now
+            self._watch(slow)
+            self._held[slow] = set()
+        return not slow.stalled
+
+    def hold(self, source: Connection | None, reason: object) -> None:
+        """Do not read `source` until `release(reason)`. A link is read on: those are held whose
+        messages it brings."""
+        if source is None or source.closed:
+            return
+        publishers = self._held.setdefault(reason, set())
+        if source.link is not None and not isinstance(reason, Rest):
+            self._broker.cluster.hold_remote(reason, source.link.arrival)
+        elif source not in publishers:
+            publishers.add(source)
+            source.hold()
+
+    def holds(self, source: Connection) -> bool:
+        """Return whether a connection is not read because somebody is behind."""
+        return any(source in publishers for publishers in self._held.values())
+
+    def _watch(self, slow: Connection) -> None:
+        when = slow.waiting_since + limits.HOLD_TIME
+        self._timers[slow] = self._broker.schedule(when, lambda now: self._check(slow, now))
+
+    def _check(self, slow: Connection, now: float, *, again: bool = False) -> None:
+        broker = self._broker
+        if slow.waiting_since + limits.HOLD_TIME > now:
+            self._watch(slow)
+        elif not again:
+            # We may have been stopped: what it has sent meanwhile is read before the next look.
+            look = now + limits.HOLD_LOOK
+            self._timers[slow] = broker.schedule(
+                look, lambda now: self._check(slow, now, again=True)
+            )
+        else:
+            slow.stalled = True
+            if isinstance(slow.owner, Client):
+                broker.cluster.session_away(slow.owner.session)
+            text = f"{slow.peer} reads too slowly; publishers are no longer paused for it"
+            broker.log_limit.line("info", "slow subscriber", slow.peer, text)
+            self.release(slow)
+
+    def release(self, reason: object) -> None:
+        """Read the publishers again that waited for `reason` alone."""
+        publishers = self._held.pop(reason, None)
+        if publishers is not None:
+            broker = self._broker
+            broker.cluster.release_remote(reason)
+            if (timer := self._timers.pop(reason, None)) is not None:
+                broker.cancel(timer)
+            for source in publishers:
+                if not self.holds(source):
+                    source.unhold()
+
+    def closed(self, conn: Connection) -> None:
+        """Note that a connection is closed: nobody waits for it, and it waits for nobody."""
+        self.release(conn)
+        for publishers in self._held.values():
+            publishers.discard(conn)

@@ -1,0 +1,78 @@
+"""What goes out at the end of a turn: each outbox is handed to its transport once, or waits for the
+journal."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from broker.core.session import Session
+
+if TYPE_CHECKING:
+    from broker.core.connection import Connection
+    from broker.core.ports import Journal
+
+
+class Sender(Protocol):
+    """What output asks of its broker."""
+
+    @property
+    def now(self) -> float:
+        """The time of this turn (s, monotonic)."""
+
+    @property
+    def journal(self) -> Journal | None:
+        """What keeps its state, None for a broker that keeps nothing."""
+
+
+class Output:
+    """The outboxes of one broker that are not empty."""
+
+    __slots__ = ("_broker", "_unheld", "dirty")
+
+    def __init__(self, broker: Sender, unheld: deque[Connection]) -> None:
+        """`unheld`: publishers that are to go on when what was sent to others is out."""
+        self._broker = broker
+        self._unheld = unheld
+        self.dirty: list[Connection | Session] = []
+        """Whose outbox is not empty; whoever appends to an empty one lists it. Always the same
+        list."""
+
+    def flush(self, source: Connection | None = None) -> None:
+        """Hand every outbox to its transport, each once; then handle what held publishers had sent
+        whose subscribers have caught up; then end the journal's frame.
+
+        `source`: the only connection that was read since the last flush; it is held for subscribers
+        that turn out to be too slow. None: several were read, or none.
+        """
+        if self.dirty:
+            self._hand_over(source)
+        unheld = self._unheld
+        while unheld:
+            conn = unheld.popleft()
+            conn.go_on(self._broker.now)
+            self._hand_over(conn)
+        journal = self._broker.journal
+        if journal is not None:
+            journal.seal()
+
+    def _hand_over(self, source: Connection | None) -> None:
+        dirty, journal = self.dirty, self._broker.journal
+        for outlet in dirty:  # it grows meanwhile: closing a slow consumer may queue wills
+            outbox = outlet.outbox
+            if outbox:
+                conn = outlet.conn
+                if conn is None:
+                    if isinstance(outlet, Session):
+                        outlet.miss_runs()
+                    outbox.clear()
+                elif conn.gate and journal is not None:
+                    journal.gate_output(conn, outbox, source)
+                else:
+                    conn.flush(outbox, source)
+        dirty.clear()
+
+    def withholds(self, conn: Connection) -> bool:
+        """Return whether something for a connection waits for the journal."""
+        journal = self._broker.journal
+        return journal is not None and journal.gates_output(conn)

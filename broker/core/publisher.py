@@ -1,0 +1,67 @@
+"""The way of a message that was published at this broker, one at a time: it is delivered here and
+passed on to others. Runs of plain packets go by `qos_fast_path`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from broker.core.message import Message
+
+if TYPE_CHECKING:
+    from broker.base.counters import Counters
+    from broker.core.connection import Connection
+    from broker.core.dispatcher import Dispatcher
+    from broker.core.ports import Cluster
+
+
+class PublishingBroker(Protocol):
+    """What publishing asks of its broker."""
+
+    @property
+    def counters(self) -> Counters:
+        """What is counted."""
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The way to subscribers here."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The other brokers."""
+
+    @property
+    def federated(self) -> bool:
+        """Another broker was there: what is published is numbered and logged for it."""
+
+
+class Publisher:
+    """Takes over messages that are published here."""
+
+    __slots__ = ("_broker",)
+
+    def __init__(self, broker: PublishingBroker) -> None:
+        self._broker = broker
+
+    def publish(self, message: Message, source: Connection | None) -> None:
+        """Take over an application message that was published here: deliver it here and pass it
+        on. `source`: the publisher that waits for slow subscribers and for the journal, None for a
+        will and for the broker's own."""
+        broker = self._broker
+        broker.counters.published_single += 1
+        cluster, dispatcher = broker.cluster, broker.dispatcher
+        if message.retain:
+            cluster.retained_written(message, source)
+        if cluster.shares:
+            cluster.share(dispatcher.route(message.topic), message, source)
+            return
+        dispatcher.publish(message, source)
+        if broker.federated:
+            cluster.forward(message, source)
+
+    def publish_internal(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
+        """Publish on behalf of the broker.
+
+        `topic`: one that begins with `$` stays here; `payload`, `qos`, `retain`: as of a PUBLISH.
+        """
+        self._broker.counters.published_internally += 1
+        self.publish(Message(topic.encode(), payload, qos, retain, b"", None, None), None)

@@ -1,0 +1,136 @@
+"""Who is not read because somebody is behind, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.base import limits
+from broker.base.timers import Timer, Timers
+from broker.base.turns import Rest
+from broker.core.flow_control import FlowControl
+
+
+class Conn:
+    """A connection that remembers whether it is read."""
+
+    def __init__(self, *, link: object = None) -> None:
+        self.link = link
+        self.peer = "peer:1"
+        self.owner = None
+        self.closed = False
+        self.stalled = False
+        self.waiting_since = 0.0
+        self.read = True
+
+    def hold(self) -> None:
+        self.read = False
+
+    def unhold(self) -> None:
+        self.read = True
+
+
+class Flow:
+    """A broker on a virtual clock, and what it asked of other brokers."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.timers = Timers()
+        self.lines: list[str] = []
+        self.log_limit: Any = SimpleNamespace(line=lambda *line: self.lines.append(line[-1]))
+        self.remote: list[tuple[str, object]] = []
+        self.cluster: Any = SimpleNamespace(
+            hold_remote=lambda reason, arrival: self.remote.append(("hold", reason)),
+            release_remote=lambda reason: self.remote.append(("release", reason)),
+            session_away=lambda session: None,
+        )
+
+    def schedule(self, when: float, call: Callable[[float], None]) -> Timer:
+        return self.timers.schedule(when, call)
+
+    def cancel(self, timer: Timer) -> None:
+        self.timers.cancel(timer)
+
+    def advance(self, seconds: float) -> None:
+        end = self.now + seconds
+        while (due := self.timers.next_deadline()) is not None and due <= end:
+            self.now = due
+            self.timers.fire(due, lambda: False)
+        self.now = end
+
+
+def conn(*, link: object = None) -> Any:
+    return Conn(link=link)
+
+
+def test_a_publisher_waits_for_all_who_are_behind() -> None:
+    flow = FlowControl(Flow())
+    source, slow, other = conn(), conn(), conn()
+    flow.hold_publishers(slow, source)
+    flow.hold(source, other)
+    assert not source.read
+    flow.release(slow)
+    assert not source.read
+    assert flow.holds(source)
+    flow.release(other)
+    assert source.read
+    assert not flow.holds(source)
+
+
+@pytest.mark.parametrize("source", [None, "slow", "closed"])
+def test_there_is_nobody_to_hold(source: str | None) -> None:
+    """No publisher, one that is slow itself, one that is gone."""
+    broker = Flow()
+    flow, slow, gone = FlowControl(broker), conn(), conn()
+    gone.closed = True
+    flow.hold_publishers(slow, {None: None, "slow": slow, "closed": gone}[source])
+    assert slow.read
+    assert gone.read
+    assert not flow.holds(gone)
+    assert broker.remote == []
+
+
+def test_who_makes_no_progress_holds_nobody_any_more() -> None:
+    broker = Flow()
+    flow, source, slow = FlowControl(broker), conn(), conn()
+    flow.hold_publishers(slow, source)
+    broker.advance(limits.HOLD_TIME - 1.0)
+    slow.waiting_since = broker.now  # it took something
+    broker.advance(limits.HOLD_TIME - 1.0)
+    assert not source.read
+    broker.advance(2.0 + limits.HOLD_LOOK)
+    assert source.read
+    assert slow.stalled
+    assert broker.lines == ["peer:1 reads too slowly; publishers are no longer paused for it"]
+    flow.hold_publishers(slow, source)
+    assert source.read
+
+
+def test_a_link_is_read_on() -> None:
+    """The publishers whose messages it brings are held where they are; only its share of a turn
+    ends for itself."""
+    broker = Flow()
+    flow, link, slow = FlowControl(broker), conn(link=SimpleNamespace(arrival=None)), conn()
+    flow.hold_publishers(slow, link)
+    assert link.read
+    assert broker.remote == [("hold", slow)]
+    flow.release(slow)
+    assert broker.remote[-1] == ("release", slow)
+    flow.hold(link, Rest(link, None))  # type: ignore[arg-type]
+    assert not link.read
+
+
+def test_nobody_waits_for_who_is_closed() -> None:
+    broker = Flow()
+    flow, source, slow, other = FlowControl(broker), conn(), conn(), conn()
+    flow.hold_publishers(slow, source)
+    flow.hold(slow, other)
+    flow.closed(slow)
+    assert source.read
+    assert not flow.holds(slow)
+    broker.advance(2 * limits.HOLD_TIME)
+    assert not slow.stalled
+    assert broker.lines == []
