@@ -36,6 +36,7 @@ from broker.core.flow_control import FlowControl
 from broker.core.memory_limit import MemoryLimit
 from broker.core.message import Message
 from broker.core.output import Output
+from broker.core.ports import NullJournal
 from broker.core.predecessor import Predecessors
 from broker.core.publisher import Publisher
 from broker.core.retained_feed import RetainedFeeds
@@ -103,7 +104,7 @@ class Node:
         """Authentication Method -> what begins an exchange; the driver puts them in (they need
         secrets and true randomness)."""
         self.drain: Drain | None = None
-        self.journal: Journal | None = None
+        self.journal: Journal | NullJournal = NullJournal()
         self.predecessors: Predecessors = Predecessors(self)
         self.rate: RateLimit | None = (
             RateLimit(config.connection_rate, now) if config.connection_rate else None
@@ -192,8 +193,7 @@ class Node:
         self.now = now
         self.cluster.membership.set_wall(wall, now)
         step = self.cluster.clock.set_wall(wall, now)
-        if self.journal is not None:
-            self.journal.clock_set(step)
+        self.journal.clock_set(step)
 
     def answer(self, effect: Effect, result: Any, now: float) -> None:
         """Give the answer to an effect (see `effects` for what each expects)."""

@@ -111,8 +111,8 @@ class FederatedBroker(DeliveringBroker, StartingBroker, Protocol):
     """Links in the live stream. Another list each time one enters or leaves it."""
 
     @property
-    def journal(self) -> FederatedJournal | None:
-        """What keeps its state, None for a broker that keeps nothing."""
+    def journal(self) -> FederatedJournal:
+        """What keeps its state."""
 
 
 class Cluster:

@@ -168,8 +168,7 @@ class RetainedSync:
         if mark is not None and mark.time == message.stamp.time:
             mark.sequence = sequence
             self.store.digests.put(mark)
-            if self.node.journal is not None:
-                self.node.journal.retained_changed(mark)
+            self.node.journal.retained_changed(mark)
 
     def received(
         self, message: Message, key: bytes, sequence: int, now: float, source: Connection | None
@@ -203,7 +202,7 @@ class RetainedSync:
             topic, place_of(topic), stamp.time, key, sequence, stamp.death, message.qos
         )
         change = self.store.write(kept(message), mark, now, self.clock.physical(now))
-        if change >= Change.DROPPED and node.journal is not None:
+        if change >= Change.DROPPED:
             node.journal.retained_changed(mark)
             node.journal.require(source)
         if change >= Change.TAKEN and tell:

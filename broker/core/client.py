@@ -89,8 +89,8 @@ class Host(Scheduler, Protocol):
         """What plugins want to be asked and told."""
 
     @property
-    def journal(self) -> Journal | None:
-        """What keeps the broker's state; None: nothing does."""
+    def journal(self) -> Journal:
+        """What keeps its state."""
 
     @property
     def cluster(self) -> Cluster:

@@ -277,9 +277,7 @@ class ClientPackets(Client):
         conn = self.conn
         journal = self.node.journal
         first = conn.outbox[0][:1] if conn.outbox else b""
-        greeted = (
-            journal is not None and self.connack_lsn <= journal.durable_lsn and first != CONNACK
-        )
+        greeted = self.connack_lsn <= journal.durable_lsn and first != CONNACK
         if (
             conn.gate
             and greeted

@@ -603,8 +603,7 @@ class ConnectHandshake:
         conn.max_packet_size = node.config.max_packet_size
         node.client_came(client, now)
         connect.forget()
-        if node.journal is not None:
-            node.journal.session_connected(session, present=present)
+        node.journal.session_connected(session, present=present)
         if present:
             session.redeliver()
 

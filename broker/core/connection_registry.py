@@ -64,8 +64,8 @@ class Host(Scheduler, Protocol):
         """The other brokers."""
 
     @property
-    def journal(self) -> Journal | None:
-        """What keeps its state, None for a broker that keeps nothing."""
+    def journal(self) -> Journal:
+        """What keeps its state."""
 
 
 class ConnectionRegistry:
@@ -184,8 +184,7 @@ class ConnectionRegistry:
         if conn.owner is not None:
             conn.owner.lost(reason, now)
         conn.link = None
-        if broker.journal is not None:
-            broker.journal.connection_closed(conn)
+        broker.journal.connection_closed(conn)
         conn.owner = conn.conn = None  # free at once, without the garbage collector
 
     def forget(self, conn: Connection) -> None:

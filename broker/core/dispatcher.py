@@ -68,8 +68,8 @@ class Host(Protocol):
         """How much is done in one turn of the event loop."""
 
     @property
-    def journal(self) -> Journal | None:
-        """What keeps the broker's state; None: nothing does."""
+    def journal(self) -> Journal:
+        """What keeps its state."""
 
     @property
     def cluster(self) -> Cluster:
@@ -461,7 +461,7 @@ class Dispatcher:
         `source`: as of `publish`. Not `groups`: shared subscriptions get nothing.
         """
         shared = route.shared if groups else ()
-        if self.node.journal is not None:
+        if self.node.journal.recording:
             self.node.journal.run_published(route, batch, source)
         if route.special or shared:
             for message in batch.messages():

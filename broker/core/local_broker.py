@@ -71,8 +71,8 @@ class LocalBroker(Scheduler, Protocol):
         """What plugins want to be asked and told."""
 
     @property
-    def journal(self) -> Journal | None:
-        """What keeps its state, None for a broker that keeps nothing."""
+    def journal(self) -> Journal:
+        """What keeps its state."""
 
     @property
     def cluster(self) -> Cluster:

@@ -21,8 +21,8 @@ class Sender(Protocol):
         """The time of this turn (s, monotonic)."""
 
     @property
-    def journal(self) -> Journal | None:
-        """What keeps its state, None for a broker that keeps nothing."""
+    def journal(self) -> Journal:
+        """What keeps its state."""
 
 
 class Output:
@@ -53,11 +53,11 @@ class Output:
             conn.go_on(self._broker.now)
             self._hand_over(conn)
         journal = self._broker.journal
-        if journal is not None:
+        if journal.recording:
             journal.seal()
 
     def _hand_over(self, source: Connection | None) -> None:
-        dirty, journal = self.dirty, self._broker.journal
+        dirty = self.dirty
         for outlet in dirty:  # it grows meanwhile: closing a slow consumer may queue wills
             outbox = outlet.outbox
             if outbox:
@@ -66,13 +66,12 @@ class Output:
                     if isinstance(outlet, Session):
                         outlet.miss_runs()
                     outbox.clear()
-                elif conn.gate and journal is not None:
-                    journal.gate_output(conn, outbox, source)
+                elif conn.gate:
+                    self._broker.journal.gate_output(conn, outbox, source)
                 else:
                     conn.flush(outbox, source)
         dirty.clear()
 
     def withholds(self, conn: Connection) -> bool:
         """Return whether something for a connection waits for the journal."""
-        journal = self._broker.journal
-        return journal is not None and journal.gates_output(conn)
+        return self._broker.journal.gates_output(conn)

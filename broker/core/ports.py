@@ -32,6 +32,11 @@ class Journal(Protocol):
     earlier than it is durable."""
 
     @property
+    def recording(self) -> bool:
+        """Whether it keeps anything. One that does not may be told everything all the same; who
+        handles very many messages asks first, and spares the call."""
+
+    @property
     def lsn(self) -> int:
         """The number of the frame that is being written."""
 
@@ -100,6 +105,77 @@ class Journal(Protocol):
 
     def clock_set(self, step: int) -> None:
         """The time of day was set, `step` ms ahead (back: < 0)."""
+
+
+class NullJournal:
+    """The journal of a broker whose state ends with it: it keeps nothing, and nobody waits."""
+
+    __slots__ = ()
+
+    recording = False
+    healthy = True
+    lsn = durable_lsn = pending = 0
+
+    def require(self, source: object, /) -> None:
+        """Nothing is held back."""
+
+    def origin_seen(self, key: bytes) -> None:
+        """Nothing is recorded."""
+
+    def origin_added(self, key: bytes) -> None:
+        """Nothing is recorded."""
+
+    def session_connected(self, session: object, *, present: bool) -> None:
+        """Nothing is recorded."""
+
+    def make_durable(self, session: object) -> None:
+        """The session ends with the broker."""
+
+    def session_ended(self, session: object, source: object) -> None:
+        """Nothing was recorded."""
+
+    def retained_changed(self, version: object, /) -> None:
+        """Nothing is recorded."""
+
+    def logged(self, entry: object, source: object) -> None:
+        """Nothing is recorded."""
+
+    def subscription_start_changed(self, start: object) -> None:
+        """Nothing is recorded."""
+
+    def shared_closed(self, refs: object, /) -> None:
+        """Nothing was recorded."""
+
+    def shared_taken(self, refs: object, /) -> None:
+        """Nothing is recorded."""
+
+    def shared_covered(self, *covered: object) -> None:
+        """Nothing is recorded."""
+
+    def run_published(self, route: object, batch: object, source: object) -> None:
+        """Nothing is recorded."""
+
+    def gate_output(self, conn: Connection, outbox: list[bytes], source: Connection | None) -> None:
+        """Send the `outbox` of `conn` at once; empties it. `source`: as of `Connection.flush`."""
+        conn.gate = 0
+        conn.flush(outbox, source)
+
+    def gates_output(self, conn: object) -> bool:
+        """Return False: no output is held back."""
+        return False
+
+    def gated_output(self, conn: object) -> list[bytes]:
+        """Return nothing: no output is held back."""
+        return []
+
+    def connection_closed(self, conn: object) -> None:
+        """Nothing was held back."""
+
+    def seal(self) -> None:
+        """There is no frame."""
+
+    def clock_set(self, step: int) -> None:
+        """No time of day was recorded."""
 
 
 class Draining(Protocol):

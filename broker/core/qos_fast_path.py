@@ -216,7 +216,7 @@ def publish_run(client: Client, first: int, data: bytes, position: int, body: in
             return -position if client.conn.state.held else position
     targets = (route.raw5 if five else route.raw4) if route.granted >= qos else None
     if (node.federated and route.forward) or (
-        targets and node.journal is not None and any(s.recorder is not None for s in targets)
+        targets and node.journal.recording and any(s.recorder is not None for s in targets)
     ):
         targets = None
     answers: list[bytes] = []

@@ -39,8 +39,8 @@ class Keeper(Scheduler, Protocol):
         """The other brokers, which hear where a session is."""
 
     @property
-    def journal(self) -> Journal | None:
-        """What keeps sessions over a restart, None for a broker that keeps nothing."""
+    def journal(self) -> Journal:
+        """What keeps sessions over a restart."""
 
     def end_session(self, session: Session, source: Connection | None = None) -> None:
         """Forget a session (`SessionRegistry.end`, and what else goes with it)."""
@@ -60,8 +60,7 @@ class SessionRegistry:
     def expire_later(self, session: Session) -> None:
         """Keep a session without a connection as long as it is to be kept (MQTT-3.1.2-23)."""
         broker = self._broker
-        if broker.journal is not None:
-            broker.journal.make_durable(session)
+        broker.journal.make_durable(session)
         broker.cluster.session_away(session)
         if session.expiry != NEVER:
             session.expiry_timer = broker.schedule(
@@ -83,8 +82,7 @@ class SessionRegistry:
         if self.by_client_id.get(session.client_id) is session:
             del self.by_client_id[session.client_id]
             broker.cluster.session_ended(session)
-        if broker.journal is not None:
-            broker.journal.session_ended(session, source)
+        broker.journal.session_ended(session, source)
         session.stop_timers()
         if session.conn is None:
             self._wills.send(session)

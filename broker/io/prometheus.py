@@ -72,7 +72,7 @@ def metrics(
         gauge("uptime_seconds", uptime)
     gauge("longest_turn_seconds", node.turns.longest)
     gauge("queued_over_limit_bytes", cluster.remote_flow_control.over)
-    if (journal := node.journal) is not None:
+    if (journal := node.journal).recording:
         gauge("journal_ok", 1 if journal.healthy else 0)
         gauge("journal_pending_bytes", journal.pending)
     gauge("memory_used_bytes", node.memory.used)

@@ -31,7 +31,7 @@ class Readiness:
         found = []
         if node.drain is not None:
             found.append("draining")
-        if node.journal is not None and not node.journal.healthy:
+        if not node.journal.healthy:
             found.append("the journal is not written")
         if node.cluster.id_conflict.yields:
             found.append("another broker has this one's id")

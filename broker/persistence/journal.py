@@ -50,6 +50,9 @@ PASSED = 8
 class Journal:
     """The journal of one broker."""
 
+    recording = True
+    """As of the port (`broker.core.ports`)."""
+
     def __init__(
         self, node: Host, cluster: Cluster, absent_members: AbsentMembers, *, sync: bool
     ) -> None:

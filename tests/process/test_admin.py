@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from broker.cli.status import render
 from broker.cluster.drain import Drain, DrainOptions
 from broker.config.node_config import NodeConfig
+from broker.core.ports import NullJournal
 from broker.io import admin_http as admin_module
 from broker.io.admin_http import Admin, AdminProtocol, listen, same_machine
 from broker.io.http_request import parse_request
@@ -107,7 +108,7 @@ async def test_ready_when_clients_should_come(server: Server) -> None:
     node.attach_journal(journal)
     journal.frames.state = State.FAILED
     assert await server.get("/readyz") == (503, "the journal is not written\n")
-    node.journal = None
+    node.journal = NullJournal()
     server.admin.readiness = Readiness(node, 2)
     assert await server.get("/readyz") == (503, "sees 1 of 2 brokers\n")
     directory = node.cluster.directory.database

@@ -26,6 +26,7 @@ from broker.cluster.link.codec import origin_key
 from broker.cluster.strategy.interest import Interest
 from broker.cluster.strategy.spanning_tree import OverSpanningTree
 from broker.core.message import Message
+from broker.core.ports import NullJournal
 from broker.wire.errors import MalformedPacket
 from tests.sim.schedule import Schedule
 
@@ -42,7 +43,7 @@ class Owner:
     """What a stream asks for."""
 
     def __init__(self) -> None:
-        self.node = SimpleNamespace(now=1.0, counters=Counters(), journal=None)
+        self.node = SimpleNamespace(now=1.0, counters=Counters(), journal=NullJournal())
         self.lost = 0
 
     def lose(self, stream: OrderedFeed) -> None:
@@ -176,7 +177,7 @@ class Asking:
             now=1.0,
             counters=Counters(),
             forwarding=[],
-            journal=None,
+            journal=NullJournal(),
             current=None,
             schedule=lambda at, call: None,
             cancel=lambda timer: None,

@@ -135,7 +135,7 @@ class Forwarder:
             self.log.append(entry, source)
             if told:
                 self.log.chosen = self.log.end
-            if node.journal is not None and message.qos:
+            if message.qos and node.journal.recording:
                 node.journal.logged(entry, source)
             if message.retain:
                 self._above.retained_sync.numbered(message, sequence)
@@ -187,7 +187,7 @@ class Forwarder:
         data = encode_run_for_links(batch, self.key, sequence)
         entry = LogEntry.run(self.key, sequence, count, data, batch.size, self.node.now)
         self.log.append(entry, source)
-        if self.node.journal is not None:
+        if self.node.journal.recording:
             self.node.journal.logged(entry, source)
         self._send(data, count, self._next_hops(batch.topic), None)
         if self.remote_flow_control.held:
@@ -246,7 +246,7 @@ class Forwarder:
         elif window is self.own:
             return 0
         window.heard = now
-        if self.node.journal is not None:
+        if self.node.journal.recording:
             self.node.journal.origin_seen(key)
         return window.accept(first, count, skipped=window.stream is not None)
 
@@ -335,8 +335,7 @@ class Forwarder:
         for key in list(new)[: max(0, room)]:
             new[key] = self._meet(key, new[key], now)
             new[key].heard = now - QUIET
-            if self.node.journal is not None:
-                self.node.journal.origin_added(key)
+            self.node.journal.origin_added(key)
         self._make_known({key: new[key] for key in new if key in self.vector}, link)
 
     def received(

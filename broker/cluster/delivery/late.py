@@ -261,7 +261,7 @@ class LateOffers:
         node = self._node
         journal = node.journal
         full = node.dispatcher.waiting >= limits.HOLD_QUEUED
-        full |= journal is not None and journal.pending > limits.JOURNAL_BACKLOG_BYTES // 2
+        full |= journal.pending > limits.JOURNAL_BACKLOG_BYTES // 2
         if full or any(
             crowded(delivery.session)
             for topic in topics

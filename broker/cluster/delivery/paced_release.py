@@ -179,8 +179,7 @@ class PacedRelease:
         node = self._node
         if self._feeds.follows(stream):
             return False
-        if node.journal is not None:
-            node.journal.origin_seen(stream.key)
+        node.journal.origin_seen(stream.key)
         left = STEP
         ready: set[bytes] = set()
         while left > 0 and (held := stream.next_held()) is not None:
@@ -246,7 +245,7 @@ class PacedRelease:
         """Whether a subscriber to a topic has to catch up first. The publishers at the origin are
         held for these subscribers."""
         node = self._node
-        if node.journal is not None and node.journal.pending > limits.JOURNAL_BACKLOG_BYTES // 2:
+        if node.journal.pending > limits.JOURNAL_BACKLOG_BYTES // 2:
             return True
         dispatcher = node.dispatcher
         if dispatcher.waiting >= limits.HOLD_QUEUED:

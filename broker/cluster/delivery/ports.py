@@ -38,8 +38,8 @@ class DeliveringBroker(LocalBroker, Protocol):
     """Links in the live stream. A new list replaces it each time a link enters or leaves it."""
 
     @property
-    def journal(self) -> LogJournal | None:
-        """The journal, None for a broker without durability."""
+    def journal(self) -> LogJournal:
+        """The journal."""
 
 
 TakeEntries = Callable[["list[LogEntry] | None"], None]

@@ -146,8 +146,8 @@ class StartingBroker(LocalBroker, Protocol):
         """Links in the live stream."""
 
     @property
-    def journal(self) -> StartsJournal | None:
-        """The journal, None for a broker without durability."""
+    def journal(self) -> StartsJournal:
+        """The journal."""
 
 
 class SubscriptionStarts:
@@ -304,8 +304,7 @@ class SubscriptionStarts:
                 start.open.discard(key)
             elif not start.adopted:
                 start.open.add(key)
-            if self._node.journal is not None:
-                self._node.journal.subscription_start_changed(start)
+            self._node.journal.subscription_start_changed(start)
         highest = self._origins.highest
         highest[key] = max(highest.get(key, 0), number)
 

@@ -772,7 +772,7 @@ class Takeover:
         """Keep the session, before its holder is asked to forget it."""
         if (session := pending.session) is not None:
             session.stamp = pending.stamp
-            if session.expiry and self._node.journal is not None:
+            if session.expiry:
                 self._node.journal.make_durable(session)
         self._ask(pending, now)
 

@@ -238,8 +238,7 @@ class Assignments:
                 self._take_back(found, operation, sender)
         if closed:
             self._progress = now
-            if self._node.journal is not None:
-                self._node.journal.shared_closed(closed)
+            self._node.journal.shared_closed(closed)
             self._release()
         if rulings:
             self._alarm.hurry(now)
@@ -428,8 +427,7 @@ class Assignments:
         self._node.counters.shared_undelivered += 1
 
     def _closed(self, ref: Ref) -> None:
-        if self._node.journal is not None:
-            self._node.journal.shared_closed([ref])
+        self._node.journal.shared_closed([ref])
 
     # ---------------------------------------------------------------- the end, and the beginning
 

@@ -230,10 +230,9 @@ class Catchup:
         self._record(mark, key)
 
     def _record(self, mark: bytes, key: bytes) -> None:
-        if self._node.journal is not None:
-            self._node.journal.shared_covered(
-                mark, key, self._covered[mark][key], self._since.get(mark)
-            )
+        self._node.journal.shared_covered(
+            mark, key, self._covered[mark][key], self._since.get(mark)
+        )
 
     def covered(self) -> Iterable[tuple[bytes, bytes, Ranges, float | None]]:
         """Return mark, origin, numbers and since when (s) the group is known, of all groups."""
@@ -499,8 +498,7 @@ class Catchup:
                     ref: Ref = (key, sequence, mark)
                     given += 1
                     self._giver.give_late(ref, message)
-                    if self._node.journal is not None:
-                        self._node.journal.shared_closed([ref])
+                    self._node.journal.shared_closed([ref])
         return given
 
     def _end(self, job: Job) -> None:

@@ -241,7 +241,7 @@ class Custody:
             return
         self._given[ref] = (session, outgoing)
         self._soon(CHECK)
-        if outgoing.qos == 2 and session.conn is not None and self._node.journal is not None:
+        if outgoing.qos == 2 and session.conn is not None and self._node.journal.recording:
             # The journal has it before the client gets the message.
             session.conn.gate = self._node.journal.lsn + 1
 
@@ -277,7 +277,7 @@ class Custody:
             self._declined[ref] = (self._node.now, operation)
             if len(self._declined) > limits.MAX_ASSIGNED_MOVED:
                 self._declined.popitem(last=False)
-        elif operation == DONE and self._node.journal is not None:
+        elif operation == DONE:
             self._frame = self._node.journal.lsn + 1
         self._out.setdefault(split_key(ref[0])[0], []).append((operation, ref))
         self._soon(SOON)
@@ -317,7 +317,7 @@ class Custody:
             self._out = {}
         while self._unsaid:
             frame, out = self._unsaid[0]
-            if journal is not None and journal.durable_lsn < frame <= journal.lsn:
+            if journal.durable_lsn < frame <= journal.lsn:
                 self._soon(SOON)
                 return
             self._unsaid.popleft()
@@ -475,7 +475,7 @@ class Custody:
     def _take(self, taken: list[tuple[Ref, Message]]) -> None:
         """Deliver messages to local members."""
         once = [ref for ref, message in taken if message.qos == 2]
-        if self._node.journal is not None and once:
+        if once and self._node.journal.recording:
             for ref in once:
                 self.taken.add(ref, self._node.now)
             self._node.journal.shared_taken(once)
@@ -511,7 +511,7 @@ class Custody:
                 self._say(self._declined[ref][1], ref)
             elif ref in self.taken or (boot == own and self._came(ref)):
                 self._say(DONE, ref)
-            elif boot != own and self._node.journal is None:
+            elif boot != own and not self._node.journal.recording:
                 # An earlier incarnation of this broker may have sent it, without a record.
                 self._node.counters.shared_uncertain += 1
                 self._say(DONE, ref)
