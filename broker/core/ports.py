@@ -226,7 +226,8 @@ class Cluster(Protocol):
         """The same of a run at QoS 1 or 2."""
 
     def retained_written(self, message: Message, source: Connection | None, /) -> None:
-        """A message with RETAIN was published here: other brokers are to have it, too."""
+        """A message with RETAIN was published here: it becomes its topic's one, here and at other
+        brokers, in the order of all that were written anywhere. `source`: as of `forward`."""
 
     # ---------------------------------------------------------------- subscriptions
 
