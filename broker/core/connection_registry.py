@@ -34,7 +34,7 @@ class DialledLinks(Protocol):
     """Who speaks on connections that this broker has dialled."""
 
     def dialled(self, conn: Connection, dial: Dial, now: float, /) -> None:
-        """Begin a link. `dial`: what was asked for; `now`: s."""
+        """Begin a link on `conn`. `dial`: what was asked for; `now`: s."""
 
 
 class Host(Scheduler, Protocol):
@@ -145,7 +145,7 @@ class ConnectionRegistry:
             broker.turns.work += limits.PACKET_WORK
 
     def lost(self, conn: Connection, reason: str, now: float) -> None:
-        """Note that a connection is closed, by whomever; harmless when repeated.
+        """Note that `conn` is closed, by whomever; harmless when repeated.
 
         A client may publish, disconnect and be gone while a plugin is still asked about its first
         message. What it sent counts all the same, its DISCONNECT above all (MQTT-3.14.4-3).
@@ -167,8 +167,8 @@ class ConnectionRegistry:
         self.gone(conn, reason, now)
 
     def gone(self, conn: Connection, reason: str, now: float) -> None:
-        """Note that a connection is closed, and nothing that came on it waits; harmless when
-        repeated. `reason`: for the log; `now`: s."""
+        """Note that `conn` is closed, and nothing that came on it waits; harmless when repeated.
+        `reason`: for the log; `now`: s."""
         if conn.closed:
             return
         broker = self._broker

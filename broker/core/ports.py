@@ -152,7 +152,7 @@ class NullJournal:
     def shared_covered(self, *covered: object) -> None:
         """Nothing is recorded."""
 
-    def run_published(self, route: object, batch: object, source: object) -> None:
+    def run_published(self, *published: object) -> None:
         """Nothing is recorded."""
 
     def gate_output(self, conn: Connection, outbox: list[bytes], source: Connection | None) -> None:
