@@ -414,6 +414,8 @@ class SimClient:
             self.misdated = False
             self.interests.clear()
         if self.filters and not self.interests:
+            # So does one that was found: we left it before its SUBACK.
+            self._unsubscribed = True
             self.subscribe(self.filters)
         for packet_id, sent in list(self._out.items()):
             assert sent.packet is not None

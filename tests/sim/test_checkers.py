@@ -841,3 +841,25 @@ def test_a_client_that_gives_up_before_it_reads_connack(kept: bool) -> None:
     world.run(1.0)
     assert [got.number for got in client.got] == [0]
     assert not client.errors
+
+
+def test_a_client_that_leaves_before_suback() -> None:
+    """It finds a session, perhaps an older one, and is owed the order of what is published after
+    the next SUBACK: what was published before may come later, from a session that had the
+    subscriptions."""
+    world = world_of(1, 1)
+    host = world.hosts[0]
+    host.start()
+    client = SimClient(world, Ledger(), "c", host, version=5, clean=False, filters=[("a", 1)])
+
+    def leave(up: SimClient) -> None:
+        up.on_up, up.doubt = None, True
+        up.disconnect(host)
+
+    client.on_up = leave
+    client.connect()
+    world.run(1.0)
+    (interest,) = client.interests
+    assert (interest.session, interest.epoch) == (2, 2)
+    assert interest.since > client.visits[2][2]
+    assert client.begun[2] == interest.since
