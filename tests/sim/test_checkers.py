@@ -17,6 +17,7 @@ from broker.cluster.delivery.resync import Resync
 from broker.cluster.link.version_vector import OriginWindow
 from broker.cluster.strategy.directory import CLIENT
 from broker.core.client_packets import ClientPackets
+from broker.core.connection import Connection
 from broker.core.effects import Datagram
 from broker.core.message import Message
 from broker.node import Node
@@ -199,7 +200,9 @@ def forwards_no_qos_0(patch: Patch) -> None:
     patch.setattr(Forwarder, "forward_run", lambda *arguments: None)
     forward = Forwarder.forward
     patch.setattr(
-        Forwarder, "forward", lambda self, message: forward(self, message) if message.qos else None
+        Forwarder,
+        "forward",
+        lambda self, message, *more: forward(self, message, *more) if message.qos else None,
     )
 
 
@@ -225,9 +228,9 @@ def raises(patch: Patch) -> None:
 def keeps_twice(patch: Patch) -> None:
     append = ReplayLog.append
 
-    def wrong(self: ReplayLog, entry: LogEntry) -> None:
-        append(self, entry)
-        append(self, entry)
+    def wrong(self: ReplayLog, entry: LogEntry, *source: Connection) -> None:
+        append(self, entry, *source)
+        append(self, entry, *source)
 
     patch.setattr(ReplayLog, "append", wrong)
 

@@ -26,6 +26,7 @@ from broker.cluster.sessions.takeover import Takeover
 from broker.cluster.sessions.whereabouts import Whereabouts
 from broker.cluster.sharing.assignments import Assignments
 from broker.cluster.strategy.subscription_barrier import SubscriptionBarrier
+from broker.core.connection import Connection
 from broker.core.dispatcher import Dispatcher
 from broker.core.session import Session
 from tests.sim import test_durability
@@ -185,10 +186,10 @@ def trims_what_neighbours_lack(patch: Patch) -> None:
     """The log keeps nothing for neighbours that have not acknowledged it."""
     trim = ReplayLog.trim
 
-    def wrong(self: ReplayLog) -> bool:
+    def wrong(self: ReplayLog, *source: Connection) -> bool:
         floor, self.floor = self.floor, NEVER
         try:
-            return trim(self)
+            return trim(self, *source)
         finally:
             self.floor = floor
 
