@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from broker.base import limits
@@ -16,20 +17,26 @@ from broker.core.reauthentication import authenticate_again
 from broker.core.session import Session
 from broker.core.subscribe import receive_large, subscribe, unsubscribe
 from broker.wire.constants import PacketType, ReasonCode
-from broker.wire.decode import decode_packet
+from broker.wire.decode import (
+    decode_auth,
+    decode_disconnect,
+    decode_packet,
+    decode_pingreq,
+    decode_puback,
+    decode_pubcomp,
+    decode_publish,
+    decode_pubrec,
+    decode_pubrel,
+    decode_subscribe,
+    decode_unsubscribe,
+)
 from broker.wire.encode import encode_packet
 from broker.wire.errors import ProtocolViolation, WireError
 from broker.wire.packets import (
-    Auth,
-    Disconnect,
-    Pingreq,
     Puback,
     Pubcomp,
-    Publish,
     Pubrec,
     Pubrel,
-    Subscribe,
-    Unsubscribe,
 )
 from broker.wire.properties import Property, forwardable_cached
 from broker.wire.publish_header import PACKET_IDS, PUBLISH, PUBREL_HEAD, topic_of
@@ -243,33 +250,39 @@ class ClientPackets(Client):
             self.node.effects.append(
                 Event("mqtt_packet_received", {"client": self, "first": first, "body": body})
             )
-        if kind == PacketType.CONNECT:
-            raise ProtocolViolation("second CONNECT [MQTT-3.1.0-2]")
-        packet = decode_packet(first, body, self.version)
-        match packet:
-            case Publish():
-                publish(self, packet)
-            case Puback():
-                self._expect(packet, self.session.acknowledged(packet.packet_id))
-            case Pubrec():
-                self._pubrec(packet)
-            case Pubrel():
-                self._pubrel(packet)
-            case Pubcomp():
-                self._expect(packet, self.session.completed(packet.packet_id))
-            case Pingreq():
-                self._pong()
-            case Subscribe():
-                subscribe(self, packet)
-            case Unsubscribe():
-                unsubscribe(self, packet)
-            case Disconnect():
-                self._disconnect(packet)
-            case Auth():
-                authenticate_again(self, packet, self.node.now)
-            case _:
-                name = PacketType(kind).name
-                raise ProtocolViolation(f"{name} is not for a client to send here")
+        HANDLERS[kind](self, first, body)
+
+    def _publish(self, first: int, body: bytes) -> None:
+        publish(self, decode_publish(first, body, self.version))
+
+    def _puback(self, first: int, body: bytes) -> None:
+        packet = decode_puback(first, body, self.version)
+        self._expect(packet, self.session.acknowledged(packet.packet_id))
+
+    def _pubcomp(self, first: int, body: bytes) -> None:
+        packet = decode_pubcomp(first, body, self.version)
+        self._expect(packet, self.session.completed(packet.packet_id))
+
+    def _subscribe(self, first: int, body: bytes) -> None:
+        subscribe(self, decode_subscribe(first, body, self.version))
+
+    def _unsubscribe(self, first: int, body: bytes) -> None:
+        unsubscribe(self, decode_unsubscribe(first, body, self.version))
+
+    def _auth(self, first: int, body: bytes) -> None:
+        authenticate_again(self, decode_auth(first, body, self.version), self.node.now)
+
+    def _second_connect(self, first: int, body: bytes) -> None:
+        raise ProtocolViolation("second CONNECT [MQTT-3.1.0-2]")
+
+    def _not_for_clients(self, first: int, body: bytes) -> None:
+        decode_packet(first, body, self.version)  # what cannot be read is malformed before all
+        name = PacketType(first >> 4).name
+        raise ProtocolViolation(f"{name} is not for a client to send here")
+
+    def _pingreq(self, first: int, body: bytes) -> None:
+        decode_pingreq(first, body, self.version)
+        self._pong()
 
     def _pong(self) -> None:
         """Answer a PINGREQ; ahead of what waits for the journal, as the connection is all right,
@@ -290,7 +303,8 @@ class ClientPackets(Client):
         else:
             self.send(PINGRESP)
 
-    def _pubrec(self, packet: Pubrec) -> None:
+    def _pubrec(self, first: int, body: bytes) -> None:
+        packet = decode_pubrec(first, body, self.version)
         if self.session.received(packet.packet_id, packet.reason):
             if packet.reason < 0x80:
                 self.send(PUBREL_HEAD + PACKET_IDS[packet.packet_id])
@@ -316,7 +330,8 @@ class ClientPackets(Client):
                 "[MQTT-4.3.2-3]"
             )
 
-    def _pubrel(self, packet: Pubrel) -> None:
+    def _pubrel(self, first: int, body: bytes) -> None:
+        packet = decode_pubrel(first, body, self.version)
         known = packet.packet_id in self.session.incoming
         self.session.incoming.discard(packet.packet_id)
         if known and (recorder := self.session.recorder) is not None:
@@ -324,7 +339,8 @@ class ClientPackets(Client):
         reason = 0 if known or self.version != 5 else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
         self.send(encode_packet(Pubcomp(packet.packet_id, reason), self.version))
 
-    def _disconnect(self, packet: Disconnect) -> None:
+    def _disconnect(self, first: int, body: bytes) -> None:
+        packet = decode_disconnect(first, body, self.version)
         properties: dict[int, Any] = packet.properties or {}
         expiry = properties.get(Property.SESSION_EXPIRY_INTERVAL)
         if expiry is not None:
@@ -337,6 +353,28 @@ class ClientPackets(Client):
         unsent.disconnected(self)
         self.conn.close()
         self.node.client_gone(self)
+
+
+HANDLERS: tuple[Callable[[ClientPackets, int, bytes], None], ...] = (
+    ClientPackets._not_for_clients,  # reserved
+    ClientPackets._second_connect,
+    ClientPackets._not_for_clients,  # CONNACK
+    ClientPackets._publish,
+    ClientPackets._puback,
+    ClientPackets._pubrec,
+    ClientPackets._pubrel,
+    ClientPackets._pubcomp,
+    ClientPackets._subscribe,
+    ClientPackets._not_for_clients,  # SUBACK
+    ClientPackets._unsubscribe,
+    ClientPackets._not_for_clients,  # UNSUBACK
+    ClientPackets._pingreq,
+    ClientPackets._not_for_clients,  # PINGRESP
+    ClientPackets._disconnect,
+    ClientPackets._auth,
+)
+"""What a packet brings about, by its type; called with its first byte and what is behind its
+length."""
 
 
 def run_end(data: bytes, position: int, start: int, end: int) -> int:
