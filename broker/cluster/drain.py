@@ -140,7 +140,8 @@ class DrainedBroker(Scheduler, Protocol):
         """By client id."""
 
     def redirect(self, client: Client, reference: str, permanent: bool, /) -> None:
-        """Send a client to another broker (`reference`: "HOST:PORT"); `permanent`: for good."""
+        """Send a `client` to another broker (`reference`: "HOST:PORT"); `permanent`: it is not to
+        come back."""
 
     def end_session(self, session: Session, /) -> None:
         """Forget a session."""

@@ -105,8 +105,10 @@ class RetainedSync:
         history: SessionHistory,
         now: float,
     ) -> None:
-        """`own_id`: of this broker; `clock`: makes the stamps of writes; `now`: s; the others are
-        the modules of this broker that it uses."""
+        """`node`: this broker, with the id `own_id`; `clock`: makes the stamps of writes;
+        `forwarder`: numbers and passes on messages; `gap_recovery`: holds messages back until older
+        ones have come; `delivered_ranges`: delivers to sessions that lack a message; `history`:
+        notes what sessions got; `now`: s."""
         self.node = node
         self.store = node.retained
         self.clock = clock

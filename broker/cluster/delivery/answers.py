@@ -98,6 +98,9 @@ class Answers:
         above: Above,
         report: Reporting,
     ) -> None:
+        """`node`: this broker; `links`: those that are up, by the neighbour's id; `report`: counts
+        and logs; `above`: the floors above delivery; `origins`, `log`, `directory`, `strategy`,
+        `starts`, `acks`: the modules that it uses."""
         self._node = node
         self._origins = origins
         self._log = log

@@ -83,6 +83,9 @@ class Forwarder:
         flow_control: RemoteFlowControl,
         above: Above,
     ) -> None:
+        """`node`: this broker; `links`: those that are up, by the neighbour's id; `strategy`: which
+        links a message takes; `flow_control`: whether publishers are held; `above`: the floors
+        above delivery; `origins`, `log`, `gap_recovery`: the modules that it uses."""
         self.node = node
         self._origins = origins
         self.key = origins.key

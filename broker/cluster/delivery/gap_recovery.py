@@ -166,6 +166,10 @@ class GapRecovery:
         report: Reporting,
         alarm: Alarm,
     ) -> None:
+        """`node`: this broker, as `config` describes it; `events`: where lost origins are told;
+        `flow_control`: holds publishers at origins; `above`: the floors above delivery; `report`:
+        counts and logs; `alarm`: calls the cluster again; `origins`, `log`, `directory`,
+        `strategy`, `starts`, `orphans`, `history`: the modules that it uses."""
         self.node = node
         self._origins = origins
         self._vector = origins.vector

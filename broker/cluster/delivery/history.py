@@ -30,6 +30,8 @@ class HistoryRequests:
     __slots__ = ("_alarm", "_fetches", "_links", "_node", "_number", "records")
 
     def __init__(self, node: LocalBroker, links: Mapping[bytes, Link], alarm: Alarm) -> None:
+        """`node`: this broker; `links`: those that are up, by the neighbour's id; `alarm`: calls
+        the cluster again."""
         self._node = node
         self._links = links
         self._alarm = alarm

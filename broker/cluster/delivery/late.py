@@ -106,6 +106,8 @@ class LateOffers:
         above: Above,
         alarm: Alarm,
     ) -> None:
+        """`node`: this broker; `above`: the floors above delivery; `alarm`: calls the cluster
+        again; `origins`, `forwarder`, `directory`, `starts`: the modules that it uses."""
         self._node = node
         self._origins = origins
         self._forwarder = forwarder

@@ -29,6 +29,8 @@ class Origins:
     )
 
     def __init__(self, own: Identity, now: float, *, sparse: bool) -> None:
+        """`own`: the identity of this broker; `now`: s; `sparse`: this broker routes by interest or
+        topic, so that numbers are left out."""
         self.own_id = own.id
         self.key = origin_key(own.id, own.boot)
         """The origin of what is published here: this broker's id and boot number."""

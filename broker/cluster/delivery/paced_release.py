@@ -85,6 +85,9 @@ class PacedRelease:
         above: Above,
         report: Reporting,
     ) -> None:
+        """`node`: this broker; `origins`: which numbers sessions have had at other brokers;
+        `flow_control`: holds publishers at origins; `feeds`: decides what may be delivered;
+        `above`: the floors above delivery; `report`: counts and logs."""
         self._node = node
         self._highest = origins.highest
         self._flow_control = flow_control

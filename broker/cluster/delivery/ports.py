@@ -89,7 +89,7 @@ class DeliveredElsewhere(Protocol):
         `source`: as of `Dispatcher.publish`."""
 
     def fetch(self, session: Session, key: bytes, ranges: Ranges) -> None:
-        """Note that the origin `key` is asked for the numbers `ranges`, which this session alone
+        """Note that the origin `key` is asked for the numbers `ranges`, which `session` alone
         lacks."""
 
     def alone(self, key: bytes) -> Ranges:

@@ -117,6 +117,8 @@ class RemoteFlowControl:
     def __init__(
         self, node: LocalBroker, directory: Directory, report: Reporting, alarm: Alarm
     ) -> None:
+        """`node`: this broker; `directory`: carries HOLD to other brokers; `report`: counts and
+        logs; `alarm`: calls the cluster again."""
         self._node = node
         self._directory = directory
         self._report = report

@@ -70,6 +70,9 @@ class Resync:
         above: Above,
         alarm: Alarm,
     ) -> None:
+        """`node`: this broker; `walks`: walks through the log; `above`: the floors above delivery;
+        `alarm`: calls the cluster again; `forwarder`, `directory`, `strategy`, `acks`, `starts`,
+        `orphans`, `history`, `gap_recovery`: the modules that it uses."""
         self.node = node
         self.forwarder = forwarder
         self._directory = directory

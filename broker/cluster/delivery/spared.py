@@ -31,6 +31,8 @@ class SparedEntries:
     __slots__ = ("_log", "_moved", "_movers", "_node", "_strategy", "size")
 
     def __init__(self, node: LocalBroker, strategy: RoutingStrategy, log: ReplayLog) -> None:
+        """`node`: this broker; `strategy`: whether brokers say what arrived since; `log`: whose
+        entries are kept."""
         self._node = node
         self._strategy = strategy
         self._log = log

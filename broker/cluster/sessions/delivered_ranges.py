@@ -40,6 +40,8 @@ class DeliveredRanges:
         sharing: SharedSubscriptions,
         old: OldMessages,
     ) -> None:
+        """`node`: this broker; `origins`: where the highest numbers are noted; `sharing`: delivers
+        to members of shared subscriptions; `old`: knows whether old messages may arrive."""
         self._node = node
         self._sharing = sharing
         self._old = old

@@ -138,7 +138,10 @@ class Handover:
         whereabouts: Whereabouts,
         history: SessionHistory,
     ) -> None:
-        """`own_id`: of this broker; the others are the modules that know what a session needs."""
+        """`node`: this broker, with the id `own_id`; `spared`: keeps log entries for sessions that
+        move; `whereabouts`: is told of sessions that leave; the modules that know what a session
+        was offered: `directory`, `strategy`, `origins`, `log`, `orphans`, `gap_recovery`,
+        `delivered_ranges`, `history`."""
         self._node = node
         self._own = own_id
         self._directory = directory

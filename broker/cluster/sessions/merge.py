@@ -172,7 +172,10 @@ class SessionMerge:
         tombstones: Tombstones,
         reporting: Reporting,
     ) -> None:
-        """`own_id`: of this broker; the others are the modules that know what a session needs."""
+        """`node`: this broker, with the id `own_id`; `handover`: knows which sessions leave;
+        `tombstones`: of sessions that have ended; `reporting`: counts and logs; the modules that
+        know what a session was offered: `directory`, `origins`, `log`, `gap_recovery`,
+        `subscription_starts`, `delivered_ranges`, `history`."""
         self._node = node
         self._own = own_id
         self._directory = directory

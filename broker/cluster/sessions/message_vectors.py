@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def offered(vector: LocalVector) -> Vector:
-    """Return a vector of what needs no delivery here any more: what was before we met an origin is
-    not delivered at all."""
+    """Return the vector of all numbers that need not be delivered here any more. Those before this
+    broker met an origin are never delivered."""
     found: Vector = {}
     for key, window in vector.items():
         if (stream := window.stream) is not None:
@@ -39,14 +39,15 @@ def offered(vector: LocalVector) -> Vector:
 
 
 def only(mine: Vector, theirs: Vector) -> dict[bytes, Ranges]:
-    """Return what is in `mine` and not in `theirs`: origin -> ascending inclusive pairs."""
+    """Return the numbers that are in `mine` and not in `theirs`: origin -> ascending inclusive
+    pairs."""
     return _only(((key, window, window.top) for key, window in mine.items()), theirs)
 
 
 def only_here(vector: LocalVector, theirs: Vector, *, held: bool = True) -> dict[bytes, Ranges]:
-    """Return what of `vector`, of what has been at this broker, is not in `theirs`: origin ->
-    ascending inclusive pairs. `held`: what is held back from local subscribers until what is before
-    it has come counts as well."""
+    """Return the numbers of `vector`, which have been at this broker, that are not in `theirs`:
+    origin -> ascending inclusive pairs. `held`: those that are held back from local subscribers
+    until earlier ones arrive count as well."""
     return _only(((key, window, _top(window, held)) for key, window in vector.items()), theirs)
 
 
@@ -70,8 +71,8 @@ def _only(mine: Iterable[tuple[bytes, OriginWindow, int]], theirs: Vector) -> di
 
 
 def need_of(starts: Iterable[dict[bytes, int]]) -> Vector:
-    """Return what was published before subscriptions that began behind these numbers: an older
-    session has to have it."""
+    """Return the numbers that were published before subscriptions that began behind `starts`: an
+    older session has to have been offered them."""
     need: Vector = {}
     for tops in starts:
         for key, top in tops.items():
@@ -81,8 +82,8 @@ def need_of(starts: Iterable[dict[bytes, int]]) -> Vector:
 
 
 def uncovered(need: Vector, *seen: Vector) -> dict[bytes, Ranges]:
-    """Return what of `need` is in none of these, which say what a session was offered; nothing of
-    origins that the first of them does not know."""
+    """Return the numbers of `need` that are in none of `seen`, the vectors of what a session was
+    offered. Origins that the first of these does not know are left out."""
     found = {}
     ranges = [ranges_of(vector) for vector in seen]
     for key, needed in ranges_of(need).items():
@@ -93,7 +94,11 @@ def uncovered(need: Vector, *seen: Vector) -> dict[bytes, Ranges]:
 
 
 def numbered(found: Iterable[tuple[bytes, int]]) -> dict[bytes, Ranges]:
-    """Return the numbers of messages, by origin. Raises MalformedPacket: no origin."""
+    """Return the numbers of messages, by origin.
+
+    Raises:
+        MalformedPacket: an origin is invalid.
+    """
     numbers: dict[bytes, Ranges] = {}
     for key, sequence in found:
         split_key(key)
@@ -104,9 +109,9 @@ def numbered(found: Iterable[tuple[bytes, int]]) -> dict[bytes, Ranges]:
 def unlogged(
     vector: LocalVector, seen: Vector, before: Vector, found: Iterable[tuple[bytes, int, object]]
 ) -> Vector:
-    """Return what has been here (`vector`) and not been offered to a session (`seen`), came after
-    its subscriptions (`before`), and was not `found` in our log: large messages empty that in
-    milliseconds, and the session's broker gets it behind these."""
+    """Return the numbers that have been here (`vector`), were not offered to a session (`seen`),
+    came after its subscriptions (`before`), and were not `found` in the log here: large messages
+    empty it in milliseconds, and the session's broker gets them behind these."""
     has = numbered((key, number) for key, number, _ in found)
     left: dict[bytes, Ranges] = {}
     for key, ranges in behind(only_here(vector, seen, held=False), before).items():
@@ -117,7 +122,7 @@ def unlogged(
 
 
 def whole(*seen: Vector) -> dict[bytes, int]:
-    """Return up to which number of each origin all is in these together."""
+    """Return for each origin the number up to which the vectors `seen` together have all."""
     found: dict[bytes, Ranges] = {}
     for vector in seen:
         for key, ranges in ranges_of(vector).items():
@@ -126,8 +131,8 @@ def whole(*seen: Vector) -> dict[bytes, int]:
 
 
 def behind(numbers: dict[bytes, Ranges], before: Vector) -> dict[bytes, Ranges]:
-    """Return what of these was published after some subscriptions (`before`): of what is older they
-    say it themselves, as long as no older session is added that lacks it."""
+    """Return those of `numbers` that were published after some subscriptions (`before`). For older
+    ones the subscriptions say that themselves, until an older session is merged that lacks them."""
     found = {}
     for key, ranges in numbers.items():
         window = before.get(key)
@@ -146,7 +151,7 @@ def ranges_of(vector: Vector) -> dict[bytes, Ranges]:
 
 
 def vector_of(has: dict[bytes, Ranges]) -> Vector:
-    """Return a vector that has these numbers, or some less."""
+    """Return a vector that has these numbers, or a few less."""
     vector: Vector = {}
     for key, ranges in has.items():
         window = vector[key] = OriginWindow(ranges[-1][1], 0.0)
@@ -155,7 +160,7 @@ def vector_of(has: dict[bytes, Ranges]) -> Vector:
 
 
 def seen_by_both(newer: SessionState, older: SessionState) -> Vector:
-    """Return what a session has been offered when an older one has been added to it: in the time
+    """Return what a session has been offered when an older one has been merged into it: of the time
     before the newer one subscribed, what the older one had, and what is older than both."""
     has, old = ranges_of(newer.seen), ranges_of(older.seen)
     for key, window in newer.before.items():
@@ -170,7 +175,7 @@ def seen_by_both(newer: SessionState, older: SessionState) -> Vector:
 
 
 def lacking(given: dict[bytes, Ranges], here: Vector) -> dict[bytes, Ranges]:
-    """Return what a session has got and has not been `here`."""
+    """Return the numbers that a session has got (`given`) and that have not been `here`."""
     found = {}
     for key, ranges in given.items():
         window = here.get(key)

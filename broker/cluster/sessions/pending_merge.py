@@ -48,7 +48,7 @@ class Input(Enum):
     NOTHING = "the holder says that there is none"
     ENDED = "the holder says that it has forgotten it"
     NEWER = "the holder says that its session is the newer one"
-    WITHDRAWN = "the older session, or the newer one, is no more"
+    WITHDRAWN = "the older session, or the newer one, has ended"
 
 
 class Action(Enum):

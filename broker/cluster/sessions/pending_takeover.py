@@ -7,7 +7,7 @@ next (`takeover` does what the table says).
 | READING   | the decoding of the session, which is done in steps |
 | COVERING  | what the session was offered at its holder, and has not been here yet |
 | RESTORING | its subscriptions, which are made in steps |
-| SETTLING  | all brokers to know of these (where messages only go where somebody wants them) |
+| SETTLING  | all brokers to know of these (with routing by interest or topic) |
 | RESTING   | what came to the holder meanwhile: REST has been sent |
 | CLOSING   | the holder to forget the session: DONE has been sent |
 | OVER      | nothing |

@@ -102,6 +102,9 @@ class SessionHistory:
         unlogged: UnloggedNumbers,
         delivered_ranges: DeliveredRanges,
     ) -> None:
+        """`node`: this broker; `origins`: which numbers have been here; `log`: the messages of the
+        last minutes; `unlogged`: notes of messages that have left the log; `delivered_ranges`: what
+        sessions had at other brokers."""
         self._node = node
         self._origins = origins
         self._log = log

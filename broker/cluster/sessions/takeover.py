@@ -179,8 +179,12 @@ class Takeover:
         reporting: Reporting,
         neighbours: Neighbours,
     ) -> None:
-        """`own_id`: of this broker; `clock`: makes all stamps; `links`: by the neighbour's id; the
-        others are the modules that know what a session needs."""
+        """`node`: this broker, with the id `own_id`; `clock`: makes all stamps; `links`: by the
+        neighbour's id; `barrier`: tells when all brokers know of subscriptions; `spared`: keeps log
+        entries for sessions that move; `handover`: the holder's side; `reporting`: counts and logs;
+        `neighbours`: are told what is posted; the modules that know what a session was offered:
+        `directory`, `strategy`, `origins`, `log`, `gap_recovery`, `subscription_starts`,
+        `delivered_ranges`, `history`."""
         self._node = node
         self._own = own_id
         self._clock = clock

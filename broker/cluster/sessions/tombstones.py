@@ -88,7 +88,7 @@ class Tombstones:
         return True
 
     def withdrawn(self, client_id: str, broker_id: bytes) -> None:
-        """Note that a broker has no session of a client any more: if nobody else has, there is
+        """Note that a broker has no session of a client any more: if no other broker has, there is
         nothing to be remembered."""
         entry = self._known.get(client_id)
         if entry is not None and all(

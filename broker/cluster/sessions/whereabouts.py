@@ -1,13 +1,14 @@
-"""Clients that were at another broker a moment ago: what is on its way to this one when they come,
-they may have had there.
+"""Clients that were at another broker a moment ago: they may have had there the messages that are
+under way to this broker when they connect.
 
-A subscription begins behind all that has been at its broker (`subscription_start`). With one broker
-nothing else was published before it; with several, messages are on their way, for some ms, or for
-as long as a link hangs that nobody has noticed yet. To most clients it is all the same whether they
-get one of those. One that was elsewhere, and begins a new session here, would get it twice; so its
-SUBSCRIBE waits until every broker has said what it has published by then (`subscription_barrier`).
+A subscription begins behind all messages that have been at its broker (`subscription_start`). At a
+lone broker these are all that were published before it. In a federation, older messages may be
+under way, for some ms, or for as long as a link hangs. To most clients it does not matter whether
+they get one of those. But a client that was at another broker, and begins a new session here, would
+get it twice. So its SUBSCRIBE waits until every broker has said what it has published by then
+(`subscription_barrier`).
 
-    client   has an entry of another broker -(that is withdrawn)-> left -(LATELY)-> nowhere
+    client   posted by another broker -(withdrawn there)-> left -(LATELY)-> not known
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ LATELY = 1.0
 
 
 class Whereabouts:
-    """Which clients were elsewhere lately."""
+    """Knows which clients were at other brokers a moment ago."""
 
     __slots__ = ("_directory", "_left", "_node", "waits")
 
@@ -41,8 +42,8 @@ class Whereabouts:
         # Until when (s) it counts, the oldest first.
         self._left: OrderedDict[bytes, float] = OrderedDict()
         self.waits: dict[Session, Callable[[float], None]] = {}
-        """What sessions do not wait for any more that are about to go to another broker: their
-        SUBSCRIBE."""
+        """Sessions with a SUBSCRIBE that waits, and what ends the wait: it is called when the
+        session is about to go to another broker."""
         directory.watch(CLIENT, self._posted)
 
     def __len__(self) -> int:
@@ -51,7 +52,7 @@ class Whereabouts:
     def _posted(
         self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
     ) -> None:
-        """Note that a client has no session any more at a broker where it had one."""
+        """Note that another broker no longer has a session of a client."""
         if value is None:
             left, now = self._left, self._node.now
             left.pop(key, None)
@@ -60,8 +61,8 @@ class Whereabouts:
                 left.popitem(last=False)
 
     def leaves(self, session: Session, now: float) -> None:
-        """Note that a session is about to go to another broker: what its client has subscribed to
-        goes with it."""
+        """Note that a session is about to go to another broker, with its subscriptions; `now`:
+        s."""
         hurry = self.waits.pop(session, None)
         if hurry is not None:
             hurry(now)
@@ -71,14 +72,14 @@ class Whereabouts:
         self.waits[session] = hurry
 
     def subscribed(self, session: Session, hurry: Callable[[float], None]) -> None:
-        """Note that it does not wait any more."""
+        """Note that a client no longer waits for the answer to a SUBSCRIBE."""
         if self.waits.get(session) == hurry:
             del self.waits[session]
 
     def elsewhere(self, client_id: str) -> bool:
-        """Whether a client has a session at another broker, or had one until a moment ago: it may
-        have had there what is on its way to us. So it may while listings have not come that a
-        neighbour has told of: they are behind what it replays to us."""
+        """Whether a client has a session at another broker, or had one until a moment ago, so that
+        it may have had messages there that are under way to here. That may also be so while
+        listings have not arrived of which a neighbour has told: they come behind its replay."""
         key = client_id.encode()
         directory = self._directory
         if (

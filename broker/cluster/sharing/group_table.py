@@ -103,6 +103,7 @@ class GroupTable:
     _member_came: Callable[[bytes], None]
 
     def __init__(self, node: LocalBroker, directory: Directory, reporting: Reporting) -> None:
+        """`node`: this broker; `directory`: what brokers post; `reporting`: counts and logs."""
         self._node = node
         self._directory = directory
         self._reporting = reporting

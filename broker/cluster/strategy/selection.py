@@ -1,4 +1,4 @@
-"""Which strategy a broker has: the only place that asks for the value of `--routing`."""
+"""The choice of the routing strategy: the only place that asks for the value of `--routing`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from broker.config.node_config import NodeConfig
 def strategy_for(
     config: NodeConfig, node: LinkedBroker, directory: Directory, delivery: Delivery
 ) -> RoutingStrategy:
-    """Return the strategy that a broker is configured with. `delivery`: what is above it."""
+    """Return the strategy that `config` names. `node`: this broker; `directory`: what brokers post;
+    `delivery`: what is above the strategy."""
     match config.routing:
         case "flood":
             return Flood(node, directory, delivery)

@@ -93,6 +93,8 @@ class Wave:
     def __init__(
         self, source: Link | None, number: int, waiting: Iterable[Link], now: float
     ) -> None:
+        """`source`: the link over which it came, None for this broker's own; `number`: of the wave;
+        `waiting`: links over which an answer is awaited; `now`: s."""
         self.source = source
         self.number = number
         self.since = now
