@@ -15,13 +15,13 @@ from broker.cli.status import StatusError, ask, fetch, waits_for
 from broker.cluster.drain import read_drain
 
 LOOK = 0.2
-"""s between two looks at it."""
+"""s between two looks at the broker."""
 SAY = 2.0
-"""s between two lines that tell nothing but numbers."""
+"""s between two lines that differ in numbers only."""
 REACH = 3.0
-"""s for the broker where clients are to go to take a connection."""
+"""s for the broker to which clients are sent to accept a connection."""
 PATIENCE = 20.0
-"""s that it may take beyond its own time, for the stop."""
+"""s beyond its own time that the broker may take to stop."""
 
 
 def drain(admin: Address, values: Mapping[str, str], *, wait: bool = True) -> int:
@@ -53,7 +53,8 @@ def drain(admin: Address, values: Mapping[str, str], *, wait: bool = True) -> in
         try:
             found = fetch(admin)
         except StatusError:
-            if silent:  # twice: not merely busy
+            # It failed twice, so the broker is not merely busy.
+            if silent:
                 _print("gone")
                 return 0
             silent = True
@@ -66,7 +67,7 @@ def drain(admin: Address, values: Mapping[str, str], *, wait: bool = True) -> in
 
 
 def _reach(to: str) -> None:
-    """Refuse a place that clients could not go to. Raises ValueError."""
+    """Check that clients could go to an address. Raises ValueError if not."""
     if to:
         address = parse_address(to)
         try:

@@ -1,7 +1,7 @@
 """`mqttree live`: a federation on this machine, to look at and to try (`make run`).
 
-Starts brokers as processes of their own, draws their tree in the terminal, and ends them with
-itself, however that happens.
+It starts brokers as processes of their own, draws their tree in the terminal, and ends them when it
+ends, however that happens.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ INTERVAL = 0.5
 ANSWER_TIMEOUT = 0.4
 """s for a broker to answer; one that is stopped must not hold up the picture."""
 END_TIMEOUT = 5.0
-"""s for the goodbyes of all brokers, then they are killed."""
+"""s for all brokers to stop, then they are killed."""
 
 PROGRAM = "mqttree live"
 
@@ -47,8 +47,8 @@ class Child:
     def __init__(self, port: int, admin: int, cluster: str) -> None:
         self.port = port
         self.admin = Address(HOST, admin)
-        # a file without a name: goes with the last who has it open, and a broker never waits for us
-        # to read
+        # A file without a name: it is deleted with the last process that has it open, and a broker
+        # never waits for a reader.
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the broker lives
         command = [
             sys.executable,
@@ -63,7 +63,8 @@ class Child:
         command += ["--cluster", cluster, "--admin", str(self.admin), "--die-with-parent"]
         self.process = subprocess.Popen(
             command,
-            # never written to: its end tells the broker that we are gone, even by kill -9
+            # Nothing is written to it: its end tells the broker that this program has ended, even
+            # by kill -9.
             stdin=subprocess.PIPE,
             stdout=self.log,
             stderr=self.log,
@@ -78,7 +79,7 @@ class Child:
         self._counts: tuple[float, int, int] | None = None
 
     def look(self) -> None:
-        """Ask for its state; None when it does not answer."""
+        """Fetch the broker's state; None when it does not answer."""
         try:
             self.state = fetch(self.admin, ANSWER_TIMEOUT)
         except StatusError:
@@ -96,7 +97,7 @@ class Child:
         self._counts = (now, taken, given)
 
     def seen(self) -> Seen:
-        """Return what the picture shows of it."""
+        """Return what the picture shows of the broker."""
         code = self.process.poll()
         ended = None if code is None else _ending(code)
         return Seen(self.port, self.process.pid, ended, self.state, *self.rates)
@@ -110,7 +111,7 @@ class Child:
 
 
 class Live:
-    """All of them, and the picture."""
+    """All brokers, and the picture."""
 
     def __init__(self, ports: list[int], cluster: str) -> None:
         self.ports = ports
@@ -133,7 +134,8 @@ class Live:
                     break
                 self.children.append(Child(port, admin, self.cluster))
             return self._watch()
-        except OSError as error:  # the terminal is gone, or there are no more processes to be had
+        # The terminal is gone, or the system allows no more processes.
+        except OSError as error:
             complain(error.strerror or str(error), PROGRAM)
             return 1
         finally:
@@ -156,10 +158,10 @@ class Live:
                         [child for child in self.children if child.process.poll() is None],
                     )
                 )
-                # Once for both questions: a broker may end between two looks.
+                # Polled once for both questions: a broker may end between two polls.
                 codes = [child.process.poll() for child in self.children]
                 for child, code in zip(self.children, codes, strict=True):
-                    # It could not start, and says why.
+                    # It could not start, and its last line says why.
                     if code == 2 and not child.answered:
                         complain(
                             child.last_words() or f"broker {child.port} did not start", PROGRAM
@@ -193,7 +195,7 @@ class Live:
         self._height = len(lines)
 
     def _end(self) -> None:
-        """Ask every broker that we started to stop, then see to it."""
+        """Ask every broker to stop, and kill those that do not."""
         for child in self.children:
             with contextlib.suppress(OSError):
                 child.process.terminate()
@@ -210,7 +212,7 @@ class Live:
 
 
 def _ending(code: int) -> str:
-    """Say how a process ended, of whom `code` is what `Popen.poll` returned."""
+    """Return how a process ended; `code` is what `Popen.poll` returned."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -234,7 +236,7 @@ def _admin_ports(taken: list[int]) -> list[int]:
 
 
 def _in_use(port: int) -> str | None:
-    """Return why nobody can listen on a port, None when one can."""
+    """Return why no process can listen on a port, None if one can."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

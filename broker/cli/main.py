@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from broker.base.address import Address
 
 COMMANDS = "mqttree.commands"
-"""Group of entry points whose functions take the rest of the command line and return an exit
+"""The group of entry points whose functions take the rest of the command line and return an exit
 code."""
 
 
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # Whoever read our output has left; Python would complain when it flushes.
+        # The reader of this program's output has left; Python would complain when it flushes.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -44,13 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Put /dev/null where standard streams are closed, or a socket would get the number and what is
-    written there."""
+    """Open /dev/null where standard streams are closed; else a socket would get such a number, and
+    receive what is written there."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+            # The lowest free number, which is this one.
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _main(words: list[str]) -> int:
@@ -86,7 +87,7 @@ def _main(words: list[str]) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Start without the garbage collector, which would look through all modules ten times and find
+    """Start without the garbage collector, which would search all modules ten times and find
     nothing (20 ms)."""
     import gc
 
@@ -100,7 +101,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _command(name: str) -> Callable[[list[str]], int | None] | None:
-    """Find a command that another package brings; None when there is none of that name."""
+    """Return a command from another package, None if there is none of that name."""
     import importlib
     from importlib.metadata import entry_points
 
@@ -108,7 +109,8 @@ def _command(name: str) -> Callable[[list[str]], int | None] | None:
         for entry in entry_points(group=COMMANDS, name=name):
             found: Callable[[list[str]], int | None] = entry.load()
             return found
-        if name == "bench":  # run from the sources, not installed
+        # The sources are not installed.
+        if name == "bench":
             fallback: Callable[[list[str]], int | None] = importlib.import_module("bench.cli").main
             return fallback
     except ImportError as error:
@@ -119,7 +121,8 @@ def _command(name: str) -> Callable[[list[str]], int | None] | None:
 
 
 def _admin(arguments: argparse.Namespace) -> Address:
-    """Return the admin address that is meant. Raises ConfigError."""
+    """Return the admin address from the flag, the environment or the default. Raises
+    ConfigError."""
     from broker.config.options import OPTIONS
     from broker.config.yaml_file import ConfigError
 
@@ -294,7 +297,7 @@ def _add_run(run: Parser) -> None:
     run.add_argument(
         "--log-format", metavar="text|json", help="lines of text or JSON objects (text)"
     )
-    # It ends with its standard input.
+    # The broker ends when its standard input ends.
     run.add_argument("--die-with-parent", action="store_true", help=argparse.SUPPRESS)
 
 

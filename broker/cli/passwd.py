@@ -18,7 +18,7 @@ from broker.config.yaml_file import ConfigError, read_text
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it; the password is asked for twice, or is a line of the standard input. Raises
+    """Set or delete the password. It is asked for twice, or is a line of the standard input. Raises
     ConfigError with one line."""
     path: str = arguments.file
     name: str = arguments.user
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
     there = os.path.lexists(path)
     text = read_text(path) if there else ""
-    # A file with a fault is not written: the broker would not take it afterwards either.
+    # A file with an error is not written, because the broker would not accept it afterwards.
     users = Users.parse(path, text)
     if arguments.delete:
         if name not in users:
@@ -78,8 +78,8 @@ def _password(name: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace the file in one step, for its owner alone when it is new: a broker that reads it
-    meanwhile sees all or nothing."""
+    """Replace the file in one step; a new one is readable by its owner only. A broker that reads it
+    meanwhile sees the old or the new content."""
     path = path.resolve()
     temporary = ""
     try:

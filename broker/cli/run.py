@@ -1,4 +1,4 @@
-"""`mqttree run`: one broker from its start line to its goodbye."""
+"""`mqttree run`: one broker from its start line to its end."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from broker.compat.broker import Broker
 
 SHUTDOWN_TIMEOUT = 10.0
-"""s for goodbyes; docker stop and systemd kill after ten or more."""
+"""s for a shutdown; docker stop and systemd kill after ten or more."""
 
 log = logging.getLogger("mqttree")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run a broker until a signal ends it. Raises ConfigError for what cannot be used."""
+    """Run a broker until a signal ends it. Raises ConfigError for options that cannot be used."""
     settings = read_settings(vars(arguments), os.environ)
     log_format.set_up(settings.log_level, settings.log_format)
     from broker.compat.assembly import Assembly
@@ -98,13 +98,14 @@ class _Run:
             await asyncio.wait_for(broker.shutdown(), SHUTDOWN_TIMEOUT)
         except TimeoutError:
             log.warning("did not stop within %g s; ending anyway", SHUTDOWN_TIMEOUT)
-        except Exception as error:  # a plugin's; the broker ends all the same
+        # An error of a plugin: the broker ends all the same.
+        except Exception as error:
             log.warning("while stopping: %s", " ".join(str(error).split()) or type(error).__name__)
         return 0
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Stop at the first signal, end at the second; with `die_with_parent` also when the
-        standard input ends. SIGHUP: read users, rules and certificates anew."""
+        """Stop at the first signal, end at the second; with `die_with_parent` stop also when the
+        standard input ends. SIGHUP: read users, rules and certificates again."""
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop, number)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
@@ -118,8 +119,8 @@ class _Run:
         self.stopping.set()
 
     def _drain(self, values: Mapping[str, str]) -> dict[str, Any]:
-        """Drain the broker and then stop; once more: stop at once. Raises ValueError for what
-        cannot be used."""
+        """Drain the broker and then stop; a second request stops it at once. Raises ValueError for
+        parameters that cannot be used."""
         options = read_drain(values)
         assert self.broker is not None
         assert self.stopping is not None
@@ -144,7 +145,7 @@ class _Run:
             self.stopping.set()
 
     def _reload(self) -> None:
-        """Reload, one after the other."""
+        """Reload the files, one reload after the other."""
         if self._reloading is not None and not self._reloading.done():
             self._reload_again = True
         elif self.broker is not None:
@@ -164,7 +165,8 @@ class _Run:
                 )
                 self.assembly.check_listeners(access, file)
                 found = await broker.reload(access)
-            except Exception as error:  # whatever the files hold: one line
+            # Any error in the files is one line.
+            except Exception as error:
                 log.error(
                     "cannot reload, everything stays as it was: %s", " ".join(str(error).split())
                 )
@@ -177,7 +179,7 @@ class _Run:
 
 
 def _admin_socket(settings: RunSettings) -> contextlib.AbstractContextManager[socket.socket | None]:
-    """Take the admin port. The default one may be another broker's of this machine: then there is
+    """Open the admin port. If the default one belongs to another broker of this machine, there is
     none."""
     from broker.compat.assembly import open_admin
 
@@ -191,9 +193,9 @@ def _admin_socket(settings: RunSettings) -> contextlib.AbstractContextManager[so
 
 
 def _spare_the_collector() -> None:
-    """Let the garbage collector leave alone what stays for good, and come less often: connections
-    are made of lasting objects, and it would look through them again at every few dozen that come.
-    Little of ours is garbage in circles."""
+    """Exclude present objects from garbage collection, and collect less often. Connections are made
+    of lasting objects, which would be searched again with every few dozen new ones; few objects are
+    garbage in cycles."""
     gc.freeze()
     gc.enable()
     gc.set_threshold(*limits.COLLECTOR)

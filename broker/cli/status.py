@@ -1,4 +1,4 @@
-"""A broker's own view of the federation: asked over its admin port, written for people."""
+"""A broker's view of the federation: fetched from its admin port, and drawn for people."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MAX_ANSWER = 16 * 1024 * 1024
 
 
 class StatusError(Exception):
-    """No answer, or none of a broker; the text is one line."""
+    """There is no answer, or none of a broker; the text is one line."""
 
 
 def fetch(admin: Address, timeout: float = 3.0) -> dict[str, Any]:
-    """Get /api/federation from an admin address, within about `timeout` s. Raises StatusError."""
+    """Return /api/federation of an admin address, within about `timeout` s. Raises StatusError."""
     where, status, body = ask(admin, "GET", "/api/federation", timeout, MAX_ANSWER)
     try:
         state = json.loads(body) if status == 200 else None
@@ -59,7 +59,7 @@ def ask(
 
 
 def render(state: dict[str, Any]) -> str:
-    """Write what a broker says of its tree as some lines of text."""
+    """Return a broker's view of its tree as lines of text."""
     links = sorted(state["links"], key=lambda link: str(link.get("address")))
     root = state["root"] == state["id"]
     lines = [
@@ -113,8 +113,9 @@ def render(state: dict[str, Any]) -> str:
 
 
 def _tree(state: dict[str, Any], links: list[dict[str, Any]]) -> list[str]:
-    """Draw the tree as this broker sees it, links that both ends let messages through: the way to
-    the root, itself, the links down; then the links that are not in the tree, or not yet."""
+    """Return the tree as this broker sees it, of links that both ends let messages through: the
+    path to the root, this broker, the links below it; then the links that are not in the tree, or
+    not yet."""
     if not links:
         return ["no links: this broker is alone"]
     inside = [
@@ -125,7 +126,7 @@ def _tree(state: dict[str, Any], links: list[dict[str, Any]]) -> list[str]:
     up = [link for link in inside if link.get("role") == "root"]
     down = [link for link in inside if link.get("role") != "root"]
     beside = [link for link in links if link not in inside]
-    # Messages take the shortest way, in the tree or not.
+    # Messages take shortest paths, in the tree or not.
     direct = isinstance(state.get("source_trees"), dict)
     lines = [_link(link, "", direct=direct) for link in up]
     indent = "└─ " if up else ""
@@ -156,7 +157,7 @@ def _link(link: dict[str, Any], lead: str, *, direct: bool) -> str:
 
 
 def waits_for(drain: dict[str, Any]) -> str:
-    """Say how far a drain is and what it waits for, from its part of /api/federation."""
+    """Return how far a drain is and what it waits for, from its part of /api/federation."""
     kept = int(drain.get("journal_left") or 0)
     counts = {
         "client": drain.get("clients_left"),
@@ -175,7 +176,7 @@ def waits_for(drain: dict[str, Any]) -> str:
 
 
 def _title(name: object, address: object) -> str:
-    """Return name and address of a broker; a name that is only an address already says it."""
+    """Return name and address of a broker, or the name alone if it contains the address."""
     if not name:
         return str(address)
     return f"{name} ({address})" if address else str(name)

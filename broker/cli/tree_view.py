@@ -1,4 +1,4 @@
-"""The trees of several brokers as text, put together from what each of them says."""
+"""The trees of several brokers as text, from what each of them reports."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 @dataclass(slots=True)
 class Seen:
-    """What is known of one broker: `ended` says how it ended, `state` is its /api/federation."""
+    """One broker: `ended` says how it ended, `state` is its /api/federation."""
 
     port: int
     pid: int
     ended: str | None
     state: dict[str, Any] | None
     taken: float = 0.0
-    """messages/s that came in, from clients and links."""
+    """messages/s received, from clients and links."""
     given: float = 0.0
-    """messages/s that went out, to clients and links."""
+    """messages/s sent, to clients and links."""
 
 
 def draw(brokers: list[Seen], cluster: str, *, moving: bool) -> list[str]:
@@ -45,7 +45,7 @@ def draw(brokers: list[Seen], cluster: str, *, moving: bool) -> list[str]:
     rows: list[tuple[str, str]] = []
 
     def branch(broker_id: str, lead: str, margin: str) -> None:
-        # While a tree forms, two may believe that each hangs below the other.
+        # While a tree forms, two brokers may each believe that the other is below it.
         if broker_id in drawn:
             return
         drawn.add(broker_id)
@@ -68,7 +68,7 @@ def draw(brokers: list[Seen], cluster: str, *, moving: bool) -> list[str]:
 
 
 def _agreement(known: dict[str, Seen]) -> str:
-    """Say whether everybody names the same root."""
+    """Return whether all brokers name the same root."""
     roots = {broker.state["root"] for broker in known.values() if broker.state is not None}
     if len(roots) == 1:
         root = known.get(next(iter(roots)))
@@ -84,7 +84,8 @@ def _about(broker: Seen, known: dict[str, Seen], moving: bool) -> str:
     if state.get("root") == state.get("id"):
         said.append("root")
     blocked: list[str] = []
-    direct: list[str] = []  # beside the tree, and messages take it
+    # Not in the tree, but messages take it.
+    direct: list[str] = []
     for link in state.get("links", []):
         if link.get("peer") == parent and moving and link.get("rtt_ms") is not None:
             said.append(f"{link['rtt_ms']:.2f} ms")
@@ -102,7 +103,7 @@ def _about(broker: Seen, known: dict[str, Seen], moving: bool) -> str:
 
 
 def _to_try(brokers: list[Seen], known: dict[str, Seen]) -> list[str]:
-    """Return the lines to try in another terminal: only with brokers that live."""
+    """Return commands to try in another terminal, with brokers that live."""
     living = [broker for broker in brokers if broker.ended is None] or brokers
     lines = [
         "Try, in other terminals:",

@@ -1,5 +1,5 @@
-"""Who a broker is across its restarts: an id with its key and a boot number, kept
-beside its data."""
+"""The identity of a broker across restarts: an id with its key and a boot number, kept beside its
+data."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from broker.base.broker_key import SEED_BYTES, BrokerKey, make_key
 from broker.config.yaml_file import ConfigError
 
 MAX_BOOT = (1 << 32) - 1
-"""Boot numbers travel as u32."""
+"""The highest boot number: it is sent as u32."""
 
-_MAX_FILE = 160  # bytes read of a file that holds one short line
+# Bytes read of a file that holds one short line.
+_MAX_FILE = 160
 
 
 @dataclass(slots=True, frozen=True)
@@ -34,8 +35,8 @@ class DataDir:
     __slots__ = ("_lock", "path")
 
     def __init__(self, path: Path) -> None:
-        """Make the folder if it is not there, and lock it. Raises ConfigError when that cannot be
-        or another broker has it."""
+        """Make the folder if it does not exist, and lock it. Raises ConfigError if that fails, or
+        another broker has it."""
         self.path = path
         self._lock = -1
         try:
@@ -62,12 +63,12 @@ class DataDir:
             self._lock = -1
 
     def identity(self, wall: float, rng: random.Random) -> BrokerIdentity:
-        """Return the id kept here, made by `rng` the first time, and the next boot number, not
-        below `wall` (s since the epoch).
+        """Return the id kept here, made by `rng` the first time, and the next boot number, which is
+        not below `wall` (s since the epoch).
 
         The clock alone would not do, because it may be set back; the count alone would not, because
-        the file may be lost. Both are on the disk before they are returned. Raises ConfigError
-        naming the file that cannot be used.
+        the file may be lost. Both are on the disk before this returns. Raises ConfigError with the
+        name of the file that cannot be used.
         """
         raw_id, raw_boot = self._read("broker-id"), self._read("boot")
         if raw_id is not None and not re.fullmatch(rb"[0-9a-fA-F]{16}\s*", raw_id):
@@ -97,7 +98,7 @@ class DataDir:
         return BrokerIdentity(key.id, boot, key)
 
     def _key(self, new: bool, rng: random.Random) -> BrokerKey:
-        """Return the key kept here; a `new` broker's is made by `rng` if there is none."""
+        """Return the key kept here. If there is none, that of a `new` broker is made by `rng`."""
         raw, path = self._read("broker-key"), self.path / "broker-key"
         if raw is None:
             if not new:
@@ -145,14 +146,15 @@ class DataDir:
 
 
 def new_key(rng: random.Random) -> BrokerKey:
-    """Make a key; its id, 64 bits of a hash, is another one for each of a thousand brokers, and
-    never zero (nobody)."""
+    """Return a new key. Its id, 64 bits of a hash, differs for each of a thousand brokers, and is
+    never zero, which means no broker."""
     while not any((key := make_key(rng.randbytes(SEED_BYTES))).id):
         pass
     return key
 
 
 def fresh_identity(wall: float, rng: random.Random) -> BrokerIdentity:
-    """Return the identity of a broker that keeps nothing: it is a new one with every start."""
+    """Return the identity of a broker without a data directory: it is a new one with every
+    start."""
     key = new_key(rng)
     return BrokerIdentity(key.id, max(1, min(int(wall), MAX_BOOT)), key)

@@ -1,7 +1,7 @@
-"""What a listener can be told beyond amqtt's keys, and where it binds when that is no address and
+"""Options of a listener beyond amqtt's keys, and addresses where it binds that are no host and
 port. Pure.
 
-amqtt takes no key that it does not know: `take_options` takes ours out of a configuration before
+amqtt rejects keys that it does not know: `take_options` removes ours from a configuration before
 amqtt sees it.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 UNIX = "unix:"
-"""How the bind value of a Unix socket begins."""
+"""The beginning of the bind value of a Unix socket."""
 
 MAX_UNIX_PATH = 107
 """bytes; what fits into sockaddr_un with its final zero (unix(7))."""
@@ -24,7 +24,7 @@ broker."""
 
 @dataclass(slots=True, frozen=True)
 class ListenerOptions:
-    """One listener's keys that are ours."""
+    """The options of one listener that amqtt does not have."""
 
     require_certificate: bool = False
     """Clients must show a certificate that `cafile`, `capath` or `cadata` vouches for (mutual
@@ -32,7 +32,7 @@ class ListenerOptions:
     use_identity_as_username: bool = False
     """The common name of the client's certificate is its user name, whatever its CONNECT says."""
     proxy_protocol: bool = False
-    """Every connection begins with a PROXY header: a load balancer stands in front."""
+    """Every connection begins with a PROXY header, from a load balancer in front."""
     socket_mode: int = DEFAULT_SOCKET_MODE
     """Permissions of a Unix socket."""
 
@@ -44,7 +44,7 @@ def _switch(value: object) -> bool:
 
 
 def _mode(value: object) -> int:
-    """Octal digits as a text: YAML reads 0660 and 660 as two numbers, neither of which is meant."""
+    """Octal digits as a text: YAML reads 0660 and 660 as numbers, and neither is what is meant."""
     if (
         not isinstance(value, str)
         or not 3 <= len(value) <= 4
@@ -72,11 +72,9 @@ class OptionError(ValueError):
 
 
 def take_options(entry: dict[str, Any], base: ListenerOptions | None = None) -> ListenerOptions:
-    """Take our keys out of a listener's configuration. What it does not say, `base` (the default
-    listener) says, as with amqtt's own keys.
-
-    Raises OptionError, which names the key.
-    """
+    """Remove our keys from a listener's configuration and return them. Keys that it does not have
+    are those of `base` (the default listener), as with amqtt's own keys. Raises OptionError, which
+    names the key."""
     base = base or ListenerOptions()
     found = {name: getattr(base, name) for name in OPTIONS}
     for key in list(entry):
@@ -90,8 +88,8 @@ def take_options(entry: dict[str, Any], base: ListenerOptions | None = None) -> 
 
 
 def check_options(options: ListenerOptions, listener: Any) -> None:
-    """Check our keys against amqtt's of the same listener (a ListenerConfig, defaults applied).
-    Raises OptionError."""
+    """Check our keys against amqtt's keys of the same listener (a ListenerConfig with defaults
+    applied). Raises OptionError."""
     trusts = any(getattr(listener, key) is not None for key in ("cafile", "capath", "cadata"))
     if options.require_certificate and not listener.ssl:
         raise OptionError("require_certificate", "needs ssl: true")

@@ -1,5 +1,5 @@
-"""The `mqtt:` section of the configuration file: what this broker offers to clients, and how much
-of it (docs/reference/mqtt5.md)."""
+"""The `mqtt:` section of the configuration file: the features and limits that this broker offers to
+clients (docs/reference/mqtt5.md)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from broker.config.yaml_file import ConfigFile, kind_of
 Reader = Callable[[object], Any]
 
 MAX_TEXT = 1000
-"""bytes of a text that goes into CONNACKs; more would exceed what small clients take."""
+"""bytes of a text in CONNACK; more would exceed what small clients accept."""
 
 
 class MqttOptionError(ValueError):
-    """An option that cannot be used. `key`: which."""
+    """An option with an invalid value. `key`: its name."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"mqtt.{key}: {reason}")
@@ -26,10 +26,8 @@ class MqttOptionError(ValueError):
 
 
 def read_options(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of `node_config.NodeConfig` from keys and values as they stand in the section.
-
-    Raises MqttOptionError.
-    """
+    """Return fields of `node_config.NodeConfig` from the keys and values of the section. Raises
+    MqttOptionError."""
     found: dict[str, Any] = {}
     for key, value in section.items():
         known = OPTIONS.get(str(key).replace("-", "_"))

@@ -1,4 +1,5 @@
-"""What a broker is told by flags, environment, file and default - in this order of precedence."""
+"""Options of a broker: flags, environment variables, the configuration file and defaults, in this
+order of precedence."""
 
 from __future__ import annotations
 
@@ -21,16 +22,16 @@ from discovery.drivers.multicast import GROUP, PORT, interfaces_for
 from discovery.seeds import parse_seeds, split_seeds
 
 MIN_SECRET = 16
-"""bytes; a shorter cluster secret is guessed by who has recorded one handshake, however slow each
-guess is made."""
+"""bytes; an attacker who has recorded one handshake can guess a shorter cluster secret, however
+slow each guess is."""
 MAX_SECRET = 4096
 """bytes; a longer one is some other file."""
 
 MAX_COUNT = 1000
-"""brokers that one may wait for: more than ever link."""
+"""brokers that `wait-for` may name: more than ever link."""
 
 LEAST_TAIL, MOST_TAIL = 16 * 1024 * 1024, 64 * 1024 * 1024 * 1024
-"""bytes of the log's tail: some of its files at least; its index takes a thousandth of it in
+"""bytes of the log tail: some of its segments at least; its index takes a thousandth of it in
 memory."""
 
 DISCOVERIES = ("multicast", "static", "dns", "off")
@@ -42,13 +43,13 @@ LOOPBACK_BIND = f"127.0.0.1:{DEFAULT_PORT}"
 
 @dataclass(slots=True, frozen=True)
 class TlsSettings:
-    """How links to other brokers are dialled by TLS. Files are PEM."""
+    """TLS for links to other brokers. Files are PEM."""
 
     cafile: Path
-    """Whose certificates other brokers must have."""
+    """The authority of other brokers' certificates."""
     certfile: Path | None = None
-    """What this broker shows. With it links are mutual: brokers come in by a listener that requires
-    certificates only."""
+    """This broker's certificate. With it links are mutual: brokers connect only to a listener that
+    requires certificates."""
     keyfile: Path | None = None
     check_hostname: bool = False
     """Whether a certificate must be for the address that was dialled."""
@@ -56,12 +57,12 @@ class TlsSettings:
 
 @dataclass(slots=True, frozen=True)
 class AccessSettings:
-    """Who may do what (docs/guides/security.md)."""
+    """Users and rules (docs/guides/security.md)."""
 
     users: Path | None = None
-    """Who may log in; None: the plugins alone decide."""
+    """The users file; None: the plugins alone decide."""
     rules: Path | None = None
-    """Who may publish and subscribe to what; None: everybody, to everything."""
+    """The rules file; None: all clients may do everything."""
     anonymous: bool | dict[str, bool] | None = None
     """Whether clients may come without a user name: everywhere, or by listener. None: if there are
     no users."""
@@ -69,9 +70,9 @@ class AccessSettings:
 
 @dataclass(slots=True)
 class FederationSettings(BrokerModel):
-    """What a broker needs to be one of many. Its name is "" until the port is known, if the name is
-    made of it; `memory_limit` and `max_connections` hold unless the file's section `mqtt` says
-    otherwise. Times in s."""
+    """The settings of a broker in a federation. Its name is "" until the port is known, if it
+    contains that; `memory_limit` and `max_connections` hold unless the file's section `mqtt` has
+    others. Times in s."""
 
     seed_names: tuple[tuple[str, int], ...] = ()
     """Host names, to be resolved again and again."""
@@ -85,23 +86,23 @@ class FederationSettings(BrokerModel):
     tls: TlsSettings | None = None
     """None: links are dialled by plain TCP."""
     client_address: Address | None = None
-    """Where clients connect, when that is not where brokers do."""
+    """The address for clients, if it is not the one for brokers."""
     any_broker: bool = False
-    """Other brokers may link without secret or certificate although clients have to prove who they
-    are."""
+    """Other brokers may link without secret or certificate although clients have to
+    authenticate."""
     asked: bool = False
-    """Somebody said how others are found: it is not only the default."""
+    """How other brokers are found was configured, and is not only the default."""
     alone: str = ""
     """Why this broker does not federate after all."""
 
     @property
     def federates(self) -> bool:
-        """Whether other brokers are looked for or let in."""
+        """Whether this broker looks for other brokers or accepts them."""
         return self.discovery != "off" or bool(self.seeds or self.seed_names)
 
     @property
     def authenticates(self) -> bool:
-        """Whether other brokers prove that they belong to us."""
+        """Whether other brokers prove that they belong to the cluster."""
         return self.secret is not None or (self.tls is not None and self.tls.certfile is not None)
 
     def stay_alone(self, why: str) -> None:
@@ -111,14 +112,14 @@ class FederationSettings(BrokerModel):
         self.alone = why
 
     def node_config(self) -> NodeConfig:
-        """Return the part that the node wants."""
+        """Return the settings of the node."""
         client_address = str(self.client_address or "")
         return NodeConfig(**values(self, BrokerModel), client_address=client_address)
 
 
 @dataclass(slots=True)
 class RunSettings(ClusterModel):
-    """Everything that `mqttree run` was told, read and checked. None: not said."""
+    """All options of `mqttree run`, read and checked. None: not given."""
 
     file: ConfigFile | None = None
     listen: str | None = None
@@ -131,8 +132,7 @@ class RunSettings(ClusterModel):
     admin: Address | None = None
     admin_hosts: tuple[str, ...] = ()
     wait_for: int = 1
-    """How many brokers there have to be, this one included, before `/readyz` says that clients
-    should come."""
+    """How many brokers, this one included, must have been seen before `/readyz` says yes."""
     log_level: str = "info"
     capability: float | None = None
     cpu_weight: float = 1.0
@@ -146,7 +146,7 @@ class RunSettings(ClusterModel):
     log_format: str = "text"
     allow_unauthenticated_brokers: bool = False
     given: frozenset[str] = frozenset()
-    """Names of what was said, in whatever way."""
+    """The names of the options that were given, in whatever way."""
     asked: bool = False
     access: AccessSettings = AccessSettings()
 
@@ -163,8 +163,8 @@ class RunSettings(ClusterModel):
         announce_host: str | None = None
         host = bind.host
         if is_wildcard(host):
-            # the right address depends on who asks: an announcement is answered to where it came
-            # from
+            # The right address depends on who asks: an announcement is answered to the address that
+            # it came from.
             host, announce_host = own_host(), ""
         elif is_loopback(host):
             host = "127.0.0.1" if host == "localhost" else host
@@ -241,7 +241,7 @@ def read_settings(
         if flags.get(name) is not None:
             value, where = flags[name], spelt(name)
         elif option.flag and environment.get(variable):
-            # Containers set variables to nothing to mean nothing.
+            # In containers, an empty variable means that it is not set.
             value, where = environment[variable], variable
         elif file is not None and option.top and file.data.get(name) is not None:
             value, where = file.data[name], file.where((name,))
@@ -268,12 +268,12 @@ def read_settings(
 
 
 def read_keywords(keywords: Mapping[str, Any]) -> RunSettings:
-    """Read the options of a broker in somebody else's program: keyword arguments over the file's
-    over defaults, the environment does not count. None means not given; `config` is a file's name,
-    or the mapping that a file would hold.
+    """Return the options of a broker in another program: keyword arguments over the file's over
+    defaults; the environment does not count. None means not given; `config` is a file's name, or
+    the mapping that a file would hold.
 
-    The defaults are for the program alone: without a listener 127.0.0.1:1883; no other brokers
-    unless a cluster (multicast) or seeds (static) are given.
+    The defaults keep to the program: without a listener 127.0.0.1:1883; no other brokers unless a
+    cluster (multicast) or seeds (static) are given.
 
     Raises ConfigError with one line that names the keyword, or the file, its line and key.
     """
@@ -317,12 +317,9 @@ def read_access(file: ConfigFile | None) -> AccessSettings:
 
 
 def split_bind(text: str, default_port: int = DEFAULT_PORT) -> Address:
-    """Read where to listen, as amqtt writes it: "HOST:PORT", "PORT", ":PORT", "[IPv6]:PORT", "HOST"
-    or "".
-
-    The host is "" for every interface, the port 0 for one that is free. Raises ValueError with one
-    clear line.
-    """
+    """Return the address in a text as amqtt writes it: "HOST:PORT", "PORT", ":PORT", "[IPv6]:PORT",
+    "HOST" or "". The host is "" for every interface, the port 0 for a free one. Raises ValueError
+    with one line."""
     trimmed = text.strip()
     if trimmed.isascii() and trimmed.isdecimal():
         trimmed = f":{trimmed}"
@@ -333,8 +330,7 @@ def split_bind(text: str, default_port: int = DEFAULT_PORT) -> Address:
 
 
 def default_name(port: int) -> str:
-    """Return what a broker is called that was given no name: the machine and, as there may be
-    several, the port."""
+    """Return the default name of a broker: the machine and, as there may be several, the port."""
     host = "".join(letter for letter in platform.node() if letter.isprintable()).partition(".")[0][
         : MAX_NAME - 8
     ]
@@ -581,8 +577,8 @@ ACCESS: dict[str, Callable[[object], Any]] = {
 
 
 class Option(NamedTuple):
-    """One thing that can be set: how its value is read, whether it is a flag and a variable too,
-    its field, and whether its key is at the top of the file."""
+    """An option: how its value is read, whether it is a flag and a variable too, its field, and
+    whether its key is at the top of the file."""
 
     read: Callable[[object], Any]
     flag: bool = True

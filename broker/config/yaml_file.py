@@ -1,5 +1,4 @@
-"""A configuration file: YAML in, values out, and the line of every key for whoever has to mend
-it."""
+"""A configuration file: YAML in, values out, with the line of every key for errors."""
 
 from __future__ import annotations
 
@@ -9,10 +8,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 MAX_FILE = 1024 * 1024
-"""bytes; a configuration is some hundred lines, a larger file is not one."""
+"""bytes; a configuration has some hundred lines, so a larger file is no configuration."""
 
 _MAX_SHOWN = 40
-_MAX_DEPTH = 6  # keys below this are a plugin's own; their lines are not kept
+# Keys below these are a plugin's own; their lines are not kept.
+_MAX_DEPTH = 6
 
 KeyPath = tuple[str, ...]
 
@@ -48,7 +48,8 @@ class ConfigFile:
         loader: yaml.SafeLoader | None = None
         node: yaml.Node | None = None
         try:
-            loader = yaml.SafeLoader(text)  # refuses characters that cannot be printed
+            # This refuses characters that cannot be printed.
+            loader = yaml.SafeLoader(text)
             node = loader.get_single_node()
             data = loader.construct_document(node) if node is not None else None
         except yaml.MarkedYAMLError as error:
@@ -61,7 +62,8 @@ class ConfigFile:
             raise ConfigError(f"{path}: {_one_line(str(error))}") from None
         except RecursionError:
             raise ConfigError(f"{path}: nested too deeply") from None
-        except ValueError as error:  # a date or a number that looks like one and is none
+        # A value that looks like a date or number and is none.
+        except ValueError as error:
             misfit = _misfit(node, yaml.SafeLoader(""))
             where, text = (
                 (f"{path}:{misfit.start_mark.line + 1}", misfit.value)
@@ -106,11 +108,9 @@ class ConfigFile:
         raise ConfigError(f"{self.where(key_path)}: {_one_line(reason)}")
 
     def section(self, key_path: KeyPath, known: Iterable[str]) -> dict[str, Any]:
-        """Return the mapping at `key_path`, its hyphens as underscores, keys checked against
-        `known`; {} when it is not there.
-
-        Raises ConfigError for a key that is not known or is there twice in both spellings.
-        """
+        """Return the mapping at `key_path`, with underscores for hyphens and keys checked against
+        `known`; {} if it is missing. Raises ConfigError for a key that is unknown or is there in
+        both spellings."""
         value: Any = self.data
         for key in key_path:
             value = value.get(key) if isinstance(value, dict) else None
@@ -140,7 +140,8 @@ def read_text(path: str) -> str:
             raw = stream.read(MAX_FILE + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError:  # a NUL in the name
+    # A NUL in the name.
+    except ValueError:
         raise ConfigError(f"cannot read {path!r}: not a file name") from None
     if len(raw) > MAX_FILE:
         raise ConfigError(f"{path}: larger than {MAX_FILE} bytes")
@@ -152,7 +153,7 @@ def read_text(path: str) -> str:
 
 
 def kind_of(value: object) -> str:
-    """Say what a YAML value is, for people."""
+    """Return the kind of a YAML value, for error texts."""
     match value:
         case None:
             return "nothing"
@@ -172,8 +173,8 @@ def kind_of(value: object) -> str:
 
 def _note_lines(node: Any, path: KeyPath, lines: dict[KeyPath, int]) -> tuple[KeyPath, int] | None:
     """Note the line of every key under a YAML node. The depth bounds what aliases could make of it.
-    Returns a key that is there twice, and its second line: YAML forbids it, and whoever wrote it
-    expects both to count."""
+    Returns a duplicate key and its second line: YAML forbids duplicates, and their author expects
+    both to count."""
     pairs = getattr(node, "value", None)
     if (
         type(node).__name__ != "MappingNode"
