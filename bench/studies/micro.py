@@ -241,9 +241,7 @@ def _handshake(keys: bool, secret: bool) -> Callable[[], None]:
                 node.flush()
                 node.take_effects()
             if all(
-                any(
-                    link.conn is conn and link.state == "up" for link in node.cluster.links.values()
-                )
+                any(link.conn is conn and link.up for link in node.cluster.links.values())
                 for node, conn in zip(nodes, conns, strict=True)
             ):
                 break

@@ -55,6 +55,7 @@ from broker.cluster.id_conflict import IdConflict
 from broker.cluster.link.admission import Admission, split_peer
 from broker.cluster.link.handshake import LinkHandshake
 from broker.cluster.link.link import Handler, Link
+from broker.cluster.link.link_states import Action, Input
 from broker.cluster.retained_sync import RetainedSync
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
 from broker.cluster.sessions.handover import Handover
@@ -586,7 +587,7 @@ class Cluster:
             )
             return
         try:
-            link.handshake.connect_received(connect, body, now)
+            link.introduce(connect, body, now)
         except WireError as error:
             link.fail(error)
         self._settle(now)
@@ -648,7 +649,7 @@ class Cluster:
                 link.conn.abort("handshake timed out")
                 self.link_lost(link, "handshake timed out", now)
         for link in list(self.links.values()):
-            if link.state != "up":
+            if not link.up:
                 continue
             if link.conn.last_heard + self.config.link_timeout <= now:
                 self.count("link_timeouts")
@@ -732,7 +733,7 @@ class Cluster:
                 break
         self.topology.gossip(now)
         for link in self.to_ping:
-            if link.state == "up" and not link.conn.closing:
+            if link.up and not link.conn.closing:
                 link.send_ping(now)
         self.to_ping.clear()
         self._due = self._planned = self._deadline(now)
@@ -770,10 +771,9 @@ class Cluster:
         """Note that a `link` is gone, in whatever state it was, for a `reason` (text); `now`: s.
         `quiet`: it ended on purpose, so the log says nothing; `replaced`: the next link to the same
         broker is up already."""
-        if link.state == "closed":
+        was_up = link.up
+        if link.move(Input.LOST) is not Action.END:
             return
-        was_up = link.state == "up"
-        link.state = "closed"
         link.conn.link = None
         self.handshakes.pop(link, None)
         self.events.dispatch(
@@ -784,11 +784,7 @@ class Cluster:
     def link_left(self, link: Link, reason: int, now: float) -> None:
         """Take a DISCONNECT with the code `reason` on a `link`: the other broker stops. `now`:
         s."""
-        if (
-            reason == ReasonCode.SERVER_SHUTTING_DOWN
-            and link.peer is not None
-            and link.state == "up"
-        ):
+        if reason == ReasonCode.SERVER_SHUTTING_DOWN and link.peer is not None and link.up:
             self.membership.member_left(link.peer.id, link.peer.boot, now)
         self.link_lost(link, f"closed by the other broker ({reason:#04x})", now)
 

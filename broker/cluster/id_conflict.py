@@ -96,9 +96,7 @@ class IdConflict:
                 session.conn.owner.shut(ReasonCode.SERVER_BUSY)
         for link in list(self._links.values()):
             link.conn.close(
-                encode_packet(Disconnect(ReasonCode.NORMAL_DISCONNECTION), 5)
-                if link.state == "up"
-                else b""
+                encode_packet(Disconnect(ReasonCode.NORMAL_DISCONNECTION), 5) if link.up else b""
             )
             self._lose(link, "another broker has our id", now)
 

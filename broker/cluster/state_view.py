@@ -27,7 +27,7 @@ def federation_state(cluster: Cluster) -> dict[str, Any]:
                 "peer": peer_id.hex(),
                 "name": peer.name,
                 "address": f"{peer.host}:{peer.port}",
-                "up": link.state == "up",
+                "up": link.up,
                 "role": port.role.name.lower() if port is not None else "blocked",
                 "forwarding": link.live,
                 "source_trees": strategy.uses(link),

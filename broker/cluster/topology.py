@@ -134,7 +134,7 @@ class Topology:
             self._tree_changed(change, now)
         for peer_id, bpdu in self.tree.take_bpdus(now):
             link = self._links.get(peer_id)
-            if link is not None and link.state == "up":
+            if link is not None and link.up:
                 link.add_record(BPDU, bpdus.encode(bpdu))
         self.membership.tree_agreed(self.tree.agreed, now)
         return busy
@@ -147,7 +147,7 @@ class Topology:
         news: dict[int, bytes] = {}
         for link in self._links.values():
             since = link.gossiped
-            if since != version and link.state == "up" and (again or since == -1):
+            if since != version and link.up and (again or since == -1):
                 if since != -1:
                     self._gossip_at = now + limits.GOSSIP_PAUSE
                 link.gossiped = version
@@ -180,7 +180,7 @@ class Topology:
         """Close a link that is one too many, if neither end needs it in the tree; the other broker
         may dial again."""
         link, port = self._links.get(broker_id), self.tree.ports.get(broker_id)
-        if link is None or port is None or link.state != "up" or not link.dialled:
+        if link is None or port is None or not link.up or not link.dialled:
             return
         if link.forwarding or port.forwarding or Role.ROOT in (port.role, port.echo):
             return
@@ -196,7 +196,7 @@ class Topology:
         with every announcement.
         """
         return any(
-            link.state == "up"
+            link.up
             and link.peer is not None
             and (link.peer.host, link.peer.port) == address
             and link.conn.last_heard + 2 * self._node.config.hello > now
@@ -278,7 +278,7 @@ class Topology:
 
     def heard(self, link: Link, now: float) -> None:
         """Note that part of a packet came: the peer lives, however large the packet."""
-        if link.peer is not None and link.state == "up":
+        if link.peer is not None and link.up:
             self.tree.heard(link.peer.id, now)
 
     def leave(self, now: float) -> None:

@@ -51,7 +51,7 @@ def metrics(
     """
     cluster = node.cluster
     tree, config = cluster.tree, node.config
-    up = [link for link in cluster.links.values() if link.state == "up"]
+    up = [link for link in cluster.links.values() if link.up]
     about = {
         "id": config.id.hex(),
         "name": config.name,

@@ -469,7 +469,7 @@ def cluster(number: int, tls: TlsSettings | None, *seeds: int) -> FederationSett
 
 
 def linked(broker: Broker) -> bool:
-    return any(link.state == "up" for link in broker.node.cluster.links.values())
+    return any(link.up for link in broker.node.cluster.links.values())
 
 
 @pytest.mark.parametrize("mutual", [False, True])

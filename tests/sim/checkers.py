@@ -242,7 +242,7 @@ def tree_faults(world: World, group: list[Host]) -> list[tuple[str, str]]:
                 continue
             twin = other.running.cluster.tree.ports.get(host.id)
             link = cluster.links.get(peer_id)
-            if twin is None or link is None or link.state != "up":
+            if twin is None or link is None or not link.up:
                 faults.append(
                     ("port", f"{host.name} has a port to {other.name} which has none back")
                 )

@@ -130,7 +130,7 @@ class Scale:
                 if (
                     peer in by_id
                     and peer not in found
-                    and link.state == "up"
+                    and link.up
                     and (link.live or not forwarding)
                 ):
                     found[peer] = found[broker] + 1

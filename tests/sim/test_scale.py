@@ -15,7 +15,7 @@ COUNT = 20
 
 
 def linked(host: Host) -> set[bytes]:
-    return {peer for peer, link in host.running.cluster.links.items() if link.state == "up"}
+    return {peer for peer, link in host.running.cluster.links.items() if link.up}
 
 
 def chosen(host: Host) -> set[bytes]:

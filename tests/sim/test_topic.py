@@ -210,7 +210,7 @@ def test_one_that_routes_otherwise_comes_and_goes(
             (o, b)
             for o, hops in self._next_hops.items()
             for b, link in hops.next.items()
-            if link.state == "up"
+            if link.up
         ]
         told.clear()
         leave(self, reachable)

@@ -101,7 +101,7 @@ class Neighbour:
     @property
     def up(self) -> bool:
         link = self.world.node.cluster.links.get(bid(self.number))
-        return link is not None and link.conn is self.conn and link.state == "up"
+        return link is not None and link.conn is self.conn and link.up
 
     def link(self) -> Link:
         return self.world.node.cluster.links[bid(self.number)]

@@ -89,7 +89,7 @@ class Wire:
     def link(self, end: int) -> Link | None:
         """The link at an end, if it is up."""
         for link in self.worlds[end].node.cluster.links.values():
-            if link.conn is self.conns[end] and link.state == "up":
+            if link.conn is self.conns[end] and link.up:
                 return link
         return None
 

@@ -245,7 +245,7 @@ class Asking:
         )
 
 
-NEAR.state = "up"
+NEAR.up = True
 ORIGIN = b"x" * 8
 
 

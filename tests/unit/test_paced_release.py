@@ -22,7 +22,7 @@ from broker.wire import Property, Puback, Publish
 from tests.unit.link_harness import FAR, OWN, lone
 from tests.unit.node_harness import FakeClient, World
 
-ONE: Any = SimpleNamespace(state="up", name="the link that leads there")
+ONE: Any = SimpleNamespace(up=True, name="the link that leads there")
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from broker.cluster.link.codec import (
     split_key,
 )
 from broker.cluster.link.control_records import ORIGINS
+from broker.cluster.link.link_states import Action, Input
 from broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
 from broker.core.dispatcher import convert_run, topic_name
 from broker.core.message import Message
@@ -308,7 +309,7 @@ class Forwarder:
             return
         body = encode_vector(origins)
         for link in self._links_by_id.values():
-            if link is not source and link.state == "up":
+            if link is not source and link.up:
                 link.add_record(ORIGINS, body)
                 self._note_told(link, origins)
 
@@ -502,8 +503,7 @@ class Forwarder:
 
     def enter(self, link: Link) -> None:
         """Let a link into the live stream: its neighbour has had the older messages."""
-        if not link.live:
-            link.live = True
+        if not link.live and link.move(Input.REPLAYED) is Action.CHANGE:
             self._refresh()
             self._above.retained_sync.entered(link)
 
@@ -519,7 +519,8 @@ class Forwarder:
     def leave(self, link: Link) -> None:
         """Take a link out of the live stream."""
         if link.live:
-            link.live = False
+            link.move(Input.TAKEN_OUT)
+        if link in self.node.forwarding:
             self._refresh()
             self._above.retained_sync.left(link)
 

@@ -648,7 +648,7 @@ class GapRecovery:
             self.release.begin(stream, now)
             stream.pause = max(RETRY, min(RETRY_MOST, 2 * (now - question.at)))
             self._ask_on(stream, now, advanced=advanced)
-        elif link.state == "up":
+        elif link.up:
             stream.behind = link
             stream.free = stream.more = False
             stream.finished = later

@@ -66,7 +66,7 @@ class HistoryRequests:
         self._alarm.hurry(now)
 
     def _up(self) -> Iterable[Link]:
-        return (link for link in self._links.values() if link.state == "up")
+        return (link for link in self._links.values() if link.up)
 
     def _ask(self, wanted: Vector, links: list[Link]) -> int:
         """Ask neighbours for messages. Returns the number that their answers will have."""

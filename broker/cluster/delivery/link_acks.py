@@ -201,7 +201,7 @@ class LinkAcks:
         # A link that is about to be repaired has not been sent everything.
         if (
             (link.live or not link.forwarding)
-            and link.state == "up"
+            and link.up
             and (last + STEP <= end or (last < end and not link.marks))
         ):
             self._number = self._number + 1 & ACK_MARK - 1

@@ -25,6 +25,7 @@ from broker.cluster.events import (
     RouteChanged,
 )
 from broker.cluster.link.control_records import ASK_SEEN, DONE, ORIGINS, SEEN, WANT
+from broker.cluster.link.link_states import Input
 from broker.cluster.link.version_vector import Vector, decode_vector, encode_vector
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Resync:
         """Begin to bring a link into the live stream as the tree lets it forward, or take it out as
         the tree blocks it."""
         link, now = event.link, event.now
-        link.forwarding = event.forwarding
+        link.move(Input.FORWARDS if event.forwarding else Input.BLOCKS)
         if event.forwarding:
             self._acks.keep(link, self.forwarder.log.recent)
             self.send_seen(link)
@@ -123,18 +124,18 @@ class Resync:
 
     def send_seen(self, link: Link) -> None:
         """Send a neighbour the version vector (SEEN); at most one each SEEN_PAUSE."""
-        link.told = True
+        link.vector_sent = True
         now = self.node.now
-        if link.tell_at <= now:
-            link.tell_at = now + limits.SEEN_PAUSE
+        if link.vector_at <= now:
+            link.vector_at = now + limits.SEEN_PAUSE
             link.add_record(SEEN, encode_vector(self._orphans.told()))
-        elif not link.telling:
-            link.telling = True
-            self.node.schedule(link.tell_at, lambda at: self._send_seen_late(link, at))
+        elif not link.vector_planned:
+            link.vector_planned = True
+            self.node.schedule(link.vector_at, lambda at: self._send_seen_late(link, at))
 
     def _send_seen_late(self, link: Link, now: float) -> None:
-        link.telling = False
-        if link.state == "up":
+        link.vector_planned = False
+        if link.up:
             self.send_seen(link)
             link.send_ping(now)
 
@@ -156,7 +157,7 @@ class Resync:
         `body`: the vector; `now`: s."""
         seen = decode_vector(body, now)
         self.forwarder.learn(seen, link, now)
-        link.asked = False
+        link.vector_asked = False
         if self.watcher is not None:
             self.watcher.seen(link, seen, now)
         if link.peer is not None:
@@ -169,7 +170,7 @@ class Resync:
             return
         link.seen = seen
         if link.forwarding and not link.behind:
-            if not link.told:
+            if not link.vector_sent:
                 self.send_seen(link)
             self._prepare(link, now)
 
@@ -228,7 +229,7 @@ class Resync:
             waiting, self._waiting = self._waiting, []
             for entry in waiting:
                 link, until, then = entry
-                if link.state != "up":
+                if not link.up:
                     continue
                 if now >= until or self._directory.complete(link):
                     then(now)
@@ -313,7 +314,7 @@ class Resync:
         walk = self.walk(link, wanted, lambda at: self._wanted(link, number, at))
 
         def answer(at: float) -> None:
-            if link.state != "up":
+            if not link.up:
                 return
             wants = self._wants.setdefault(link, deque())
             wants.append(walk)
@@ -367,7 +368,6 @@ class Resync:
     def link_down(self, event: LinkDown) -> None:
         """Stop all replays over a link that is gone."""
         link = event.link
-        link.forwarding = False
         self._leave(link)
         for walk in self._wants.pop(link, ()):
             walk.stop()
@@ -379,6 +379,6 @@ class Resync:
     def link_drained(self, event: LinkDrained) -> None:
         """Ask the neighbour for its version vector, to go on from there."""
         link = event.link
-        if link.forwarding and not link.asked:
-            link.asked = True
+        if link.forwarding and not link.vector_asked:
+            link.vector_asked = True
             link.add_record(ASK_SEEN, b"")

@@ -104,7 +104,7 @@ class Admission:
             old_peer.port,
         ) or new_peer.boot < old_peer.boot:
             return False
-        alive = old.state == "up" and old.conn.last_heard + 2 * self.cluster.config.hello > now
+        alive = old.up and old.conn.last_heard + 2 * self.cluster.config.hello > now
         if new_peer.boot > old_peer.boot and not alive:
             return False  # it has moved
         other = str(Address(old_peer.host, old_peer.port))
@@ -155,9 +155,7 @@ class Admission:
 
     def _replace(self, old: Link, now: float) -> None:
         old.conn.close(
-            encode_packet(Disconnect(ReasonCode.SESSION_TAKEN_OVER), 5)
-            if old.state == "up"
-            else b""
+            encode_packet(Disconnect(ReasonCode.SESSION_TAKEN_OVER), 5) if old.up else b""
         )
         self.cluster.link_lost(old, "replaced by a newer link", now, quiet=True, replaced=True)
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from broker.base.address import parse_address
 from broker.base.broker_key import PUBLIC_BYTES, id_of, signed
 from broker.base.link_keys import NONCE_BYTES, OFFER_BYTES, LinkKeys, Offer, transcript
+from broker.cluster.link.link_states import Input
 from broker.cluster.link.peer import peer_of
 from broker.cluster.link.record_layer import RecordLayer
 from broker.wire.constants import ReasonCode
@@ -144,6 +145,7 @@ class LinkHandshake:
             self._agree(now)
         else:
             self._connect()
+            link.move(Input.UNPROVEN)
 
     def _refuse_method(self, method: str | None) -> None:
         counter = "link_wrong_secret"
@@ -213,11 +215,9 @@ class LinkHandshake:
 
         Raises:
             MalformedPacket: it cannot be read.
-            ProtocolViolation: nothing is to be proven now.
+            ProtocolViolation: it is no proof.
         """
         link, keys = self.link, self._keys
-        if not self._transcript:
-            raise ProtocolViolation("AUTH has no place on a link here")
         data: bytes = (packet.properties or {}).get(Property.AUTHENTICATION_DATA, b"")
         expected = _auth_packet(self.method or "", data)
         if body != expected[read_length(expected, 1)[1] :]:
@@ -254,36 +254,29 @@ class LinkHandshake:
             link.conn.send(encode_packet(Connack(False, 0, None), 5))
             link.come_up(now)
 
-    def connack_received(self, packet: Connack, now: float) -> None:
-        """Take the other broker's CONNACK at `now` (s): it refuses, or it has agreed.
-
-        Raises:
-            ProtocolViolation: it comes before the proof.
-        """
+    def refused(self, packet: Connack, now: float) -> None:
+        """Take the other broker's CONNACK that says why it refuses: log that, and close."""
         link = self.link
         cluster = self.cluster
         properties = packet.properties or {}
-        if packet.code:
-            why = properties.get(Property.REASON_STRING, "")[:200] or hex(packet.code)
-            # It is going to stand in our log.
-            why = "".join(letter if letter.isprintable() else "?" for letter in why)
-            cluster.refused(link, why)
-            if (
-                packet.code == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
-                and Property.SERVER_REFERENCE in properties
-            ):
-                with contextlib.suppress(ValueError):
-                    cluster.id_conflict.suspect(
-                        parse_address(properties[Property.SERVER_REFERENCE]), now
-                    )
-            link.conn.close()
-            cluster.link_lost(link, f"refused: {why}", now)
-            return
-        if link.dialled or link.state == "up":
-            return
-        if self.method is not None:
-            raise ProtocolViolation("CONNACK before the proof")
-        # Only now is it proven who calls: nothing that stands may be touched before.
+        why = properties.get(Property.REASON_STRING, "")[:200] or hex(packet.code)
+        # It is going to stand in our log.
+        why = "".join(letter if letter.isprintable() else "?" for letter in why)
+        cluster.refused(link, why)
+        if (
+            packet.code == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+            and Property.SERVER_REFERENCE in properties
+        ):
+            with contextlib.suppress(ValueError):
+                cluster.id_conflict.suspect(
+                    parse_address(properties[Property.SERVER_REFERENCE]), now
+                )
+        link.conn.close()
+        cluster.link_lost(link, f"refused: {why}", now)
+
+    def agreed(self, now: float) -> None:
+        """Take the dialler's CONNACK, where brokers prove nothing."""
+        # Only now is it known who calls: links that stand may not be touched before.
         self._agree(now)
 
     def refuse(self, reason: int, why: str, counter: str, other: str = "") -> None:

@@ -1,9 +1,9 @@
 """A connection to another broker (MQTT-ST II-C): packets in and out, records in
 PINGREQ, messages.
 
-States: `called` (we dialled, our CONNECT is out) or `calling` (theirs came, ours went back) -> `up`
--> closed. What leads to `up` is the handshake's; from then on PINGREQ with records, PINGRESP and
-PUBLISH go both ways, with a cluster secret in encrypted records (`record_layer`).
+Its states, and what each packet does in them, are a table (`link_states`). What comes before the
+link is up is the handshake's; from then on PINGREQ with records, PINGRESP and PUBLISH go both ways,
+with a cluster secret in encrypted records (`record_layer`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from broker.cluster.link.control_records import (
     walk,
     work,
 )
+from broker.cluster.link.link_states import STANDING, Action, Input, State, transition
 from broker.cluster.link.peer import Peer
 from broker.cluster.link.version_vector import Vector
 from broker.cluster.ports import Reporting
@@ -35,6 +36,7 @@ from broker.wire.decode import decode_packet
 from broker.wire.encode import encode_packet
 from broker.wire.errors import ProtocolViolation, WireError
 from broker.wire.packets import Auth, Connack, Connect, Disconnect
+from broker.wire.publish_header import PUBLISH
 from broker.wire.varint import encode_varint, read_length
 
 MARKED = 1 << 31
@@ -77,12 +79,11 @@ class Handshake(Protocol):
             ProtocolViolation: nothing is to be proven now.
         """
 
-    def connack_received(self, packet: Connack, now: float) -> None:
-        """Take the other broker's CONNACK.
+    def refused(self, packet: Connack, now: float) -> None:
+        """Take the other broker's CONNACK that says why it refuses."""
 
-        Raises:
-            ProtocolViolation: it comes before the proof.
-        """
+    def agreed(self, now: float) -> None:
+        """Take the dialler's CONNACK, where brokers prove nothing."""
 
     def refuse(self, reason: int, why: str, counter: str, other: str = "") -> None:
         """Turn the other broker away with a `reason` code and with `why` as text; `counter`: its
@@ -95,6 +96,14 @@ class Encryption(Protocol):
     @property
     def mid_packet(self) -> bool:
         """Whether part of a packet has come and the rest is on its way."""
+
+
+FRAMES: dict[int, Input] = {
+    PacketType.PUBLISH: Input.PUBLISH,
+    PacketType.PINGREQ: Input.PINGREQ,
+    PacketType.PINGRESP: Input.PINGRESP,
+}
+"""Packets of links that have another content than MQTT's."""
 
 
 class Forwarding(Receiver["Link"], Protocol):
@@ -205,7 +214,6 @@ class Link:
         "_walks",
         "address",
         "arrival",
-        "asked",
         "behind",
         "cluster",
         "conn",
@@ -231,11 +239,13 @@ class Link:
         "selective",
         "state",
         "taken_at",
-        "tell_at",
-        "telling",
-        "told",
         "unsent",
+        "up",
         "upto",
+        "vector_asked",
+        "vector_at",
+        "vector_planned",
+        "vector_sent",
     )
 
     def __init__(
@@ -259,26 +269,28 @@ class Link:
         self.dialled = dialled
         self.address = address
         self.peer: Peer | None = None
-        self.state = "called" if dialled else "calling"
+        # Where the link has got to (`step`), and what that means (`Standing`), as it is looked at
+        # for each message.
+        self.state = State.DIALLED if dialled else State.CALLED
+        self.up, self.forwarding, self.live, self.behind = STANDING[self.state]
         self.opened = now
         self.handshake = handshake(self)
         # With a secret, once both have proven that they have it.
         self.layer: Encryption | None = None
-        self.forwarding = False  # the tree's word: both ends agree
-        self.live = False  # forwarding, and the neighbour has what went before
         # The strategy's word: what is not wanted behind a link is not sent on it.
         self.selective = False
         # How far the neighbour knows that it has all that is wanted behind it.
         self.upto: dict[bytes, int] = {}
-        self.seen: Vector | None = None  # what the neighbour says it has
-        self.told = False  # it knows what has been here
-        self.tell_at = now  # what has been here, no earlier
-        self.telling = False  # it is planned
+        self.seen: Vector | None = None  # the neighbour's version vector
+        # Of the exchange of version vectors (`Resync`): whether ours has been sent, or is planned,
+        # and when (s) it may be sent; whether theirs was asked for.
+        self.vector_sent = False
+        self.vector_planned = False
+        self.vector_at = now
+        self.vector_asked = False
         self.introductions = 0  # how often origins were made known to it before it could join
         self.replayed = 0  # bytes, lately
         self.fetching = 0  # others are asked for what it lacks and we have not
-        self.behind = False  # overflowed: out of the live stream until it drained
-        self.asked = False
         # Position of the log from which on it is kept for the neighbour.
         self.kept_from: int | None = None
         self.kept_since = now
@@ -303,11 +315,44 @@ class Link:
         # Records that make us go through the log, until we may again: the last of each kind.
         self._waiting: dict[int, bytes] = {}
 
+    # ---------------------------------------------------------------- states
+
+    def step(self, given: Input) -> Action:
+        """Go to the next state of the table (`link_states`); returns what is to be done.
+
+        Raises:
+            ProtocolViolation: the input has no place in this state.
+        """
+        action, following = transition(self.state, given)
+        if following is not self.state:
+            self.state = following
+            self.up, self.forwarding, self.live, self.behind = STANDING[following]
+        return action
+
+    def move(self, given: Input) -> Action:
+        """Do so for an input that is no packet: one that has no place closes the link."""
+        try:
+            return self.step(given)
+        except ProtocolViolation as error:
+            self.fail(error)
+            return Action.IGNORE
+
+    def introduce(self, connect: Connect, body: bytes, now: float) -> None:
+        """Take the other broker's CONNECT at `now` (s). `connect`: what it says; `body`: the same
+        as it came.
+
+        Raises:
+            MalformedPacket: it does not say who connects.
+            ProtocolViolation: it comes a second time.
+        """
+        if self.step(Input.CONNECT) is Action.INTRODUCE:
+            self.handshake.connect_received(connect, body, now)
+
     def come_up(self, now: float) -> None:
-        """Note that both ends have agreed."""
-        self.state = "up"
-        self.conn.max_packet_size = limits.MAX_PACKET_SIZE
-        self.cluster.link_up(self, now)
+        """Note at `now` (s) that both ends have agreed."""
+        if self.move(Input.AGREED) is Action.COME_UP:
+            self.conn.max_packet_size = limits.MAX_PACKET_SIZE
+            self.cluster.link_up(self, now)
 
     # ---------------------------------------------------------------- control out
 
@@ -379,16 +424,14 @@ class Link:
 
     def overflowed(self) -> None:
         """Leave the live stream: the log replays what it kept when the queue has drained."""
-        if not self.behind:
-            self.behind = True
+        if not self.behind and self.move(Input.OVERFLOWED) is Action.CHANGE:
             self.cluster.link_behind(self)
 
     def drained(self, now: float) -> None:
         """Go back into the live stream after an overflow."""
         if self._control:
             self.conn.send(self.control_first())
-        if self.behind:
-            self.behind = False
+        if self.behind and self.move(Input.DRAINED) is Action.CHANGE:
             self.cluster.link_caught_up(self, now)
 
     # ---------------------------------------------------------------- in
@@ -413,9 +456,7 @@ class Link:
                         raise ProtocolViolation("packet too large", ReasonCode.PACKET_TOO_LARGE)
                     break
                 first = data[position]
-                if first >> 4 == 3:
-                    if self.state != "up":
-                        raise ProtocolViolation("PUBLISH before the link is up")
+                if first & 0xF0 == PUBLISH and self.up:
                     position = read_publish(data, position, body, end, now)
                 else:
                     self._packet(first, data[body:end], now)
@@ -436,27 +477,33 @@ class Link:
         return position
 
     def _packet(self, first: int, body: bytes, now: float) -> None:
-        packet_type = first >> 4
-        if packet_type == PacketType.PINGREQ and self.state == "up":
-            self._pingreq(body, now)
-            return
-        if packet_type == PacketType.PINGRESP and self.state == "up":
-            self._pingresp(body, now)
+        """Take a packet, or refuse it in this state; a PUBLISH comes here only to be refused."""
+        given = FRAMES.get(first >> 4)
+        if given is not None:
+            action = self.step(given)
+            if action is Action.ANSWER:
+                self._pingreq(body, now)
+            elif action is Action.MEASURE:
+                self._pingresp(body, now)
             return
         packet = decode_packet(first, body, 5)
-        if isinstance(packet, Connack):
-            self.handshake.connack_received(packet, now)
-        elif isinstance(packet, Connect) and self.dialled and self.peer is None and packet.bridge:
-            self.handshake.connect_received(packet, body, now)
-        elif isinstance(packet, Auth) and self.layer is None and self.state != "up":
-            self.handshake.auth_received(packet, body, now)
+        if isinstance(packet, Connect) and packet.bridge:
+            self.introduce(packet, body, now)
+        elif isinstance(packet, Auth):
+            if self.step(Input.AUTH) is Action.VERIFY:
+                self.handshake.auth_received(packet, body, now)
+        elif isinstance(packet, Connack) and packet.code:
+            if self.step(Input.REFUSAL) is Action.REFUSED:
+                self.handshake.refused(packet, now)
+        elif isinstance(packet, Connack):
+            if self.step(Input.CONNACK) is Action.AGREE:
+                self.handshake.agreed(now)
         elif isinstance(packet, Disconnect):
-            self.conn.close()
-            self.cluster.link_left(self, packet.reason, now)
+            if self.step(Input.DISCONNECT) is Action.CLOSE:
+                self.conn.close()
+                self.cluster.link_left(self, packet.reason, now)
         else:
-            raise ProtocolViolation(
-                f"{type(packet).__name__} has no place on a link in state {self.state}"
-            )
+            self.step(Input.OTHER)
 
     def _pingreq(self, payload: bytes, now: float) -> None:
         self.cluster.node.counters.link_bytes_control += len(payload) + 2
@@ -497,7 +544,7 @@ class Link:
         self.cluster.node.schedule(now + wait + 0.001, self._walk)
 
     def _walk(self, now: float) -> None:
-        if self.state != "up" or not self._waiting:
+        if not self.up or not self._waiting:
             return
         kind = next(iter(self._waiting))
         body = self._waiting.pop(kind)
@@ -534,7 +581,7 @@ class Link:
         self.cluster.count("link_garbage")
         text = f"link to {self.title}: {error.message}; closed"
         self.cluster.log("warning", text, cause="garbage on a link", peer=self.conn.peer)
-        self.conn.close(encode_packet(Disconnect(error.reason), 5) if self.state == "up" else b"")
+        self.conn.close(encode_packet(Disconnect(error.reason), 5) if self.up else b"")
         self.cluster.link_lost(self, error.message, self.cluster.node.now)
 
     def tampered(self, what: str) -> None:

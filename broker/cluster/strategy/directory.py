@@ -384,7 +384,7 @@ class Directory:
         self._events.dispatch(NewsLearnt(now))
         for peer, message in database.take_messages(self._room):
             link = self._links.get(peer)
-            if link is not None and link.state == "up":
+            if link is not None and link.up:
                 link.add_record(DIRECTORY, message)
                 if message[0] == LISTING:
                     link.listings.left -= len(message)
@@ -467,7 +467,7 @@ class Directory:
     # ---------------------------------------------------------------- records
 
     def _directory_received(self, link: Link, body: bytes, now: float) -> None:
-        if link.peer is None or link.state != "up":
+        if link.peer is None or not link.up:
             return
         self._links.setdefault(link.peer.id, link)
         if self._links[link.peer.id] is not link:
@@ -501,7 +501,7 @@ class Directory:
         kind = message[17]
         hops = self.strategy
         link = hops.live_hop(message) if kind & LIVE else self.link_to(message[:8])
-        if link is None or link.state != "up":
+        if link is None or not link.up:
             self._host.count("routed_dropped")
             return False
         if kind & LIVE and not hops.carries(link):

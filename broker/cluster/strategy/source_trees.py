@@ -298,7 +298,7 @@ class SourceTrees:
         it."""
         link = event.link
         peer = link.peer
-        if peer is not None and peer.routing == "topic" and link.state == "up" and not link.behind:
+        if peer is not None and peer.routing == "topic" and link.up and not link.behind:
             self.open[peer.id] = link
             self._delivery.acks.keep(link, self._delivery.replay_log.end)
             self._post(peer.id, self._cost(link))
@@ -569,7 +569,7 @@ class SourceTrees:
                 if before in self._broken:
                     before = None
                 for over in dict.fromkeys((before, link, *(new.children if link is None else ()))):
-                    if over is not None and over.state == "up":
+                    if over is not None and over.up:
                         self._tell(over, broker, origin)
             if turned:
                 gap_recovery.changed(origin)
@@ -589,7 +589,7 @@ class SourceTrees:
         still use, and over those of the tree."""
         for origin, hops in self._next_hops.items():
             for broker, link in hops.next.items():
-                if link not in self._broken and link.state == "up":
+                if link not in self._broken and link.up:
                     self._tell(link, broker, origin)
         self.active = False
         self._next_hops.clear()

@@ -399,7 +399,7 @@ class SubscriptionBarrier:
         return found
 
     def _up(self) -> list[Link]:
-        return [link for link in self._by_peer.values() if link.state == "up"]
+        return [link for link in self._by_peer.values() if link.up]
 
     # ---------------------------------------------------------------- this broker's wave
 
@@ -418,7 +418,7 @@ class SubscriptionBarrier:
             for broker, (link, body) in list(self._early.items()):
                 if self._used(broker, body[8:20]):
                     del self._early[broker]
-                    if link.state == "up":
+                    if link.up:
                         self._told_received(link, body, now)
 
     def _used(self, broker: bytes, state: bytes) -> bool:
@@ -508,7 +508,7 @@ class SubscriptionBarrier:
             return
         del self._waves[broker]
         if wave.source is not None:
-            if wave.source.state == "up":
+            if wave.source.up:
                 others = [
                     who + top.to_bytes(6, "big")
                     for who, top in sorted(wave.heard.items())[: MAX_BROKERS - 1]
