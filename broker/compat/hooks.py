@@ -42,7 +42,7 @@ class Sources:
         self._clients.pop(topic)
 
     def note(self, topic: str, client_id: str, retained: RetainedStore) -> None:
-        """It is this client's."""
+        """Note that the message of `topic` in the store `retained` is of the client `client_id`."""
         self._clients[topic] = client_id
         part = next(self._parts, None)
         for old, _ in part or ():
@@ -97,7 +97,7 @@ class HookedNode(Node):
         super().retain(message)
 
     def connection_lost(self, conn: Connection, reason: str, now: float) -> None:
-        """A connection is closed."""
+        """Note at `now` (s) that the connection `conn` is closed, for a `reason` (text)."""
         super().connection_lost(conn, reason, now)
         if self.on_empty is not None and not self.connections:
             self.on_empty()
