@@ -102,7 +102,7 @@ def test_mosquittos_clients_and_retained_messages(tmp_path: Path) -> None:
         assert broker.terminate() == 0
         broker.start().up()
         assert sub(1, "-t", "r/#") == ["r/2 second"]
-        assert broker.lines("1 sessions and 1 retained messages are back")
+        assert broker.lines("1 sessions and 1 retained messages are restored")
 
 
 # ---------------------------------------------------------------- a disk that is full
