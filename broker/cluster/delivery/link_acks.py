@@ -1,13 +1,13 @@
-"""What each neighbour has acknowledged of the replay log, and who waits while the log is full of
-the rest (decision 27).
+"""What each neighbour has acknowledged of the replay log, and when publishers wait because the log
+is full of messages that neighbours have not acknowledged (decision 27).
 
 A position is the number of bytes that the log had taken before an entry. A link keeps the log from
 the position up to which its neighbour is known to have everything. To find out, a mark (a PINGREQ
 with a number of its own) is sent behind the messages of the link; the PINGRESP with that number
-says that all of them have arrived. Marks are sent only when the log is about to drop what nobody
-has acknowledged, every 16 MiB or so: messages cost nothing more.
+says that all of them have arrived. Marks are sent only when the log is about to drop messages that
+are not acknowledged, every 16 MiB or so: messages cost nothing more.
 
-    link: not keeping -(forwards, or a way of topics leads over it)-> keeping from a position
+    link: not keeping -(forwards, or a source-rooted tree uses it)-> keeping from a position
                       -(mark acknowledged)-> keeping from a later one
     log:  room -(neighbours may lack LOG_BYTES and HOLD_LOG_BYTES)-> publishers held
                -(they lack LOG_BYTES at most)-> room
@@ -67,7 +67,9 @@ class LinkAcks:
         report: Reporting,
         timeout: float,
     ) -> None:
-        """`timeout`: s; a link that takes nothing for twice as long is closed."""
+        """`node`, `log`: this broker, and its replay log; `origins`: which messages have been here;
+        `strategy`: says what is wanted behind a link; `report`: where it is told what happened;
+        `timeout`: s, a link that takes nothing for twice as long is closed."""
         self._node = node
         self._origins = origins
         self._strategy = strategy
@@ -78,7 +80,8 @@ class LinkAcks:
         self._log.full = self._full
         self._log.lost = self._lost
         self._keeping: list[Link] = []
-        # Brokers that are about to ask: position, until when, at most.
+        # Brokers that are expected to ask for messages: the position from which on the log is kept,
+        # until when (s), until when at most (s).
         self._parted: dict[bytes, tuple[int, float, float]] = {}
         self._number = 0
         self._again = False  # marks are to be sent behind a large message that is about to be sent
@@ -88,8 +91,8 @@ class LinkAcks:
     # ---------------------------------------------------------------- who needs what
 
     def keep(self, link: Link, position: int) -> None:
-        """Keep the log from `position` on until the neighbour has it, or the link does not lead
-        there any more."""
+        """Keep the log from `position` on until the neighbour at `link` has it, or messages no
+        longer take the link."""
         if link.kept_from is None:
             link.kept_from = position
             link.kept_since = self._node.now
@@ -108,8 +111,8 @@ class LinkAcks:
             self._settle()
 
     def link_down(self, event: LinkDown) -> None:
-        """A link is gone. Its neighbour may be on its way back, or have another one, and asks for
-        what it has not got."""
+        """Keep the log for a neighbour whose link is gone: it may come back, or get another link,
+        and asks for the messages that it lacks."""
         link = event.link
         if link.kept_from is not None and link.peer is not None:
             self.part(link.peer.id, link.kept_from)
@@ -118,7 +121,7 @@ class LinkAcks:
     def part(self, broker_id: bytes, position: int) -> None:
         """Keep the log for a broker until it has got what it asks for, for PARTED_TIME at most."""
         if len(self._parted) < limits.ABSENT_BROKERS:
-            # Who floods asks its next neighbour.
+            # With flooding it asks its next neighbour.
             patience = limits.PARTED_TIME if self._origins.sparse else 0.0
             now = self._node.now
             if (known := self._parted.get(broker_id)) is not None:  # of two links at once one ends
@@ -128,7 +131,8 @@ class LinkAcks:
             self._settle()
 
     def asked(self, broker_id: bytes, more: bool) -> None:
-        """A broker has asked for what it lacks; `more`: it has not got all of it yet."""
+        """Note that a broker has asked for the messages that it lacks; `more`: some of them are
+        still to be sent."""
         known = self._parted.get(broker_id)
         if known is not None and more:
             self._parted[broker_id] = (
@@ -145,8 +149,8 @@ class LinkAcks:
         return self._log.begin if found is None else found[0]
 
     def went(self, broker_id: bytes) -> None:
-        """The tree has lost a broker, perhaps for the moment that a new link takes. Nobody is held
-        for it."""
+        """Note that the tree has lost a broker, perhaps only until a new link is up. Publishers are
+        not held for it."""
         if (known := self._parted.get(broker_id)) is not None:
             self._parted[broker_id] = (known[0], self._node.now + limits.PARTED_TIME, known[2])
             self._away.add(broker_id)
@@ -166,8 +170,8 @@ class LinkAcks:
         return min([lowest, *(self._parted[broker_id][0] for broker_id in parted)])
 
     def _settle(self) -> None:
-        """Tell the log up to where it is free to drop, and let publishers go on if that made
-        room."""
+        """Set the position up to which the log may drop entries, and let publishers go on if that
+        made room."""
         log = self._log
         log.floor = self._lowest(self._parted)
         log.warn = max(log.begin, log.floor - log.limit // AHEAD) if self._keeping else NEVER
@@ -180,12 +184,12 @@ class LinkAcks:
     # ---------------------------------------------------------------- marks
 
     def _pressed(self) -> None:
-        """The log is about to drop what is not acknowledged: ask for acknowledgements."""
+        """Ask for acknowledgements, as the log is about to drop messages without them."""
         log = self._log
         log.warn = log.recent + STEP
         for link in self._keeping:
             self._mark(link)
-        # Nothing may come behind it: who published it is held.
+        # No message may come behind it, as its publisher is held.
         if log.unsent >= STEP and not self._again:
             self._again = True
             self._node.schedule(self._node.now, self._press_again)
@@ -222,7 +226,7 @@ class LinkAcks:
     # ---------------------------------------------------------------- limits
 
     def _full(self, source: Connection | None) -> None:
-        """Have the publisher wait: the log has no room but for what neighbours may lack."""
+        """Hold the publisher, as the log is full of messages that neighbours may lack."""
         if self._away and self._room_for_away():
             return
         self._pressed()
@@ -230,8 +234,8 @@ class LinkAcks:
         self._node.hold(source, self)
 
     def _room_for_away(self) -> bool:
-        """Whether the log is full of what only brokers lack that are gone; of very much of it the
-        oldest goes."""
+        """Whether the log is full of messages that only brokers outside the tree lack; if these are
+        too many, the log is kept for those brokers no longer."""
         log = self._log
         if (
             log.end - self._lowest(self._parted.keys() - self._away)
@@ -244,8 +248,8 @@ class LinkAcks:
         return True
 
     def _lost(self, entry: LogEntry, position: int) -> None:
-        """Count what is dropped although a link in repair needs it. What a live link needs waits in
-        its own queue."""
+        """Count the messages of an entry that is dropped although a replay needs it. What a live
+        link needs waits in its own queue."""
         for link in self._keeping:
             waits = link.behind or (link.forwarding and not link.live)
             if not waits or link.kept_from is None or link.kept_from > position:
@@ -260,8 +264,8 @@ class LinkAcks:
                 self._node.counters.replay_log_lost += entry.count
 
     def tick(self, now: float) -> None:
-        """Once a second: free what nobody will acknowledge, close who takes nothing, tell what was
-        lost."""
+        """Once a second: keep the log no longer for brokers that did not ask, close links that take
+        nothing, log which messages were lost. `now`: s."""
         for broker_id in [b for b, (_, until, _) in self._parted.items() if until < now]:
             self.parted(broker_id)
         timeout = self._timeout
@@ -274,7 +278,7 @@ class LinkAcks:
                 and not link.behind
                 and now - link.kept_since > limits.REPAIR_TIME
             ):
-                self.free(link)  # it does not say what it has, and nobody waits for that for ever
+                self.free(link)  # its neighbour has not sent its version vector for too long
             conn = link.conn
             if not (conn.backlog or conn.paused):
                 link.taken_at = now

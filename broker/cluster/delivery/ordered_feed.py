@@ -1,4 +1,4 @@
-"""The stream of one origin: which of its numbers those here have had, and may have next
+"""The ordered feed of one origin: which of its numbers local subscribers have had, and get next
 (docs/decisions/0013)."""
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class HeldPackets:
         *,
         late: bool = False,
     ) -> None:
-        """`first`: its number, or that of the first of `count`; `size`: bytes; `late`: what is
-        newer has been delivered."""
+        """`item`: the entry of the log, or the message of an answer; `topic`: of all of them;
+        `first`: its number, or that of the first of `count`; `size`: bytes; `late`: newer messages
+        have been delivered."""
         self.first = first
         self.count = count
         self.item = item
@@ -95,12 +96,13 @@ class FeedOwner(Protocol):
         """Plan what is to be done next for a feed without a source."""
 
     def want(self, key: bytes, ranges: Ranges, now: float) -> None:
-        """Ask all neighbours for messages of an origin that has them in its log no more."""
+        """Ask all neighbours, at `now` (s), for the numbers `ranges` of the origin `key`, which no
+        longer has them in its log."""
 
 
 class OrderedFeed:
-    """What has come of one origin to those here: all numbers up to `done` that they want, but for
-    those `owed`."""
+    """What local subscribers have had of one origin: all numbers up to `done` that they want,
+    except those `owed`."""
 
     __slots__ = (
         "ask_at",
@@ -138,6 +140,8 @@ class OrderedFeed:
     )
 
     def __init__(self, owner: FeedOwner, key: bytes, window: Window, done: int) -> None:
+        """Begin the feed of the origin `key` behind the number `done`. `owner`: finds out what is
+        missing; `window`: which numbers have been at this broker."""
         self.owner = owner
         self.key = key
         self.broker_id, self.boot = split_key(key)
@@ -147,7 +151,7 @@ class OrderedFeed:
         self.follows_since = 0.0
         self.window = window
         self.done = done
-        # up to here all that is wanted has been delivered or waits: it is delivered in steps
+        # Up to here everything wanted has been delivered, or waits to be delivered in steps.
         self.settled = done
         self.waiting: deque[HeldPackets] = (
             deque()
@@ -155,28 +159,28 @@ class OrderedFeed:
         self.jumbled = False
         self.held_count = 0  # messages that wait
         self.held_bytes = 0
-        # came while too much waited, so that the origin is asked for them again
+        # Numbers that came while too many messages waited: the origin is asked for them again.
         self.refused: Ranges = []
         self.owed: Ranges = []
-        # s; for so long what the origin's log has not any more is waited for: another way may bring
-        # it
+        # s; since then the feed waits for messages that the origin's log no longer has: another
+        # path may bring them.
         self.gone_since = 0.0
         self.awaited: Ranges = []  # of that, what is ahead of all that waits for it
         self.kept: Ranges = []  # in the log although it has not crossed this broker
         self.kept_top = 0  # the highest of them
-        # What comes over it is whole and in order, and goes straight to those here.
+        # The link whose messages are complete and in order: local subscribers get them at once.
         self.source: Link | None = None
         self.behind: Link | None = None  # the same, but what is before it is still being delivered
-        # Those behind us know that messages came over another link than the tree's.
+        # Brokers behind this one know that messages came over another link than the tree's.
         self.strange = False
         self.held = False  # something is here that those here have not had
         self.free = False  # without a source for so long that nothing is held any more
         self.more = False  # the origin said that it has more to answer
         self.since = 0.0  # s; for so long something is held, and the origin can be reached, or not
-        # s; what waits has waited so long for a session that has to catch up; 0: it does not
+        # s; since then messages wait for a session that has to catch up; 0: they do not.
         self.slow_since = 0.0
         self.timer: Timer | None = None
-        # By number, oldest first: answers may take longer than our patience.
+        # By number, oldest first: an answer may come after the question was repeated.
         self.questions: dict[int, Question] = {}
         self.ask_at = 0.0
         self.pause = RETRY
@@ -187,9 +191,9 @@ class OrderedFeed:
         return self.source is not None or self.behind is not None
 
     def take(self, link: Link, first: int, count: int) -> int:
-        """Take numbers that cross this broker for the first time; returns how many of them, the
-        last ones, those here get now. Others beyond `done` have to be put by
-        (`GapRecovery.hold`)."""
+        """Take `count` numbers from `first` on that cross this broker for the first time, over
+        `link`; returns how many of them, the last ones, local subscribers get now. Others beyond
+        `done` have to be kept until then (`GapRecovery.hold`)."""
         last = first + count - 1
         if last > self.done:
             if link is not self.source:
@@ -197,7 +201,7 @@ class OrderedFeed:
                     self.settled = max(self.settled, last)
                     return 0
                 if self.fed:
-                    self.owner.lose(self)  # another way than that which we trust
+                    self.owner.lose(self)  # not the link that is trusted to be complete
                 if not self.free:
                     self.wait()
                     return 0
@@ -214,28 +218,28 @@ class OrderedFeed:
         return count if discard(self.owed, first, last) else 0
 
     def advance(self, first: int, last: int) -> None:
-        """Note that numbers beyond `done` are delivered now. They may have been owed: what waits is
-        delivered in steps, and what was missing behind it comes meanwhile. Who went on owing them
-        would deliver them twice."""
+        """Note that the numbers from `first` to `last`, beyond `done`, are delivered now. They may
+        be in `owed`, as waiting messages are delivered in steps and missing ones come meanwhile:
+        from now on they are not, or they would be delivered twice."""
         self.done = last
         if self.owed and self.owed[-1][1] >= first and not discard(self.owed, first, last):
             self.owed = subtract(self.owed, [(first, last)])
 
     def outdate(self) -> None:
-        """The way broke: what has been asked for has to be asked for again."""
+        """Note that the path broke: every open question has to be asked again."""
         self.free = False
         for question in self.questions.values():
             question.again = True
 
     def wait(self) -> None:
-        """Something is held from now on."""
+        """Note that messages are held from now on."""
         if not self.held:
             self.held = True
             self.since = self.owner.node.now
             self.owner.arm(self)
 
     def stood_still(self, seconds: float, now: float) -> None:
-        """Leave out of all that is waited a time in which this broker did not run."""
+        """Do not count `seconds` in which this broker did not run as waiting; `now`: s."""
         self.since = min(now, self.since + seconds)
         if self.follows_since:
             self.follows_since = min(now, self.follows_since + seconds)
@@ -262,8 +266,8 @@ class OrderedFeed:
         return False
 
     def settle_late(self, first: int, last: int) -> None:
-        """Have numbers follow what waits although something may be missing before them: it has been
-        waited for long enough."""
+        """Put the numbers from `first` to `last` behind the waiting messages although others before
+        them may be missing: those were waited for long enough."""
         if first > self.settled + 1:
             self.owe([(self.settled + 1, first - 1)])
         self.settled = max(self.settled, last)
@@ -280,7 +284,7 @@ class OrderedFeed:
             self.settled = min(self.settled, first - 1)
 
     def put_by(self, held: HeldPackets) -> None:
-        """Have messages wait."""
+        """Keep messages until those before them have been delivered."""
         waiting = self.waiting
         if waiting and held.first < waiting[-1].first:
             self.jumbled = True
@@ -289,7 +293,7 @@ class OrderedFeed:
         self.held_bytes += held.size
 
     def next_held(self) -> HeldPackets | None:
-        """Return what is to be delivered next, None when nothing that waits may be."""
+        """Return the messages that are delivered next, None when none may be."""
         if self.jumbled:
             self.jumbled = False
             self.waiting = deque(sorted(self.waiting, key=lambda held: held.first))
@@ -298,13 +302,13 @@ class OrderedFeed:
         return self.waiting[0]
 
     def pop_held(self) -> None:
-        """Note that the next of what waits has been delivered."""
+        """Note that the messages of `next_held` have been delivered."""
         held = self.waiting.popleft()
         self.held_count -= held.count
         self.held_bytes -= held.size
 
     def owe(self, ranges: Ranges) -> None:
-        """Note what is missing and is to be delivered whenever it comes."""
+        """Note numbers that are missing and are delivered whenever they come."""
         self.owed = joined(self.owed, ranges)
         beyond = len(self.owed) - limits.MAX_SKIPS
         if beyond > 0:
@@ -316,19 +320,19 @@ class OrderedFeed:
         found."""
         self.owed = subtract(self.owed, subtract(asked, found))
         self.refused = subtract(self.refused, asked)
-        if self.refused:  # it may have come another way since, and is not asked for then
+        if self.refused:  # it may have come over another path since
             self.refused = subtract(self.refused, self.here())
 
     def await_gone(self, gone: Ranges, long_ago: float, now: float) -> bool:
-        """Note what the origin's log has not any more and another way may bring. Returns whether
-        what follows waits for it: not if nothing of it has come since `long_ago`. Neighbours are
-        asked for it, too: one to which it was on its way may have passed it on to nobody here, as
-        the way had changed by then."""
+        """Note numbers (`gone`) that the origin's log no longer has and that another path may
+        bring. Returns whether later messages wait for them: not if none of them has come since
+        `long_ago` (s). `now`: s. Neighbours are asked for them, too: one that had them on the way
+        here may not have passed them on, as the path had changed by then."""
         missing, here = merge([*self.window.history, *self.window.lacks]), self.here()
         on_way = intersect(gone, missing)
         ahead = subtract(intersect(on_way, [(self.done + 1, LAST)]), here)
         first = not self.gone_since
-        # The way that it takes is slow, but brings it.
+        # The other path is slow, but it brings them.
         if first or subtract(self.awaited, subtract(missing, here)):
             self.gone_since = now
         self.awaited, self.gone_since = ahead, self.gone_since if ahead else 0.0
@@ -342,14 +346,15 @@ class OrderedFeed:
         return waits
 
     def lacks(self) -> Ranges:
-        """Return what is not here and may be wanted here; roughly, so that it can be told."""
+        """Return the numbers that are missing and may be wanted here; roughly, so that they fit in
+        a record."""
         begin = max(self.done, self.settled)
         top = max(begin, self.window.top)
         holes = sorted([*self.window.gaps, *self.window.history])
         lacks = merge(
             [*self.owed, *self.refused, *intersect(holes, [(begin + 1, top)]), (top + 1, LAST)]
         )
-        if self.gone_since:  # what waits for another way is not asked for again
+        if self.gone_since:  # what is waited for over another path is not asked for again
             lacks = subtract(lacks, self.here())
         return roughly(lacks)
 
@@ -359,8 +364,8 @@ class OrderedFeed:
 
 
 def joined(some: Ranges, more: Ranges) -> Ranges:
-    """Return two sets of numbers as one, which may be the first. Costs little when the second is
-    behind the first, as mostly."""
+    """Return two sets of numbers as one, which may be the first. Costs little in the common case:
+    the second is beyond the first."""
     if some and more and more[0][0] > some[-1][1] + 1:
         some += more
         return some

@@ -54,11 +54,11 @@ logged in the one before."""
 
 
 Take = Callable[["list[LogEntry]", float], None]
-"""Gets what somebody behind a link lacks and wants, in the order of each origin."""
+"""Gets the entries that brokers behind a link lack and want, in the order of each origin."""
 
 
 class LogWalks:
-    """The log, and who wants what of it behind which link."""
+    """Makes walks through the log, and knows what of it is wanted behind which link."""
 
     __slots__ = ("above", "log", "node", "orphans", "strategy")
 
@@ -70,6 +70,8 @@ class LogWalks:
         orphans: Orphans,
         above: Above,
     ) -> None:
+        """`node`: this broker; `log`: its replay log; `strategy`, `orphans`: say what is wanted
+        behind a link, `orphans` of origins that are gone; `above`: shared subscriptions."""
         self.node = node
         self.log = log
         self.strategy = strategy
@@ -86,7 +88,7 @@ class LogWalks:
         *,
         once: bool = False,
     ) -> LogWalk:
-        """Return a way through the log, which is still to begin. `seen`: what has been behind
+        """Return a walk through the log, which is still to begin. `seen`: what has been behind
         `link`; `take`: gets what is lacked there; `then`: called at the end; `may`: s that so many
         bytes have to wait; `once`: what is logged meanwhile is left out."""
         return LogWalk(self, link, seen, take, then, may, once=once)
@@ -94,7 +96,8 @@ class LogWalks:
     def wanted(
         self, candidates: list[LogEntry], link: Link, seen: Vector, now: float
     ) -> list[LogEntry]:
-        """Return what is lacked of some entries, and wanted, behind a link."""
+        """Return what of the `candidates` is both lacked and wanted behind `link` at `now` (s);
+        `seen`: what has been there."""
         strategy, chosen = self.strategy, self.above.sharing.chosen_behind
         wanted, orphans = strategy.wanted_behind(link), strategy.wanted_behind(link, gone=True)
         gone = {key for key in {entry.key for entry in candidates} if self.orphans.gone(key)}
@@ -111,7 +114,7 @@ class LogWalks:
 
 
 class LogWalk:
-    """One way through the log (`LogWalks.walk`)."""
+    """One walk through the log (`LogWalks.walk`)."""
 
     __slots__ = (
         "_at",
@@ -143,6 +146,8 @@ class LogWalk:
         *,
         once: bool,
     ) -> None:
+        """`walks`: where it belongs; `link`, `seen`, `take`, `then`, `may`, `once`: as in
+        `LogWalks.walk`."""
         self._walks = walks
         self._node = walks.node
         self._link = link

@@ -47,7 +47,7 @@ class Looked:
 class LogEntry:
     """One message for links, or a run of them (`Entry.run`): `count` messages from `sequence` on.
 
-    What was published here while no link was there is encoded only when somebody needs it.
+    A message that was published here while no link was up is encoded only when it is needed.
     """
 
     __slots__ = (
@@ -63,7 +63,8 @@ class LogEntry:
     )
 
     def __init__(self, key: bytes, sequence: int, data: bytes, message: Message, at: float) -> None:
-        """`data`: the PUBLISH as links carry it, b"" to make it from `message` later; `at`: s."""
+        """`key`, `sequence`: the origin, and the number there; `data`: the PUBLISH as links carry
+        it, b"" to make it from `message` later; `at`: s."""
         self.key = key
         self.sequence = sequence
         self.count = 1
@@ -78,8 +79,9 @@ class LogEntry:
     def run(
         cls, key: bytes, sequence: int, count: int, data: bytes, step: int, at: float
     ) -> LogEntry:
-        """Return the entry of a run: its first PUBLISH names its origin, the others, `step` bytes
-        each, continue it. One entry and one piece of bytes; a neighbour may lack a part of it
+        """Return the entry of a run of `count` messages that came at `at` (s): in `data` the first
+        PUBLISH names its origin `key` and its number `sequence`, the others, `step` bytes each,
+        continue it. One entry and one piece of bytes; a neighbour may lack a part of it
         (`part`)."""
         entry = cls.__new__(cls)
         entry.key = key
@@ -191,7 +193,8 @@ class ReplayLog:
     )
 
     def __init__(self, counters: Counters, limit: int = limits.LOG_BYTES, room: int = 0) -> None:
-        """`limit`: bytes; `room`: as many more for large messages."""
+        """`counters`: where entries that are dropped are counted; `limit`: bytes; `room`: as many
+        more for large messages."""
         self._entries: deque[LogEntry] = deque()
         self._bytes = 0
         self._gone = 0  # entries
@@ -268,8 +271,8 @@ class ReplayLog:
         choice: ReceiverAssignment | None,
         now: float,
     ) -> None:
-        """Keep a message that came to this broker alone. `choice`: who of shared subscriptions gets
-        it."""
+        """Keep a `message` that came to this broker alone, at `now` (s): number `sequence` of the
+        origin `key`. `choice`: who of shared subscriptions gets it."""
         told = b"" if choice is None else choice.encode()
         data = encode_for_links(message, key, sequence, now, told)
         self.append(LogEntry(key, sequence, data, message, now))
@@ -414,9 +417,10 @@ class ReplayLog:
     def own(
         self, key: bytes, numbers: Ranges, horizon: float, looked: Looked
     ) -> Iterator[LogEntry]:
-        """These messages of an origin that were logged as they were numbered (of this broker), as
-        far as they came after `horizon` (s), the oldest first. Looks no further than it is asked
-        to; what it went through is added to `looked`. No change while iterating."""
+        """Those `numbers` of the origin `key` that were logged as they were numbered (of this
+        broker), as far as they came after `horizon` (s), the oldest first. Looks no further than it
+        is asked to; the entries that it went through are added to `looked`. No change while
+        iterating."""
         entries = self._since(horizon)
         low, at = numbers[0][0], 0
         while piece := list(islice(entries, PIECE)):
@@ -436,8 +440,9 @@ class ReplayLog:
     def those(
         self, numbers: Numbers, horizon: float, looked: Looked | None = None
     ) -> list[LogEntry]:
-        """Return these messages, in the order of each origin, as far as they came after `horizon`
-        (s). Costs no more than the way back to the oldest of them, which is added to `looked`."""
+        """Return the messages with these `numbers`, in the order of each origin, as far as they
+        came after `horizon` (s). Costs no more than going back to the oldest of them; the entries
+        that were gone through are added to `looked`."""
         found: list[LogEntry] = []
         left = sum(high - low + 1 for ranges in numbers.values() for low, high in ranges)
         count = 0
@@ -466,8 +471,8 @@ class ReplayLog:
 
 
 def lacked_parts(entry: LogEntry, window: OriginWindow, now: float) -> list[LogEntry]:
-    """Return what a neighbour that has had `window` of its origin lacks of an entry: of a run that
-    it has in part, the parts."""
+    """Return the parts of an `entry` that a neighbour lacks which has had `window` of its origin;
+    none if it has expired by `now` (s)."""
     if entry.expires_at is not None and now >= entry.expires_at:
         return []
     last = entry.sequence + entry.count - 1
@@ -483,8 +488,8 @@ def lacked_parts(entry: LogEntry, window: OriginWindow, now: float) -> list[LogE
 
 
 def in_order(entries: list[LogEntry], origins: Container[bytes]) -> list[LogEntry]:
-    """Return entries with those of each of these origins in the order of their numbers: history
-    that was fetched for somebody came after what is newer."""
+    """Return `entries` with those of each of these `origins` in the order of their numbers: history
+    that was fetched for a neighbour is logged behind newer messages."""
     ordered: dict[bytes, list[LogEntry]] = {}
     for entry in entries:
         if entry.key in origins:
@@ -494,7 +499,7 @@ def in_order(entries: list[LogEntry], origins: Container[bytes]) -> list[LogEntr
 
 
 def _nothing() -> None:
-    """Nobody has to acknowledge anything."""
+    """Ask no neighbour for acknowledgements."""
 
 
 def _no_hold(source: Connection | None) -> None:
@@ -502,4 +507,4 @@ def _no_hold(source: Connection | None) -> None:
 
 
 def _nobody(entry: LogEntry, position: int) -> None:
-    """Nobody lacks it."""
+    """No neighbour lacks the entry."""

@@ -61,20 +61,20 @@ class Admission:
             self._drop(link, "another broker uses the id of this one")
             return False
         old = cluster.links.get(peer.id)
-        # Refused before our CONNECT goes back: the other broker would take that for a link, again
-        # and again.
+        # Refused before this broker's CONNECT goes back: the other broker would take that for a
+        # link, and dial again and again.
         return old is None or old is link or not self._namesake(link, old, now)
 
     def _is_self(self, peer: Peer) -> bool:
-        """Whether who has our id is this very process."""
+        """Whether the broker with this one's id is this very process."""
         return (peer.boot, peer.instance) == (
             self.cluster.own.boot,
             self.cluster.config.instance,
         )
 
     def _own_id(self, link: Link, now: float) -> None:
-        """Turn away who has our id: ourselves, or a broker that goes about with a copy of our data
-        directory."""
+        """Turn away a broker with this one's id: this process itself, or another broker that has a
+        copy of the data directory."""
         cluster = self.cluster
         peer = link.peer
         assert peer is not None

@@ -266,7 +266,7 @@ def choice_of(packet: bytes) -> ReceiverAssignment | None:
 
 
 def _behind_stamp(packet: bytes) -> int:
-    """Return where the property section of a PUBLISH for links goes on behind its origin and its
+    """Return where the property section of a PUBLISH for links goes on after its origin and its
     stamp."""
     at = _properties_at(packet)[1]
     if packet.startswith(ORIGIN, at):
@@ -439,7 +439,7 @@ class Receiver(Protocol[L_contra]):
 
     def accept(self, key: bytes, first: int, count: int, now: float, late: bool = True) -> int:
         """Take `count` sequence numbers from `first` on of the origin `key`, at `now` (s); returns
-        how many are new, -1 for some. `late`: they may come behind newer ones."""
+        how many are new, -1 for some. `late`: they may come after newer ones."""
 
     def received(
         self,

@@ -19,9 +19,9 @@ class RecordType(NamedTuple):
     answers: str = ""
     """The name of the record that it answers; "": either end sends it by itself."""
     costly: bool = False
-    """It makes us go through tables,"""
+    """Its receiver walks through tables,"""
     replaying: bool = False
-    """and this one through the log."""
+    """and for this one through the log."""
     paced: bool = False
     """Honest neighbours send it often, on behalf of all behind them; each broker paces how many it
     sends itself."""
@@ -85,8 +85,8 @@ def decode_records(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def work(kind: int, size: int) -> float:
-    """Return what it costs us to answer a record of `size` bytes, in units of limits.LINK_REQUESTS;
-    REPLAYING: and a `walk`."""
+    """Return what it costs to answer a record of `size` bytes, in units of limits.LINK_REQUESTS;
+    those in REPLAYING cost a `walk` besides."""
     # Most of it is passed on, or is messages, which cost no more than in a PUBLISH.
     if kind == ROUTED:
         return 0.1 + size / 500_000

@@ -49,8 +49,8 @@ means something else: brokers of two versions do not link (docs/decisions/0017).
 
 
 class LinkHandshake:
-    """The exchange before a link is up. It says who we are and finds out who the other one is;
-    `Admission` decides."""
+    """The exchange before a link is up. Each broker says who it is, and proves it; `Admission`
+    decides."""
 
     __slots__ = (
         "_body",
@@ -83,7 +83,7 @@ class LinkHandshake:
         self._keys: LinkKeys | None = None
 
     def call(self) -> None:
-        """Send our CONNECT on a connection that we dialled."""
+        """Send this broker's CONNECT on a connection that it dialled."""
         self._connect()
 
     def _connect(self) -> None:
@@ -115,7 +115,7 @@ class LinkHandshake:
         self.link.conn.send(packet)
 
     def _data(self) -> bytes:
-        """Return what our CONNECT brings for the proofs."""
+        """Return what this broker's CONNECT brings for the proofs."""
         config = self.cluster.config
         public = config.key.public if config.key is not None else b""
         if config.secret is None:
@@ -163,8 +163,8 @@ class LinkHandshake:
             self.refuse(ReasonCode.NOT_AUTHORIZED, "does not prove its id", "link_wrong_id")
 
     def _begin_proof(self, data: bytes, body: bytes, now: float) -> None:
-        """Go on when both CONNECTs are there, or ours goes back now; who was called proves
-        first."""
+        """Prepare the proofs from both CONNECTs; a called broker sends its own CONNECT first, and
+        then its proof."""
         link, config = self.link, self.cluster.config
         assert link.peer is not None
         size = NONCE_BYTES if config.secret is None else OFFER_BYTES
@@ -200,7 +200,7 @@ class LinkHandshake:
             link.conn.send(self._auth())
 
     def _auth(self) -> bytes:
-        """Return the AUTH packet with which we prove what there is to be proven."""
+        """Return the AUTH packet with this broker's proof and signature, as far as it has any."""
         key, dialler = self.cluster.config.key, self.link.dialled
         proof = self._keys.proof(dialler=dialler) if self._keys is not None else b""
         return _auth_packet(
@@ -234,7 +234,7 @@ class LinkHandshake:
         ):
             self.refuse(ReasonCode.NOT_AUTHORIZED, "does not prove its id", "link_wrong_id")
             return
-        # The last that goes out as it is; our CONNECT has, or there were no answer to it.
+        # The last packet that goes out unencrypted. The CONNECT has gone, as this answers it.
         if link.dialled:
             link.conn.transport.write(self._auth())
         self._transcript = b""
@@ -260,7 +260,7 @@ class LinkHandshake:
         cluster = self.cluster
         properties = packet.properties or {}
         why = properties.get(Property.REASON_STRING, "")[:200] or hex(packet.code)
-        # It is going to stand in our log.
+        # The text goes to this broker's log.
         why = "".join(letter if letter.isprintable() else "?" for letter in why)
         cluster.refused(link, why)
         if (

@@ -40,8 +40,8 @@ from broker.wire.publish_header import PUBLISH
 from broker.wire.varint import encode_varint, read_length
 
 MARKED = 1 << 31
-"""In the number of a PINGREQ: it stands behind messages, and its PINGRESP says that these have been
-handled."""
+"""In the number of a PINGREQ: it is a mark, sent behind messages, and its PINGRESP says that these
+have been handled."""
 
 ACK_MARK = 1 << 30
 """In the number of a mark: it asks for all messages that were sent up to there, and not for a step
@@ -61,7 +61,7 @@ class Handshake(Protocol):
         """The Authentication Method of this broker; None: it has nothing to prove."""
 
     def call(self) -> None:
-        """Send our CONNECT on a connection that we dialled."""
+        """Send this broker's CONNECT on a connection that it dialled."""
 
     def connect_received(self, connect: Connect, body: bytes, now: float) -> None:
         """Take the other broker's CONNECT at `now` (s). `connect`: what it says; `body`: the same
@@ -132,7 +132,7 @@ class Advance(Protocol):
     """Who tells neighbours how far they have had all that is wanted."""
 
     def send_upto(self, link: Link) -> None:
-        """Tell it, behind what the neighbour was sent."""
+        """Send the low watermarks over `link`, behind the messages that were sent on it."""
 
 
 class LinkHost(Reporting, Protocol):
@@ -144,7 +144,7 @@ class LinkHost(Reporting, Protocol):
 
     @property
     def config(self) -> NodeConfig:
-        """What it was told."""
+        """Its configuration."""
 
     @property
     def to_ping(self) -> list[Link]:
@@ -277,9 +277,9 @@ class Link:
         self.handshake = handshake(self)
         # With a secret, once both have proven that they have it.
         self.layer: Encryption | None = None
-        # The strategy's word: what is not wanted behind a link is not sent on it.
+        # Set by the strategy: a message that no broker behind the link wants is not sent on it.
         self.selective = False
-        # How far the neighbour knows that it has all that is wanted behind it.
+        # By origin, the low watermark that the neighbour was sent.
         self.upto: dict[bytes, int] = {}
         self.seen: Vector | None = None  # the neighbour's version vector
         # Of the exchange of version vectors (`Resync`): whether ours has been sent, or is planned,
@@ -288,9 +288,11 @@ class Link:
         self.vector_planned = False
         self.vector_at = now
         self.vector_asked = False
-        self.introductions = 0  # how often origins were made known to it before it could join
+        # How often origins were made known to the neighbour since it last got a replay.
+        self.introductions = 0
         self.replayed = 0  # bytes, lately
-        self.fetching = 0  # others are asked for what it lacks and we have not
+        # Requests to other brokers for messages that it lacks and that are not here.
+        self.fetching = 0
         # Position of the log from which on it is kept for the neighbour.
         self.kept_from: int | None = None
         self.kept_since = now
@@ -312,7 +314,8 @@ class Link:
         self._budget = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, now)
         self.listings = Budget(limits.MAX_REPLAY, limits.MAX_REPLAY / 32, now)
         self._walks = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, now)
-        # Records that make us go through the log, until we may again: the last of each kind.
+        # Records whose answer is a walk through the log, until the budget allows one: the last of
+        # each kind.
         self._waiting: dict[int, bytes] = {}
 
     # ---------------------------------------------------------------- states
@@ -381,7 +384,7 @@ class Link:
     def send_ping(self, now: float) -> None:
         """Send a PINGREQ with the records that are due; its PINGRESP measures the RTT."""
         self._ping = self._ping + 1 & MARKED - 1
-        # A sample taken while data waits in our own queue measures the queue, not the path.
+        # A sample taken while data waits in this broker's queue measures the queue, not the path.
         if not self.conn.backlog and not self.conn.paused and not self.mid_packet:
             if len(self._pings) > 16:
                 self._pings.clear()
@@ -528,8 +531,8 @@ class Link:
             raise ProtocolViolation("too many requests on a link", ReasonCode.MESSAGE_RATE_TOO_HIGH)
 
     def _may_walk(self, kind: int, body: bytes, now: float) -> bool:
-        """Whether we go through the log for a record now; else later, for the last one of its
-        kind."""
+        """Whether a record may make this broker walk through the log now; if not, the last one of
+        its kind does later. `now`: s."""
         self._walks.earn(now)
         if self._walks.left > 0 and kind not in self._waiting:
             self._walks.left -= walk(len(self.cluster.forwarder.log))

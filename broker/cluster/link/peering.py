@@ -42,7 +42,8 @@ def anybody(settings: FederationSettings | None) -> bool:
 
 
 def unproven(settings: FederationSettings | None) -> bool:
-    """Whether brokers may link that have proven nothing, and nobody has said that they may."""
+    """Whether brokers may link that have proven nothing, and the configuration does not say that
+    they may."""
     return settings is not None and anybody(settings) and not settings.any_broker
 
 
@@ -50,7 +51,7 @@ def settle(settings: FederationSettings, guarded: str) -> None:
     """Have a broker whose clients are `guarded` by something stay alone, if other brokers would not
     have to prove anything.
 
-    Raises ConfigError with one line when it was told in so many words to look for others.
+    Raises ConfigError with one line when the configuration says that it is to look for others.
     """
     if not guarded or not unproven(settings):
         return

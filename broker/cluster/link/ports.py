@@ -20,11 +20,11 @@ class OtherWithOurId(Protocol):
         """Whether this is the one that serves no client."""
 
     def suspect(self, address: Address, now: float) -> None:
-        """Call a broker that is said to have our id."""
+        """Dial a broker that is said to have this broker's id."""
 
     def proven(self, start: tuple[int, int], address: Address, now: float) -> None:
-        """Note that the broker at `address` has proven our id at `now` (s); `start`: its boot
-        number and instance."""
+        """Note that the broker at `address` has proven this broker's id at `now` (s); `start`: its
+        boot number and instance."""
 
 
 class Admitting(Protocol):
@@ -51,7 +51,7 @@ class HandshakeHost(LinkHost, Protocol):
 
     @property
     def entropy(self) -> Callable[[int], bytes]:
-        """Makes so many bytes that nobody can guess."""
+        """Makes so many bytes that cannot be guessed."""
 
     @property
     def membership(self) -> Membership:
@@ -71,7 +71,7 @@ class HandshakeHost(LinkHost, Protocol):
 
     @property
     def id_conflict(self) -> OtherWithOurId:
-        """What is done about another broker with our id."""
+        """What is done about another broker with this one's id."""
 
     def refused(self, link: Link, why: str) -> None:
-        """Note that another broker turned our dial away."""
+        """Note that another broker refused a link that this one dialled; `why`: its reason."""

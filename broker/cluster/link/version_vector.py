@@ -48,7 +48,7 @@ def encode_vector(vector: VectorView) -> bytes:
         len(vector) * most > limits.MAX_VECTOR_GAPS
         and sum(len(w.gaps) for w in vector.values()) > limits.MAX_VECTOR_GAPS
     ):
-        # The newest of each; of the others we say no more.
+        # The newest gaps of each origin; the older ones are left out.
         most = max(1, limits.MAX_VECTOR_GAPS // len(vector))
     for key, window in vector.items():
         gaps = window.gaps[-most:]
