@@ -49,11 +49,11 @@ _TRIPLE = struct.Struct(f"!{ID_BYTES}sII")
 
 
 class BpduError(ValueError):
-    """The bytes (or the values to encode) are no believable BPDU."""
+    """The bytes, or the values to encode, are no valid BPDU."""
 
 
 class Role(IntEnum):
-    """What an end of a link is to the tree (802.1D 17.3.1; our BLOCKED is its Alternate port)."""
+    """The role of an end of a link (802.1D 17.3.1; our BLOCKED is its Alternate port)."""
 
     NONE = 0
     ROOT = 1
@@ -119,7 +119,8 @@ def encode(bpdu: Bpdu) -> bytes:
     """The BPDU's bytes. Raises BpduError for values that a receiver would refuse."""
     root = bpdu.root
     host = root.address[0].encode("utf-8", "surrogatepass")
-    if not 0 <= bpdu.path_cost_us <= MAX_COST_US:  # false for nan as well
+    # This is false for nan as well.
+    if not 0 <= bpdu.path_cost_us <= MAX_COST_US:
         raise BpduError(f"path cost out of range: {bpdu.path_cost_us} us")
     if len(bpdu.changes) > MAX_CHANGES:
         raise BpduError(f"{len(bpdu.changes)} topology changes in one BPDU")
@@ -156,7 +157,8 @@ def encode(bpdu: Bpdu) -> bytes:
 
 
 def _id(value: bytes) -> bytes:
-    if len(value) != ID_BYTES:  # struct would pad or cut it silently
+    # struct would pad or cut it silently.
+    if len(value) != ID_BYTES:
         raise BpduError(f"a broker id has {ID_BYTES} bytes, not {len(value)}")
     return value
 

@@ -1,5 +1,5 @@
 """A broker's capability C = alpha*L + beta*M (Overlays 4.2.1, eq. 1; the "R" of MQTT-ST's text is
-M), and how it follows what is available without making the root change places."""
+M), damped so that the root does not change with each measurement."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _FALLBACK_GHZ = 1.0
 _MAX_CAPABILITY = 100_000_000.0
 
 BAND = 0.25
-"""part of the capability by which a measurement has to differ to count,"""
+"""part of the capability by which a measurement has to differ to count."""
 LOOKS = 3
-"""and how many in a row have to: what a burst takes for a minute is no news, and brokers that are
-about equal stay in order."""
+"""measurements in a row that have to differ: a burst of a minute does not count, and brokers of
+about equal capability keep their order."""
 
 
 def capability(
@@ -34,8 +34,8 @@ def capability(
 
 
 def measure(*, alpha: float = 1.0, beta: float = 1.0) -> float:
-    """This machine's capability: its cores at their highest clock, and the memory that is available
-    now, in whole GiB from 4 on so that equal machines tie (the lower address wins). An unknown
+    """Return this machine's capability: its cores at their highest clock, and the available memory
+    in whole GiB from 4 on, so that equal machines tie (then the lower address wins). An unknown
     clock (virtual machines, some boards) counts as 1 GHz."""
     memory_gib = psutil.virtual_memory().available / 2**30
     return capability(
@@ -50,10 +50,11 @@ class Damped:
 
     def __init__(self, value: float) -> None:
         self.value = value
-        self._off = 0  # measurements in a row that were higher, or (below 0) lower
+        # Measurements in a row that were higher, or (below 0) lower.
+        self._off = 0
 
     def take(self, measured: float) -> bool:
-        """Take a measurement; returns whether `value` is another one now: that measurement."""
+        """Take a measurement. Returns whether `value` has changed to it."""
         if abs(measured - self.value) <= BAND * self.value:
             self._off = 0
             return False
@@ -70,8 +71,8 @@ def _coarse(gib: float) -> float:
 
 
 def _clock_ghz() -> float:
-    """Highest clock of the CPU in GHz; the current one changes with the load, and a root must
-    not."""
+    """Return the highest clock of the CPU in GHz; the current one changes with the load, and the
+    root must not."""
     try:
         frequency = psutil.cpu_freq()
     except (OSError, NotImplementedError, RuntimeError, AttributeError, ValueError):

@@ -1,4 +1,4 @@
-"""What a tree tells its owner, and the memory that lets a numbered topology change be relayed
+"""Events of a tree for its owner, and the memory by which each numbered topology change is relayed
 exactly once."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = [
 
 @dataclass(slots=True, frozen=True)
 class RootChanged:
-    """This broker follows another root now (perhaps itself)."""
+    """This broker follows another root now (possibly itself)."""
 
     root: RootVector
 
@@ -35,8 +35,8 @@ class RoleChanged:
 
 @dataclass(slots=True, frozen=True)
 class ForwardingChanged:
-    """A port began or ceased to forward messages; a port that went down while it forwarded ceased
-    to, too."""
+    """A port began or ceased to forward messages; so did a port that went down while it
+    forwarded."""
 
     peer: bytes
     forwarding: bool
@@ -60,8 +60,8 @@ class ChangeLog:
     __slots__ = ("_own_number", "_seen", "limit")
 
     def __init__(self, limit: int) -> None:
-        """At most `limit` origins are remembered; the one heard of longest ago is forgotten
-        first."""
+        """At most `limit` origins are remembered; the one that was heard of longest ago is
+        forgotten first."""
         self._seen: dict[bytes, tuple[int, int]] = {}
         self._own_number = 0
         self.limit = limit
@@ -75,8 +75,8 @@ class ChangeLog:
         return ChangeNumber(origin, boot, self._own_number)
 
     def is_new(self, change: ChangeNumber) -> bool:
-        """Whether the change has to be applied and relayed; remembers it. A later boot of an origin
-        starts afresh."""
+        """Return whether the change has to be applied and relayed, and remember it. A later boot
+        number of an origin starts from the beginning."""
         incarnation = (change.boot, change.number)
         seen = self._seen.pop(change.origin, None)
         if seen is None and len(self._seen) >= self.limit:

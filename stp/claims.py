@@ -1,4 +1,4 @@
-"""What the neighbours say of the root, and which of it may be believed (RFC 8966 3.5; 802.1D
+"""Claims of neighbours about the root, and which of them may be believed (RFC 8966 3.5; 802.1D
 17.21)."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ __all__ = ["Claims"]
 
 
 class Claims:
-    """Judges the last BPDU of each port. A claim counts when it is usable, and may be newly
-    followed when it is feasible, too."""
+    """Judges the last BPDU of each port. A claim counts if it is usable, and may be newly followed
+    if it is feasible, too."""
 
     __slots__ = ("_config", "_own_id", "_ports", "feasibility", "grace_until", "parent")
 
@@ -29,10 +29,10 @@ class Claims:
         self.parent: Port | None = None
         """The root port; None at the root."""
         self.grace_until = -math.inf
-        """Until then (s) the parent's claim counts, however old."""
+        """Until this time (s) the parent's claim counts, however old."""
 
     def fresh(self, port: Port, now: float) -> bool:
-        """Whether the root that a neighbour names was known to live lately."""
+        """Return whether the root that a neighbour names was alive lately."""
         if now < port.fresh_at + self._config.max_age_s:
             return True
         return port is self.parent and now < self.grace_until
@@ -42,8 +42,8 @@ class Claims:
         return max(parent.fresh_at + self._config.max_age_s, self.grace_until)
 
     def usable(self, port: Port, now: float) -> bool:
-        """Whether a claim may be looked at: fresh, not about us, not through us, of the root's
-        latest incarnation."""
+        """Return whether a claim is usable: fresh, not about this broker, not through it, and of
+        the root's latest incarnation."""
         bpdu = port.bpdu
         return (
             bpdu is not None
@@ -56,9 +56,9 @@ class Claims:
         )
 
     def contradicted(self, root: RootVector, now: float) -> bool:
-        """Whether the root is a live neighbour of another incarnation than the claim's: it told us
-        itself, and who says otherwise is mistaken or lies. (Without that every broker would believe
-        a higher boot number.)"""
+        """Return whether the root is a live neighbour of another incarnation than the claim's. The
+        root itself has told this broker, so another one that disagrees is wrong. (Without that
+        every broker would believe a higher boot number.)"""
         port = self._ports.get(root.id)
         return (
             port is not None
@@ -67,9 +67,10 @@ class Claims:
         )
 
     def feasible(self, bpdu: Bpdu) -> bool:
-        """Whether to follow a claim cannot close a loop."""
+        """Return whether following a claim cannot close a loop."""
         return self.feasibility.feasible(bpdu.root, bpdu.seq, bpdu.path_cost_us)
 
     def request(self, root: RootVector) -> SeqRequest:
-        """The request for a sequence number under which all claims of a root are feasible."""
+        """Return the request for a sequence number under which all claims of a root are
+        feasible."""
         return SeqRequest(root.id, root.boot, self.feasibility.seq(root) or 0)

@@ -8,7 +8,7 @@ __all__ = ["HELLO_S", "MAX_AGE_S", "TreeConfig"]
 
 HELLO_S = 0.5
 MAX_AGE_S = 2.0
-"""s; `TreeConfig` says of what."""
+"""s; `TreeConfig` has their meaning."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -18,7 +18,7 @@ class TreeConfig:
     hello_s: float = HELLO_S
     """How often the root mints a sequence number (802.1D hello time)."""
     max_age_s: float = MAX_AGE_S
-    """A root that was not known to live for so long is dead."""
+    """A root that has not been known to live for so long is dead."""
     hysteresis_ms: float = 2.0
     """A live parent is left for another path to the same root only if that saves at least this
     ..."""
@@ -27,16 +27,16 @@ class TreeConfig:
     seq_gap_s: float = 0.02
     """Least time between sequence numbers, however many are requested."""
     stall_s: float = 1.0
-    """A timer later than this means that this process was stopped, not that the others are
-    silent."""
+    """A timer that is later than this means that the process was stopped, and not that neighbours
+    are silent."""
     settle_s: float = 0.05
-    """Nothing is announced for so long after such a stall: what waits in the sockets is read
+    """Nothing is announced for so long after such a stop: the bytes in the sockets are read
     first."""
     feasibility_expiry_s: float = 60.0
     feasibility_limit: int = 64
     change_limit: int = 4096
-    """Origins of topology changes that are remembered: what is forgotten while it is under way
-    would circulate."""
+    """Origins of topology changes that are remembered. A change whose origin is forgotten while it
+    is under way would circulate."""
     few_ports: int = 8
     bpdu_gap_s: float = 0.005
     """Least time between two BPDUs to one neighbour for a broker with more than `few_ports` ports;
@@ -49,9 +49,8 @@ class TreeConfig:
     more often is told in one. A neighbour that changes its mind all the time must not keep the
     whole federation busy."""
     retired_cost_us: int = 600_000_000
-    """What a broker that is going to leave adds to the cost of the way through it (microseconds):
-    more than any way around it costs, and so little that several in a row stay below the dearest
-    path that is believed."""
+    """Cost that a leaving broker adds to paths through it (microseconds): more than any way around
+    it costs, and so little that several in a row stay below the highest cost that is believed."""
     changes_burst: int = 256
     changes_per_s: float = 20.0
-    """Topology changes that are taken from one neighbour, at once and for long; X."""
+    """Topology changes that are taken from one neighbour: at once, and in the long run."""

@@ -1,5 +1,5 @@
-"""A port: this broker's end of a link to one neighbour, what the neighbour last said on it, and
-what the link costs."""
+"""A port: this broker's end of a link to one neighbour, the neighbour's last BPDU, and the link's
+cost."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from stp.priority_vector import RootVector, same_root
 __all__ = ["MIN_LINK_COST_US", "UNKNOWN_RTT_MS", "Port", "PortRank"]
 
 MIN_LINK_COST_US = 50
-"""Cheapest link, in microseconds: the proof against loops needs every link to cost something."""
+"""The lowest cost of a link in microseconds: the proof against loops needs a positive cost."""
 
 UNKNOWN_RTT_MS = 10.0
-"""What a link counts as before its first round trip was measured."""
+"""The cost of a link before its first round trip is measured."""
 
 _MEDIAN_OF = 9
 _OTHER_PATH = 4.0
@@ -33,8 +33,7 @@ PortRank = tuple[int, int, SortKey, bytes]
 
 @dataclass(slots=True)
 class Port:
-    """One link of the tree. The public fields are read by status pages; only the Tree writes
-    them."""
+    """One link of the tree. Status pages read the public fields; only the Tree writes them."""
 
     peer: Identity
     tenths: int
@@ -54,30 +53,30 @@ class Port:
     bpdu_at: float = 0.0
     """When `bpdu` arrived (s)."""
     heard_at: float = 0.0
-    """When anything last arrived (s)."""
+    """When the neighbour last sent anything (s)."""
     silent_until: float = 0.0
     """When the neighbour last broke a silence of more than a second."""
     number_out: int = 0
     better_since: float | None = None
     """Since when this port has been clearly better than the root port."""
     request: SeqRequest | None = None
-    """Sequence request to put into the next BPDU."""
+    """The sequence request for the next BPDU."""
     asked: SeqRequest | None = None
-    """Last request of our own that was put to this neighbour, so that it is put once."""
+    """The last request that this broker sent to the neighbour, so that it is sent once."""
     changes: dict[bytes, ChangeNumber] = field(default_factory=dict)
-    """Topology changes that this neighbour was not told yet, newest by origin."""
+    """Topology changes that the neighbour has not been told yet, the newest of each origin."""
     repeats: dict[bytes, tuple[ChangeNumber, int]] = field(default_factory=dict)
     """Topology changes that were told, and how often they are still repeated."""
     bpdus_left: float = math.inf
-    """BPDUs that may still be sent to this neighbour, ..."""
+    """BPDUs that may be sent to the neighbour now."""
     bpdus_at: float = 0.0
-    """... and since when (s)."""
+    """Since when more of them accrue (s)."""
     bpdu_after: float = -math.inf
     """No BPDU is sent to this neighbour before (s)."""
     changes_left: float = math.inf
-    """Topology changes that are still taken from this neighbour, ..."""
+    """Topology changes that may be taken from the neighbour now."""
     changes_at: float = 0.0
-    """... and since when (s)."""
+    """Since when more of them accrue (s)."""
     peer_key: SortKey = field(init=False)
     _recent: list[float] = field(default_factory=list)
     _samples: int = 0
@@ -97,7 +96,7 @@ class Port:
         return self.bpdu.role if self.bpdu is not None else Role.NONE
 
     def agrees(self, root: RootVector) -> bool:
-        """Whether the neighbour names this root, and both ends have the same idea of this link."""
+        """Return whether the neighbour names this root, and both ends agree on the link's roles."""
         bpdu = self.bpdu
         if bpdu is None or bpdu.echo is not self.role or not same_root(bpdu.root, root):
             return False
@@ -108,8 +107,8 @@ class Port:
         return self.role is Role.DESIGNATED and bpdu.role is Role.BLOCKED
 
     def may_forward(self, role: Role) -> bool:
-        """Whether messages may pass in this role: not before both ends have agreed on who is whose
-        parent."""
+        """Return whether messages may pass in this role: not before both ends agree on which one is
+        the parent."""
         bpdu = self.bpdu
         if bpdu is None:
             return False
@@ -118,13 +117,13 @@ class Port:
         return role is Role.DESIGNATED and bpdu.role is Role.ROOT
 
     def rank(self, cost_us: int) -> PortRank:
-        """Order among paths to one root: cost, then the neighbour's capability (MQTT-ST II-C4),
+        """The order of paths to one root: cost, then the neighbour's capability (MQTT-ST II-C4),
         then its address."""
         return (cost_us, -self.tenths, self.peer_key, self.peer.id)
 
     def accept(self, bpdu: Bpdu, now: float) -> None:
-        """Store a BPDU and work out how old its news of the root is: the age it says plus half a
-        round trip."""
+        """Store a BPDU and compute how old its news of the root is: the age in it plus half a round
+        trip."""
         old = self.bpdu
         # A quarter of a second at most: a round trip that was measured too long must not make live
         # news look dead.
@@ -138,7 +137,7 @@ class Port:
         self.touch(now)
 
     def touch(self, now: float) -> None:
-        """Something arrived."""
+        """Note that the neighbour has sent something."""
         if now - self.heard_at > _STALL_S:
             self.silent_until = now
         self.heard_at = now
@@ -210,7 +209,7 @@ class Port:
         self.repeats.pop(change.origin, None)
 
     def take_changes(self) -> tuple[ChangeNumber, ...]:
-        """The topology changes for the next BPDU: new ones first, then repeats of told ones."""
+        """Return the topology changes for the next BPDU: new ones first, then repeated ones."""
         if not self.changes and not self.repeats:
             return ()
         told = list(self.changes.values())[:MAX_CHANGES]

@@ -25,21 +25,21 @@ __all__ = [
 ]
 
 MAX_COST_US = 3_600_000_000
-"""The dearest path that is believed: one hour, in microseconds."""
+"""The highest path cost that is believed: one hour, in microseconds."""
 
 _SEQ_MASK = 0xFFFFFFFF
 _SEQ_HALF = 0x80000000
 
 
 def seq_newer(a: int, b: int) -> bool:
-    """Whether sequence number `a` comes after `b`; u32 serial arithmetic (RFC 1982), so wrapping is
-    harmless."""
+    """Return whether sequence number `a` comes after `b`; u32 serial arithmetic (RFC 1982), so
+    wrapping is harmless."""
     return a != b and (a - b) & _SEQ_MASK < _SEQ_HALF
 
 
 def to_tenths(capability: float) -> int:
-    """Capability as it is compared and sent: whole tenths that fit a u32. Raises ValueError when it
-    cannot be."""
+    """Return the capability as it is compared and sent: whole tenths in a u32. Raises ValueError if
+    that is impossible."""
     if not 0.0 <= capability <= 429_496_729.0:
         raise ValueError(f"capability must be between 0 and 429496729, not {capability!r}")
     return round(capability * 10)
@@ -66,18 +66,18 @@ class RootVector:
 
     @classmethod
     def of(cls, identity: Identity, capability: float) -> RootVector:
-        """The vector with which a broker offers itself as root."""
+        """Return the vector with which a broker claims to be root."""
         return cls(identity.id, identity.boot, to_tenths(capability), identity.address)
 
 
 def same_root(a: RootVector, b: RootVector) -> bool:
-    """Whether two vectors name the same incarnation of the same broker."""
+    """Return whether two vectors name the same incarnation of the same broker."""
     return a is b or (a.id == b.id and a.boot == b.boot)
 
 
 def better_root(a: RootVector, b: RootVector) -> bool:
-    """Whether `a` is strictly better: higher capability, lower address, lower id; of one broker,
-    the later incarnation."""
+    """Return whether `a` is strictly better: higher capability, lower address, lower id; of one
+    broker, the later incarnation."""
     if a.id == b.id:
         return a.boot > b.boot
     return a.key < b.key
@@ -89,7 +89,8 @@ class _Distance:
     advertised."""
 
     boot: int
-    seq: int | None  # None: a newer incarnation was seen, nothing was advertised for it yet
+    # None: a newer incarnation is known, and nothing was advertised for it yet.
+    seq: int | None
     cost_us: int
     used_at: float
 
@@ -121,8 +122,8 @@ class FeasibilityTable:
         return iter(self._entries)
 
     def stale(self, root: RootVector) -> bool:
-        """Whether a later incarnation of this root is known, so that nothing said about this one
-        counts."""
+        """Return whether a later incarnation of this root is known, so that claims about this one
+        do not count."""
         entry = self._entries.get(root.id)
         return entry is not None and root.boot < entry.boot
 
@@ -163,7 +164,8 @@ class FeasibilityTable:
             entry.cost_us = cost_us
 
     def saw_boot(self, root_id: bytes, boot: int) -> bool:
-        """Note a incarnation of a root that a claim names; True if that outdates the known one."""
+        """Note the incarnation of a root that a claim names. Returns True if it outdates the known
+        one."""
         entry = self._entries.get(root_id)
         if entry is None or boot <= entry.boot:
             return False
@@ -171,8 +173,8 @@ class FeasibilityTable:
         return True
 
     def forget(self, root_id: bytes, boot: int) -> None:
-        """The broker itself says that its incarnation is `boot`: entries for any other one are
-        void, later ones too."""
+        """Take the word of the broker itself that its incarnation is `boot`: entries of any other
+        one are removed, later ones too."""
         entry = self._entries.get(root_id)
         if entry is not None and entry.boot != boot:
             entry.boot, entry.seq = boot, None

@@ -1,4 +1,4 @@
-"""To which neighbours something is to be said, and how soon (802.1D 17.21.18 txConfig, 17.13.12
+"""Which neighbours are to be sent a BPDU, and when (802.1D 17.21.18 txConfig, 17.13.12
 TxHoldCount)."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["Transmission"]
 
 
 class Transmission:
-    """The neighbours that have not heard the newest. What is told them is made when it is sent, so
+    """The neighbours that have not been sent the newest state. A BPDU is made when it is sent, so
     that much news is one BPDU."""
 
     __slots__ = ("_config", "_dirty", "_held_until", "gap_s", "hold_until")
@@ -20,27 +20,28 @@ class Transmission:
     def __init__(self, config: TreeConfig) -> None:
         self._config = config
         self._dirty: dict[bytes, Port] = {}
-        self._held_until = math.inf  # what is in `_dirty` is to be sent then
+        # When those in `_dirty` are due.
+        self._held_until = math.inf
         self.hold_until = -math.inf
         """Nothing is sent before (s)."""
         self.gap_s = 0.0
         """Least time between two BPDUs to one neighbour."""
 
     def announce(self, port: Port) -> None:
-        """Tell this neighbour."""
+        """Plan a BPDU to one neighbour."""
         self._dirty[port.peer.id] = port
 
     def announce_all(self, ports: dict[bytes, Port]) -> None:
-        """Tell all of them."""
+        """Plan a BPDU to all neighbours."""
         self._dirty.update(ports)
 
     def forget(self, peer_id: bytes) -> None:
-        """Tell this one nothing more: its link is gone."""
+        """Plan nothing more for a neighbour: its link is gone."""
         self._dirty.pop(peer_id, None)
 
     def due(self, now: float) -> list[Port]:
-        """The neighbours to be told now, in order. Who was told too much lately is told later, all
-        in one."""
+        """Return the neighbours that are due now, in order. A neighbour that was sent too many
+        BPDUs lately is due later, with all news in one."""
         if not self._dirty or now < self.hold_until:
             return []
         told: list[Port] = []
@@ -48,7 +49,8 @@ class Transmission:
         self._held_until = math.inf
         for peer_id, port in self._dirty.items():
             wait_s = port.bpdu_after - now
-            if wait_s < 1e-6:  # the clock's rounding must not make it wait for nothing
+            # The clock's rounding must not make it wait for nothing.
+            if wait_s < 1e-6:
                 wait_s = port.charge_bpdu(now, self._config.bpdus_burst, self._config.bpdus_per_s)
                 port.bpdu_after = now + self.gap_s
             if wait_s > 0:
@@ -60,7 +62,7 @@ class Transmission:
         return told
 
     def next_deadline(self, now: float) -> float:
-        """When `due` may have something that was held back (s); inf when nothing was."""
+        """When `due` may have a BPDU that was held back (s); inf if none was."""
         if not self._dirty:
             return math.inf
         return self.hold_until if self.hold_until > now else self._held_until

@@ -151,8 +151,8 @@ class Tree:
 
     @property
     def agreed(self) -> bool:
-        """Whether every neighbour that is not silent names the same root and both ends agree on
-        every link."""
+        """Return whether every neighbour that is not silent names the same root, and both ends
+        agree on every link."""
         silent = self._now - self.config.max_age_s
         return all(
             port.agrees(self.root) for port in self.ports.values() if port.heard_at >= silent
@@ -160,8 +160,8 @@ class Tree:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether nobody's messages pass through this broker: it has no link in the tree but the
-        one to its parent."""
+        """Whether no messages pass through this broker: its only link in the tree is the one to its
+        parent."""
         return not any(
             port.forwarding for port in self.ports.values() if port is not self._claims.parent
         )
@@ -195,9 +195,8 @@ class Tree:
             self._drop_port(peer_id, now, failed)
 
     def retire(self, now: float) -> None:
-        """This broker is going to leave: be root no longer where there is another one, and nobody's
-        parent where there is another way. While the neighbours turn to others, everything goes
-        on."""
+        """Prepare to leave: be root no longer if there is another candidate, and be no parent if
+        there is another way. Messages pass as before until the neighbours have changed."""
         self._wake(now)
         self._tenths = 0
         self._own_vector = RootVector.of(self.own, 0.0)
@@ -210,8 +209,8 @@ class Tree:
             self._reselect(now)
 
     def set_capability(self, capability: float, now: float) -> None:
-        """What this broker can do has changed: it may be root no longer, or from now on. Raises
-        ValueError as at the start."""
+        """Set this broker's capability, which may make it the root or end that. Raises ValueError
+        as the constructor does."""
         tenths = to_tenths(capability)
         self._wake(now)
         if self._retired_us or tenths == self._tenths:

@@ -15,12 +15,13 @@ from broker.wire.packets import Connect
 
 
 class Accounts:
-    """amqtt's `Session` of each of our sessions, made when the first plugin wants it."""
+    """amqtt's `Session` of each session, made when the first plugin needs it."""
 
     def __init__(self, keep_alive_delay: int) -> None:
         """`keep_alive_delay`: s, amqtt's timeout_disconnect_delay."""
         self.keep_alive_delay = keep_alive_delay
-        self.anonymous = False  # what the session of a client is that no plugin was asked about
+        # Whether a client that no plugin was asked about is anonymous.
+        self.anonymous = False
         # By the identity of a CONNECT that plugins are asked about.
         self._connecting: dict[int, Account] = {}
 
@@ -42,19 +43,19 @@ class Accounts:
         return account
 
     def connecting(self, conn: Connection, connect: Connect) -> Account:
-        """Return the account of a client that plugins are asked about; it becomes its session's if
-        they let it in."""
+        """Return the account of a client that plugins are asked about; if they accept it, the
+        account becomes its session's."""
         account = self._connecting[id(connect)] = Account()
         self._describe(account, conn, connect)
         return account
 
     def answered(self, connect: Connect) -> None:
-        """Forget the account of a client that was not let in, or had gone."""
+        """Forget the account of a client that was refused, or has disconnected."""
         self._connecting.pop(id(connect), None)
 
     def connected(self, client: Client) -> None:
-        """Give a client's session the account that plugins were asked about; what was kept with an
-        older one stays."""
+        """Give a client's session the account that plugins were asked about; content of an older
+        account is kept."""
         session = client.session
         new = self._connecting.pop(id(client.connect), None)
         old = session.account
@@ -65,7 +66,8 @@ class Accounts:
         elif not isinstance(old, Account):
             session.account = old = new
             old.client_id = session.client_id
-        else:  # plugins hold on to the object, so it stays and learns
+        # Plugins keep references to the object, so it stays and is updated.
+        else:
             self._describe(old, client.conn, client.connect)
             old.is_anonymous = new.is_anonymous
             old.attributes.update(new.attributes)
@@ -87,8 +89,7 @@ class Accounts:
             self.keep_alive_delay if connect.keep_alive else 0
         )
         account.username = connect.username
-        # bytes that are no text stay different from each other, and make a plugin fail rather than
-        # match
+        # Different bytes that are no text stay different, and make a plugin fail rather than match.
         password = connect.password
         account.password = None if password is None else password.decode(errors="surrogateescape")
         will = connect.will

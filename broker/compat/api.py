@@ -1,4 +1,5 @@
-"""What amqtt's plugins, their context and amqtt's users call on a broker, answered by our node."""
+"""The methods that amqtt's plugins, their context and amqtt's users call on a broker, carried out
+by our node."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ REFUSED = 0x80
 
 
 class BrokerApi(amqtt.broker.Broker):  # type: ignore[misc]
-    """amqtt's broker, as far as it is called while it runs; `broker.Broker` is the whole."""
+    """The methods of amqtt's broker that are called while it runs; `broker.Broker` has the rest."""
 
     node: HookedNode
     driver: Driver

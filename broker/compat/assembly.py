@@ -1,5 +1,5 @@
-"""One broker put together from its options, and taken apart again: for the command line and for
-programs that have a broker inside."""
+"""One broker made of its options, and closed again: for the command line and for programs with a
+broker inside."""
 
 from __future__ import annotations
 
@@ -33,15 +33,13 @@ log = logging.getLogger("mqttree")
 
 
 class Assembly:
-    """What one broker is made of: its settings, amqtt's part of the configuration, its data
-    directory (locked until `close`), its journal.
-
-    `data` is amqtt's part as `Broker` takes it, `config` as amqtt understands it.
-    """
+    """The parts of one broker: its settings, amqtt's part of the configuration, its data directory
+    (locked until `close`), its journal. `data` is amqtt's part as `Broker` takes it, `config` as
+    amqtt has read it."""
 
     def __init__(self, settings: RunSettings) -> None:
-        """Take the data directory, and begin an incarnation. Raises ConfigError for what cannot be
-        used; then nothing is held."""
+        """Lock the data directory, and begin an incarnation. Raises ConfigError if that fails; then
+        nothing is locked."""
         self.settings = settings
         self.data: dict[str, Any]
         self.data, self.config = read_config(settings.file, settings.listen)
@@ -63,7 +61,8 @@ class Assembly:
             raise
 
     def _link_bind(self) -> Address | None:
-        """Return where links come in; when none can, nobody is looked for. Raises ConfigError."""
+        """Return the address of the listener for links; without one, the broker does not look for
+        others. Raises ConfigError."""
         settings, file = self.settings, self.settings.file
         bind = link_bind(self.config, self.data, settings.tls)
         if bind is None and settings.tls is not None and file is not None:
@@ -83,15 +82,14 @@ class Assembly:
         return bind
 
     def check_listeners(self, access: AccessSettings, file: ConfigFile | None) -> None:
-        """Check that what `file` says of access by listener is about listeners that there are.
-        Raises ConfigError."""
+        """Check that the listeners that `file` names under `access` exist. Raises ConfigError."""
         if file is not None and isinstance(access.anonymous, dict):
             for name in access.anonymous:
                 if name not in self.config.listeners:
                     file.fail(("access", "anonymous"), f"there is no listener {name!r}")
 
     async def start(self) -> Broker:
-        """Make the broker and start it in the running event loop. Raises ConfigError, one line:
+        """Make the broker and start it in the running event loop. Raises ConfigError with one line;
         then nothing of it runs."""
         broker: Broker | None = None
         try:
@@ -106,23 +104,24 @@ class Assembly:
             await broker.start()
         except BaseException as error:
             if broker is not None:
-                await broker.shutdown()  # if it was stopped on its last steps
+                # If it was stopped during its last steps.
+                await broker.shutdown()
                 await broker.close_plugins()
             if not isinstance(error, Exception):
                 raise
-            # Whatever a plugin or a listener raises: said in one line.
+            # Any error of a plugin or listener is one line.
             log.debug("cannot start", exc_info=True)
             raise explain(error, self.settings.file) from None
         return broker
 
     def close(self) -> None:
-        """Let another broker have the data directory; harmless when repeated."""
+        """Unlock the data directory; harmless when repeated."""
         if self._folder is not None:
             self._folder.close()
 
 
 def open_admin(address: Address) -> socket.socket:
-    """Take the admin port. Raises ConfigError."""
+    """Return the open socket of the admin port. Raises ConfigError."""
     try:
         return admin_http.listen(address.host, address.port)
     except OSError as error:
@@ -147,7 +146,7 @@ def _federation(
 
 
 def _disk(settings: RunSettings, folder: Path, broker_id: bytes) -> JournalWriter | None:
-    """Return the files of the journal, if there is to be one. Raises ConfigError."""
+    """Return the files of the journal, None without a journal. Raises ConfigError."""
     if settings.durability == "none":
         if (folder / "journal").exists():
             log.warning("durability is none: the journal in %s is neither read nor written", folder)

@@ -1,7 +1,7 @@
 """amqtt's `Broker` around our node: the same configuration, listeners, plugins, states and context.
 
-The node decides; this opens sockets, runs what has to wait, and hands the answers back. With no
-plugin that wants to be asked or told, nothing here is called per message.
+The node decides. This module opens sockets, runs effects that take time, and hands their answers to
+the node. If no plugin asks for questions or events, nothing here is called for a message.
 """
 
 from __future__ import annotations
@@ -79,16 +79,16 @@ from broker.io.websocket import WebSocketProtocol
 from broker.persistence.journal import Journal
 
 __all__ = ["Broker", "BrokerContext", "RetainedApplicationMessage", "Server"]
-"""What stands beside amqtt's broker can be imported from here, too."""
+"""Names beside amqtt's Broker that can be imported from here, too."""
 
 DRAIN_TIMEOUT = 1.0
-"""s; for what was said last to go out at a shutdown."""
+"""s for the last bytes to go out at a shutdown."""
 
 TELL_TIMEOUT = 5.0
-"""s; for all clients to be told then, some in each turn of the loop."""
+"""s for all clients to be told at a shutdown, some in each turn of the loop."""
 
 PLUGIN_TIMEOUT = 5.0
-"""s; for plugins' methods to end at a shutdown. What hangs longer is cancelled."""
+"""s for plugins' methods to end at a shutdown; then they are cancelled."""
 
 DEFAULT_PLUGINS: dict[str, Any] = {
     "amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True},
@@ -97,7 +97,7 @@ DEFAULT_PLUGINS: dict[str, Any] = {
 """amqtt's default without its two loggers."""
 
 OURS = ("federation", "access", "durability")
-"""Keys of a configuration file that are none of amqtt's."""
+"""Keys of a configuration file that amqtt does not have."""
 
 
 class Broker(BrokerApi):
@@ -130,11 +130,13 @@ class Broker(BrokerApi):
         self.listener_options: dict[str, ListenerOptions] = {}
         given = {} if config is None else config
         chosen = BrokerConfig.from_dict(self._prepared(given)) if isinstance(given, dict) else given
-        if chosen.plugins == default_broker_plugins():  # nothing was said about plugins
+        # The configuration has no plugins.
+        if chosen.plugins == default_broker_plugins():
             chosen = copy.copy(chosen)
             chosen.plugins = copy.deepcopy(DEFAULT_PLUGINS)
             if settings is not None:
-                del chosen.plugins["amqtt.plugins.sys.broker.BrokerSysPlugin"]  # ours tell more
+                # Our $SYS topics have more.
+                del chosen.plugins["amqtt.plugins.sys.broker.BrokerSysPlugin"]
         self.settings = settings
         self.gatekeeper = gatekeeper
         self.disk = disk
@@ -143,7 +145,7 @@ class Broker(BrokerApi):
         self._restart = False
         self._tasks: set[asyncio.Task[None]] = set()
         with warnings.catch_warnings():
-            # psutil is ours to declare, and declared
+            # psutil is a dependency of this project.
             warnings.filterwarnings("ignore", "`BrokerSysPlugin`", DeprecationWarning)
             super().__init__(chosen, loop, plugin_namespace)
         self._sessions = Sessions(self)
@@ -159,7 +161,8 @@ class Broker(BrokerApi):
         self._make_node()
 
     def _prepared(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Copy a configuration (amqtt changes the one that it is given), without what is ours."""
+        """Return a copy of a configuration without our keys; amqtt changes the one that it is
+        given."""
         config = copy.deepcopy({key: value for key, value in config.items() if key not in OURS})
         for key in ("max-qos", "max_qos"):
             if (qos := config.pop(key, None)) is not None:
@@ -172,8 +175,7 @@ class Broker(BrokerApi):
         return config
 
     def _make_node(self, port: int | None = None) -> None:
-        """Make the node and what drives it; `port`: what to advertise when the settings leave that
-        to the system."""
+        """Make the node and its driver; `port`: to be advertised if the settings have none."""
         hooks = self.plugins.hooks()
         if self.settings is not None:
             access = self.gatekeeper.access if self.gatekeeper is not None else None
@@ -198,7 +200,8 @@ class Broker(BrokerApi):
         config = replace(
             config, identity_listeners=frozenset(named), link_listener=self._link_listener()
         )
-        if not config.port:  # known once the listeners are open; until then nobody is told
+        # The port is known once the listeners are open; until then it is not announced.
+        if not config.port:
             config = replace(config, port=port or 1)
         config = replace(config, instance=int.from_bytes(os.urandom(8), "big"))
         make = ShowingNode if hooks.packets else HookedNode
@@ -215,7 +218,7 @@ class Broker(BrokerApi):
         self._put_in_force()
 
     def _guard(self, access: Access | None, hooks: Hooks) -> str:
-        """Return what has clients prove who they are."""
+        """Return what makes clients prove their identity."""
         certificates = [
             name for name, options in self.listener_options.items() if options.require_certificate
         ]
@@ -232,7 +235,7 @@ class Broker(BrokerApi):
             self.node.set_access(gatekeeper.access, self.driver.time())
 
     def _link_listener(self) -> str | None:
-        """Return the one listener where brokers are let in, when links are authenticated by
+        """Return the only listener that accepts brokers, when links are authenticated by
         certificates."""
         tls = self.settings.tls if self.settings is not None else None
         if tls is None or tls.certfile is None:
@@ -247,15 +250,15 @@ class Broker(BrokerApi):
     # ---------------------------------------------------------------- start
 
     async def start(self) -> None:
-        """Open the listeners and begin.
+        """Open the listeners and start.
 
-        Raises:
-            BrokerError: the broker is not in a state to be started, or a listener cannot be opened
-                (one line).
+        Raises BrokerError: the broker is in a state in which it cannot start, or a listener cannot
+        be opened (one line).
         """
         try:
             self.transitions.start()
-        except Exception as error:  # transitions.MachineError, or ValueError of older ones
+        # transitions.MachineError, or ValueError of older versions.
+        except Exception as error:
             raise BrokerError(f"Broker instance can't be started: {error}") from error
         if (
             self._restart
@@ -281,7 +284,8 @@ class Broker(BrokerApi):
             raise BrokerError(f"Broker instance can't be started: {error}") from error
         self.transitions.starting_success()
         await self._fire(BrokerEvents.POST_START)
-        for session in list(self.node.sessions.values()):  # what plugins have brought back
+        # Retained messages that plugins have loaded.
+        for session in list(self.node.sessions.values()):
             if isinstance(session.account, Account):
                 session.clean = bool(session.account.clean_session)
                 deliver_kept(session, session.account)
@@ -325,7 +329,7 @@ class Broker(BrokerApi):
                 raise BrokerError(
                     f"listener '{name}': cannot read bind value '{config.bind}': {error}"
                 ) from error
-            # amqtt leaves the brackets of IPv6 on.
+            # amqtt keeps the brackets of IPv6.
             if not isinstance(where, str) and where[0] is not None:
                 where = where[0].strip("[]"), where[1]
             options = self.listener_options.get(name)
@@ -348,14 +352,15 @@ class Broker(BrokerApi):
             self._recover()
 
     def _recover(self) -> None:
-        """Make the node what the journal says, and go on with that. Raises ConfigError: it cannot
-        be read."""
+        """Restore the state from the journal, and continue to write it. Raises ConfigError: it
+        cannot be read."""
         disk = self.disk
         if disk is None:
             return
         now = self.driver.time()
         collecting = gc.isenabled()
-        gc.disable()  # it would look through a million objects again and again, and find nothing
+        # The collector would search a million objects again and again, and find nothing.
+        gc.disable()
         try:
             loaded = self._load(disk, now)
         finally:
@@ -389,8 +394,9 @@ class Broker(BrokerApi):
         return loaded
 
     def _tell(self, effect: Effect, answer: object) -> None:
-        """Hand over what a thread of the disk says."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended
+        """Hand an answer of a disk thread to the event loop."""
+        # The loop has ended.
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._told, effect, answer)
 
     def _told(self, effect: Effect, answer: object) -> None:
@@ -398,7 +404,7 @@ class Broker(BrokerApi):
         self.driver.wake()
 
     async def _close_disk(self) -> None:
-        """Write what is left, and wait for it."""
+        """Have the remaining frames written, and wait for that."""
         if self.disk is not None:
             self.node.flush()
             self._run_effects()
@@ -412,12 +418,13 @@ class Broker(BrokerApi):
         where: tuple[str | None, int] | str,
         context: ssl.SSLContext | None,
     ) -> Any:
-        """Open a server; what it accepts goes straight to the node."""
+        """Open a server; its connections go straight to the node."""
         name = server.listener_name
         opened, closed = server.opened, server.closed
 
         def accept(proxied: ProxyHeader | None) -> asyncio.Protocol:
-            driver = self.driver  # looked up at each: it is made anew at a restart
+            # Looked up for each connection: a restart replaces it.
+            driver = self.driver
             if kind == ListenerType.WS:
                 return WebSocketProtocol(driver, name, server, proxied)
             if server.max_connections > 0:
@@ -428,7 +435,8 @@ class Broker(BrokerApi):
 
         def failed(peer: str, error: OSError) -> None:
             self.node.counters.tls_failed += 1
-            # A port that is only looked at, by a health check, say, is nobody who was refused.
+            # A connection without a handshake, such as a health check, was not refused: it is
+            # logged at debug.
             level = "warning" if isinstance(error, ssl.SSLError) else "debug"
             cause = f"no TLS at listener '{name}': {describe_error(error)}"
             self.node.log_limit.line(level, cause, peer, f"{peer}: {cause}; closed")
@@ -460,7 +468,8 @@ class Broker(BrokerApi):
             context: ssl.SSLContext = self._create_ssl_context(config)
             if self.listener_options.get(name, ListenerOptions()).require_certificate:
                 context.verify_mode = ssl.CERT_REQUIRED
-        except (BrokerError, OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        # ssl.SSLError is an OSError.
+        except (BrokerError, OSError, ValueError) as error:
             files = [
                 str(path)
                 for path in (config.certfile, config.keyfile, config.cafile, config.capath)
@@ -473,10 +482,10 @@ class Broker(BrokerApi):
         return context
 
     async def reload(self, settings: AccessSettings) -> list[str]:
-        """Take users, rules and certificates from their files anew; nobody is disconnected. Returns
-        what was found.
+        """Read users, rules and certificates from their files again; no client is disconnected.
+        Returns a summary.
 
-        Raises ConfigError and BrokerError, one line, for a file that cannot be used: then
+        Raises ConfigError and BrokerError with one line for a file that cannot be used: then
         everything stays as it was.
         """
         gatekeeper = self.gatekeeper
@@ -497,7 +506,8 @@ class Broker(BrokerApi):
         for name, (config, _) in self._contexts.items():
             self._ssl_context(name, config)
         self.outreach.renew()
-        for config, context in self._contexts.values():  # for the handshakes to come
+        # For further handshakes.
+        for config, context in self._contexts.values():
             renew(context, config)
         if gatekeeper is not None and read is not None:
             gatekeeper.take(*read)
@@ -527,8 +537,8 @@ class Broker(BrokerApi):
     # ---------------------------------------------------------------- end
 
     async def shutdown(self) -> None:
-        """Say goodbye to everybody, let it go out, close. Does nothing when the broker is not
-        started."""
+        """Tell all clients and brokers, let that go out, and close. Does nothing if the broker is
+        not started."""
         if not self.transitions.is_started():
             log_line("debug", f"shutdown in state {self.transitions.state}: nothing to do")
             return
@@ -556,15 +566,15 @@ class Broker(BrokerApi):
         self.transitions.stopping_success()
 
     async def close_plugins(self) -> None:
-        """Have plugins end what they began; for a broker that could not be started, too."""
+        """Close the plugins; also for a broker that could not be started."""
         try:
             await asyncio.wait_for(self.plugins_manager.close(), PLUGIN_TIMEOUT)
         except Exception as error:
             self.plugins.failed("close", error)
 
     async def _drain(self) -> None:
-        """Stop the node and give its last words time to leave; then cut off who does not take
-        them."""
+        """Stop the node and let its last packets go out; then abort the connections that are
+        left."""
         empty, told = asyncio.Event(), asyncio.Event()
         node = self.node
         node.on_empty = empty.set
@@ -594,8 +604,7 @@ class Broker(BrokerApi):
                     await asyncio.wait_for(server.close_instance(), DRAIN_TIMEOUT)
 
     async def _fire(self, event: BrokerEvents, limit: float | None = None) -> None:
-        """Tell plugins of a step of the broker's life, and wait for them; for `limit` (s) at
-        most."""
+        """Tell plugins of a start or shutdown event, and wait for them, `limit` s at most."""
         try:
             await asyncio.wait_for(self.plugins_manager.fire_event(event, wait=True), limit)
         except Exception as error:
@@ -608,7 +617,7 @@ class Broker(BrokerApi):
         for effect in self.node.take_effects():
             match effect:
                 case Event():
-                    # Those are seen when they go out: `ShowingNode`.
+                    # Sent packets are shown when they go out: `ShowingNode`.
                     if effect.name != "mqtt_packet_sent":
                         events.append(effect)
                 case Datagram():
@@ -637,13 +646,13 @@ class Broker(BrokerApi):
             self.plugins.tell(events)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something that waits; it is cancelled at the end."""
+        """Run `work` as a task, which is cancelled at the end."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _may_connect(self, effect: Authenticate) -> bool:
-        """Ask the users' file, then the plugins: both must agree."""
+        """Check the users file, then ask the plugins: both must accept the client."""
         connect = effect.connect
         keeper = self.gatekeeper if effect.client.checking else None
         if keeper is not None and not await keeper.verify(
@@ -655,7 +664,7 @@ class Broker(BrokerApi):
     async def _answer(
         self, effect: Effect, question: Callable[[Any], Awaitable[Any]], refusal: Any
     ) -> None:
-        """Ask plugins and give the node their answer; one that raises has refused."""
+        """Ask plugins and give the node their answer; an exception counts as a refusal."""
         result = refusal
         try:
             result = await question(effect)

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 SECONDS = ("session_expiry_interval", "sys_interval", "timeout_disconnect_delay")
-"""Keys of the file that are times (s)."""
+"""Keys of the file that are times in s."""
 
 PORTS = {ListenerType.TCP: DEFAULT_PORT, ListenerType.WS: 8883}
 
@@ -46,11 +46,11 @@ PORTS = {ListenerType.TCP: DEFAULT_PORT, ListenerType.WS: 8883}
 def read_config(
     file: ConfigFile | None, listen: str | None = None
 ) -> tuple[dict[str, Any], BrokerConfig]:
-    """Take amqtt's part of a file, if there is one; `listen` replaces where the default listener
-    binds.
+    """Return amqtt's part of a file, as `broker.Broker` takes it and as amqtt has read it; `listen`
+    replaces where the default listener binds.
 
-    Returns it as `broker.Broker` takes it, and as amqtt understands it. Raises ConfigError for an
-    unknown key, a wrong type, or a file that a listener names and that is not there.
+    Raises ConfigError for an unknown key, a wrong type, or a file that a listener names and that
+    does not exist.
     """
     file = file or ConfigFile("", {}, {})
     names = [field.name for field in fields(BrokerConfig)]
@@ -83,7 +83,8 @@ def _check_whole(
 
 def _checked(file: ConfigFile, data: dict[str, Any]) -> BrokerConfig:
     theirs = {key: value for key, value in data.items() if key not in ("max_qos", "mqtt")}
-    known = copy.deepcopy(theirs)  # amqtt changes what it is given
+    # amqtt changes the configuration that it is given.
+    known = copy.deepcopy(theirs)
     if "listeners" in known:
         known["listeners"], options = split_options(known["listeners"])
     else:
@@ -110,8 +111,7 @@ def _amqtt_checked(file: ConfigFile, known: dict[str, Any]) -> BrokerConfig:
 
 
 def _listeners(file: ConfigFile, listen: str | None) -> dict[str, Any] | None:
-    """Check each listener of the file by itself; amqtt's own messages do not say which one they
-    mean."""
+    """Check each listener of the file by itself: amqtt's messages do not name the listener."""
     raw = file.data.get("listeners")
     if raw is None:
         return None if listen is None else {"default": {"bind": listen}}
@@ -217,8 +217,8 @@ def link_bind(
 def describe_listeners(
     config: BrokerConfig, ports: Mapping[str, int] = MappingProxyType({})
 ) -> str:
-    """Name every listener, for the line that says that the broker runs; `ports`: those that are
-    open, by listener."""
+    """Return the names of all listeners for the start line; `ports`: those that are open, by
+    listener."""
     found = []
     for name, listener in config.listeners.items():
         if listener.type is ListenerType.EXTERNAL:
@@ -239,7 +239,7 @@ def describe_listeners(
 
 
 def exposed(config: BrokerConfig, names: Container[str] | None = None) -> bool:
-    """Say whether other machines can reach a listener (`names`: one of these)."""
+    """Return whether other machines can reach any of the listeners `names`."""
     listeners = [
         listener for name, listener in config.listeners.items() if names is None or name in names
     ]
@@ -252,8 +252,8 @@ def exposed(config: BrokerConfig, names: Container[str] | None = None) -> bool:
 
 
 def explain(error: Exception, file: ConfigFile | None) -> ConfigError:
-    """Turn what amqtt or a plugin raised at the start into one line, with the plugin's line when
-    one is to blame."""
+    """Return one line for an exception of amqtt or a plugin at the start, with the plugin's line in
+    the file if one is to blame."""
     if isinstance(error, ConfigError):
         return error
     reason = str(error).strip()
@@ -307,7 +307,7 @@ def _spelt(file: ConfigFile, path: KeyPath, key: str) -> str:
 
 
 def _type(wanted: object) -> str:
-    """Say what a type is, for people."""
+    """Return the name of a type for people."""
     words = {
         "int": "a number",
         "bool": "true or false",

@@ -1,5 +1,5 @@
-"""The node as amqtt's broker drives it: a few places where amqtt's ways look in. None is on the
-path of a message."""
+"""The node as amqtt's broker drives it: the few places where amqtt observes the node. None is on
+the path of a message."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ log = logging.getLogger("amqtt.broker")
 
 
 class Sources:
-    """topic -> id of the client whose retained message it has. Of messages that expired it is
-    forgotten a part at a time."""
+    """Topic -> id of the client that published its retained message. Entries of expired messages
+    are deleted a part at a time."""
 
     __slots__ = ("_clients", "_parts")
 
     def __init__(self) -> None:
         self._clients: ShardedDict[str] = ShardedDict()
-        self._parts: Iterator[list[tuple[str, str]]] = iter(())  # that are still to be looked at
+        # The parts that are still to be looked at.
+        self._parts: Iterator[list[tuple[str, str]]] = iter(())
 
     def get(self, topic: str) -> str | None:
-        """Return whose it is, as far as that is known."""
+        """Return the id of the client, None if it is unknown."""
         return self._clients.get(topic)
 
     def forget(self, topic: str) -> None:
-        """It is nobody's any more."""
+        """Delete the entry of a topic."""
         self._clients.pop(topic)
 
     def note(self, topic: str, client_id: str, retained: RetainedStore) -> None:
@@ -53,16 +54,16 @@ class Sources:
 
 
 class HookedNode(Node):
-    """The node, and what amqtt keeps beside it."""
+    """The node, and the state that amqtt keeps beside it."""
 
     accounts: Accounts
     sources: Sources
-    """Whose retained messages are here."""
+    """The publishers of retained messages."""
     on_empty: Callable[[], None] | None = None
-    """Called when the last connection is gone."""
+    """Called when the last connection has ended."""
 
     def client_came(self, client: Client, now: float) -> None:
-        """A client is connected."""
+        """Handle a connected client, and tell amqtt's session and plugins."""
         if client.keep_alive:
             client.keep_alive += self.accounts.keep_alive_delay
         self.accounts.connected(client)
@@ -75,19 +76,19 @@ class HookedNode(Node):
             deliver_kept(client.session, account)
 
     def client_gone(self, client: Client) -> None:
-        """A client's connection ended."""
+        """Handle the end of a client's connection, and tell amqtt's session."""
         super().client_gone(client)
         if client.session.conn is None:
             self.accounts.gone(client.session)
 
     def end_session(self, session: Session, source: Connection | None = None) -> None:
-        """Forget a session. The line is amqtt's."""
+        """End a session. The log line is amqtt's."""
         super().end_session(session, source)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("Expired 1 sessions: %s", shorten(session.client_id))
 
     def retain(self, message: Message) -> None:
-        """Keep a retained message, and whose it was."""
+        """Store a retained message, and record its publisher."""
         topic = message.topic.decode()
         sender = message.sender
         if message.payload and isinstance(sender, Session):
@@ -104,7 +105,8 @@ class HookedNode(Node):
 
 
 class ShowingNode(HookedNode):
-    """The same for plugins that want to see every packet: what goes out is shown when it goes."""
+    """The same for plugins that observe every packet: outgoing packets are shown when they are
+    written."""
 
     on_packets: Callable[[Client, bytes], None]
     """Called with whole packets that go to a client."""
@@ -114,7 +116,7 @@ class ShowingNode(HookedNode):
         self.flush = self._show_and_flush
 
     def _show_and_flush(self, source: Connection | None = None) -> None:
-        """Hand every outbox to its transport, and show what is in those of clients."""
+        """Hand every outbox to its transport, and show those of clients."""
         shown: set[int] = set()
         for outlet in self.dirty:
             conn = outlet.conn
@@ -130,13 +132,14 @@ class ShowingNode(HookedNode):
 
 
 def deliver_kept(session: Session, account: Account) -> None:
-    """Deliver what plugins put into amqtt's queue of messages for a session that was away."""
+    """Deliver messages that plugins put into amqtt's queue for a session while its client was not
+    connected."""
     while not account.retained_messages.empty():
         kept = account.retained_messages.get_nowait()
         qos = kept.qos or 0
         message = Message(kept.topic.encode(), bytes(kept.data or b""), qos, True, b"", None, None)
         if session.conn is None:
-            # Who brought it back knows it.
+            # The plugin that queued it knows of it.
             session.put_by(Outgoing(message, qos, True, b""), None, tell=False)
         else:
             session.deliver(message, qos, True, b"", None)

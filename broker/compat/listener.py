@@ -28,7 +28,7 @@ from broker.io.listeners import (
 from broker.io.proxy_protocol import ProxyHeader
 
 BACKLOG = 4096
-"""connections that the kernel completes before we accept them; it caps this itself
+"""connections that the kernel completes before they are accepted; it caps this itself
 (net.core.somaxconn)."""
 
 MAX_PARKED = 4096
@@ -36,10 +36,10 @@ MAX_PARKED = 4096
 nothing else."""
 
 TLS_TIMEOUT = 10.0
-"""s; for a TLS handshake: a connection that does nothing costs a socket."""
+"""s for a TLS handshake: a connection that does nothing costs a socket."""
 
 PARKED_BYTES = 64 * 1024
-"""bytes taken from a connection that waits: what was under way when we stopped reading. More:
+"""bytes buffered of a connection that waits: those that came before reading stopped. More:
 closed."""
 
 REASONS = {
@@ -74,7 +74,7 @@ class Listener(Server):  # type: ignore[misc]
         return True
 
     def closed(self, protocol: object) -> None:
-        """Count it off again."""
+        """Count a connection off again."""
         self.conn_count -= 1
 
     def enter(self, protocol: Waiting) -> bool | None:
@@ -90,7 +90,7 @@ class Listener(Server):  # type: ignore[misc]
         return None
 
     def leave(self, protocol: Waiting) -> None:
-        """Give a place back to the one that waited longest, or stop waiting for one."""
+        """Give a place back to the connection that has waited longest, or stop waiting for one."""
         if protocol in self.parked:
             self.parked.remove(protocol)
         elif self.parked and not self.closing:
@@ -161,7 +161,7 @@ class Listener(Server):  # type: ignore[misc]
                 self.unix.remove()
 
     def close_listening(self) -> None:
-        """Accept no more, and send away who waits."""
+        """Accept no more, and close connections that wait."""
         self.closing = True
         for protocol in list(self.parked):
             protocol.abort()
@@ -185,7 +185,7 @@ class ListenerProtocol(StreamProtocol):
         self._parked: list[bytes] = []
 
     def connection_made(self, transport: Any) -> None:
-        """Begin, wait or close."""
+        """Begin, wait for a place, or close."""
         self.transport = transport
         admitted = self._server.enter(self)
         if admitted:
@@ -198,7 +198,7 @@ class ListenerProtocol(StreamProtocol):
             transport.abort()
 
     def admitted(self) -> None:
-        """Begin after all, with the bytes that had come meanwhile."""
+        """Begin, with the bytes that have come meanwhile."""
         super().connection_made(self.transport)
         for data in self._parked:
             self.data_received(data)
@@ -207,19 +207,21 @@ class ListenerProtocol(StreamProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Give the node its bytes."""
-        # Parked: a read was under way, or the loop began to read after we had said no.
+        # It waits for a place: a read was under way, or the loop began to read after it was told
+        # not to.
         if self.conn is None:
             self._parked.append(data)
             if sum(map(len, self._parked)) > PARKED_BYTES:
                 self.transport.abort()
-            else:  # asyncio before 3.12 forgets a pause that was asked for in connection_made
+            # asyncio before 3.12 forgets a pause in connection_made.
+            else:
                 self.transport.resume_reading()
                 self.transport.pause_reading()
         else:
             super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the node, and give the place back."""
+        """Tell the node that the connection has ended, and give its place back."""
         super().connection_lost(exc)
         if self._entered:
             self._entered = False

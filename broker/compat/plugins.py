@@ -56,14 +56,13 @@ NODE_EVENTS = CLIENT_EVENTS | {
     str(BrokerEvents.MESSAGE_RECEIVED),
     str(BrokerEvents.MESSAGE_BROADCAST),
 }
-"""Events that come from the node; the others belong to the broker's start and end."""
+"""Events of the node; the others are about the broker's start and end."""
 
 MADE_UP = "a-user-that-nobody-knows"
 
 HOLD_CALLS = 5_000
-"""calls of plugins' event methods under way; beyond it the clients that cause more are not read
-until half of them have ended. A plugin that takes longer than messages take to come would fill the
-memory."""
+"""calls of plugins' event methods under way; beyond it, clients that cause more are not read until
+half of the calls have ended. Else the calls of a slow plugin would fill the memory."""
 
 
 class Callback:
