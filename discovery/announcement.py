@@ -35,8 +35,8 @@ _PREFIX = struct.Struct("!4sBB")
 
 
 class AnnouncementError(ValueError):
-    """A datagram that is not an announcement for us; `kind` is "garbage", "version", "cluster",
-    "secret" or "source"."""
+    """A datagram that is no announcement for this broker; `kind` is "garbage", "version",
+    "cluster", "secret" or "source"."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -45,12 +45,9 @@ class AnnouncementError(ValueError):
 
 @dataclass(slots=True, frozen=True)
 class Announcement:
-    """What a broker says of itself.
-
-    `address.host` "" means "the address that this datagram came from"; `wall` is in seconds since
-    the epoch, kept to the millisecond; `counter` grows with every announcement of a `boot`; `new`
-    asks for answers, `leave` is a goodbye.
-    """
+    """The content of an announcement. `address.host` "" means "the address that this datagram came
+    from"; `wall` is in seconds since the epoch, to the millisecond; `counter` rises with every
+    announcement of a `boot`; `new` asks for answers, `leave` says that the broker leaves."""
 
     cluster: str
     id: bytes
@@ -69,15 +66,12 @@ class Announcement:
         return self.address.port
 
     def address_from(self, source: tuple[str, int]) -> Address:
-        """Where to dial, given the datagram's source (host, UDP port)."""
+        """Return the address to dial, given the datagram's source (host, UDP port)."""
         return Address(self.address.host or normal_host(source[0]), self.address.port)
 
     def encode(self, secret: bytes | None, host: str = "") -> bytes:
-        """Pack into a datagram, signed when a secret is set, to be sent from the IP address `host`
-        ("": `bind` is going to say).
-
-        Raises ValueError for a field that does not fit.
-        """
+        """Return the datagram, signed when a secret is set, as it is sent from the IP address
+        `host` ("": `bind` will set it). Raises ValueError for a field that does not fit."""
         flags = (
             (_LEAVE if self.leave else 0)
             | (_NEW if self.new else 0)
@@ -126,7 +120,8 @@ def unsigned(data: bytes, secret: bytes | None) -> bytes:
 def check_text(what: str, text: str, limit: int) -> bytes:
     """Return `text` in UTF-8. `what`: its name in errors. Raises ValueError if it is longer than
     `limit` bytes or not printable."""
-    if not text.isprintable():  # it is going to stand in other brokers' logs
+    # Other brokers write it to their logs.
+    if not text.isprintable():
         raise ValueError(f"{what} {text!r} has characters that cannot be printed")
     raw = text.encode("utf-8", "surrogatepass")
     if len(raw) > limit:
@@ -227,5 +222,5 @@ def _sign(data: bytes, secret: bytes, host: str) -> bytes:
 
 
 def _mac(secret: bytes, data: bytes) -> bytes:
-    # the magic at the start of the data keeps this use of the secret apart from every other
+    # The magic at the start separates this use of the secret from every other.
     return hmac.digest(secret, data, "sha256")

@@ -1,5 +1,5 @@
-"""What keeps datagrams out: other clusters, wrong secrets, replays, garbage. Counts each, complains
-seldom."""
+"""The filter of announcements: it refuses other clusters, wrong secrets, replays and garbage,
+counts each, and logs seldom."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from discovery.announcement import Announcement, AnnouncementError, decode
 
 MAX_SEEN = 2048
-"""Brokers whose last announcement is remembered: twice the members, so that those that left are not
-replayed."""
+"""Brokers whose last announcement is remembered: twice the members, so that announcements of those
+that left cannot be replayed."""
 MAX_COMPLAINTS = 256
 """Source hosts about which a line was logged within the last minute; more of them are only
 counted."""
@@ -42,8 +42,8 @@ class _Seen:
 
 
 class AnnouncementFilter:
-    """Decides on each datagram before anything else sees it. Its tables are bounded and hold only
-    what passed."""
+    """Accepts or refuses each datagram before anything else sees it. Its tables are bounded and
+    contain accepted announcements only."""
 
     def __init__(
         self,
@@ -61,8 +61,10 @@ class AnnouncementFilter:
         self._clock_window = clock_window
         self._counters = counters
         self._complain = complain
-        self._seen: dict[bytes, _Seen] = {}  # least recently heard first
-        self._complaints: dict[str, float] = {}  # source host -> when, oldest first
+        # Least recently heard first.
+        self._seen: dict[bytes, _Seen] = {}
+        # Source host -> time, oldest first.
+        self._complaints: dict[str, float] = {}
 
     def decode(self, data: bytes, source: tuple[str, int], now: float) -> Announcement | None:
         """Return the announcement in the datagram `data` from `source` (host, UDP port), received
@@ -153,8 +155,8 @@ class AnnouncementFilter:
         self._complain(f"datagram from {source[0]} ignored: {reason}")
 
     def _make_room(self, now: float) -> bool:
-        """Drop the broker that was silent longest; with a secret only when the clock check refuses
-        every replay."""
+        """Forget the broker that was silent longest; with a secret only when the clock check
+        refuses every replay."""
         broker_id, seen = next(iter(self._seen.items()))
         if self._secret is not None and now - seen.at <= 2 * self._clock_window:
             return False

@@ -1,4 +1,4 @@
-"""When a broker announces itself, and with which bytes."""
+"""The beacon: when a broker announces itself, and with which bytes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ANSWER_JITTER = (0.002, 0.02)
 ANSWER_SPACING = 0.05
 """Seconds between announcements, however many newcomers ask."""
 OWN_KEPT = 256
-"""Own datagrams remembered, to know them when they come back: at ANSWER_SPACING apart ten seconds'
-worth."""
+"""Own datagrams that are remembered, so that they are recognised when they come back: ten seconds'
+worth, ANSWER_SPACING apart."""
 
 
 class Beacon:
@@ -61,21 +61,21 @@ class Beacon:
         return self._sign(wall, leave=False, new=new)
 
     def goodbye(self, wall: float) -> bytes:
-        """Return the datagram that says that the broker leaves; no other follows."""
+        """Return the last datagram, which says that the broker leaves."""
         self.due = NEVER
         return self._sign(wall, leave=True, new=False)
 
     def answer(self, now: float) -> None:
-        """Plan an announcement a few milliseconds from now, for somebody who just came."""
+        """Plan an announcement a few milliseconds from now, for a broker that has just come."""
         self._hasten(now + self._rng.uniform(*ANSWER_JITTER))
 
     def soon(self, now: float) -> None:
-        """Plan an announcement within a tenth of a second, for somebody who was lost - as others
-        may notice at once."""
+        """Plan an announcement within a tenth of a second, for a broker that was lost: others may
+        notice at the same time."""
         self._hasten(now + self._rng.uniform(0.0, 0.1))
 
     def is_own(self, data: bytes) -> bool:
-        """Say whether this datagram is one that was sent from here."""
+        """Return whether this broker has sent this datagram."""
         return unsigned(data, self._config.secret) in self._recent
 
     def _hasten(self, due: float) -> None:

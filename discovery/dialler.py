@@ -1,4 +1,5 @@
-"""Which address is dialled when: backoff, jitter, and how many dials are under way at a time."""
+"""The dialler: which address is dialled when, with backoff, jitter, and a limit of dials under
+way."""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ REDIAL_FLOOR = 0.1
 dials cost a peer."""
 MIN_DELAY = 0.02
 FIRST_TRY = 1.0
-"""Seconds within which a first dial is about to be made; what is planned for later is no news."""
+"""Seconds within which a first dial must be due to count as about to be made."""
 DOUBTFUL_BURST = 100
 DOUBTFUL_RATE = 50.0
-"""Dials, at once and a second, of addresses where nobody has answered yet and which nobody
-configured: made-up brokers must not make us knock at a thousand doors, and a federation of a
-hundred must find itself without delay."""
+"""Dials, at once and a second, of unconfirmed addresses that are not configured: made-up brokers
+must not make this one dial a thousand addresses, and a federation of a hundred brokers must form
+without delay."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,11 +49,11 @@ class Target:
     started: float = -NEVER
     under_way: bool = False
     proven: bool = False
-    """A broker has answered there."""
+    """A broker has answered at the address."""
 
     @property
     def doubtful(self) -> bool:
-        """Whether only somebody's word says that a broker is there."""
+        """Whether only other brokers say that a broker is there."""
         return not (self.proven or self.static)
 
 
@@ -60,26 +61,28 @@ _Entry = tuple[float, int, Target]
 
 
 class Dialler:
-    """Targets and their next dials. Knows nothing of members: an owner is only a label here."""
+    """Targets and their next dials. It knows nothing of members: an owner is only a label here."""
 
     def __init__(self, rng: random.Random, timeout: float) -> None:
-        """Take the randomness, and the seconds after which a dial that was never heard of again
-        counts as failed."""
+        """Take the source of jitter, and the seconds after which a dial without an answer counts as
+        failed."""
         self._rng = rng
         self._timeout = timeout
         self.targets: dict[Address, Target] = {}
         self._heaps: dict[tuple[bool, bool], list[_Entry]] = {
             (r, d): [] for r in (False, True) for d in (False, True)
         }
-        self._doubtful = float(DOUBTFUL_BURST)  # that may be dialled at once, as of `_doubtful_at`
+        # Doubtful targets that may be dialled at once, as of `_doubtful_at`.
+        self._doubtful = float(DOUBTFUL_BURST)
         self._doubtful_at = -NEVER
         self._serial = 0
-        self._under_way: dict[Address, Target] = {}  # in the order of their start
+        # In the order of their start.
+        self._under_way: dict[Address, Target] = {}
         self._retrying = 0
 
     @property
     def under_way(self) -> int:
-        """How many dials were begun and not yet heard of."""
+        """The number of dials that have begun and have not ended."""
         return len(self._under_way)
 
     def first_tries(self, now: float) -> list[Target]:
@@ -92,7 +95,7 @@ class Dialler:
         ]
 
     def add(self, address: Address) -> Target:
-        """Return the target of this address, made when it is new; not dialled before it is
+        """Return the target of this address, made if it is new; it is not dialled before it is
         wanted."""
         target = self.targets.get(address)
         if target is None:
@@ -115,14 +118,15 @@ class Dialler:
             self._plan(target, due)
 
     def trust(self, target: Target, *, static: bool | None = None) -> None:
-        """Note that a broker answered there, or with `static` whether the configuration names
-        it."""
+        """Note that a broker answered at the address, or with `static` whether the configuration
+        names it."""
         if static is None:
             target.proven = True
         else:
             target.static = static
         if target.due != NEVER and not target.under_way:
-            self._plan(target, target.due)  # it may belong in another queue now
+            # It may belong in another queue now.
+            self._plan(target, target.due)
 
     def unwant(self, target: Target) -> None:
         """Do not dial any more; a dial under way is not cancelled."""
@@ -130,12 +134,13 @@ class Dialler:
         target.due = NEVER
 
     def forgive(self, target: Target) -> None:
-        """Forget that it failed, so that the backoff begins again."""
+        """Forget earlier failures, so that the backoff begins again."""
         if target.failures and not target.under_way:
             target.failures = 0
             target.failing_since = NEVER
             if target.due != NEVER:
-                self._plan(target, target.due)  # it belongs in the other queue now
+                # It belongs in the other queue now.
+                self._plan(target, target.due)
 
     def penalise(self, target: Target, now: float, patience: float = 0.0) -> None:
         """Count a failed dial of `target` at `now` (s). If it is still wanted, it is dialled again
@@ -150,7 +155,8 @@ class Dialler:
             )
 
     def resume(self, target: Target, now: float) -> None:
-        """Want an address again that failed before it was given up: after the backoff of then."""
+        """Dial an address again that had failed before it was given up: after the backoff that it
+        had then."""
         self.postpone(target, now + self._backoff(target, now))
 
     def postpone(self, target: Target, due: float) -> None:
@@ -160,7 +166,7 @@ class Dialler:
             self._plan(target, due)
 
     def finished(self, target: Target) -> None:
-        """Take note that the dial has ended without failing."""
+        """Note that the dial has ended without failing."""
         self._release(target)
 
     def take(self, now: float) -> tuple[list[Target], list[Target]]:
@@ -213,10 +219,11 @@ class Dialler:
         """When the next doubtful address may be dialled."""
         if self._doubtful >= 1:
             return -NEVER
-        return self._doubtful_at + (1 - self._doubtful) / DOUBTFUL_RATE + 1e-6  # not just before it
+        # Not just before it.
+        return self._doubtful_at + (1 - self._doubtful) / DOUBTFUL_RATE + 1e-6
 
     def _next(self, now: float) -> _Entry | None:
-        """The entry that may be begun: doubtful ones only when no other is due."""
+        """Return the entry that may begin: doubtful ones only when no other is due."""
         sure = self._first(False)
         if self._doubtful < 1 or (sure is not None and sure[0] <= now):
             return sure
@@ -226,7 +233,7 @@ class Dialler:
         return min(sure, doubtful, key=lambda entry: entry[0])
 
     def _first(self, doubtful: bool) -> _Entry | None:
-        """The entry of this kind that is due first, both queues considered."""
+        """Return the entry of this kind that is due first, of both queues."""
         fresh = self._top(False, doubtful)
         retry = self._top(True, doubtful) if self._retrying < MAX_RETRIES else None
         if fresh is None or retry is None:
@@ -244,7 +251,8 @@ class Dialler:
                 and not target.under_way
             ):
                 return heap[0]
-            heapq.heappop(heap)  # planned otherwise since
+            # The plan has changed since.
+            heapq.heappop(heap)
         return None
 
     def _plan(self, target: Target, due: float) -> None:
@@ -252,7 +260,7 @@ class Dialler:
         heap = self._heaps[target.failures > 0, target.doubtful]
         self._serial += 1
         heapq.heappush(heap, (due, self._serial, target))
-        # Outdated entries are below the top, left by plans that changed.
+        # Changed plans leave outdated entries below the top.
         if len(heap) > 4 * len(self.targets) + 64:
             valid = {entry[2].address: entry for entry in heap if entry[2].due == entry[0]}
             heap[:] = valid.values()
@@ -266,7 +274,7 @@ class Dialler:
                 self._retrying -= 1
 
     def _backoff(self, target: Target, now: float) -> float:
-        """Seconds to wait after a failure: exponential, capped, with full jitter."""
+        """Return the seconds to wait after a failure: exponential, capped, with full jitter."""
         cap = BACKOFF_CAP if now - target.failing_since < BACKOFF_LATE else BACKOFF_CAP_LATE
         ceiling = min(cap, BACKOFF_FIRST * 2.0 ** min(target.failures - 1, 10))
         return max(MIN_DELAY, self._rng.uniform(0.0, ceiling))

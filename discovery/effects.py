@@ -1,4 +1,4 @@
-"""What a Membership asks for, and its configuration, without behaviour."""
+"""The effects of a Membership, and its configuration, without behaviour."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ class Log:
 
 @dataclass(slots=True, frozen=True)
 class NewMember:
-    """A broker that was not known, or not with this boot number."""
+    """A new broker, or a new incarnation of a known one."""
 
     id: bytes
 
 
 @dataclass(slots=True, frozen=True)
 class Left:
-    """A broker that said goodbye or was silent for so long that it is forgotten."""
+    """A broker that has left, or was silent for so long that it is forgotten."""
 
     id: bytes
 
 
 @dataclass(slots=True, frozen=True)
 class StateChanged:
-    """The state is now this one."""
+    """The state has changed to this one."""
 
     state: State
 
 
 @dataclass(slots=True, frozen=True)
 class Surplus:
-    """The link to this broker, which we dialled, is one too many for a while now: to be closed if
+    """The link to this broker, which this one dialled, has not been needed for a while: close it if
     the tree can do without it."""
 
     id: bytes
@@ -66,7 +66,7 @@ class Surplus:
 
 @dataclass(slots=True, frozen=True)
 class SameId:
-    """A broker that announces this address says that it has our id. It has proven nothing."""
+    """A broker that announces this address claims this broker's id. It has proven nothing."""
 
     address: Address
 
@@ -76,18 +76,18 @@ Effect = Announce | Dial | Log | NewMember | Left | StateChanged | Surplus | Sam
 
 DEFAULT_CLUSTER = "mqttree"
 DISCOVERY_TIME = 0.3
-"""s for which announcements are listened to before a first tree is formed (Overlays 3: Td)."""
+"""s for which announcements are awaited before a first tree is formed (Overlays 3: Td)."""
 
 
 @dataclass(slots=True, frozen=True)
 class MembershipConfig:
-    """Settings of discovery; times in seconds. Raises ValueError with one clear line for one that
-    cannot be."""
+    """Settings of discovery; times in seconds. Raises ValueError with one line for a setting that
+    is impossible."""
 
     cluster: str = DEFAULT_CLUSTER
     secret: bytes | None = None
     announce: bool = True
-    """False where there is no multicast: nothing is announced, seeds and gossip do it alone."""
+    """False without multicast: nothing is announced, and members are found by seeds and gossip."""
     seeds: tuple[Address, ...] = ()
     discovery_time: float = DISCOVERY_TIME
     beacon: float = 5.0
@@ -96,8 +96,8 @@ class MembershipConfig:
     forget_after: float = 300.0
     clock_window: float = 60.0
     full_mesh: int | None = None
-    """Other brokers up to which there is a link to each (`neighbour_selection`); None: any
-    number."""
+    """Number of other brokers up to which there is a link to each (`neighbour_selection`); None: no
+    limit."""
 
     def __post_init__(self) -> None:
         if not self.cluster:
@@ -120,7 +120,7 @@ class MembershipConfig:
 
 
 def check_identity(own: Identity) -> None:
-    """Raise ValueError with one clear line when a broker could not announce itself as `own`."""
+    """Raise ValueError with one line if a broker could not announce itself as `own`."""
     if not 0 < own.address.port < 1 << 16:
         raise ValueError(f"advertised port {own.address.port} is not a number from 1 to 65535")
     check_text("broker name", own.name, MAX_NAME)

@@ -1,4 +1,5 @@
-"""Known members as bytes, for links to carry (one seed is then enough for a whole federation)."""
+"""Gossip: known members as bytes, for links to carry, so that one seed is enough for a whole
+federation."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from broker.base.address import Address
 
 MAX_ADDRESSES = 4
-"""Addresses told of one member; as many as membership keeps."""
+"""Addresses in the gossip about one member, as many as membership keeps."""
 
 
 def encode_members(members: Iterable[tuple[bytes, int, Sequence[Address], bool]]) -> bytes:
@@ -24,8 +25,8 @@ def encode_members(members: Iterable[tuple[bytes, int, Sequence[Address], bool]]
 
 
 def decode_members(data: bytes) -> list[tuple[bytes, int, list[Address], bool]]:
-    """Decode what `encode_members` made. What is truncated or no text ends the list there: gossip
-    is a hint, not a promise."""
+    """Decode what `encode_members` made. A truncated or unreadable entry ends the list: gossip is a
+    hint, not a promise."""
     members: list[tuple[bytes, int, list[Address], bool]] = []
     at = 0
     while at + 14 <= len(data):

@@ -1,5 +1,5 @@
-"""The table of the other brokers: their addresses, which of them are linked, who dials whom, and
-who is forgotten."""
+"""The table of the other brokers: their addresses, which are linked, which broker dials which, and
+which are forgotten."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from discovery.effects import MembershipConfig
 from discovery.seeds import MAX_SEEDS
 
 MAX_MEMBERS = 1024
-"""Ten times the largest federation that is tested; at some 500 bytes each no burden, whoever forges
-announcements."""
+"""Ten times the largest federation that is tested; at some 500 bytes each, forged announcements
+cannot fill the memory."""
 MAX_ADDRESSES = 4
 """Addresses of one member that are kept: IPv4 and IPv6 on two networks."""
 MAX_TOMBSTONES = 1024
-"""Members that left and of whom gossip is not believed: as many as the table has members."""
+"""Tombstones: members that have left, so that gossip about them is ignored; as many as the table
+has members."""
 MAX_SELVES = 64
 """Addresses that turned out to be this broker: its interfaces, and the names for them."""
 SELF_RETRY = 300.0
@@ -29,7 +30,7 @@ ADDRESS_STAGGER = 0.15
 """Seconds between the dials of one member's addresses: the first one nearly always answers
 sooner."""
 REDIAL_JITTER = 0.02
-"""Seconds: all who lose one broker do not dial it in the same instant."""
+"""Seconds of jitter: brokers that lose the same one do not dial it in the same instant."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,15 +51,15 @@ class Member:
     standing: bool = False
     """A link of `link_boot` stands, whatever boot was announced since."""
     reachable: bool = False
-    """It is in the same tree, linked or not."""
+    """It is in this broker's tree, linked or not."""
     called: bool = False
-    """Its link was dialled by us."""
+    """This broker dialled its link."""
     version: int = 0
-    """The table's version when something about it changed."""
+    """The table's version when this member last changed."""
 
     @property
     def known(self) -> bool:
-        """Whether it has spoken to us itself: announced itself, or been linked."""
+        """Whether it has spoken itself: announced itself, or been linked."""
         return self.was_linked or self.heard > -NEVER
 
 
@@ -79,27 +80,28 @@ class MemberTable:
         self._own = own
         self._rng = rng
         self.dialler = Dialler(rng, config.dial_timeout)
-        self.members: dict[bytes, Member] = {}  # longest known first
+        # Longest known first.
+        self.members: dict[bytes, Member] = {}
         self._owned: dict[bytes, list[Target]] = {}
-        self._tombstones: dict[bytes, _Tombstone] = {}  # oldest first
-        self._selves: dict[Address, float] = {}  # until when an address counts as our own
+        # Oldest first.
+        self._tombstones: dict[bytes, _Tombstone] = {}
+        # Until when an address counts as this broker's own.
+        self._selves: dict[Address, float] = {}
         # Name -> addresses; None: from the configuration.
         self._seeds: dict[str | None, list[Address]] = {}
         # Members that neither announced themselves nor were ever linked or in our tree.
         self.gossip_only: set[bytes] = set()
-        self.chosen: set[bytes] | None = None  # who is to be linked; None: everybody
+        # The chosen neighbours; None: all members.
+        self.chosen: set[bytes] | None = None
         self.version = 0
         self.forget_due = NEVER
 
     # ---------------------------------------------------------------- members
 
     def make_room(self, now: float) -> Member | None:
-        """When the table is full, drop and return the oldest member never linked, else the oldest
-        not linked.
-
-        Those in our tree come last; they are not safe, as a neighbour may make up a tree with a
-        thousand brokers in it.
-        """
+        """When the table is full, remove and return the oldest member that was never linked, else
+        the oldest that is not linked. Members in the tree come last; they are not safe, as a
+        neighbour may make up a tree of a thousand brokers."""
         if len(self.members) < MAX_MEMBERS:
             return None
         unlinked: Member | None = None
@@ -141,8 +143,8 @@ class MemberTable:
             self.dialler.forgive(target)
 
     def restart_withdrawn(self, member: Member, now: float) -> None:
-        """Take back `restarted`: who announced the higher boot was another broker with the same id,
-        and left."""
+        """Undo `restarted`: the broker that announced the higher boot number was another one with
+        the same id, and has left."""
         member.boot = member.link_boot
         member.linked = True
         self._touch(member)
@@ -150,11 +152,12 @@ class MemberTable:
             self.dialler.unwant(target)
 
     def remove(self, member: Member, now: float) -> None:
-        """Forget a member; its seeds are dialled on, slowly, for whoever may come back there."""
+        """Forget a member. Its seeds are dialled on, slowly, for brokers that may come back
+        there."""
         self._drop(member, now + self._config.beacon)
 
     def expired(self, now: float) -> list[Member]:
-        """List the members without link or announcement for too long, and plan the next look."""
+        """Return the members without link or announcement for too long, and plan the next look."""
         keep = self._config.forget_after
         gone: list[Member] = []
         self.forget_due = NEVER
@@ -194,13 +197,14 @@ class MemberTable:
         return tuple(target.address for target in self._owned[member.id][:MAX_ADDRESSES])
 
     def tellable(self, addresses: Sequence[Address], via: Address | None) -> list[Address]:
-        """Drop what cannot be dialled from here: no hosts, wildcards, and the loopback of another
-        host."""
+        """Return the addresses that can be dialled from here: no invalid hosts, wildcards, or
+        loopback addresses of another host."""
         far = via is not None and not is_loopback(via.host)
         told: list[Address] = []
         for host, port in addresses[:MAX_ADDRESSES]:
             if 0 < port < 65536 and not is_wildcard(host) and not (far and is_loopback(host)):
-                with contextlib.suppress(ValueError):  # it is going to stand in the log
+                # It is written to the log.
+                with contextlib.suppress(ValueError):
                     told.append(Address(normal_host(host), port))
         return told
 
@@ -219,7 +223,8 @@ class MemberTable:
             if (member if holder is None else holder).linked or (
                 holder is not None and gossip_only
             ):
-                # Only whoever answers there may take a seed, or an address that works for another.
+                # Only a broker that answers there may take a seed, or an address that works for
+                # another.
                 return False
         if not self._make_space(member, replace=not gossip_only and not member.linked):
             return False
@@ -247,7 +252,8 @@ class MemberTable:
         for address in current:
             own = self.is_own(address, now)
             if own and self._selves.get(address, NEVER) == NEVER:
-                continue  # ours for good
+                # This is always this broker's own.
+                continue
             target = self.dialler.add(address)
             self.dialler.trust(target, static=True)
             holder = self.members.get(target.owner) if target.owner is not None else None
@@ -260,7 +266,7 @@ class MemberTable:
                 self.want(holder, now)
 
     def is_own(self, address: Address, now: float) -> bool:
-        """Say whether dialling this address would reach this broker itself."""
+        """Return whether this address is this broker's own."""
         own = self._own.address
         if address.port == own.port and (
             address.host == own.host or (is_wildcard(own.host) and is_loopback(address.host))
@@ -273,7 +279,7 @@ class MemberTable:
         return until is not None
 
     def is_self(self, address: Address, now: float) -> None:
-        """Take note that a dial reached this broker itself."""
+        """Note that a dial reached this broker itself."""
         if len(self._selves) >= MAX_SELVES and address not in self._selves:
             del self._selves[next(iter(self._selves))]
         self._selves[address] = now + SELF_RETRY
@@ -288,11 +294,11 @@ class MemberTable:
     # ---------------------------------------------------------------- neighbours
 
     def wants(self, member: Member) -> bool:
-        """Say whether this member is to be linked."""
+        """Return whether this member is chosen as a neighbour."""
         return self.chosen is None or member.id in self.chosen
 
     def choose(self, chosen: set[bytes] | None, now: float) -> None:
-        """Have these members linked (None: all), and dial no others."""
+        """Choose these members as neighbours (None: all), and dial no others."""
         self.chosen = chosen
         for member in self.members.values():
             if member.linked:
@@ -310,18 +316,19 @@ class MemberTable:
                     self.dialler.unwant(target)
 
     def failures(self, member: Member) -> int:
-        """How often the address that failed least has failed; 0 when there is none."""
+        """Return the number of failures of the address that failed least; 0 if there is none."""
         return min((target.failures for target in self._owned[member.id]), default=0)
 
     def failing(self, member: Member) -> bool:
-        """Say whether a member cannot be dialled now: it has no address, or all of them failed."""
+        """Return whether a member cannot be dialled now: it has no address, or all of them
+        failed."""
         if member.linked:
             return False
         owned = self._owned[member.id]
         return not owned or all(target.failures for target in owned)
 
     def seeded(self, member: Member) -> bool:
-        """Say whether the configuration names an address of this member."""
+        """Return whether the configuration names an address of this member."""
         return any(target.static for target in self._owned[member.id])
 
     def reached(self, member: Member, reachable: bool, now: float) -> None:
@@ -405,13 +412,14 @@ class MemberTable:
         if holder is not None and holder.linked:
             self.dialler.finished(target)
             self.dialler.unwant(target)
-        else:  # its other connection is in the middle of a handshake, which can fail
+        # Its other connection is in the middle of a handshake, which can fail.
+        else:
             target.wanted = True
             self.dialler.penalise(target, now, self._config.dial_patience)
 
     def ended(self, address: Address) -> None:
-        """A dial has ended with a link to a broker that is not in the table: asked again in some
-        minutes."""
+        """Note that a dial ended with a link to a broker that is not in the table: the address is
+        dialled again in some minutes."""
         target = self.dialler.targets.get(address)
         if target is not None:
             self.dialler.finished(target)
@@ -422,7 +430,7 @@ class MemberTable:
         return 0.0 if self._own.id < member.id else self._config.dial_patience
 
     def _confirm(self, member: Member, address: Address, now: float) -> None:
-        """The member answers at this address."""
+        """Note that the member answers at this address."""
         target = self.dialler.targets.get(address)
         if target is None:
             if is_wildcard(address.host) or self.is_own(address, now):
@@ -436,8 +444,8 @@ class MemberTable:
             self._own_target(target, member)
 
     def _make_space(self, member: Member, replace: bool) -> bool:
-        """Say whether a member may have one address more, giving up its oldest if `replace`. Seeds
-        do not count."""
+        """Return whether a member may have one address more, giving up its oldest if `replace`.
+        Seeds do not count."""
         discovered = [known for known in self._owned[member.id] if not known.static]
         if len(discovered) < MAX_ADDRESSES:
             return True
@@ -453,7 +461,7 @@ class MemberTable:
         self._touch(member)
 
     def _disown(self, target: Target) -> None:
-        """Take an address from its member; forgotten unless it is a seed."""
+        """Remove an address from its member; it is forgotten unless it is a seed."""
         if target.owner is not None:
             self._owned[target.owner].remove(target)
             target.owner = None
@@ -464,7 +472,7 @@ class MemberTable:
             self.dialler.remove(target)
 
     def _touch(self, member: Member) -> None:
-        """There is something new to tell of this member."""
+        """Note that the member has changed, for gossip."""
         self.version += 1
         member.version = self.version
 

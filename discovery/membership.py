@@ -1,4 +1,5 @@
-"""Who is in the cluster, what to tell them and whom to dial. How far that is: `states`."""
+"""Membership: which brokers are in the cluster, what they are told, and which are dialled. Its
+states are in `states`."""
 
 from __future__ import annotations
 
@@ -29,17 +30,17 @@ from discovery.neighbour_selection import NeighbourSelection
 from discovery.states import Action, Input, State, step
 
 DISCOVERY_STRETCH = 5.0
-"""Most that newcomers can lengthen one DISCOVERY, in Td: a stream of them must not keep a broker
-from its tree."""
+"""The longest time by which newcomers can lengthen one DISCOVERY, in Td: a stream of them must not
+keep a broker from its tree."""
 STABLE_LINK = 1.0
 """Seconds after which a link counts as having worked: one that breaks sooner is redialled with
 growing pauses."""
 MAX_GOSSIP_ONLY = 256
-"""Members believed to exist only because a neighbour said so: a neighbour that makes up thousands
-must not send us dialling."""
+"""Members known only from a neighbour: a neighbour that makes up thousands must not make this
+broker dial them."""
 MAX_OFFENDERS = 64
-"""Addresses remembered as using our own id, so that each is reported once; one is a mistake, 64 are
-an attack."""
+"""Addresses remembered as using this broker's id, so that each is reported once; one is a mistake,
+64 are an attack."""
 ALIVE_BEACONS = 3.0
 """A member heard within so many beacon intervals counts as alive."""
 
@@ -109,7 +110,7 @@ class Membership:
 
     @property
     def gossip_version(self) -> int:
-        """Grows whenever `members()` has something new to tell: a broker, a boot or an address."""
+        """Rises whenever `members()` has something new: a broker, a boot number or an address."""
         return self._table.version
 
     @property
@@ -118,8 +119,8 @@ class Membership:
         return self.state is State.LEFT
 
     def searching(self, now: float) -> bool:
-        """Say whether somebody may be about to be found: the tree has not settled, or an address is
-        tried for the first time and leads to nobody who is reached already."""
+        """Return whether a broker may be about to be found: the tree has not settled, or an address
+        is dialled for the first time that leads to no broker in the tree."""
         if self.left:
             return False
         known = self._table.members
@@ -131,12 +132,9 @@ class Membership:
     def members(
         self, now: float, since: int = -1
     ) -> list[tuple[bytes, int, tuple[Address, ...], bool]]:
-        """List (id, boot, addresses, alive) of every other broker known, to be told over links;
-        with `since` those that are new, or of whom something is, since `gossip_version` was that.
-
-        `alive` is first-hand: linked here, in the same tree, or heard lately - never what others
-        said.
-        """
+        """Return (id, boot, addresses, alive) of every other known broker, for gossip; with `since`
+        those that are new or have changed since `gossip_version` had that value. `alive` is
+        first-hand: linked here, in the same tree, or heard lately, and never from gossip."""
         heard_since = now - ALIVE_BEACONS * self.config.beacon
         return [
             (
@@ -150,21 +148,21 @@ class Membership:
         ]
 
     def is_member(self, broker_id: bytes) -> bool:
-        """Say whether this broker is known."""
+        """Return whether this broker is known."""
         return broker_id in self._table.members
 
     def name_of(self, broker_id: bytes) -> str:
-        """Return the name that a broker announced, "" when it is not known."""
+        """Return the name that a broker announced, "" for an unknown one."""
         member = self._table.members.get(broker_id)
         return member.name if member is not None else ""
 
     def take_effects(self) -> list[Effect]:
-        """Drain what is to be done, in order."""
+        """Remove and return the effects, in order."""
         effects, self._effects = self._effects, []
         return effects
 
     def next_deadline(self) -> float | None:
-        """When to call `tick`, or None when only an input can change anything."""
+        """When to call `tick`, None if only an input can change anything."""
         if self.left:
             return None
         due = min(
@@ -180,11 +178,11 @@ class Membership:
     # ---------------------------------------------------------------- inputs
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Do the work that is due at `now` (s)."""
         self._advance(now)
 
     def set_wall(self, wall: float, now: float) -> None:
-        """Take the time of day (s since the epoch): clocks are set while a broker runs."""
+        """Set the time of day (s since the epoch): clocks are set while a broker runs."""
         self._wall_offset = wall - now
 
     def datagram_received(self, data: bytes, source: tuple[str, int], now: float) -> None:
@@ -319,7 +317,8 @@ class Membership:
         if self.left or member is None or (boot is not None and boot != member.link_boot):
             return
         member.standing = False
-        if not member.linked:  # a later boot was announced, and is dialled
+        # A later boot number was announced, and is dialled.
+        if not member.linked:
             self._table.forget_due = min(self._table.forget_due, now + self.config.forget_after)
             return
         member.linked = False
@@ -341,7 +340,7 @@ class Membership:
             self._table.reached(member, there, now)
 
     def address_is_self(self, address: Address, now: float) -> None:
-        """A dial turned out to have reached this broker itself: the address is left alone for some
+        """Take the news that a dial reached this broker itself: the address is not dialled for some
         minutes."""
         if not self.left:
             self._table.is_self(address, now)
@@ -360,16 +359,16 @@ class Membership:
         self._advance(now)
 
     def tree_agreed(self, agreed: bool, now: float) -> None:
-        """Take what the tree says: whether every port is settled and the root agreed."""
+        """Take the state of the tree: whether every port is settled and the root agreed."""
         if agreed is self._agreed or self.left:
-            return  # asked with every BPDU
+            # This is called with every BPDU.
+            return
         self._agreed = agreed
         self._take(Input.AGREED if agreed else Input.DISAGREED, now)
         self._advance(now)
 
     def leave(self, now: float) -> None:
-        """Say goodbye: one last announcement; from here on nothing is done and nothing listened
-        to."""
+        """Leave: send a last announcement. Afterwards nothing is done, and inputs are ignored."""
         if not self.left:
             self._take(Input.LEAVE, now)
 
@@ -395,8 +394,8 @@ class Membership:
             self._table.want(member, now, forgive=True)
 
     def _meet(self, broker_id: bytes, boot: int, now: float, linked: bool = False) -> bool:
-        """Make it a member with this boot; True when that is news, which sets DISCOVERY again
-        (Overlays 3)."""
+        """Make a broker with this boot number a member. Returns True if that is new, which sets
+        DISCOVERY again (Overlays 3)."""
         member = self._table.members.get(broker_id)
         if member is not None and (boot == member.boot or (linked and boot < member.boot)):
             return False
@@ -463,8 +462,8 @@ class Membership:
         self._effects.append(Left(member.id))
 
     def _own_id_announced(self, heard: Announcement, source: tuple[str, int], now: float) -> None:
-        """Our own id in a datagram not sent lately: another broker has it, or we had it in an
-        earlier life."""
+        """Handle this broker's own id in a datagram that it has not sent lately: another broker has
+        the id, or an earlier incarnation sent it."""
         if heard.leave:
             return
         if (
@@ -477,8 +476,8 @@ class Membership:
             return
         address = heard.address_from(source)
         if heard.boot < self.own.boot:
-            # What we said before a restart may still be on its way: only one that goes on talking
-            # is alive.
+            # Announcements from before a restart may still be on their way: only a broker that goes
+            # on announcing is alive.
             first = self._offenders.get((heard.boot, address))
             if first is None:
                 if len(self._offenders) < MAX_OFFENDERS:
@@ -516,7 +515,7 @@ class Membership:
                 self._forget(member, now)
         if self._selection.due <= now:
             self._effects += [Surplus(broker) for broker in self._selection.review(now)]
-        # Last, as what is forgotten makes room for other dials.
+        # Last, as forgotten members make room for other dials.
         begun, late = self._table.dialler.take(now)
         for target in late:
             self.counters["dials_timed_out"] += 1

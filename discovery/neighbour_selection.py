@@ -1,9 +1,9 @@
-"""Which of many members a broker links to: a chordal ring over their sorted ids
+"""The choice of neighbours among many members: a chordal ring over their sorted ids
 (docs/decisions/0019-neighbours.md).
 
-Up to `full_mesh` members everybody links to everybody. Beyond, a broker wants those that are 1, 2,
-4, 8, ... places away on the ring, in both directions, and whoever would otherwise be cut off. It
-closes what it dialled and does not want, after a while.
+Up to `full_mesh` members, every broker links to every other. Beyond, a broker wants those that are
+1, 2, 4, 8, ... places away on the ring, in both directions, and members that would otherwise be cut
+off. After a while it closes links that it dialled and does not want.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from discovery.dialler import NEVER
 from discovery.member_table import MemberTable
 
 SETTLE = 0.1
-"""Seconds without a new member after which the ring is looked at again: those that start together
+"""Seconds without a new member after which neighbours are chosen again: brokers that start together
 are one change, not hundreds."""
 SETTLE_AT_MOST = 0.5
-"""Seconds that newcomers can put this off."""
+"""Seconds by which newcomers can delay this."""
 REVIEW = 5.0
-"""Seconds between two looks when nothing changes: at strays, and at links that are not wanted any
-more."""
+"""Seconds between two reviews when nothing changes: of members that are cut off, and of links that
+are not wanted any more."""
 STRAY_AFTER = 10.0
-"""Seconds that a member is neither linked nor in our tree before it is dialled, wherever it is on
-the ring: a tree takes one or two to form, and some more with a slow network."""
+"""Seconds that a member is neither linked nor in the tree before it is dialled, wherever it is on
+the ring: a tree takes one or two to form, and more in a slow network."""
 MAX_STRAYS = 16
-"""Strays that are dialled at a time, those that were tried least first: about as many as a broker
-has neighbours."""
+"""Members outside the tree that are dialled at a time, least recently tried first: about as many as
+a broker has neighbours."""
 SURPLUS_AFTER = 30.0
-"""Seconds that a link is not wanted before it is closed: longer than a restart takes, and than what
-a join or a leave moves."""
+"""Seconds that a link is not wanted before it is closed: longer than a restart takes, and than a
+join or leave changes the ring."""
 
 
 def neighbours(
@@ -77,36 +77,39 @@ class NeighbourSelection:
         self._table = table
         self._full_mesh = full_mesh
         self._rng = rng
-        self._began = -NEVER  # the first change that was not looked at yet
-        self._surplus: dict[bytes, float] = {}  # linked and not wanted -> since when
+        # The first change that was not handled yet.
+        self._began = -NEVER
+        # Linked and not wanted -> since when.
+        self._surplus: dict[bytes, float] = {}
         self.due = NEVER
 
     @property
     def crowded(self) -> bool:
-        """Whether there are too many for everybody to link to everybody."""
+        """Whether there are too many members for every broker to link to every other."""
         return self._table.chosen is not None
 
     def changed(self, now: float) -> None:
-        """Take note that there is another member, or one less, or one that cannot be reached."""
+        """Note that there is a member more or less, or one that cannot be reached."""
         if self._full_mesh is None:
             return
         if (len(self._table.members) > self._full_mesh) is not self.crowded:
-            self.due = now  # the first that are heard of are dialled at once
+            # The first members are dialled at once.
+            self.due = now
         elif self.crowded:
             if self._began == -NEVER:
                 self._began = now
             self.due = min(now + SETTLE, self._began + SETTLE_AT_MOST)
 
     def chance(self) -> bool:
-        """Whether to answer a newcomer: of many brokers some are enough, as one link makes it known
-        to all."""
+        """Return whether to answer a newcomer: of many brokers some are enough, as one link makes
+        it known to all."""
         return not self.crowded or self._rng.random() * len(self._table.members) < 2 * (
             self._full_mesh or 1
         )
 
     def review(self, now: float) -> list[bytes]:
-        """Choose again and have the missing ones dialled; returns those whose links may be closed,
-        if we dialled them."""
+        """Choose again and have missing neighbours dialled. Returns those whose links may be
+        closed, if this broker dialled them."""
         table = self._table
         self._began = -NEVER
         if self._full_mesh is None or len(table.members) <= self._full_mesh:
@@ -132,8 +135,8 @@ class NeighbourSelection:
     def _choice(self, now: float) -> set[bytes]:
         table = self._table
         members = table.members
-        # Who was made up by a neighbour must not keep a place: whom only others speak for has none
-        # once a dial failed.
+        # A made-up member must not keep a place: a member known from gossip only has none once a
+        # dial failed.
         credible = [
             member.id for member in members.values() if member.known or not table.failing(member)
         ]

@@ -11,7 +11,7 @@ MAX_SEEDS = 1024
 
 
 def parse_seed(text: str, default_port: int = DEFAULT_PORT) -> Address:
-    """Read one seed: "HOST:PORT", "HOST", "[v6]:port". Raises ValueError with one clear line."""
+    """Return one seed: "HOST:PORT", "HOST", "[v6]:port". Raises ValueError with one line."""
     try:
         address = parse_address(text, default_port)
     except ValueError as error:
@@ -22,10 +22,8 @@ def parse_seed(text: str, default_port: int = DEFAULT_PORT) -> Address:
 
 
 def parse_seeds(texts: Iterable[str], default_port: int = DEFAULT_PORT) -> list[Address]:
-    """Read seeds, each text one seed or several with commas between, in order and without repeats.
-
-    Raises ValueError with one clear line for the first that is wrong.
-    """
+    """Return seeds, each text one seed or several with commas between, in order and without
+    repeats. Raises ValueError with one line for the first that is wrong."""
     seeds: dict[Address, None] = {}
     for text in texts:
         for part in text.split(","):
@@ -37,7 +35,7 @@ def parse_seeds(texts: Iterable[str], default_port: int = DEFAULT_PORT) -> list[
 
 
 def split_seeds(seeds: Iterable[Address]) -> tuple[list[Address], list[Address]]:
-    """Part the seeds into IP addresses, usable as they are, and names, to be resolved."""
+    """Return the seeds as IP addresses, usable as they are, and names, to be resolved."""
     literals: list[Address] = []
     names: list[Address] = []
     for seed in seeds:

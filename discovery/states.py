@@ -13,23 +13,23 @@ from enum import Enum, StrEnum, auto
 
 
 class State(StrEnum):
-    """Where a broker is."""
+    """The state of discovery."""
 
     DISCOVERY = "discovery"
-    """Others are looked for, for Td since the newest of them was met."""
+    """This broker looks for others, for Td since it found the newest of them."""
     FORMING = "forming"
     """The tree is being formed (the paper's OTC, overlay tree creation)."""
     RUNTIME = "runtime"
-    """The tree stands."""
+    """The tree is formed."""
     LEFT = "left"
-    """Goodbye was said: nothing is done or listened to any more."""
+    """This broker has left: it does nothing, and ignores inputs."""
 
 
 class Input(Enum):
-    """What happens."""
+    """The inputs."""
 
     MET = auto()
-    """A broker that was not known, or a new incarnation of one."""
+    """A new broker, or a new incarnation of one."""
     TD_OVER = auto()
     AGREED = auto()
     """The tree is settled."""
@@ -38,14 +38,14 @@ class Input(Enum):
 
 
 class Action(Enum):
-    """What is done about it."""
+    """The actions."""
 
     BEGIN_DISCOVERY = auto()
-    """Note since when others are looked for."""
+    """Note when the search for others began."""
     EXTEND_TD = auto()
-    """Wait for Td from now on, and not without end since DISCOVERY began."""
+    """Wait for Td from now on, up to a limit since DISCOVERY began."""
     LOOK_AT_TREE = auto()
-    """The tree may be settled already: take AGREED if so."""
+    """The tree may be settled already: if so, take the input AGREED."""
     SAY_GOODBYE = auto()
 
 
@@ -71,14 +71,13 @@ TRANSITIONS: dict[tuple[State, Input], tuple[tuple[Action, ...], State]] = {
     (State.RUNTIME, Input.DISAGREED): ((), State.FORMING),
     (State.RUNTIME, Input.LEAVE): _LEAVE,
 }
-"""What is not in it cannot happen: Td is over in DISCOVERY alone, and LEFT takes no input."""
+"""Pairs that are missing cannot happen: Td is over in DISCOVERY only, and LEFT takes no input."""
 
 
 def step(state: State, given: Input) -> tuple[tuple[Action, ...], State]:
-    """Return what to do, in order, once the state is the returned one.
+    """Return the actions, in order, and the next state, which holds when they are carried out.
 
-    Raises:
-        ImpossibleError: it is not in the table.
+    Raises ImpossibleError: the pair is not in the table.
     """
     found = TRANSITIONS.get((state, given))
     if found is None:

@@ -19,7 +19,7 @@ from routing.subscription_trie import SubscriptionTrie
 from routing.topic_filter import covers, is_wildcard
 
 INDEXED = 8
-"""levels by whose words filters are found; the others are compared."""
+"""levels that index filters by their words; further levels are compared."""
 
 SPELLINGS: Final = {"+/#": "#", "/+/#": "/#", "": "#"}
 """Filters that match the same topics as others: no topic is empty. The empty one is no client's,
@@ -49,21 +49,25 @@ class FilterAggregation:
     )
 
     def __init__(self) -> None:
-        # Of the set, those that nothing covers; all are announced.
+        # Filters of the set that no other one covers; all are announced.
         self._maximal: dict[str, None] = {}
-        self._leaving: dict[str, None] = {}  # announced still, until what they covered is
-        self._over: dict[str, str] = {}  # of the set, those that are covered -> what covers them
-        # The same the other way round; also of what is leaving.
+        # Announced until the filters that they covered are.
+        self._leaving: dict[str, None] = {}
+        # Covered filters of the set -> the filter that covers them.
+        self._over: dict[str, str] = {}
+        # The reverse; also of filters that are leaving.
         self._under: dict[str, dict[str, None]] = {}
-        self._wild: SubscriptionTrie[str] = SubscriptionTrie()  # of the set, those with wildcards
+        # Filters of the set with wildcards.
+        self._wild: SubscriptionTrie[str] = SubscriptionTrie()
         # Of the maximal ones: by level, by word.
         self._at: list[dict[str, _Bucket]] = [{} for _ in range(INDEXED)]
         self._spelt: dict[str, set[str]] = {common: set() for common in SPELLINGS.values()}
         self._tasks: deque[Iterator[None]] = deque()
-        self._news: dict[str, bool] = {}  # announced (True) or withdrawn, and not told yet
+        # Announced (True) or withdrawn filters that were not returned yet.
+        self._news: dict[str, bool] = {}
 
     def __contains__(self, topic_filter: object) -> bool:
-        """Whether a filter, in its usual spelling, is in the set."""
+        """Return whether a filter, in its usual spelling, is in the set."""
         return topic_filter in self._maximal or topic_filter in self._over
 
     def __len__(self) -> int:
@@ -76,7 +80,7 @@ class FilterAggregation:
         return bool(self._tasks)
 
     def add(self, topic_filter: str) -> None:
-        """Put a filter into the set."""
+        """Add a filter to the set."""
         common = SPELLINGS.get(topic_filter, topic_filter)
         if common in self._spelt:
             self._spelt[common].add(topic_filter)
@@ -86,7 +90,7 @@ class FilterAggregation:
             self._place(common)
 
     def remove(self, topic_filter: str) -> None:
-        """Take a filter out of the set."""
+        """Remove a filter from the set."""
         common = SPELLINGS.get(topic_filter, topic_filter)
         if (spelt := self._spelt.get(common)) is not None:
             spelt.discard(topic_filter)
@@ -108,10 +112,8 @@ class FilterAggregation:
             self._under.setdefault(over, {}).update(under)
 
     def work(self, steps: int) -> tuple[list[str], list[str]]:
-        """Go on with what there is to do, at most so many steps of some microseconds.
-
-        Returns what is to be announced, and what is to be withdrawn: not before that is announced.
-        """
+        """Do at most so many steps of some microseconds of the work. Returns the filters to
+        announce, and those to withdraw after that."""
         while steps > 0 and self._tasks:
             if next(self._tasks[0], self) is self:
                 self._tasks.popleft()
@@ -124,7 +126,7 @@ class FilterAggregation:
     # ---------------------------------------------------------------- one filter
 
     def _place(self, topic_filter: str) -> None:
-        """Hang a filter that is nowhere below one that covers it; if there is none, it is
+        """Attach a filter that is nowhere to one that covers it; if there is none, it is
         maximal."""
         over = self._covering(topic_filter)
         if over is not None:
@@ -147,7 +149,7 @@ class FilterAggregation:
             self._tasks.append(self._sweep(topic_filter))
 
     def _demote(self, topic_filter: str) -> None:
-        """A filter is not maximal any more."""
+        """Note that a filter is not maximal any more."""
         del self._maximal[topic_filter]
         for at, word in _words(topic_filter):
             bucket = self._at[at][word]
@@ -168,7 +170,8 @@ class FilterAggregation:
             del self._under[over]
 
     def _tell(self, topic_filter: str, announced: bool) -> None:
-        if self._news.pop(topic_filter, announced) is announced:  # else it is as they know it
+        # Else others know it already.
+        if self._news.pop(topic_filter, announced) is announced:
             self._news[topic_filter] = announced
 
     def _covering(self, topic_filter: str) -> str | None:
@@ -203,7 +206,7 @@ class FilterAggregation:
     # ---------------------------------------------------------------- work
 
     def _sweep(self, topic_filter: str) -> Iterator[None]:
-        """Withdraw what a filter that has become maximal covers."""
+        """Withdraw the filters that a filter covers which has become maximal."""
         if topic_filter not in self._maximal:
             return
         for found in self._candidates(topic_filter):
@@ -216,12 +219,13 @@ class FilterAggregation:
             yield
 
     def _leave(self, topic_filter: str) -> Iterator[None]:
-        """Find other places for what was covered by a filter that was maximal; then withdraw
-        that."""
+        """Attach the filters that a formerly maximal filter covered to others; then withdraw that
+        filter."""
         while under := self._under.get(topic_filter):
             for found in list(under):
                 if topic_filter in self._maximal:
-                    return  # it is back
+                    # It has been added again.
+                    return
                 if self._over.get(found) == topic_filter:
                     self._detach(found)
                     self._place(found)

@@ -16,44 +16,49 @@ from typing import Final
 from routing.topic_filter import is_wildcard, well_formed
 
 MARK_SIZE: Final = 6
-"""bytes that stand for a group and its filter on a link: few groups match one topic, so that two of
-them share a mark once in many billions of years."""
+"""bytes of the hash that names a group and its filter on links: few groups match one topic, so that
+two of them share a mark once in many billions of years."""
 
 HERE: Final = b""
-"""Chosen: this broker. No broker has an empty id."""
+"""The choice of this broker. No broker has an empty id."""
 
 
 class Own(IntEnum):
-    """How the members on this broker are, the best of them."""
+    """The state of the best members on this broker."""
 
     NONE = 0
     AWAY = 1
-    """Sessions without a connection: they keep QoS 1 and 2 until they are back."""
+    """Sessions without a connection: they queue QoS 1 and 2 until their clients are back."""
     BUSY = 2
-    """Connected, but all are behind."""
+    """All connected members are behind."""
     READY = 3
 
 
 class Teller:
-    """Another broker that tells of its groups. All of them are cut off in one moment, however many
-    they are; what it tells when it is back may be looked at later, and what it tells no more then
-    is forgotten later still (`shared_subscriptions`)."""
+    """Another broker that announces its groups. All of its groups are cut off at one moment,
+    however many they are. What it announces when it is back may be handled later, and what it no
+    longer announces is forgotten later still (`shared_subscriptions`)."""
 
     __slots__ = ("cut", "id", "marks", "news", "stale", "told", "until")
 
     def __init__(self, broker_id: bytes) -> None:
         self.id = broker_id
-        self.cut = False  # it cannot be reached
-        self.until = 0.0  # s; then what it has told is forgotten, while it is cut off
-        self.marks: set[bytes] = set()  # of its groups,
-        self.stale: set[bytes] = set()  # and of those that it does not tell of any more
-        # Group -> what it tells of it and is still to be looked at (None: no member).
+        # It cannot be reached.
+        self.cut = False
+        # When its announcements are forgotten while it is cut off (s).
+        self.until = 0.0
+        # Marks of its groups.
+        self.marks: set[bytes] = set()
+        # Marks of groups that it no longer announces.
+        self.stale: set[bytes] = set()
+        # Group -> announcement that is still to be handled (None: no member).
         self.news: dict[bytes, bytes | None] = {}
-        # What it told before, as entries of its listing: it comes first.
+        # Earlier announcements, as entries of its listing: they come first.
         self.told: deque[tuple[bytes, bytes | None]] = deque()
 
     def lost(self, until: float) -> None:
-        """It cannot be reached. It tells all of its groups again when it can be."""
+        """Note that the broker cannot be reached. It announces all of its groups again when it
+        can."""
         if not self.cut:
             self.cut, self.until = True, until
             self.news.clear()
@@ -62,38 +67,41 @@ class Teller:
             self.stale.clear()
 
     def back(self) -> None:
-        """It can be reached, and tells all of its groups: what it does not tell again is no
-        more."""
+        """Note that the broker can be reached. It announces all of its groups: those that it does
+        not announce again are gone."""
         self.cut = False
         self.forget()
 
     def forget(self) -> None:
-        """What it has told holds no more, but for what it tells from now on."""
+        """Forget what the broker has announced, but for what it announces from now on."""
         self.stale |= self.marks
         self.marks = set()
 
     @property
     def busy(self) -> bool:
-        """Whether something is still to be looked at, or forgotten."""
+        """Whether announcements are still to be handled, or to be forgotten."""
         return bool(self.told or self.news or self.stale)
 
     @property
     def tells(self) -> bool:
-        """Whether something that it has told is still to be looked at."""
+        """Whether announcements are still to be handled."""
         return bool(self.told or self.news)
 
 
 class Standing:
-    """What another broker tells of its members of one group."""
+    """The members of one group at another broker, as it has announced them."""
 
     __slots__ = ("credit", "id", "pending", "teller", "weight")
 
     def __init__(self, teller: Teller) -> None:
         self.teller = teller
         self.id = teller.id
-        self.weight = 0  # connected members, roughly; 0: all are away
-        self.credit = 0  # of turns
-        self.pending = False  # its members get what is older first
+        # About how many members are connected; 0: none.
+        self.weight = 0
+        # Credit of turns.
+        self.credit = 0
+        # Its members get older messages first.
+        self.pending = False
 
 
 class Pool:
@@ -165,16 +173,15 @@ def _turn(candidates: list[Standing]) -> bytes:
 
 
 def group_key(group: str, topic_filter: str) -> bytes:
-    """Return what names a group and its filter; neither can contain the NUL between them
+    """Return the name of a group and its filter; neither can contain the NUL between them
     (MQTT-1.5.4-2)."""
     return f"{group}\0{topic_filter}".encode()
 
 
 def parse_key(key: bytes) -> tuple[str, str]:
-    """Return (group, filter) of what another broker calls so.
+    """Return (group, filter) of a name from another broker.
 
-    Raises:
-        ValueError: it is none.
+    Raises ValueError: it is none.
     """
     group, nul, topic_filter = key.decode().partition("\0")
     if (
@@ -190,18 +197,18 @@ def parse_key(key: bytes) -> tuple[str, str]:
 
 
 def mark_of(key: bytes) -> bytes:
-    """Return the 6 bytes that stand for a `group_key` on links."""
+    """Return the 6 bytes that name a `group_key` on links."""
     return blake2b(key, digest_size=MARK_SIZE).digest()
 
 
 def encode_standing(connected: int) -> bytes:
-    """Return what is told of a number of connected members: its power of two, so that it need not
-    be told often."""
+    """Return the announced weight of a number of connected members: its power of two, so that it
+    changes seldom."""
     return bytes((connected.bit_length(),))
 
 
 def decode_standing(value: bytes) -> int:
-    """Return about how many members are connected. What a later version adds is skipped; nothing,
-    or nonsense, counts as none."""
+    """Return about how many members are connected. Fields of later versions are skipped; an empty
+    or invalid value counts as none."""
     bits = min(value[0], 20) if value else 0
     return 1 << bits - 1 if bits else 0

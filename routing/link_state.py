@@ -36,8 +36,7 @@ OWN_LIMIT = 1_000_000
 """entries of one listing; a broker's aggregated filters are far fewer."""
 
 MAX_BROKERS = 1024
-"""listings, of reachable brokers and of those that were; the federation's members are limited to as
-many."""
+"""listings of brokers that are reachable, or were; the number of members has the same limit."""
 
 SMALL = 100
 OWN_BYTES = 256 * 1024 * 1024
@@ -49,7 +48,7 @@ made up. OWN_LIMIT small entries have 100 MB. Bytes of memory of all listings of
 that are coming included: who cannot be reached makes room, then what is new is not taken."""
 
 AT_ONCE = 2 * PART
-"""bytes of listings that go to one neighbour at a time: some ms of work, here as there."""
+"""bytes of listings that are sent to one neighbour at a time: some ms of work at each end."""
 
 STAMPS, ASK, LISTING, CHANGES, DIGEST, ASK_ALL, ALL = range(7)
 """Kinds of messages, their first byte. ALL: stamps of everything, the answer to ASK_ALL."""
@@ -73,7 +72,7 @@ class Moved:
 
 @dataclass(slots=True, frozen=True)
 class Went:
-    """A broker is not reachable any more. keys: of all that it had posted."""
+    """A broker is not reachable any more. keys: all that it had posted."""
 
     id: bytes
     keys: tuple[bytes, ...]
@@ -94,43 +93,54 @@ class _Neighbour:
     __slots__ = ("asked", "differs", "loading", "missing", "sending", "synchronised", "waiting")
 
     def __init__(self) -> None:
-        self.loading: dict[bytes, Loading] = {}  # by broker
-        self.asked: dict[bytes, bytes] = {}  # broker -> state from which on it wants to hear of it
-        self.sending: Iterator[bytes] | None = None  # the rest of a listing
-        self.waiting: list[bytes] = []  # messages that come behind it
-        self.synchronised = False  # it has said what there is
-        self.missing: dict[bytes, bytes] = {}  # broker -> state that it has and we have asked for
-        self.differs = 0  # digests in a row
+        # By broker.
+        self.loading: dict[bytes, Loading] = {}
+        # Broker -> state from which on the neighbour wants changes.
+        self.asked: dict[bytes, bytes] = {}
+        # The rest of a listing.
+        self.sending: Iterator[bytes] | None = None
+        # Messages behind it.
+        self.waiting: list[bytes] = []
+        # It has named all its listings.
+        self.synchronised = False
+        # Broker -> state that it has and that was asked for.
+        self.missing: dict[bytes, bytes] = {}
+        # Digests in a row.
+        self.differs = 0
 
 
 class LinkStateDatabase:
     """All listings, from one broker's place in the tree."""
 
     def __init__(self, own_id: bytes, boot: int) -> None:
-        """`own_id`: 8 bytes; `boot`: our start's number, higher than that of earlier starts."""
+        """`own_id`: 8 bytes; `boot`: this broker's boot number, higher than that of earlier
+        incarnations."""
         self.own = Listing(own_id, boot)
-        self.listings: dict[bytes, Listing] = {}  # of the others
+        # Of the other brokers.
+        self.listings: dict[bytes, Listing] = {}
         self._neighbours: dict[bytes, _Neighbour] = {}
         self.refused = 0
-        """Listings that were not taken, as there was no room for them."""
-        self._memory = 0  # of the listings of the others
+        """Number of listings that were refused for lack of room."""
+        # Of the listings of other brokers.
+        self._memory = 0
         self._messages: list[tuple[bytes, bytes]] = []
         self._events: list[Event] = []
-        self._changes: dict[bytes, bytes | None] = {}  # of our own listing, not told yet
-        self._moved = False  # somebody's neighbours are others than before
+        # Changes of the own listing that were not sent yet.
+        self._changes: dict[bytes, bytes | None] = {}
+        # Neighbours of a broker have changed.
+        self._moved = False
 
     # ---------------------------------------------------------------- what we say
 
     @property
     def memory(self) -> int:
-        """Bytes of memory that the listings of the others take, about."""
+        """Estimated bytes of memory of the listings of other brokers."""
         return self._memory
 
     def post(self, key: bytes, value: bytes) -> None:
-        """Put an entry into our listing; `flush` tells the neighbours.
+        """Post an entry in the own listing; `flush` tells the neighbours.
 
-        Raises:
-            ValueError: too large, or one entry too many.
+        Raises ValueError: it is too large, or one entry too many.
         """
         if self.own.entries.get(key) == value:
             return
@@ -149,7 +159,7 @@ class LinkStateDatabase:
             self.own.named(key, value)
 
     def withdraw(self, key: bytes) -> None:
-        """Take an entry out of our listing; harmless when it is not there."""
+        """Withdraw an entry of the own listing; harmless if it is not there."""
         if (old := self.own.entries.pop(key, None)) is not None:
             self.own.size -= len(key) + len(old)
             self._changes[key] = None
@@ -157,7 +167,7 @@ class LinkStateDatabase:
                 self.own.named(key, None)
 
     def flush(self) -> None:
-        """Tell the neighbours what changed in our own listing."""
+        """Tell the neighbours what has changed in the own listing."""
         if self._changes:
             changes = list(self._changes.items())
             self._changes.clear()
@@ -172,35 +182,36 @@ class LinkStateDatabase:
         return [listing for listing in self.listings.values() if listing.via is not None]
 
     def via(self, broker_id: bytes) -> bytes | None:
-        """Return the neighbour that leads to a broker, None when it is not reachable."""
+        """Return the neighbour that leads to a broker, None if it is not reachable."""
         listing = self.listings.get(broker_id)
         return None if listing is None else listing.via
 
     def complete(self, peer: bytes) -> bool:
-        """Whether the neighbour has said what there is, and all of it is here."""
+        """Return whether the neighbour has named all its listings, and all of them are here."""
         neighbour = self._neighbours.get(peer)
         return neighbour is not None and neighbour.synchronised and not neighbour.missing
 
     @property
     def lacks(self) -> bool:
-        """Whether neighbours have told of listings that are newer than those here, and have not
-        sent them yet."""
+        """Whether neighbours have named newer listings than those here, and have not sent them
+        yet."""
         return any(neighbour.missing for neighbour in self._neighbours.values())
 
     def ready(self, peer: bytes) -> bool:
-        """Whether we have named this neighbour: only then is known who is behind it."""
+        """Return whether this broker's listing names this neighbour: only then is known which
+        brokers are behind it."""
         return self.own.entries.get(NEIGHBOUR + peer, DOWN)[:1] == UP
 
     # ---------------------------------------------------------------- neighbours
 
     def neighbour_up(self, peer: bytes) -> None:
-        """A link to a neighbour is part of the tree now."""
+        """Note that a link to a neighbour is part of the tree."""
         if not (neighbour := self._neighbours.setdefault(peer, _Neighbour())).synchronised:
             self._say(peer, bytes((ASK_ALL,)))
             neighbour.differs = 0
 
     def neighbour_ready(self, peer: bytes) -> None:
-        """The neighbour gets what goes over the tree: those behind it can be reached."""
+        """Note that the neighbour gets messages over the tree: brokers behind it can be reached."""
         if peer in self._neighbours:
             listing = self.listings.get(peer)
             self.post(
@@ -210,7 +221,7 @@ class LinkStateDatabase:
             self._find_ways()
 
     def neighbour_down(self, peer: bytes) -> None:
-        """The link is not part of the tree any more."""
+        """Note that the link is not part of the tree any more."""
         if (neighbour := self._neighbours.pop(peer, None)) is not None:
             self._memory -= sum(loading.memory for loading in neighbour.loading.values())
             if self.own.entries.get(NEIGHBOUR + peer, DOWN)[:1] == UP:
@@ -222,17 +233,16 @@ class LinkStateDatabase:
             self._find_ways()
 
     def check(self, peer: bytes) -> None:
-        """Send a digest of what we know to a neighbour, so that it notices if it knows something
-        else."""
+        """Send a digest of all listings to a neighbour, so that it notices differences."""
         self.flush()
         self._say(peer, bytes((DIGEST,)) + self._digest())
 
     def take_messages(
         self, room: Callable[[bytes], bool] = lambda peer: True
     ) -> list[tuple[bytes, bytes]]:
-        """Drain what is to be sent: (neighbour, message). Of listings that were asked for, AT_ONCE
-        to each neighbour for which there is `room`; what is said to it meanwhile comes behind. So
-        it gets no more of them at a time, whatever it asks for."""
+        """Remove and return messages to be sent: (neighbour, message). Of listings that were asked
+        for, AT_ONCE bytes go to each neighbour for which `room` returns True, and other messages to
+        it come behind. So no request gets more of them at a time."""
         for peer, neighbour in self._neighbours.items():
             if (neighbour.asked or neighbour.sending) and room(peer):
                 self._answer_some(peer, neighbour)
@@ -241,11 +251,11 @@ class LinkStateDatabase:
 
     @property
     def busy(self) -> bool:
-        """Whether more is to be sent to somebody who has asked for it."""
+        """Whether more is to be sent to a neighbour that has asked for it."""
         return any(neighbour.asked or neighbour.sending for neighbour in self._neighbours.values())
 
     def _say(self, peer: bytes, message: bytes) -> None:
-        """Have a message sent to a neighbour, behind what it is being sent."""
+        """Have a message sent to a neighbour, behind those before it."""
         neighbour = self._neighbours.get(peer)
         if neighbour is not None and neighbour.sending is not None:
             neighbour.waiting.append(message)
@@ -253,7 +263,7 @@ class LinkStateDatabase:
             self._messages.append((peer, message))
 
     def _answer_some(self, peer: bytes, neighbour: _Neighbour) -> None:
-        """Send some of what a neighbour has asked for."""
+        """Send a piece of what a neighbour has asked for."""
         left = AT_ONCE
         while left > 0 and (neighbour.asked or neighbour.sending is not None):
             if neighbour.sending is None:
@@ -269,17 +279,16 @@ class LinkStateDatabase:
             neighbour.waiting = []
 
     def take_events(self) -> list[Event]:
-        """Drain what has happened, in order."""
+        """Remove and return the events, in order."""
         events, self._events = self._events, []
         return events
 
     # ---------------------------------------------------------------- received
 
     def received(self, peer: bytes, message: bytes) -> None:
-        """Take a message of a neighbour.
+        """Handle a message of a neighbour.
 
-        Raises:
-            DirectoryError: it cannot be read.
+        Raises DirectoryError: it cannot be read.
         """
         if not message:
             raise DirectoryError("empty message")
@@ -287,9 +296,10 @@ class LinkStateDatabase:
         neighbour = self._neighbours.get(peer)
         if neighbour is None:
             if kind != ASK_ALL:
-                return  # the link left the tree here already
-            # The link is part of the tree there already; what is wanted here has to be known there
-            # before anything is sent.
+                # The link has left the tree at this end already.
+                return
+            # The link is part of the tree at the other end already. It must know what is wanted
+            # here before anything is sent.
             neighbour = self._neighbours[peer] = _Neighbour()
         if kind in (STAMPS, ALL):
             self._stamps(peer, neighbour, body)
@@ -306,7 +316,8 @@ class LinkStateDatabase:
             self._changed(peer, neighbour, body)
         elif kind == DIGEST:
             neighbour.differs = neighbour.differs + 1 if body != self._digest() else 0
-            if neighbour.differs > 1:  # once may be a change that is on its way
+            # One difference may be a change that is on its way.
+            if neighbour.differs > 1:
                 neighbour.differs = 0
                 self._say(peer, bytes((ASK_ALL,)))
         elif kind == ASK_ALL:
@@ -333,12 +344,13 @@ class LinkStateDatabase:
             self._say(peer, bytes((ASK,)) + b"".join(wanted))
 
     def state(self, broker_id: bytes) -> bytes:
-        """Return boot and version of a listing as they are known here (12 bytes, which grow)."""
+        """Return boot number and version of a listing as they are known here (12 bytes, which
+        rise)."""
         listing = self.listings.get(broker_id)
         return bytes(12) if listing is None else listing.stamp()[8:]
 
     def _taken(self, listing: Listing) -> None:
-        """Nobody needs to be asked any more for a state that we have."""
+        """Note that a state is here: no neighbour needs to be asked for it any more."""
         state = listing.stamp()[8:]
         for neighbour in self._neighbours.values():
             if neighbour.missing.get(listing.id, b"\xff" * 13) <= state:
@@ -391,7 +403,7 @@ class LinkStateDatabase:
             self._memory -= loading.memory
 
     def _shrink(self, but: Listing | None) -> bool:
-        """Forget brokers that cannot be reached until there is room; whether there is."""
+        """Forget brokers that cannot be reached until there is room. Returns whether there is."""
         for listing in [
             listing
             for listing in self.listings.values()
@@ -491,12 +503,12 @@ class LinkStateDatabase:
                 self._say(peer, message)
 
     def _known(self, broker_id: bytes) -> Listing | None:
-        """Return a listing of which something is known, ours included."""
+        """Return a listing of which something is known, the own one included."""
         listing = self.own if broker_id == self.own.id else self.listings.get(broker_id)
         return listing if listing is not None and (listing.version or listing is self.own) else None
 
     def _answer(self, broker_id: bytes, state: bytes) -> Iterator[bytes]:
-        """What has changed since a state, or the whole listing, as it is now, in parts."""
+        """Yield the changes since a state, or the whole present listing in parts."""
         listing = self._known(broker_id)
         if listing is self.own:
             self.flush()
@@ -517,8 +529,8 @@ class LinkStateDatabase:
     # ---------------------------------------------------------------- ways
 
     def _joined(self, one: Listing, other: Listing) -> bool:
-        """Whether both are neighbours as they say now. Who has not heard of it yet has not denied
-        it."""
+        """Return whether two brokers are neighbours by their listings. A broker that has not heard
+        of it yet has not denied it."""
         mine, theirs = (
             one.entries.get(NEIGHBOUR + other.id, b""),
             other.entries.get(NEIGHBOUR + one.id, b""),
@@ -528,7 +540,7 @@ class LinkStateDatabase:
         return theirs[:1] == UP and _not_denied(theirs[1:], mine, one)
 
     def _find_ways(self) -> None:
-        """Find the neighbour that leads to each broker, nearest first."""
+        """Compute the neighbour that leads to each broker, nearest first."""
         self._moved = False
         ways: dict[bytes, bytes] = {}
         edge: list[Listing] = []
@@ -583,8 +595,8 @@ def _not_denied(known: bytes, said: bytes, other: Listing) -> bool:
 
 
 def _digest(stamps: Iterable[bytes]) -> bytes:
-    """A value that depends on all stamps and not on their order: each is mixed, so that differences
-    do not cancel out."""
+    """Return a value that depends on all stamps and not on their order: each is mixed, so that
+    differences do not cancel out."""
     total = 0
     for stamp in stamps:
         value = int.from_bytes(stamp, "big")

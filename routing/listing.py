@@ -1,4 +1,4 @@
-"""What one broker says of itself, as it is kept and as it is written (link_state.py). Pure."""
+"""The listing of one broker: its entries, in memory and as bytes (link_state.py). Pure."""
 
 from __future__ import annotations
 
@@ -14,53 +14,58 @@ ENTRY_MEMORY = 200
 
 RECENT = 64
 RECENT_SIZE = 4096
-"""changes of a listing, and bytes of each at most, that are kept for who missed them: a short
-absence costs no whole listing."""
+"""changes of a listing, and bytes of each at most, that are kept for brokers that missed them, so
+that a short absence does not cost a whole listing."""
 
 PART = 60_000
-"""bytes of a listing that go into one message, so that others get in between."""
+"""bytes of a listing in one message, so that other messages get in between."""
 
 NEIGHBOUR = b"n"
-"""First byte of the keys that name a neighbour in the tree. Value: UP and the state of its listing
-that we knew then; or DOWN and the state of ours that said so first (12 bytes: boot, version)."""
+"""The first byte of keys that name a neighbour in the tree. Value: UP and the state of the
+neighbour's listing that was known then; or DOWN and the state of the own listing that first said so
+(12 bytes: boot, version)."""
 
 UP, DOWN = b"\1", b"\0"
 
 REMOVED: Final = 0xFFFFFFFF
-"""Length of a value that is no value: the entry is withdrawn."""
+"""The length that stands for no value: the entry is withdrawn."""
 
 
 class DirectoryError(ValueError):
-    """A message that cannot be read, or is beyond the limits."""
+    """A message that cannot be read, or exceeds a limit."""
 
 
 class Listing:
-    """What one broker says of itself."""
+    """The entries of one broker."""
 
     __slots__ = ("boot", "entries", "id", "recent", "size", "up", "version", "via")
 
     def __init__(self, broker_id: bytes, boot: int) -> None:
         self.id = broker_id
         self.boot = boot
-        self.version = 0  # 0: nothing has come yet
+        # 0: nothing has come yet.
+        self.version = 0
         self.entries: dict[bytes, bytes] = {}
-        self.size = 0  # bytes of its entries
-        self.up: dict[bytes, None] = {}  # brokers that its entries name as neighbours
-        self.via: bytes | None = None  # the neighbour that leads to it; None: it is not reachable
+        # Bytes of its entries.
+        self.size = 0
+        # Brokers that its entries name as neighbours.
+        self.up: dict[bytes, None] = {}
+        # The neighbour that leads to it; None: it is not reachable.
+        self.via: bytes | None = None
         # (version before, message CHANGES), without holes.
         self.recent: deque[tuple[int, bytes]] = deque(maxlen=RECENT)
 
     @property
     def memory(self) -> int:
-        """Bytes of memory, about."""
+        """Estimated bytes of memory."""
         return self.size + len(self.entries) * ENTRY_MEMORY
 
     def stamp(self) -> bytes:
-        """Which state of it this is (20 bytes)."""
+        """The state of the listing as 20 bytes."""
         return stamp_of(self.id, self.boot, self.version)
 
     def named(self, key: bytes, value: bytes | None) -> None:
-        """Take note of an entry that names a neighbour."""
+        """Note an entry that names a neighbour."""
         if value is not None and value[:1] == UP:
             self.up[key[1:]] = None
         else:
@@ -75,11 +80,12 @@ class Loading:
     def __init__(self, state: bytes) -> None:
         self.state = state
         self.entries: dict[bytes, bytes] = {}
-        self.size = 0  # bytes of these
+        # Bytes of these parts.
+        self.size = 0
 
     @property
     def memory(self) -> int:
-        """Bytes of memory, about."""
+        """Estimated bytes of memory."""
         return self.size + len(self.entries) * ENTRY_MEMORY
 
 
@@ -105,8 +111,7 @@ def parts_of(head: bytes, keys: list[bytes], entries: dict[bytes, bytes]) -> Ite
 
 
 def encode_changes(changes: Iterable[tuple[bytes, bytes | None]]) -> bytes:
-    """Return entries as they are written: u32 sizes of key and value (REMOVED: none), key,
-    value."""
+    """Return entries as bytes: u32 sizes of key and value (REMOVED: none), key, value."""
     parts = []
     for key, value in changes:
         size = REMOVED if value is None else len(value)

@@ -1,5 +1,5 @@
-"""A dict in many parts: with a million keys a dict stands still for 40 to 90 ms each time it grows,
-as it moves all of them."""
+"""A dict in many parts: a dict with a million keys stops the broker for 40 to 90 ms each time it
+grows, because it moves all of them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Generic, TypeVar
 V = TypeVar("V")
 
 SHARDS = 256
-"""a power of two; of a million keys each has 4,000, which it moves in 0.1 ms."""
+"""parts, a power of two; of a million keys each has 4,000, which it moves in 0.1 ms."""
 _MASK = SHARDS - 1
 
 
 class ShardedDict(Generic[V]):
-    """Strings with values. The hash of a string is not known to who chooses it, so no part gets
-    more than its share."""
+    """Strings with values. Peers cannot predict the hash of a string, so no part gets more than its
+    share."""
 
     __slots__ = ("_shards", "_size")
 
@@ -43,7 +43,7 @@ class ShardedDict(Generic[V]):
         self._size += len(shard) - before
 
     def __delitem__(self, key: str) -> None:
-        """Forget a key that is there."""
+        """Remove a key that is there."""
         del self._shards[hash(key) & _MASK][key]
         self._size -= 1
 
@@ -52,7 +52,7 @@ class ShardedDict(Generic[V]):
         return self._shards[hash(key) & _MASK].get(key)
 
     def pop(self, key: str) -> V | None:
-        """Forget a key and return its value; None if it is not there, which is no error."""
+        """Remove a key and return its value; None if it is not there."""
         shard = self._shards[hash(key) & _MASK]
         if key not in shard:
             return None
@@ -60,17 +60,18 @@ class ShardedDict(Generic[V]):
         return shard.pop(key)
 
     def parts(self) -> Iterator[list[tuple[str, V]]]:
-        """All keys with their values, a part at a time; keys may come and go between two."""
+        """Yield all keys with their values, a part at a time; keys may be added and removed in
+        between."""
         for shard in self._shards:
             yield list(shard.items())
 
     def items(self) -> Iterator[tuple[str, V]]:
-        """All keys with their values; they may come and go meanwhile."""
+        """Yield all keys with their values; they may change meanwhile."""
         for part in self.parts():
             yield from part
 
     def values(self) -> Iterator[V]:
-        """All values; keys may come and go meanwhile."""
+        """Yield all values; keys may change meanwhile."""
         for part in self.parts():
             for _, value in part:
                 yield value

@@ -20,33 +20,33 @@ MAX_COST = (1 << 32) - 1
 
 
 class Tree:
-    """The ways of one origin's messages, from the place of one broker."""
+    """The source-rooted tree of one origin, seen from one broker."""
 
     __slots__ = ("hops", "next", "origin", "parent")
 
     def __init__(self, origin: bytes) -> None:
         self.origin = origin
         self.parent: bytes | None = None
-        """The neighbour that leads to the origin; None for the origin itself, and where there is no
-        way."""
+        """The neighbour towards the origin; None for the origin itself, and without a path."""
         self.next: dict[bytes, bytes] = {}
-        """Brokers behind this one -> the neighbour that leads there. Others get nothing of this
-        origin from here."""
+        """Brokers behind this one -> the neighbour towards them. Others get nothing of this origin
+        from here."""
         self.hops: dict[bytes, int] = {}
-        """Links between the origin and each broker that it reaches."""
+        """Number of links between the origin and each broker that it reaches."""
 
 
 class Graph:
-    """The links between brokers, as both their ends tell of them."""
+    """The links between brokers that both their ends have posted."""
 
     __slots__ = ("_edges", "_leaves", "_relays", "_said", "own")
 
     def __init__(self, own: bytes) -> None:
         self.own = own
-        self._said: dict[bytes, dict[bytes, int]] = {}  # broker -> neighbour -> cost
+        # Broker -> neighbour -> cost.
+        self._said: dict[bytes, dict[bytes, int]] = {}
         self._relays: dict[bytes, int] = {}
         self._leaves: set[bytes] = set()
-        # Of both ends; None: to be found anew.
+        # Of links that both ends have posted; None: to be computed.
         self._edges: dict[bytes, list[tuple[bytes, int]]] | None = None
 
     def post(self, broker: bytes, neighbour: bytes, cost: int | None) -> None:
@@ -67,18 +67,18 @@ class Graph:
         self._edges = None
 
     def forget(self, broker: bytes) -> None:
-        """Take back all that a broker said."""
+        """Remove all that a broker has posted."""
         if self._said.pop(broker, None) is not None:
             self._edges = None
         self._relays.pop(broker, None)
         self._leaves.discard(broker)
 
     def leaf(self, broker: bytes, *, only: bool) -> None:
-        """Have no way lead through a broker, only to it and from it, or again any."""
+        """Let no path lead through a broker, only to it and from it; or again any path."""
         (self._leaves.add if only else self._leaves.discard)(broker)
 
     def relay(self, broker: bytes, cost: int | None) -> None:
-        """Take a broker's word for what a way through it costs on top (microseconds); None:
+        """Set the cost of paths through a broker that it adds to the links' (microseconds); None:
         nothing."""
         if cost is None:
             self._relays.pop(broker, None)
@@ -86,14 +86,14 @@ class Graph:
             self._relays[broker] = min(cost, MAX_COST)
 
     def cost(self, one: bytes, other: bytes) -> int | None:
-        """Return what the link between two brokers costs: what the end says that finds it dearer.
-        None: it is not there."""
+        """Return the cost of the link between two brokers: the higher one of those that its ends
+        have posted. None: there is no link."""
         there = self._said.get(one, {}).get(other)
         back = self._said.get(other, {}).get(one)
         return None if there is None or back is None else max(there, back)
 
     def edges(self) -> dict[bytes, list[tuple[bytes, int]]]:
-        """Return the links that both ends tell of, and what they cost."""
+        """Return the links that both ends have posted, with their costs."""
         if self._edges is None:
             edges: dict[bytes, list[tuple[bytes, int]]] = {}
             for broker, said in self._said.items():
@@ -105,20 +105,22 @@ class Graph:
         return self._edges
 
     def links(self) -> int:
-        """Return how many links both ends tell of."""
+        """Return the number of links that both ends have posted."""
         return sum(map(len, self.edges().values())) // 2
 
     def tree(self, origin: bytes) -> Tree:
-        """Return the tree of an origin; without a way to us it leads from here to nobody."""
+        """Return the tree of an origin; if it has no path to this broker, the tree leads nowhere
+        from here."""
         tree = Tree(origin)
         parents = self._parents(origin, tree.hops)
         own = self.own
         tree.parent = parents.get(own)
         if own not in tree.hops:
             return tree
-        # Broker -> our neighbour on the way to it; None: it is not behind us.
+        # Broker -> the neighbour towards it; None: it is not behind this broker.
         first: dict[bytes, bytes | None] = {own: None}
-        for broker in tree.hops:  # nearest first
+        # Nearest first.
+        for broker in tree.hops:
             if broker == origin:
                 first.setdefault(broker, None)
                 continue
@@ -131,8 +133,8 @@ class Graph:
         return tree
 
     def _parents(self, origin: bytes, hops: dict[bytes, int]) -> dict[bytes, bytes]:
-        """Find the shortest ways from an origin: the broker before each one on its way. Fills
-        `hops`, nearest first."""
+        """Return the broker before each one on the shortest paths from an origin. Fills `hops`,
+        nearest first."""
         edges = self.edges()
         relays, leaves = self._relays, self._leaves
         parents: dict[bytes, bytes] = {}

@@ -1,4 +1,4 @@
-"""Names of seeds, resolved again and again: asks, decides nothing."""
+"""Names of seeds, resolved again and again. It decides nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Resolver:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin, each name on its own. Needs a running event loop."""
+        """Begin to resolve, each name in a task of its own. Needs a running event loop."""
         if not self._tasks:
             self._tasks = [
                 asyncio.get_running_loop().create_task(self._follow(seed)) for seed in self._seeds
@@ -116,12 +116,14 @@ async def system_lookup(seed: Address) -> list[str]:
             hosts = [str(entry[4][0]) for entry in found]
         except OSError as error:
             failure = error
-        except UnicodeError as error:  # a label that IDNA refuses
+        # A label that IDNA refuses.
+        except UnicodeError as error:
             failure = OSError(str(error))
         try:
             loop.call_soon_threadsafe(settle, hosts, failure)
         except RuntimeError:
-            return  # the loop has ended meanwhile
+            # The loop has ended meanwhile.
+            return
 
     threading.Thread(target=ask, name=f"resolve {seed.host}", daemon=True).start()
     return await answer

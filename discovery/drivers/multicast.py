@@ -1,4 +1,4 @@
-"""UDP multicast on every interface that is there: moves datagrams, decides nothing."""
+"""UDP multicast on every interface: it moves datagrams and decides nothing."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ RESCAN = 10.0
 """Seconds between looks at the interfaces: a container's appear late, a laptop's come and go."""
 
 _READ_BYTES = 2048
-_READS_A_WAKE = 64  # a flood of datagrams must leave the loop to everybody else
-_IP_MULTICAST_ALL = 49  # linux/in.h; the socket module does not name it
-_REQUEST = struct.Struct("4s4si")  # struct ip_mreqn: group, interface address, interface index
+# After so many datagrams the loop does other work.
+_READS_A_WAKE = 64
+# From linux/in.h; the socket module does not have it.
+_IP_MULTICAST_ALL = 49
+# struct ip_mreqn: group, interface address, interface index.
+_REQUEST = struct.Struct("4s4si")
 
 OnDatagram = Callable[[bytes, tuple[str, int]], None]
 OnUnavailable = Callable[[str], None]
@@ -98,7 +101,8 @@ class Multicast:
             try:
                 sock.sendto(data if bind is None else bind(data, interface[0]), self._target)
             except (BlockingIOError, InterruptedError):
-                self.send_errors += 1  # a full buffer: announcements are repeated anyway
+                # A full buffer: announcements are repeated anyway.
+                self.send_errors += 1
             except OSError as error:
                 self.send_errors += 1
                 self._leave(interface)
@@ -142,17 +146,17 @@ class Multicast:
         for name, addresses in psutil.net_if_addrs().items():
             if name not in stats or not stats[name].isup:
                 continue
-            with contextlib.suppress(OSError):  # gone since it was listed
+            # It has gone since it was listed.
+            with contextlib.suppress(OSError):
                 index = socket.if_nametoindex(name.partition(":")[0])
                 usable = [entry.address for entry in addresses if entry.family == socket.AF_INET]
                 indexes.update((address, index) for address in usable)
-                # a second address of an interface would only say and hear everything twice
+                # A second address of an interface would only send and receive everything twice.
                 if usable and all(index != known for _, known in found):
                     found.append((usable[0], index))
         if self._wanted is None:
             return found
-        # The index is part of the key: an interface made anew under its old address has forgotten
-        # what was joined.
+        # The index is part of the key: a new interface under an old address has joined nothing.
         return [(address, indexes.get(address, 0)) for address in self._wanted]
 
     def _join(self, interface: Interface) -> None:
@@ -167,10 +171,10 @@ class Multicast:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if not sys.platform.startswith("linux"):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            # bound to the group, it hears no unicast and no other group on this port ...
+            # Bound to the group, it receives no unicast and no other group on this port.
             sock.bind(self._target)
             if sys.platform.startswith("linux"):
-                # ... and without this it would hear what others joined on the other interfaces
+                # Without this it would receive what others joined on the other interfaces.
                 sock.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
             sock.setsockopt(
                 socket.IPPROTO_IP,
@@ -197,7 +201,8 @@ class Multicast:
     def _readable(self, interface: Interface, sock: socket.socket) -> None:
         for _ in range(_READS_A_WAKE):
             if self._sockets.get(interface) is not sock:
-                return  # closed by what a datagram led to
+                # It was closed because of a datagram.
+                return
             try:
                 data, source = sock.recvfrom(_READ_BYTES)
             except (BlockingIOError, InterruptedError):
