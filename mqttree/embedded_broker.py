@@ -1,4 +1,4 @@
-"""A broker inside of somebody else's program: its event loop, its signals, its log."""
+"""A broker inside another program: in its event loop, without signals, with its log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.io.admin_http import Admin
 
 READY_INTERVAL = 0.01
-"""s; between two looks at whether a broker is ready."""
+"""s between two checks whether a broker is ready."""
 
 T = TypeVar("T")
 
@@ -60,8 +60,8 @@ class Broker:
         """Check the options: those of `mqttree run`, by their names; None means not given. The
         environment (MQTTREE_...) does not count.
 
-        Three defaults are not those of the command line, so that a broker in a test meets nobody by
-        accident: it listens on 127.0.0.1 only, there is no admin port, and it does not look for
+        Three defaults are not those of the command line, so that a broker in a test meets no other
+        by accident: it listens on 127.0.0.1 only, there is no admin port, and it does not look for
         other brokers nor let them in unless `cluster`, `seeds` or `discovery` is given, as an
         argument or in `config`.
 
@@ -73,7 +73,7 @@ class Broker:
                 a time has it.
             durability: what survives the broker (async with a data directory, else none).
             cluster: only brokers of one cluster federate (mqttree).
-            secret_file: the cluster's secret, 16 bytes or more that nobody else may read.
+            secret_file: the cluster's secret, 16 bytes or more, readable by its owner only.
             discovery: how brokers find each other (off; static when there are `seeds`, multicast
                 when there is only a `cluster`).
             seeds: HOST:PORT of brokers to begin with; an empty sequence, for the first of some
@@ -105,7 +105,8 @@ class Broker:
             "config": config,
         }
         read_keywords(self._keywords)
-        self._changing = asyncio.Lock()  # one start or stop at a time
+        # One start or stop at a time.
+        self._changing = asyncio.Lock()
         self._assembly: Assembly | None = None
         self._broker: Running | None = None
         self._admin: Admin | None = None
@@ -153,7 +154,8 @@ class Broker:
                 await admin.start(listener)
                 self._admin_port = int(listener.getsockname()[1])
                 where = str(Address(settings.admin.host, self._admin_port))
-            undo.pop_all()  # the server has the socket
+            # The server has the socket now.
+            undo.pop_all()
         report = StartReport(assembly, broker)
         report.announce(where)
         report.warn()

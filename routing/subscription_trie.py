@@ -1,9 +1,9 @@
-"""Who subscribed to this topic, which retained topics match this filter: both without looking at
-everything.
+"""Topics and filters in tries: which filters match a topic, and which retained topics match a
+filter, both without looking at all of them.
 
 No walk recurses: a filter may have 32,768 levels, and its depth must cost time in proportion and no
-stack. Because each node has one parent, the nodes reached at a level are distinct, so a look-up
-never visits a node twice, however many wildcards a filter has.
+stack. Each node has one parent, so the nodes reached at a level are distinct, and a look-up never
+visits a node twice, however many wildcards a filter has.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ _Bucket = tuple[Hashable, V] | dict[Hashable, V]
 
 
 class _Node(Generic[V]):
-    """A level prefix of wildcard filters. Nothing follows '#', so it is a bucket at its parent and
-    not a node."""
+    """A node: a level prefix of wildcard filters. Nothing follows '#', so it is a bucket at its
+    parent and not a node."""
 
     __slots__ = ("bucket", "children", "multi", "plus")
 
     def __init__(self) -> None:
         self.children: dict[str, _Node[V]] | None = None
         self.plus: _Node[V] | None = None
-        self.multi: _Bucket[V] | None = None  # of the filter prefix/#
-        self.bucket: _Bucket[V] | None = None  # of the filter that ends here
+        # The bucket of the filter prefix/#.
+        self.multi: _Bucket[V] | None = None
+        # The bucket of the filter that ends here.
+        self.bucket: _Bucket[V] | None = None
 
     def is_empty(self) -> bool:
         """Whether no filter ends here or below."""
@@ -41,15 +43,14 @@ class _Node(Generic[V]):
 
 
 class SubscriptionTrie(Generic[V]):
-    """Topic filters with keyed values: which values does a topic concern?
+    """Topic filters with keyed values: which values belong to filters that match a topic?
 
-    A filter without wildcards is found by one look-up in a dict; the others stand in a trie with a
-    level a step. Filters are taken literally: split ``$share/`` off first
-    (:func:`topic_filter.split_shared`).
+    A filter without wildcards is found by one look-up in a dict; the others are in a trie with a
+    level a step. Filters are taken literally: split `$share/` off first
+    (`topic_filter.split_shared`).
 
-    :ivar version: grows with every change, never falls; a cache of :meth:`match` is good while it
-        stays.
-    :ivar steps: what :meth:`match` has cost: nodes visited and values found.
+    `version` rises with every change: a cache of `match` is valid while it stays the same. `steps`
+    is the cost of all calls of `match`: nodes visited and values found.
     """
 
     __slots__ = ("_exact", "_root", "_size", "_wild", "steps", "version")
@@ -68,12 +69,12 @@ class SubscriptionTrie(Generic[V]):
         return self._size
 
     def __contains__(self, filter: object) -> bool:
-        """Whether anybody holds this very filter."""
+        """Return whether this very filter is here."""
         return filter in self._exact or filter in self._wild
 
     def filters(self) -> Iterator[str]:
-        """Each filter once, in order of arrival, those without wildcards first. No change while
-        iterating."""
+        """Yield each filter once, in order of arrival, those without wildcards first. The trie must
+        not change meanwhile."""
         yield from self._exact
         yield from self._wild
 
@@ -113,11 +114,8 @@ class SubscriptionTrie(Generic[V]):
         return bucket is None
 
     def remove(self, filter: str, key: Hashable) -> bool:
-        """Forget (filter, key); what is not there is no error.
-
-        :returns: True if nobody holds the filter any more, that is, the last interest in it has
-            gone.
-        """
+        """Remove (filter, key), if it is there. Returns True if the filter is not here any more,
+        that is, if this was the last interest in it."""
         buckets = self._buckets(filter)
         bucket = buckets.get(filter)
         if bucket is None:
@@ -182,7 +180,8 @@ class SubscriptionTrie(Generic[V]):
         return self._wild if is_wildcard(filter) else self._exact
 
     def _plant(self, filter: str, bucket: _Bucket[V]) -> None:
-        """Hang a well-formed wildcard filter's bucket into the trie, in place of an older one."""
+        """Put the bucket of a well-formed wildcard filter into the trie, in place of an older
+        one."""
         node = self._root
         for level in filter.split("/"):
             if level == "#":
@@ -202,7 +201,7 @@ class SubscriptionTrie(Generic[V]):
         node.bucket = bucket
 
     def _uproot(self, filter: str) -> None:
-        """Take a filter that is in the trie out of it, with the branch that only it needed."""
+        """Remove a filter from the trie, with the branch that only it needed."""
         path: list[tuple[_Node[V], str]] = []  # (parent, level below it)
         node = self._root
         for level in filter.split("/"):
@@ -234,15 +233,15 @@ def _collect(found: list[V], bucket: _Bucket[V]) -> None:
 
 
 NODE = 350
-"""bytes of memory of a node of stored topics with its key, about."""
+"""estimated bytes of memory of a node of stored topics with its key."""
 
 MANY = 4096
-"""children of one node from which on they are kept in parts: with all in one dict, that would stand
-still when it grows."""
+"""children of one node from which on they are kept in parts: a dict of all of them would stop the
+broker when it grows."""
 
 
 class _TopicNode:
-    """A level prefix that several stored topics have; ``topic`` is set where one ends. A topic that
+    """A node: a level prefix of several stored topics; `topic` is set where one ends. A topic that
     alone has a prefix stands there as it is, in place of a node: most of a million topics have no
     node of their own."""
 
@@ -253,7 +252,7 @@ class _TopicNode:
         self.topic: str | None = None
 
     def put(self, level: str, child: _TopicNode | str) -> None:
-        """Hang a child below this node, in place of an older one of this level."""
+        """Put a child below this node, in place of an older one of this level."""
         if self.children is None:
             self.children = {}
         elif len(self.children) == MANY and isinstance(self.children, dict):
@@ -264,7 +263,7 @@ class _TopicNode:
         self.children[level] = child
 
     def alone(self) -> str | None:
-        """Return the topic that alone is left here or below, None if there are more."""
+        """Return the only topic that is left here or below, None if there are more."""
         if not self.children:
             return self.topic
         if self.topic is not None or len(self.children) > 1:
@@ -274,9 +273,9 @@ class _TopicNode:
 
 
 class TopicTrie(Generic[V]):
-    """Topics with values, as retained messages are: which topics does a filter match?
+    """Topics with values, such as retained messages: which topics does a filter match?
 
-    :ivar memory: bytes of nodes, about; topics and values have to be added.
+    `memory` is the estimated number of bytes of nodes, without topics and values.
     """
 
     __slots__ = ("_root", "_values", "memory")
@@ -295,7 +294,7 @@ class TopicTrie(Generic[V]):
         return topic in self._values
 
     def items(self) -> Iterator[tuple[str, V]]:
-        """All (topic, value). They may come and go meanwhile."""
+        """Yield all (topic, value). They may change meanwhile."""
         return self._values.items()
 
     def get(self, topic: str) -> V | None:
@@ -310,7 +309,8 @@ class TopicTrie(Generic[V]):
 
     def _plant(self, topic: str) -> None:
         node = self._root
-        rest: list[str] = []  # levels of the topic that stood here alone
+        # The levels of the topic that was alone here.
+        rest: list[str] = []
         for depth, level in enumerate(topic.split("/"), 1):
             child = None if node.children is None else node.children.get(level)
             if child is None:
@@ -329,7 +329,7 @@ class TopicTrie(Generic[V]):
         node.topic = topic
 
     def pop(self, topic: str) -> V | None:
-        """Forget a topic and return its value; None if it is not stored, which is no error."""
+        """Remove a topic and return its value; None if it is not stored."""
         if topic not in self._values:
             return None
         path: list[tuple[_TopicNode, str]] = []  # (parent, level below it)
@@ -359,11 +359,11 @@ class TopicTrie(Generic[V]):
         return [(topic, values[topic]) for topic in self.search(filter) if topic is not None]
 
     def search(self, filter: str) -> Iterator[str | None]:
-        """Each topic that a valid filter matches, and None for each step that found none. Topics
-        may come and go meanwhile.
+        """Yield each topic that a valid filter matches, and None for each step that found none.
+        Topics may change meanwhile.
 
-        A filter without wildcards is one look-up, ``#`` alone one pass. Otherwise the steps are the
-        nodes visited: each level of the filter looks at the nodes that its prefix matches, ``#`` at
+        A filter without wildcards is one look-up, `#` alone one pass. Otherwise the steps are the
+        nodes visited: each level of the filter looks at the nodes that its prefix matches, `#` at
         all that lie below them.
         """
         if not is_wildcard(filter):
@@ -396,8 +396,8 @@ class TopicTrie(Generic[V]):
 
 
 def _children(node: _TopicNode, guarded: bool) -> Iterator[_TopicNode | str]:
-    """All that is below a node; if guarded, without levels that begin with '$': wildcards skip
-    these (MQTT-4.7.2-1)."""
+    """Yield all topics below a node; if `guarded`, without levels that begin with '$': wildcards
+    skip these (MQTT-4.7.2-1)."""
     children = node.children
     if isinstance(children, ShardedDict):
         return (

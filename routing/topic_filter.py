@@ -68,11 +68,11 @@ def is_wildcard(filter: str) -> bool:
 
 
 def split_shared(filter: str) -> tuple[str | None, str]:
-    """Share name and inner filter of a shared subscription; ``(None, filter)`` for an ordinary one
-    (MQTT 5, 4.8.2).
+    """Return share name and inner filter of a shared subscription; `(None, filter)` for an ordinary
+    one (MQTT 5, 4.8.2).
 
-    :raises ValueError: the filter begins with ``$share/`` but lacks a share name or a filter, or
-        has a wildcard in the share name; never for what :func:`valid_topic_filter` accepts.
+    Raises ValueError: the filter begins with `$share/` but lacks a share name or a filter, or has a
+    wildcard in the share name; never for a filter that `valid_topic_filter` accepts.
     """
     if not filter.startswith(SHARE_PREFIX):
         return None, filter

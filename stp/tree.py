@@ -261,7 +261,7 @@ class Tree:
         """Bytes came in from a neighbour in the middle of a packet: it lives, though its BPDUs wait
         behind the packet.
 
-        Only the parent's news is kept alive by this (nobody else's is needed), and not for longer
+        Only the parent's news is kept alive by this (no other news is needed), and not for longer
         than feasibility distances are remembered: beyond that a broker may have forgotten what
         protects it from old news.
         """

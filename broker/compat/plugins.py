@@ -117,8 +117,8 @@ class Plugins:
             self._adopt()
 
     def _adopt(self) -> None:
-        """Take amqtt's own $SYS plugin off the events (it is fed from the counters), and guard
-        everybody's methods."""
+        """Remove amqtt's own $SYS plugin from the events (it is fed from the counters), and guard
+        the methods of all plugins."""
         for plugin in self.manager.plugins:
             if type(plugin) is sys_topics.BrokerSysPlugin:
                 feed_sys(plugin, self._broker)
@@ -157,7 +157,7 @@ class Plugins:
 
     @property
     def anonymous(self) -> bool:
-        """Whether everybody is let in without being asked: amqtt's anonymous plugin alone, and
+        """Whether every client is accepted without a question: amqtt's anonymous plugin alone, and
         allowing it."""
         if not self._genuine:
             return False
@@ -445,8 +445,7 @@ class Process:
 
 
 def feed_sys(plugin: Any, broker: PluginBroker) -> None:
-    """Let amqtt's $SYS plugin count by the node's counters, so that nobody has to show it every
-    packet."""
+    """Feed amqtt's $SYS plugin from the node's counters, so that it need not see every packet."""
     publish_topics = plugin.broadcast_dollar_sys_topics
 
     def broadcast() -> None:

@@ -106,7 +106,7 @@ class Subscriptions(Mapping[str, list[tuple[Account, int]]]):
         )
 
     def get(self, topic_filter: str, default: Any = None) -> Any:
-        """Return the filter's subscribers, or `default` when nobody has it."""
+        """Return the filter's subscribers, or `default` if there are none."""
         found = self[topic_filter]
         return found if found else default
 

@@ -23,7 +23,7 @@ def dial_context(settings: TlsSettings) -> ssl.SSLContext:
     authority.
 
     Whether it is for the address that was dialled is checked only when that was asked for: brokers
-    find each other by address, and the cluster's own authority vouches for nobody else.
+    find each other by address, and the cluster's own authority signs certificates of brokers only.
 
     Raises OSError (ssl.SSLError) and ValueError for files that cannot be used.
     """

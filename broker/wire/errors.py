@@ -1,4 +1,4 @@
-"""What can be wrong with bytes that claim to be MQTT."""
+"""Errors in bytes that claim to be MQTT."""
 
 from __future__ import annotations
 

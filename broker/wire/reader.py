@@ -1,4 +1,4 @@
-"""From a byte stream, cut anywhere, to packets."""
+"""Packets from a byte stream that is cut anywhere."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ class PacketReader:
     def __init__(self, max_packet_size: int = MAX_PACKET_SIZE) -> None:
         self.max_packet_size = max_packet_size
         self.error: WireError | None = None
-        self._header = b""  # bytes of an incomplete fixed header, at most four
+        # Bytes of an incomplete fixed header, at most four.
+        self._header = b""
         self._first = 0
-        self._body = bytearray()  # what has come of an incomplete body ...
-        self._missing = 0  # ... and how many bytes are still to come; 0 between packets
+        # Bytes of an incomplete body.
+        self._body = bytearray()
+        # How many bytes of it are still to come; 0 between packets.
+        self._missing = 0
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Take the next chunk; return the packets that it completes.
-
-        Raises MalformedPacket for a Remaining Length of more than four bytes, ProtocolViolation
-        (0x95) for a packet beyond the limit; ``packets`` of the error holds what was complete
-        before it. After that every call raises the same error, with no packets.
-        """
+        """Return the packets that the next chunk completes. Raises MalformedPacket for a Remaining
+        Length of more than four bytes, ProtocolViolation (0x95) for a packet beyond the limit;
+        `packets` of the error holds those that were complete before it. After that every call
+        raises the same error, with no packets."""
         if self.error is not None:
             self.error.packets = []
             raise self.error
@@ -115,11 +116,8 @@ class Decoder:
         self._reader = PacketReader(max_packet_size)
 
     def receive(self, data: bytes) -> list[Packet]:
-        """Take the next chunk; return the packets that it completes.
-
-        Raises WireError; its ``packets`` holds what was decoded before the fault. The decoder stays
-        failed.
-        """
+        """Return the packets that the next chunk completes. Raises WireError; its `packets` holds
+        those that were decoded before the fault. The decoder stays failed."""
         fault: WireError | None = None
         try:
             raw = self._reader.feed(data)

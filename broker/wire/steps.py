@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def finish(work: Generator[int, None, T]) -> T:
-    """Do all of some work; return what it comes to."""
+    """Do all steps of some work, and return its result."""
     while True:
         try:
             next(work)
