@@ -60,30 +60,29 @@ class Broker:
         """Check the options: those of `mqttree run`, by their names; None means not given. The
         environment (MQTTREE_...) does not count.
 
-        Three defaults are not those of the command line, so that a broker in a test meets no other
-        by accident: it listens on 127.0.0.1 only, there is no admin port, and it does not look for
-        other brokers nor let them in unless `cluster`, `seeds` or `discovery` is given, as an
-        argument or in `config`.
+        Three defaults keep a broker in a test by itself: it listens on 127.0.0.1, there is no admin
+        port, and it neither looks for other brokers nor accepts them unless `cluster`, `seeds` or
+        `discovery` is given, as an argument or in `config`.
 
         Args:
-            listen: HOST:PORT of the default listener (127.0.0.1:1883 unless `config` has
+            `listen`: HOST:PORT of the default listener (127.0.0.1:1883 unless `config` has
                 listeners); port 0: one that is free, see `port`.
-            name: what people call this broker (the machine and the port).
-            data_dir: keeps the broker's id, boot number and journal there (nowhere); one broker at
-                a time has it.
-            durability: what survives the broker (async with a data directory, else none).
-            cluster: only brokers of one cluster federate (mqttree).
-            secret_file: the cluster's secret, 16 bytes or more, readable by its owner only.
-            discovery: how brokers find each other (off; static when there are `seeds`, multicast
+            `name`: in logs and status (the machine and the port).
+            `data_dir`: folder of the broker's id, boot number and journal (none); one broker at a
+                time has it.
+            `durability`: what survives the broker (async with a data directory, else none).
+            `cluster`: only brokers of one cluster federate (mqttree).
+            `secret_file`: the cluster's secret, 16 bytes or more, readable by its owner only.
+            `discovery`: how brokers find each other (off; static when there are `seeds`, multicast
                 when there is only a `cluster`).
-            seeds: HOST:PORT of brokers to begin with; an empty sequence, for the first of some
+            `seeds`: HOST:PORT of brokers to begin with; an empty sequence, for the first of some
                 brokers, lets others in.
-            advertise: HOST:PORT that other brokers are told.
-            routing: how messages find their way (topic).
-            admin: HOST:PORT for health, metrics and state over HTTP (none). It cannot drain this
+            `advertise`: HOST:PORT that is announced to other brokers.
+            `routing`: which links a message takes (topic).
+            `admin`: HOST:PORT for health, metrics and state over HTTP (none). It cannot drain this
                 broker: when it stops is the program's business.
-            wait_for: so many brokers have to be there before it is ready, this one included (1).
-            config: a file for `mqttree run -c`, or the mapping that such a file holds; arguments
+            `wait_for`: number of brokers, this one included, before it is ready (1).
+            `config`: a file for `mqttree run -c`, or the mapping that such a file holds; arguments
                 win over it.
 
         Raises:
