@@ -1,2 +1,20 @@
-"""One broker as a member of a federation, pure: links, delivery, routing, sessions that move,
-shared subscriptions."""
+"""One broker as a member of a federation, pure: no module here waits, reads a clock or opens a
+socket.
+
+`cluster` puts the packages together, bottom first; a module knows those above it only by Protocols.
+
+* `link` is the connection to another broker: handshake, admission, records, messages as bytes.
+* `events` tells all modules, in one table's order, what happens to links, members and paths.
+* `strategy` decides over which links a message goes, and has the link-state database.
+* `delivery` forwards each message once, keeps it for neighbours, and recovers what is missing.
+* `sharing` gives each message of a shared subscription to one member, at whichever broker.
+* `sessions` moves a client's session to the broker to which the client connects, and merges two.
+* `topology` carries out what discovery and the spanning tree decide, `id_conflict` finds a second
+  broker with the same id.
+* `retained_sync` keeps retained messages equal at all brokers, `drain` empties a broker that is
+  about to stop, `state_view` is the cluster as JSON.
+* `ports` has the Protocols that several of these packages use.
+
+This package may use one broker (`broker.core`), the tree (`stp`), `discovery`, `routing` and what
+is below these. The journal and the log's tail on the disk are above it (`broker.persistence`).
+"""

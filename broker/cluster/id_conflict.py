@@ -35,7 +35,7 @@ fail."""
 
 
 class IdConflict:
-    """Knows the other broker with our id, if there is one."""
+    """Knows the other broker with the id of this one, if there is one."""
 
     __slots__ = (
         "_call_at",

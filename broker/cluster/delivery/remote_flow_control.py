@@ -296,7 +296,7 @@ class RemoteFlowControl:
                 del self._over[session]
         self._over_bytes = sum(self._over.values())
 
-    # ---------------------------------------------------------------- slow receivers elsewhere
+    # ---------------------------------------------------------------- slow receivers at others
 
     def check(self, topic: bytes, source: Connection | None) -> None:
         """Hold `source`, which has published to `topic`, if another broker wants that. To be called

@@ -136,7 +136,7 @@ RETRY = 0.25
 
 
 class PendingTakeover:
-    """A session that we take."""
+    """A session that this broker takes."""
 
     __slots__ = (
         "began",

@@ -4,9 +4,9 @@
     f64 expiry (s), u16 next packet identifier,
     u64 when it was born, u64 its floor, user name, owner
     vector: what the session was offered             vector: what was published before it subscribed
-    flag 4: f64 when it began, by the clock of who says so (s),
-            u32 origins of which more may be older, 16 characters each
-    what it got from logs: u32 origins, each 16 characters, u32 ranges, (u48 first, u48 last) each
+    flag 4: f64 when it began, by the clock of the broker that encodes it (s),
+            u32 origins that may have published more before it began, 16 characters each
+    numbers from logs: u32 origins, each 16 characters, u32 ranges, (u48 first, u48 last) each
     u32 QoS 2 identifiers received, u16 each
     u32 subscriptions: filter, u8 options, u32 identifier
     u32 messages: u8 place, u16 packet identifier, u8 flags, [u64 ms left],
@@ -14,8 +14,8 @@
                   properties, payload
     u32 origins of messages, 0 or as many: u8 known, [origin key, u48 number]
 
-Texts and bytes are u32 size and content. What another broker says is checked as if a client said
-it.
+Texts and bytes are u32 size and content. All that another broker encodes is checked as if a client
+had sent it.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ IN_FLIGHT, IS_RELEASED, WAITING, REPEATED, MISSED = range(5)
 at QoS 0."""
 
 LONGEST = 0xFFFFFFFF * 1000
-"""ms; the longest time that a message may have left (MQTT 5, 3.3.2.3.3)."""
+"""ms; the longest time until a message expires (MQTT 5, 3.3.2.3.3)."""
 
 LATEST = 1e10
-"""s; no clock of a broker shows as much: 300 years."""
+"""s; no broker's clock reaches this: 300 years."""
 
 PIECE, READ_WORK, PUT_WORK = 250, 3, 3
 """subscriptions or messages that are decoded, and messages that are put into a session, at a time;

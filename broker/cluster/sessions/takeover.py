@@ -355,7 +355,7 @@ class Takeover:
         if rest := sessions[SLICE:]:
             self._node.schedule(self._node.now + SLICE_TIME, lambda now: self._post_all(rest))
 
-    # ---------------------------------------------------------------- sessions elsewhere
+    # ---------------------------------------------------------------- sessions at other brokers
 
     def _elsewhere(self, client_id: str, *, away: bool = False) -> list[tuple[bytes, Entry]]:
         """Return the sessions that a client id has at other brokers that can be reached. A broker

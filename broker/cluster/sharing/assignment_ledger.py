@@ -159,7 +159,7 @@ class SequenceSet:
             del self._at[place], self._bits[place]
 
     def refs(self) -> Iterator[Ref]:
-        """All of them; some may come and go meanwhile."""
+        """Return all of them; some may be added or forgotten meanwhile."""
         for (key, mark, block), bits in list(self._bits.items()):
             for bit in range(256):
                 if bits >> bit & 1:

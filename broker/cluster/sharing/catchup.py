@@ -187,7 +187,7 @@ class Catchup:
         self._groups = groups
         self._giver = giver
         self._alarm = alarm
-        # Mark -> origin (a life of ours) -> numbers.
+        # Mark -> origin (an incarnation of this broker) -> numbers.
         self._covered: dict[bytes, dict[bytes, Ranges]] = {}
         self._since: dict[bytes, float] = {}  # mark of a group that is known -> since when (s)
         self._asked: dict[bytes, Asking] = {}  # by broker
