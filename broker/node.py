@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from broker.auth.authorization import Access
 from broker.auth.enhanced_auth import Method
 from broker.base.counters import Counters
+from broker.base.limits import DEFAULTS, Limits
 from broker.base.log_limit import LogLimit
 from broker.base.rate_limit import RateLimit
 from broker.base.timers import Timer, Timers
@@ -70,14 +71,14 @@ class Node:
         wall: float,
         rng: random.Random,
         *,
+        limits: Limits = DEFAULTS,
         hooks: Hooks | None = None,
         log: Log = no_log,
     ) -> None:
         """`now`: s, monotonic; `wall`: the time of day at `now` (s since the epoch)."""
-        self.config = config
+        self.config, self.limits = config, limits
         self.now = now
-        self.rng = rng
-        self.log = log
+        self.rng, self.log = rng, log
         self.log_limit: LogLimit = LogLimit(self)
         self.timers: Timers = Timers()
         self.schedule: Callable[[float, Callable[[float], None]], Timer] = self.timers.schedule
@@ -92,7 +93,7 @@ class Node:
         self.effects: list[Effect] = []
         self._compose_output()
         self.checking = 0  # passwords
-        self.retained: RetainedStore = RetainedStore(self.counters, config.retained_limit())
+        self.retained = RetainedStore(self.counters, config.retained_limit(limits), limits=limits)
         self.feeds: RetainedFeeds = RetainedFeeds(self)
         self.dispatcher: Dispatcher = Dispatcher(self)
         self._compose_clients()

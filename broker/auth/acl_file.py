@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 
 from broker.auth.authorization import ACTIONS, Rule, Rules, Subject
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.config.yaml_file import ConfigError, read_text
 from routing.topic_filter import valid_topic_filter
 
@@ -19,11 +19,14 @@ HEADS = ("listener", "user", "anonymous", "client", "everyone")
 
 
 def read_rules(
-    path: str, canonical: Callable[[str], str] = str, listeners: Container[str] | None = None
+    path: str,
+    canonical: Callable[[str], str] = str,
+    listeners: Container[str] | None = None,
+    limits: Limits = DEFAULTS,
 ) -> Rules:
-    """Return the rules in the file at `path`. `canonical` and `listeners`: as for `parse_rules`.
-    Raises ConfigError with one line that names the file and the line."""
-    return parse_rules(path, read_text(path), canonical, listeners)
+    """Return the rules in the file at `path`. `canonical`, `listeners` and `limits`: as for
+    `parse_rules`. Raises ConfigError with one line that names the file and the line."""
+    return parse_rules(path, read_text(path), canonical, listeners, limits)
 
 
 def parse_rules(
@@ -31,12 +34,13 @@ def parse_rules(
     text: str,
     canonical: Callable[[str], str] = str,
     listeners: Container[str] | None = None,
+    limits: Limits = DEFAULTS,
 ) -> Rules:
     """Return the rules in `text`, the content of a rules file.
 
     `path`: the file's name, for errors. `canonical`: returns the spelling in which a user name is
     compared, or raises ValueError for a name that cannot be. `listeners`: names of the listeners
-    that exist; None: any name is taken.
+    that exist; None: any name is taken. `limits`: of the rules.
 
     Raises ConfigError with one line that names the file and the line.
     """
@@ -59,14 +63,19 @@ def parse_rules(
             if word in HEADS:
                 subject = _subject(word, canonical(rest) if word == "user" else rest, subject)
             elif word in ("allow", "deny"):
-                if len(found) >= limits.MAX_RULES:
-                    raise ValueError(f"more than {limits.MAX_RULES} rules")
-                found.append((subject, _rule(len(found), number, word == "allow", rest)))
+                if len(found) >= limits.max_rules:
+                    raise ValueError(f"more than {limits.max_rules} rules")
+                found.append(
+                    (
+                        subject,
+                        _rule(len(found), number, word == "allow", rest, limits.max_topic_levels),
+                    )
+                )
             else:
                 raise ValueError(f"{_shown(word)} is none of allow, deny, {', '.join(HEADS)}")
         except ValueError as error:
             raise ConfigError(f"{path}:{number}: {error}") from None
-    return Rules(found)
+    return Rules(found, limits)
 
 
 def _subject(word: str, name: str, before: Subject) -> Subject:
@@ -89,7 +98,7 @@ def _subject(word: str, name: str, before: Subject) -> Subject:
     )
 
 
-def _rule(order: int, line: int, allow: bool, rest: str) -> Rule:
+def _rule(order: int, line: int, allow: bool, rest: str, levels: int) -> Rule:
     action, _, topic_filter = rest.partition(" ")
     topic_filter = topic_filter.strip()
     if not action:
@@ -106,8 +115,8 @@ def _rule(order: int, line: int, allow: bool, rest: str) -> Rule:
     rule = Rule(order, line, allow, ACTIONS[action], topic_filter)
     if not valid_topic_filter(topic_filter) or not valid_topic_filter(rule.general):
         raise ValueError(f"{_shown(topic_filter)} is not a topic filter")
-    if topic_filter.count("/") >= limits.MAX_TOPIC_LEVELS:
-        raise ValueError(f"the filter has more than {limits.MAX_TOPIC_LEVELS} levels")
+    if topic_filter.count("/") >= levels:
+        raise ValueError(f"the filter has more than {levels} levels")
     return rule
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from routing.subscription_trie import SubscriptionTrie
 from routing.topic_filter import covers, matches
 
@@ -79,9 +79,10 @@ class Group:
 class Rules:
     """All rules of a file."""
 
-    __slots__ = ("_depth", "_groups", "_known", "_patterns", "by_user", "size")
+    __slots__ = ("_depth", "_groups", "_known", "_most", "_patterns", "by_user", "size")
 
-    def __init__(self, rules: Iterable[tuple[Subject, Rule]]) -> None:
+    def __init__(self, rules: Iterable[tuple[Subject, Rule]], limits: Limits = DEFAULTS) -> None:
+        self._most = limits.rule_groups
         self._groups: dict[Subject, Group] = {}
         self._patterns: list[tuple[str | None, re.Pattern[str], Group]] = []
         self._known: dict[tuple[int, ...], tuple[Group, ...]] = {}
@@ -118,7 +119,7 @@ class Rules:
             if where in (None, listener) and pattern.fullmatch(client_id):
                 groups[id(group)] = group
         found = tuple(groups.values())
-        if len(self._known) >= limits.RULE_GROUPS:
+        if len(self._known) >= self._most:
             self._known.clear()
         return self._known.setdefault(tuple(groups), found)
 

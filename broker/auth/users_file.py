@@ -18,8 +18,10 @@ from functools import cache
 import argon2
 
 from broker.auth.scram import ITERATIONS, NAME, SALT_SIZE, Verifier, prepare
-from broker.base import limits
 from broker.config.yaml_file import ConfigError, read_text
+
+MAX_ARGON2_MEMORY = 1024 * 1024
+"""KiB; a stored hash that takes more to check would be a mistake, or the end of the broker."""
 
 MAX_NAME = 1024
 """bytes of a user name; MQTT would allow 65,535."""
@@ -171,10 +173,10 @@ def _take(user: User, secret: str) -> None:
         raise ValueError(
             f"neither an argon2 hash nor {NAME}; `mqttree passwd` makes them"
         ) from None
-    if parameters.memory_cost > limits.MAX_ARGON2_MEMORY:
+    if parameters.memory_cost > MAX_ARGON2_MEMORY:
         raise ValueError(
             f"this hash takes {parameters.memory_cost} KiB to check, "
-            f"at most {limits.MAX_ARGON2_MEMORY} are allowed"
+            f"at most {MAX_ARGON2_MEMORY} are allowed"
         )
     if user.argon2 is not None:
         raise ValueError("a second argon2 line of this user")

@@ -8,7 +8,7 @@ Pure: `now` (s) is monotonic, and passed in.
 
 from __future__ import annotations
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 
 LOGICAL = 16
 """bits below the ms."""
@@ -20,10 +20,15 @@ END = 1 << 63
 class HybridClock:
     """The clock of one broker."""
 
-    __slots__ = ("_offset", "last")
+    __slots__ = ("_ahead", "_offset", "last")
 
-    def __init__(self, now: float, wall: float) -> None:
-        """`wall`: the time of day at `now` (s since the epoch)."""
+    def __init__(self, now: float, wall: float, limits: Limits = DEFAULTS) -> None:
+        """Make one that has heard of no time.
+
+        `now`: s, monotonic; `wall`: the time of day at `now` (s since the epoch); `limits`: how far
+        another one may be ahead.
+        """
+        self._ahead = limits.clock_ahead * 1000  # ms
         self._offset = wall - now
         # The latest time that was given out or heard of.
         self.last = 0
@@ -47,7 +52,7 @@ class HybridClock:
         of, and than `above`. `above` does not move the clock: if one topic got a time from a clock
         far ahead, that counts for the topic alone."""
         physical = self._time(now)
-        if self.last - physical > limits.CLOCK_AHEAD * (1000 << LOGICAL):
+        if self.last - physical > self._ahead * (1 << LOGICAL):
             # This broker's time of day was set back by far. Each topic still continues from its own
             # last time.
             self.last = 0
@@ -57,7 +62,7 @@ class HybridClock:
     def merge(self, time: int, now: float) -> bool:
         """Take a time of another broker. Returns False if it is too far ahead to be a time of day;
         then it is ignored."""
-        if (time >> LOGICAL) - self.physical(now) > limits.CLOCK_AHEAD * 1000:
+        if (time >> LOGICAL) - self.physical(now) > self._ahead:
             return False
         self.last = max(self.last, time)
         return True

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from broker.base import limits
 from broker.base.counters import Counters
+from broker.base.limits import Limits
 from broker.base.timers import Scheduler
 
 MANY = "several hosts"
@@ -28,6 +28,10 @@ class Logging(Scheduler, Protocol):
     @property
     def log(self) -> Callable[[str, str], None]:
         """Writes a line at a level."""
+
+    @property
+    def limits(self) -> Limits:
+        """What it keeps to."""
 
     @property
     def counters(self) -> Counters:
@@ -46,7 +50,7 @@ class _Minute:
 
 
 class LogLimit:
-    """Logs lines that peers cause. Its table holds about `limits.LOG_SOURCES` pairs of cause and
+    """Logs lines that peers cause. Its table holds about `Limits.log_sources` pairs of cause and
     host at most."""
 
     __slots__ = ("_causes", "_minutes", "_node")
@@ -79,16 +83,18 @@ class LogLimit:
     def _begin(self, level: str, cause: str, host: str) -> _Minute:
         """Return a new entry for a pair of cause and host; one for many hosts or causes where the
         table is full."""
-        if len(self._minutes) >= limits.LOG_SOURCES:
+        if len(self._minutes) >= self._node.limits.log_sources:
             host = MANY
-        if self._causes[host] >= limits.LOG_CAUSES:
+        if self._causes[host] >= self._node.limits.log_causes:
             cause = OTHER
         key = (cause, host)
         minute = self._minutes.get(key)
         if minute is None:
             minute = self._minutes[key] = _Minute(level)
             self._causes[host] += 1
-            self._node.schedule(self._node.now + limits.LOG_PAUSE, lambda now: self._over(key))
+            self._node.schedule(
+                self._node.now + self._node.limits.log_pause, lambda now: self._over(key)
+            )
         return minute
 
     def _over(self, key: tuple[str, str]) -> None:
@@ -102,7 +108,7 @@ class LogLimit:
             count = minute.suppressed
             text = (
                 f"{cause}: {count:,} more {'line' if count == 1 else 'lines'} from {host} "
-                f"within {limits.LOG_PAUSE:g} s"
+                f"within {self._node.limits.log_pause:g} s"
             )
             self._node.log(minute.level, text)
 

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import psutil
 
-from broker.base import limits
-
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 """The limit of a container's memory (cgroup version 2)."""
 
 SHARE = 0.6
 """Part of the machine's memory that the broker may keep for clients by default. The process takes
 up to half as much again, and other programs run, too."""
+
+FILES_KEPT = 256
+"""open files that clients may not take, so that links, the admin port and the journal have theirs;
+a fifth of all where there are few."""
 
 
 def default_memory_limit(cgroup: Path = CGROUP) -> int:
@@ -40,4 +42,4 @@ def files_for_clients() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 1 << 30
-    return soft - min(limits.FILES_KEPT, soft // 5)
+    return soft - min(FILES_KEPT, soft // 5)

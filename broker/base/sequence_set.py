@@ -6,12 +6,23 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from broker.base import limits
 from broker.wire.errors import MalformedPacket
 
 LAST = (1 << 48) - 1
 """The highest sequence number in records. No message has it, so that a broker which has all
 messages can still name the next number."""
+
+MAX_GAPS = 64
+"""holes in the sequence of one origin that records tell of, and so as many as are remembered
+(`Limits.max_gaps`)."""
+
+MAX_ORIGINS = 4096
+"""origins (broker, incarnation) that records tell of: four times the members."""
+
+MAX_SKIPS = 4096
+"""ranges of one origin's numbers that have not been here, with routing by interest: nobody wanted
+them, or they are asked for. Of those beyond, the oldest are not passed on any more should they
+come; what is still missing here is kept apart, in as many [gaps_forgotten]."""
 
 Ranges = list[tuple[int, int]]
 
@@ -85,7 +96,7 @@ def merge(ranges: Ranges) -> Ranges:
     return merged
 
 
-def roughly(ranges: Ranges, most: int = limits.MAX_GAPS // 2) -> Ranges:
+def roughly(ranges: Ranges, most: int = MAX_GAPS // 2) -> Ranges:
     """Return at most `most` ascending pairs that cover these: the smallest gaps between them are
     filled."""
     if len(ranges) <= most:

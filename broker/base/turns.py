@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from broker.base import limits
 from broker.base.counters import Counters
+from broker.base.limits import Limits
 from broker.base.timers import Scheduler
 
 PAUSE = 0.0001
@@ -47,6 +47,10 @@ class Reading(Scheduler, Protocol):
         """The broker's counters."""
 
     @property
+    def limits(self) -> Limits:
+        """What it keeps to."""
+
+    @property
     def hold(self) -> Callable[[Any, object], None]:
         """Stops reading a connection for a reason, until that is released."""
 
@@ -75,10 +79,20 @@ class Rest:
 class Turns:
     """The turns of one node's event loop."""
 
-    __slots__ = ("_links", "_node", "_others", "_planned", "_turn_of_links", "longest", "work")
+    __slots__ = (
+        "_links",
+        "_most",
+        "_node",
+        "_others",
+        "_planned",
+        "_turn_of_links",
+        "longest",
+        "work",
+    )
 
     def __init__(self, node: Reading) -> None:
         self._node = node
+        self._most = node.limits.turn_work
         self._links: deque[Rest] = deque()
         self._others: deque[Piece] = deque()
         self._planned = False
@@ -91,12 +105,12 @@ class Turns:
     def took(self, seconds: float) -> None:
         """Note how long a turn took (s)."""
         self.longest = max(self.longest, seconds)
-        if seconds > limits.TURN_LONG:
+        if seconds > self._node.limits.turn_long:
             self._node.counters.turns_long += 1
 
     def full(self) -> bool:
         """Return whether the rest of the due work has to wait for the next turn."""
-        return self.work >= limits.TURN_WORK
+        return self.work >= self._most
 
     def rest(self, conn: Peer) -> None:
         """Read and handle no more of a connection in this turn."""
@@ -123,7 +137,7 @@ class Turns:
         steps."""
         for steps in work:
             self.work += steps
-            if self.work >= limits.TURN_WORK:
+            if self.work >= self._most:
                 self.later(lambda now: None if stopped() else self.go(work, stopped))
                 return
 
@@ -142,7 +156,7 @@ class Turns:
             for _ in range(len(self._others)):
                 piece = self._others.popleft()
                 piece(now)
-                if isinstance(piece, Rest) or self.work >= limits.TURN_WORK:
+                if isinstance(piece, Rest) or self.work >= self._most:
                     break
         if self._links or self._others:
             self._plan()

@@ -11,9 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from broker.auth.scram import ITERATIONS, MIN_ITERATIONS
+from broker.auth.scram import ITERATIONS, MAX_ITERATIONS, MIN_ITERATIONS
 from broker.auth.users_file import Users, check_name, entries, replace_user
-from broker.base import limits
 from broker.config.yaml_file import ConfigError, read_text
 
 
@@ -35,10 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
         ):
             raise ConfigError(f"--iterations: {arguments.iterations!r} is not a number")
         iterations = int(arguments.iterations)
-        if not MIN_ITERATIONS <= iterations <= limits.MAX_SCRAM_ITERATIONS:
+        if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
             raise ConfigError(
-                f"--iterations: {iterations} is not between {MIN_ITERATIONS} "
-                f"and {limits.MAX_SCRAM_ITERATIONS}"
+                f"--iterations: {iterations} is not between {MIN_ITERATIONS} and {MAX_ITERATIONS}"
             )
     there = os.path.lexists(path)
     text = read_text(path) if there else ""

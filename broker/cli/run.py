@@ -13,8 +13,9 @@ import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.base import limits, log_format
+from broker.base import log_format
 from broker.base.address import Address
+from broker.base.limits import DEFAULTS
 from broker.base.machine import raise_file_limit
 from broker.base.version import version
 from broker.cli.command_line import DEFAULT_ADMIN
@@ -198,4 +199,4 @@ def _spare_the_collector() -> None:
     garbage in cycles."""
     gc.freeze()
     gc.enable()
-    gc.set_threshold(*limits.COLLECTOR)
+    gc.set_threshold(*DEFAULTS.collector)

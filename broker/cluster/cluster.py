@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import limits
 from broker.base.address import Address
 from broker.base.broker_id import Identity
 from broker.base.hybrid_clock import HybridClock
@@ -130,6 +129,7 @@ class Cluster:
         """
         config = node.config
         self.node = node
+        self._limits = node.limits
         self.config: NodeConfig = config
         self.rng = rng
         self.entropy: Callable[[int], bytes] = rng.randbytes
@@ -138,7 +138,7 @@ class Cluster:
         self.own: Identity = Identity(config.id, config.boot, Address(config.host, config.port))
         self.tree: Tree = Tree(self.own, config.capability, config.tree(), now, rng)
         self.membership: Membership = Membership(
-            config.membership(), config.announced(), now, wall, rng
+            config.membership(node.limits), config.announced(), now, wall, rng
         )
         self._due = now
         self._planned = now  # the same, without `hurry`
@@ -152,7 +152,7 @@ class Cluster:
         self._build_routing(node)
         self._build_delivery(node, now)
         self._build_recovery(node)
-        self.clock: HybridClock = HybridClock(now, wall)
+        self.clock: HybridClock = HybridClock(now, wall, node.limits)
         self._build_sharing(node)
         self._build_sessions(node)
         self.retained_sync: RetainedSync = RetainedSync(
@@ -192,7 +192,12 @@ class Cluster:
         """Build what forwards each message once and keeps it for neighbours that lack it."""
         config = self.config
         self.origins: Origins = Origins(self.own, now, sparse=self.strategy.leaves_out)
-        self.replay_log: ReplayLog = ReplayLog(node.counters, config.log_limit(), config.log_room())
+        self.replay_log: ReplayLog = ReplayLog(
+            node.counters,
+            config.log_limit(node.limits),
+            config.log_room(node.limits),
+            limits=node.limits,
+        )
         self.acks: LinkAcks = LinkAcks(
             node,
             origins=self.origins,
@@ -572,7 +577,7 @@ class Cluster:
     def accept(self, conn: Connection, connect: Connect, body: bytes, now: float) -> None:
         """Take over the connection `conn`, whose first packet `connect` was a broker's CONNECT.
         `body`: the packet's bytes behind the length; `now`: s."""
-        if len(self.links) + len(self.handshakes) >= limits.MAX_LINKS:
+        if len(self.links) + len(self.handshakes) >= self._limits.max_links:
             self.count("links_refused")
             conn.abort("too many links")
             return
@@ -755,7 +760,7 @@ class Cluster:
             f"link to {link.title} is up",
             cause="link up",
             peer=link.conn.peer,
-            most=limits.LOG_LINKS,
+            most=self._limits.log_links,
         )
         self.events.dispatch(LinkUp(link, now))
         link.send_ping(now)

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.base import limits
 from broker.base.address import is_loopback, is_wildcard, parse_address
 from broker.base.timers import Scheduler
 from broker.cluster.link.control_records import ASK_SEEN
@@ -30,6 +29,7 @@ from broker.core.client import Client
 from broker.wire.constants import ReasonCode
 
 if TYPE_CHECKING:
+    from broker.base.limits import Limits
     from broker.cluster.cluster import Cluster
     from broker.cluster.delivery.replay import LogWalk
     from broker.cluster.link.link import Link
@@ -58,8 +58,8 @@ class DrainOptions:
     to: str = ""
     """The broker to which they are sent; "": to the other brokers, in turn."""
     within: float | None = None
-    """s until the end, even if something is left; None: limits.DRAIN_TIME, and longer if the rate
-    requires it."""
+    """s until the end, even if something is left; None: `Limits.drain_time`, and longer if the
+    rate requires it."""
 
 
 def read_drain(values: Mapping[str, str]) -> DrainOptions:
@@ -132,6 +132,10 @@ class DrainedBroker(Scheduler, Protocol):
         """Called with a level and a line."""
 
     @property
+    def limits(self) -> Limits:
+        """What it keeps to."""
+
+    @property
     def connected(self) -> int:
         """How many clients are connected."""
 
@@ -160,6 +164,7 @@ class Drain:
         """`node`: this broker; `options`: of the drain; `now`: s; `done`: called when the broker
         can be stopped."""
         self._node = node
+        self._limits = node.limits
         self._cluster = node.cluster
         self.state = "clients"
         self._done = done
@@ -175,10 +180,10 @@ class Drain:
         here = node.connected
         within = options.within
         if within is None:
-            within = limits.DRAIN_TIME
+            within = node.limits.drain_time
             if options.rate is not None:
-                within = max(within, here / options.rate + limits.DRAIN_TIME / 2)
-        self.rate = options.rate or max(limits.DRAIN_RATE, here / max(1.0, within / 2))
+                within = max(within, here / options.rate + node.limits.drain_time / 2)
+        self.rate = options.rate or max(node.limits.drain_rate, here / max(1.0, within / 2))
         self.until = now + within
         self._confirmed: set[Link] = set()  # neighbours that lack nothing
         self._asked: dict[Link, float] = {}  # when (s)
@@ -287,7 +292,7 @@ class Drain:
         waiting = any(session.expiry for session in node.sessions.values())
         if (
             waiting
-            and now < self._since + limits.DRAIN_SESSIONS
+            and now < self._since + node.limits.drain_sessions
             and self._cluster.directory.reachable()
         ):
             return
@@ -308,7 +313,7 @@ class Drain:
         """Wait until no messages of other brokers pass through here, or no other path exists for
         them."""
         since = now - self._since
-        if since >= limits.DRAIN_TREE or (
+        if since >= self._limits.drain_tree or (
             since >= self._cluster.config.hello and self._cluster.tree.is_leaf
         ):
             self._enter("links", now)
@@ -332,7 +337,10 @@ class Drain:
         if not unconfirmed and (not links or any(link.forwarding for link in links.values())):
             self._finish(now, "")
         for link in unconfirmed:
-            if not link.conn.backlog and self._asked.get(link, -math.inf) + limits.DRAIN_ASK <= now:
+            if (
+                not link.conn.backlog
+                and self._asked.get(link, -math.inf) + self._limits.drain_ask <= now
+            ):
                 self._asked[link] = now
                 self._cluster.gap_recovery.send_upto(link)
                 link.send_behind(ASK_SEEN, b"")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from broker.base import limits
+from broker.base import costs
 from broker.base.hybrid_clock import END, LOGICAL, HybridClock
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import encode_for_links, encode_link_publish, remaining, split_key
@@ -43,7 +43,7 @@ LISTED = 1000
 when there are a million."""
 
 MAX_LIST = 65_536
-"""bytes of a LIST that are accepted; this broker sends RETAINED_RECORDS and one leaf at most."""
+"""bytes of a LIST that are accepted; this broker sends `retained_records` and one leaf at most."""
 
 FULL = 0x80
 """In the first byte of a section: its sender has no room for topics that it lacks."""
@@ -53,9 +53,6 @@ BUSY = 0.05
 
 MISSED = 1.0
 """s until a comparison with a neighbour to which a message could not be passed on."""
-
-OUT_OF_LOGS = limits.LOG_AGE + limits.CLOCK_AHEAD
-"""s after which no log has a message, even with clocks that differ."""
 
 
 class Comparison:
@@ -110,6 +107,7 @@ class RetainedSync:
         ones have come; `delivered_ranges`: delivers to sessions that lack a message; `history`:
         notes what sessions got; `now`: s."""
         self.node = node
+        self._limits = node.limits
         self.store = node.retained
         self.clock = clock
         self._own = own_id
@@ -126,7 +124,7 @@ class RetainedSync:
         self._comparisons: dict[Link, Comparison] = {}
         self._restored = float("-inf")  # s, when something was taken last
         self._sweeping = False
-        self._check_at = now + limits.RETAINED_CHECK
+        self._check_at = now + node.limits.retained_check
 
     # ---------------------------------------------------------------- writes
 
@@ -198,7 +196,7 @@ class RetainedSync:
             node.counters.retained_clock_ahead += 1
         if not node.config.retain_available:
             return Change.OLD
-        node.turns.work += limits.RETAINED_WORK
+        node.turns.work += costs.RETAINED_WORK
         topic = message.topic
         mark = RetainedVersion(
             topic, place_of(topic), stamp.time, key, sequence, stamp.death, message.qos
@@ -263,10 +261,7 @@ class RetainedSync:
             # It is from before this broker met its origin: if it still arrives over a link, it is
             # passed on to others only.
             pass
-        elif (
-            sequence
-            and message.stamp.time >> LOGICAL > self.clock.physical(now) - OUT_OF_LOGS * 1000
-        ):
+        elif sequence and message.stamp.time >> LOGICAL > self._oldest(now):
             new = forwarder.accept(key, sequence, 1, now)
             fresh = bool(new) or (window is not None and sequence <= window.begin)
             if new and not gone:
@@ -291,6 +286,12 @@ class RetainedSync:
             if self.node.sessions:
                 self._history.brought(key, sequence, message)
             self._delivered_ranges.restored(key, sequence, message)
+
+    def _oldest(self, now: float) -> float:
+        """Return the time (ms since the epoch) up to which messages are in no log any more,
+        whatever the clocks say."""
+        age = self._limits.log_age + self._limits.clock_ahead
+        return self.clock.physical(now) - age * 1000
 
     def _pass_on(self, source: Link | None, data: bytes, now: float) -> None:
         """Pass on a message that was missing here: neighbours may lack it, too. A neighbour with a
@@ -336,7 +337,7 @@ class RetainedSync:
         if not self._sweeping:
             self._sweep(now)
         if self._check_at <= now:
-            self._check_at = now + limits.RETAINED_CHECK
+            self._check_at = now + self._limits.retained_check
             for link in self._forwarder.live_links:
                 comparison = self._comparison(link, now)
                 if (
@@ -349,7 +350,7 @@ class RetainedSync:
         """Forget expired messages, in as many turns as it takes."""
         self._sweeping = self.store.sweep(now, self.clock.physical(now))
         if self._sweeping:
-            self.node.turns.work += limits.TURN_WORK // 2
+            self.node.turns.work += self._limits.turn_work // 2
             self.node.turns.later(self._sweep)
 
     def _comparison(self, link: Link, now: float) -> Comparison:
@@ -467,7 +468,7 @@ class RetainedSync:
             self._arm(comparison, now)
 
     def _full(self, now: float) -> bool:
-        return now < self.store.refused_at + limits.RETAINED_AGAIN
+        return now < self.store.refused_at + self._limits.retained_again
 
     # ---------------------------------------------------------------- step by step
 
@@ -475,7 +476,7 @@ class RetainedSync:
         job = (kind, where)
         if job in comparison.queued:
             return
-        if len(comparison.queued) >= limits.RETAINED_JOBS:
+        if len(comparison.queued) >= self._limits.retained_jobs:
             self.node.counters.retained_dropped += 1
             return
         comparison.queued.add(job)
@@ -492,11 +493,11 @@ class RetainedSync:
         link = comparison.link
         if self._comparisons.get(link) is not comparison:
             return
-        if comparison.since + limits.RETAINED_CHECK <= now:
+        if comparison.since + self._limits.retained_check <= now:
             comparison.since = now
             comparison.sent = 0
         if (
-            len(comparison.places) > limits.MAX_RETAINED
+            len(comparison.places) > self._limits.max_retained
             or comparison.sent > 2 * len(self.store.digests) + 1000
         ):
             self.node.counters.retained_dropped += 1  # the neighbour asks for the same repeatedly
@@ -504,16 +505,16 @@ class RetainedSync:
             comparison.jobs.clear()
             comparison.queued.clear()
             return
-        if comparison.number - comparison.taken >= limits.RETAINED_STEPS:
+        if comparison.number - comparison.taken >= self._limits.retained_steps:
             return  # `marked` goes on
         if link.conn.backlog or link.conn.paused:
             self._arm(comparison, now + BUSY)
             return
         sent = comparison.sent
-        items, size = limits.RETAINED_ITEMS, limits.RETAINED_BYTES
+        items, size = self._limits.retained_items, self._limits.retained_bytes
         bodies = {PARTS: bytearray(), LIST: bytearray(), FETCH: bytearray()}
         records = 0
-        while items > 0 and size > 0 and records < limits.RETAINED_RECORDS:
+        while items > 0 and size > 0 and records < self._limits.retained_records:
             if comparison.places:
                 items -= 1
                 size -= self._send_place(comparison, comparison.places.popleft(), now)
@@ -537,7 +538,9 @@ class RetainedSync:
             comparison.number += 1
             link.send_mark(comparison.number)
         if comparison.jobs or comparison.places:
-            self._arm(comparison, now + limits.RETAINED_PACE * (2 if any(bodies.values()) else 1))
+            self._arm(
+                comparison, now + self._limits.retained_pace * (2 if any(bodies.values()) else 1)
+            )
         elif comparison.again and self._restored + MISSED > now:
             self._arm(comparison, now + MISSED)
         elif comparison.again:

@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import limits
 from broker.base.address import Address
 from broker.base.broker_id import Identity
 from broker.base.rate_limit import RateLimit
@@ -58,6 +57,7 @@ class Topology:
         "_events",
         "_gossip_at",
         "_leaving",
+        "_limits",
         "_links",
         "_lose",
         "_node",
@@ -85,6 +85,7 @@ class Topology:
         `report`: counts and logs; `lose`: ends a link; `same_id`: told where another broker is said
         to have the id of this one, and when (s)."""
         self._node = node
+        self._limits = node.limits
         self.tree = tree
         self.membership = membership
         self._links = links
@@ -96,7 +97,7 @@ class Topology:
         self._gossip_at = now  # neighbours are told of members no earlier
         self._leaving = False
         self._change: TopologyChange | None = None  # the newest one that $TC has not told
-        self._changes = RateLimit(limits.TOPOLOGY_CHANGES, now)
+        self._changes = RateLimit(node.limits.topology_changes, now)
         self._change_at = now
         self.records: dict[int, Handler] = {
             BPDU: self._bpdu_received,
@@ -149,7 +150,7 @@ class Topology:
             since = link.gossiped
             if since != version and link.up and (again or since == -1):
                 if since != -1:
-                    self._gossip_at = now + limits.GOSSIP_PAUSE
+                    self._gossip_at = now + self._limits.gossip_pause
                 link.gossiped = version
                 if since not in news:
                     news[since] = encode_members(self.membership.members(now, since))
@@ -237,7 +238,7 @@ class Topology:
         if change is None:
             return
         if not self._changes.take(now):
-            self._change_at = now + 1 / limits.TOPOLOGY_CHANGES
+            self._change_at = now + 1 / self._limits.topology_changes
             return
         self._change = None
         text = {"origin": change.origin.hex(), "number": change.number, "epoch": self.tree.epoch}
@@ -268,7 +269,11 @@ class Topology:
                 if not event.quiet:
                     text = f"link to {link.title} is down: {event.reason}"
                     self._report.log(
-                        "info", text, cause="link down", peer=link.conn.peer, most=limits.LOG_LINKS
+                        "info",
+                        text,
+                        cause="link down",
+                        peer=link.conn.peer,
+                        most=self._limits.log_links,
                     )
                 self.tree.port_down(peer.id, now, not event.replaced)
                 if not event.replaced:

@@ -33,6 +33,7 @@ from amqtt.events import BrokerEvents
 from amqtt.session import Session as Account
 
 from broker.auth.authorization import Access
+from broker.base.limits import DEFAULTS, Limits
 from broker.base.log_format import log_line
 from broker.base.version import version
 from broker.cluster.link import peering
@@ -115,11 +116,13 @@ class Broker(BrokerApi):
         settings: FederationSettings | None = None,
         gatekeeper: AuthService | None = None,
         disk: JournalWriter | None = None,
+        limits: Limits = DEFAULTS,
     ) -> None:
         """`config`: amqtt's configuration; the keys `federation`, `access` and `durability` are
         ignored here, `mqtt` has options of the node (`mqtt_options`). `loop`, `plugin_namespace`:
         as in amqtt. `settings`: of the federation, None for a lone broker. `gatekeeper`: knows
-        users and rules. `disk`: the files of the journal, None without one.
+        users and rules. `disk`: the files of the journal, None without one. `limits`: what the
+        node keeps to.
 
         Raises what amqtt raises: dacite's errors, ValueError and FileNotFoundError for a wrong
         configuration, PluginImportError, PluginLoadError, PluginInitError and PluginCoroError for
@@ -138,6 +141,7 @@ class Broker(BrokerApi):
                 # Our $SYS topics have more.
                 del chosen.plugins["amqtt.plugins.sys.broker.BrokerSysPlugin"]
         self.settings = settings
+        self.limits = limits
         self.gatekeeper = gatekeeper
         self.disk = disk
         self._contexts: dict[str, tuple[ListenerConfig, ssl.SSLContext]] = {}
@@ -206,7 +210,13 @@ class Broker(BrokerApi):
         config = replace(config, instance=int.from_bytes(os.urandom(8), "big"))
         make = ShowingNode if hooks.packets else HookedNode
         self.node = node = make(
-            config, self._loop.time(), time.time(), random.Random(), hooks=hooks, log=log_line
+            config,
+            self._loop.time(),
+            time.time(),
+            random.Random(),
+            limits=self.limits,
+            hooks=hooks,
+            log=log_line,
         )
         node.cluster.entropy = os.urandom
         self.accounts.anonymous = self.plugins.anonymous
@@ -333,7 +343,9 @@ class Broker(BrokerApi):
             if not isinstance(where, str) and where[0] is not None:
                 where = where[0].strip("[]"), where[1]
             options = self.listener_options.get(name)
-            server = self._servers[name] = Listener(name, None, config.max_connections, options)
+            server = self._servers[name] = Listener(
+                name, None, config.max_connections, options, self.limits
+            )
             try:
                 server.instance = await self._open(server, config.type, where, context)
             except (OSError, ValueError, OverflowError) as error:

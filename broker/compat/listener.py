@@ -12,6 +12,7 @@ from typing import Any
 
 from amqtt.broker import Server
 
+from broker.base.limits import DEFAULTS, Limits
 from broker.config.listener_options import ListenerOptions
 from broker.io.driver import Driver, StreamProtocol
 from broker.io.epoll_transport import AVAILABLE
@@ -31,10 +32,6 @@ BACKLOG = 4096
 """connections that the kernel completes before they are accepted; it caps this itself
 (net.core.somaxconn)."""
 
-MAX_PARKED = 4096
-"""connections of one listener that wait for a place; more are closed. Each costs a socket and
-nothing else."""
-
 TLS_TIMEOUT = 10.0
 """s for a TLS handshake: a connection that does nothing costs a socket."""
 
@@ -51,8 +48,8 @@ REASONS = {
 
 class Listener(Server):  # type: ignore[misc]
     """One listener, named `listener_name`, with `max_connections` places (amqtt's; 0 or less:
-    any number) and our `options`. `server_instance` accepts its connections, None before it is
-    opened."""
+    any number), our `options` and `limits`. `server_instance` accepts its connections, None before
+    it is opened."""
 
     def __init__(
         self,
@@ -60,7 +57,9 @@ class Listener(Server):  # type: ignore[misc]
         server_instance: Any,
         max_connections: int = -1,
         options: ListenerOptions | None = None,
+        limits: Limits = DEFAULTS,
     ) -> None:
+        self._limits = limits
         super().__init__(listener_name, server_instance, max_connections)
         self.options = options or ListenerOptions()
         self.unix: UnixSocket | None = None
@@ -83,7 +82,7 @@ class Listener(Server):  # type: ignore[misc]
         if self.max_connections <= 0 or self.conn_count < self.max_connections:
             self.conn_count += 1
             return True
-        if len(self.parked) >= MAX_PARKED:
+        if len(self.parked) >= self._limits.max_parked:
             self.refused += 1
             return False
         self.parked.append(protocol)
@@ -135,6 +134,7 @@ class Listener(Server):  # type: ignore[misc]
                     accept,
                     context=context,
                     tls_timeout=TLS_TIMEOUT,
+                    header_timeout=self._limits.proxy_timeout,
                     failed=failed,
                     refused=refused,
                 )

@@ -21,7 +21,6 @@ from amqtt.plugins.manager import PluginManager
 from amqtt.plugins.sys import broker as sys_topics
 from amqtt.session import Session as Account
 
-from broker.base import limits
 from broker.compat.views import SysContext, incoming, kept_for, retained
 from broker.core.client import Client
 from broker.core.effects import (
@@ -195,7 +194,7 @@ class Plugins:
         broker = self._broker
         conn = effect.client.conn
         account = broker.accounts.connecting(conn, effect.connect)
-        async with answer_in_time():
+        async with answer_in_time(broker.limits.plugin_answer):
             return bool(
                 await broker._authenticate(account, broker.listeners_config.get(conn.listener))
             )
@@ -208,10 +207,10 @@ class Plugins:
 
     async def may_subscribe(self, effect: AuthorizeSubscribe) -> list[bool]:
         """Ask the topic plugins for each filter; of a shared subscription, for the filter in it."""
-        session = effect.client.session
+        session, levels = effect.client.session, self._broker.limits.max_topic_levels
         wanted = [request.filter for request in effect.packet.filters]
         return [
-            acceptable(topic_filter)
+            acceptable(topic_filter, levels)
             and await self._permits(session, split_shared(topic_filter)[1], Action.SUBSCRIBE)
             for topic_filter in wanted
         ]
@@ -233,7 +232,7 @@ class Plugins:
 
     async def _permits(self, session: Session, topic: str, action: Action) -> bool:
         broker = self._broker
-        async with answer_in_time():
+        async with answer_in_time(broker.limits.plugin_answer):
             return bool(await broker._topic_filtering(broker.accounts.of(session), topic, action))
 
     # ---------------------------------------------------------------- events
@@ -245,7 +244,7 @@ class Plugins:
     def call_ended(self) -> None:
         """Count a call off; the clients that waited for it may go on."""
         self.under_way = max(0, self.under_way - 1)
-        if self._held and self.under_way <= HOLD_CALLS // 2:
+        if self._held and self.under_way <= self._broker.limits.plugin_calls // 2:
             self._held = False
             self._broker.node.release_publishers(self)
             self._broker.driver.wake()
@@ -269,7 +268,7 @@ class Plugins:
             except Exception as error:
                 self.failed(event.name, error)
             if (
-                self.under_way >= HOLD_CALLS
+                self.under_way >= self._broker.limits.plugin_calls
                 and (client := event.arguments.get("client")) is not None
             ):
                 self._held = True
@@ -324,17 +323,17 @@ class Plugins:
 
 
 @asynccontextmanager
-async def answer_in_time() -> AsyncIterator[None]:
-    """Give plugins PLUGIN_ANSWER to answer.
+async def answer_in_time(longest: float) -> AsyncIterator[None]:
+    """Give plugins `longest` (s) to answer.
 
     Raises:
         TimeoutError: they did not.
     """
     try:
-        async with asyncio.timeout(limits.PLUGIN_ANSWER):
+        async with asyncio.timeout(longest):
             yield
     except TimeoutError as error:
-        raise TimeoutError(str(error) or f"no answer within {limits.PLUGIN_ANSWER:g} s") from error
+        raise TimeoutError(str(error) or f"no answer within {longest:g} s") from error
 
 
 def _bytes(arguments: dict[str, Any]) -> bytes:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from amqtt.contexts import Action, ListenerConfig
     from amqtt.session import Session as Account
 
+    from broker.base.limits import Limits
     from broker.compat.accounts import Accounts
     from broker.compat.hooks import HookedNode
     from broker.io.driver import Driver
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 class PluginBroker(Protocol):
     """The broker behind amqtt's plugins."""
+
+    @property
+    def limits(self) -> Limits:
+        """What it keeps to."""
 
     @property
     def node(self) -> HookedNode:

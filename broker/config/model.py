@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from broker.base import limits
 from broker.base.address import DEFAULT_PORT
 from broker.base.broker_id import ID_BYTES
 from broker.base.broker_key import BrokerKey
@@ -38,8 +37,9 @@ class ClusterModel:
     hello: float = HELLO_S
     link_timeout: float = MAX_AGE_S
     discovery_time: float = DISCOVERY_TIME
-    log_tail: int = limits.TAIL_BYTES
-    """Bytes of the log tail on the disk (`log_tail`); 0: there is none."""
+    log_tail: int = 1024 * 1024 * 1024
+    """Bytes of the log tail on the disk (`log_tail`); 0: there is none. Of more the oldest messages
+    are dropped [replay_log_lost]. An hour of 300 KB/s."""
 
 
 @dataclass(slots=True)

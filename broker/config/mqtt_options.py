@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from broker.base import limits
+from broker.config.node_config import MAX_INFLIGHT
 from broker.config.yaml_file import ConfigFile, kind_of
+from broker.wire.constants import MAX_PACKET_SIZE
 
 Reader = Callable[[object], Any]
 
@@ -98,8 +99,8 @@ def _permanent(value: object) -> bool:
 
 OPTIONS: dict[str, tuple[str, Reader]] = {
     "max_keep_alive": ("max_keep_alive", _whole(0, 65_535, " s")),
-    "max_packet_size": ("max_packet_size", _whole(64, limits.MAX_PACKET_SIZE, " bytes")),
-    "max_inflight": ("max_inflight_messages", _whole(1, limits.MAX_INFLIGHT_5)),
+    "max_packet_size": ("max_packet_size", _whole(64, MAX_PACKET_SIZE, " bytes")),
+    "max_inflight": ("max_inflight_messages", _whole(1, MAX_INFLIGHT)),
     "receive_maximum": ("receive_maximum", _whole(1, 65_535)),
     "topic_alias_maximum": ("topic_alias_maximum", _whole(0, 65_535)),
     "topic_aliases_out": ("topic_aliases_out", _whole(0, 65_535)),

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.base import limits
 from broker.base.address import Address, is_wildcard
 from broker.base.broker_id import Identity
+from broker.base.limits import Limits
 from broker.config.model import BrokerModel
+from broker.wire.constants import MAX_PACKET_SIZE
 from discovery.effects import MembershipConfig
 from stp.tree import TreeConfig
+
+MAX_INFLIGHT = 16_384
+"""QoS 1 and 2 messages unacknowledged by an MQTT 5 client, whatever larger Receive Maximum it
+announces: with most packet identifiers in use the search for a free one would take long."""
 
 
 @dataclass(slots=True)
@@ -25,16 +30,16 @@ class NodeConfig(BrokerModel):
     keep_missed: bool = False
     """Keep QoS 0 messages for clients that are not connected where amqtt does (`Session.miss`);
     MQTT leaves that open (3.1.1, 3.1.2.4)."""
-    max_packet_size: int = limits.MAX_PACKET_SIZE
-    max_inflight_messages: int = limits.MAX_INFLIGHT_5
+    max_packet_size: int = MAX_PACKET_SIZE
+    max_inflight_messages: int = MAX_INFLIGHT
     max_keep_alive: int = 0
     """Longest keep-alive (s) granted to MQTT 5 clients, 0: any (MQTT-3.2.2-21)."""
     session_expiry_max: int | None = None
     receive_maximum: int = 65_535
     """QoS 1 and 2 messages that a client may have in flight to this broker (MQTT 5, 3.2.2.3.3)."""
-    topic_alias_maximum: int = limits.TOPIC_ALIAS_MAXIMUM
-    """Topic aliases that a client may use; 0: none."""
-    topic_aliases_out: int = limits.TOPIC_ALIASES_OUT
+    topic_alias_maximum: int = 64
+    """Topic aliases that a client may use (MQTT-3.1.2-26), each an entry of a dict; 0: none."""
+    topic_aliases_out: int = 64
     """Topic aliases that this broker uses towards a client that allows them; 0: none."""
     retain_available: bool = True
     wildcard_subscriptions: bool = True
@@ -56,29 +61,32 @@ class NodeConfig(BrokerModel):
     max_queued_bytes: int = 0
     """Bytes of all messages queued for clients, 0: half of `memory_limit`."""
     max_retained_bytes: int = 0
-    """Bytes of all retained messages, 0: `limits.MAX_RETAINED_BYTES`, and a quarter of
+    """Bytes of all retained messages, 0: `Limits.max_retained_bytes`, and a quarter of
     `memory_limit` at most."""
     connection_rate: float = 0.0
     """Clients that may connect a second, 0: no limit."""
-    connect_timeout: float = limits.CONNECT_TIMEOUT
+    connect_timeout: float = 10.0
+    """From accept to CONNECT. A half-open connection costs a socket: slow or silent ones are closed
+    [connect_timeout]."""
     identity_listeners: frozenset[str] = frozenset()
     """Listeners at which the name in a client's certificate is its user name."""
     link_listener: str | None = None
     """The only listener that accepts brokers; None: all do."""
 
-    def retained_limit(self) -> int:
+    def retained_limit(self, limits: Limits) -> int:
         """Return the limit of the bytes of all retained messages."""
-        most = self.memory_limit // 4 or limits.MAX_RETAINED_BYTES
-        return self.max_retained_bytes or min(limits.MAX_RETAINED_BYTES, most)
+        most = self.memory_limit // 4 or limits.max_retained_bytes
+        return self.max_retained_bytes or min(limits.max_retained_bytes, most)
 
-    def log_limit(self) -> int:
+    def log_limit(self, limits: Limits) -> int:
         """Return the limit of the bytes of the replay log."""
-        return min(limits.LOG_BYTES, self.memory_limit // 4 or limits.LOG_BYTES)
+        return min(limits.log_bytes, self.memory_limit // 4 or limits.log_bytes)
 
-    def log_room(self) -> int:
+    def log_room(self, limits: Limits) -> int:
         """Return how many more bytes of large messages the replay log keeps for some seconds."""
-        most = (limits.AWAY_LOGS - 1) * self.log_limit()
-        return min(most, self.memory_limit // 2 - self.log_limit()) if self.memory_limit else most
+        log = self.log_limit(limits)
+        most = (limits.away_logs - 1) * log
+        return min(most, self.memory_limit // 2 - log) if self.memory_limit else most
 
     def clients_at(self) -> str:
         """Return where clients of other brokers may be sent to this one, "" if they may not."""
@@ -94,7 +102,7 @@ class NodeConfig(BrokerModel):
         """Return the settings of the spanning tree."""
         return TreeConfig(hello_s=self.hello, max_age_s=max(self.link_timeout, 4 * self.hello))
 
-    def membership(self) -> MembershipConfig:
+    def membership(self, limits: Limits) -> MembershipConfig:
         """Return the settings of discovery."""
         return MembershipConfig(
             cluster=self.cluster,
@@ -102,7 +110,7 @@ class NodeConfig(BrokerModel):
             announce=self.discovery == "multicast",
             seeds=tuple(Address(host, port) for host, port in self.seeds),
             discovery_time=self.discovery_time,
-            full_mesh=limits.FULL_MESH,
+            full_mesh=limits.full_mesh,
         )
 
     def announced(self) -> Identity:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from broker.auth.authorization import Rule
     from broker.base.counters import Counters
+    from broker.base.limits import Limits
     from broker.base.log_limit import LogLimit
     from broker.base.turns import Turns
     from broker.config.node_config import NodeConfig
@@ -59,6 +60,10 @@ class Host(Scheduler, Protocol):
 
     federated: bool
     """Another broker was there: what is published is numbered and logged for it."""
+
+    @property
+    def limits(self) -> Limits:
+        """What it keeps to."""
 
     @property
     def config(self) -> NodeConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker.base import limits
+from broker.base import costs
 from broker.core import unsent
 from broker.core.client import CONNACK, Client
 from broker.core.connection_states import State
@@ -44,8 +44,6 @@ from broker.wire.varint import encode_varint, read_length
 
 if TYPE_CHECKING:
     from broker.core.route import Route
-
-TURN_WORK, PACKET_WORK = limits.TURN_WORK, limits.PACKET_WORK
 
 READING, ENDED = State.READING, State.ENDED
 """States in which packets are handled."""
@@ -152,14 +150,14 @@ class ClientPackets(Client):
                         position = -after
                         break
                 # One packet of them may take all of a turn.
-                if first in FILTERS and node.turns.work >= TURN_WORK:
+                if first in FILTERS and node.turns.work >= node.limits.turn_work:
                     node.turns.rest(conn)
                     break
                 self._packet(first, data[body:end])
                 position = end
                 if conn.state is not READING and conn.state is not ENDED:
                     break
-                if node.turns.work >= TURN_WORK and position < size:
+                if node.turns.work >= node.limits.turn_work and position < size:
                     node.turns.rest(conn)
                     break
         except WireError as error:
@@ -233,17 +231,17 @@ class ClientPackets(Client):
         kind = first >> 4
         counters = self.node.counters
         counters.packets_single += 1
-        self.node.turns.work += PACKET_WORK
+        self.node.turns.work += costs.PACKET_WORK
         if kind != 3:
             counters.bytes_received_other += 1 + len(body) + len(encode_varint(len(body)))
             if kind in {PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE}:
-                if len(body) > limits.MAX_FILTERS_SIZE:
+                if len(body) > self.node.limits.max_filters_size:
                     raise ProtocolViolation(
                         "more filters than one packet may have", ReasonCode.PACKET_TOO_LARGE
                     )
-                self.node.turns.work += len(body) // limits.FILTERS_DECODED
-                self.conn.asked = limits.FILTERS_MEMORY * len(body)
-                if len(body) > limits.DECODED_AT_ONCE:
+                self.node.turns.work += len(body) // costs.FILTERS_DECODED
+                self.conn.asked = costs.FILTERS_MEMORY * len(body)
+                if len(body) > self.node.limits.decoded_at_once:
                     self._very_many(first, body)
                     return
         if self.node.hooks.packets:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.base import limits
+from broker.base import costs
 from broker.base.timer_wheel import GRAIN, TimerWheel
 from broker.base.timers import Scheduler
 from broker.core.client import Client
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broker.core.session import Session
     from broker.core.wills import Wills
 
-CLOSED_WORK = 2 * limits.PACKET_WORK
+CLOSED_WORK = 2 * costs.PACKET_WORK
 """steps for a client that is told why it is closed: its will is sent, its session may end."""
 
 

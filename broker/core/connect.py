@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker.auth.certificate import common_name
 from broker.auth.enhanced_auth import Authentication, AuthenticationFailed
-from broker.base import limits
 from broker.core.client import Client, MemoryRoom
 from broker.core.client import Host as ClientHost
 from broker.core.client_packets import ClientPackets
@@ -21,7 +20,7 @@ from broker.core.session import Host as SessionHost
 from broker.core.session_owner import Host as Verifier
 from broker.core.session_owner import abandoned, belongs, owner_of
 from broker.core.topic_alias import TopicAliases
-from broker.wire.constants import BRIDGE_BIT, PacketType, ReasonCode
+from broker.wire.constants import BRIDGE_BIT, MAX_PACKET_SIZE, PacketType, ReasonCode
 from broker.wire.decode import decode_connect, decode_packet
 from broker.wire.encode import encode_packet, return_code
 from broker.wire.errors import ProtocolViolation, UnsupportedVersion, WireError
@@ -260,7 +259,7 @@ class ConnectHandshake:
         config = self.node.config
         if will.qos > config.max_qos:  # MQTT-3.2.2-12
             self.turn_away(ReasonCode.QOS_NOT_SUPPORTED, "has a will above the Maximum QoS")
-        elif will.topic.count("/") >= limits.MAX_TOPIC_LEVELS:
+        elif will.topic.count("/") >= self.node.limits.max_topic_levels:
             self.turn_away(ReasonCode.TOPIC_NAME_INVALID, "has a will with too many topic levels")
         elif will.retain and not config.retain_available and connect.version == 5:  # MQTT-3.2.2-13
             self.turn_away(ReasonCode.RETAIN_NOT_SUPPORTED, "has a will with RETAIN")
@@ -367,7 +366,7 @@ class ConnectHandshake:
             and self.proven is None
             and listener not in node.config.identity_listeners
         ):
-            if node.checking >= limits.PASSWORD_CHECKS:
+            if node.checking >= node.limits.password_checks:
                 self.turn_away(
                     ReasonCode.SERVER_BUSY, "connects while too many passwords are being checked"
                 )
@@ -434,7 +433,7 @@ class ConnectHandshake:
         if authentication.running:
             packet = encode_packet(answer, 5)
             if len(packet) > (connect.properties or {}).get(
-                Property.MAXIMUM_PACKET_SIZE, limits.MAX_PACKET_SIZE
+                Property.MAXIMUM_PACKET_SIZE, MAX_PACKET_SIZE
             ):
                 self.turn_away(
                     ReasonCode.PACKET_TOO_LARGE, "has a Maximum Packet Size that its AUTH exceeds"
@@ -506,7 +505,7 @@ class ConnectHandshake:
 
     def _refusal(self, connack: Connack, why: str) -> bytes:
         asked = self.connect.properties if self.connect is not None else None
-        maximum = (asked or {}).get(Property.MAXIMUM_PACKET_SIZE, limits.MAX_PACKET_SIZE)
+        maximum = (asked or {}).get(Property.MAXIMUM_PACKET_SIZE, MAX_PACKET_SIZE)
         data = explain(connack, why, maximum)
         if len(data) > maximum:
             data = encode_packet(Connack(False, connack.code), 5)
@@ -610,7 +609,7 @@ class ConnectHandshake:
     def _begins(self, connect: Connect) -> bool:
         """Return whether a new session begins; a client that gets none is turned away."""
         node, conn = self.node, self.conn
-        if len(node.sessions) >= limits.MAX_SESSIONS:
+        if len(node.sessions) >= node.limits.max_sessions:
             node.counters.sessions_refused += 1
             self.turn_away(
                 ReasonCode.QUOTA_EXCEEDED, "needs a session, and the limit of sessions is reached"
@@ -638,7 +637,7 @@ class ConnectHandshake:
     def _configure(self, session: Session, connect: Connect, answer: Properties) -> None:
         node = self.node
         properties = connect.properties
-        maximum = limits.MAX_PACKET_SIZE
+        maximum = MAX_PACKET_SIZE
         aliases = 0
         if properties:
             maximum = properties.get(Property.MAXIMUM_PACKET_SIZE, maximum)
@@ -658,7 +657,7 @@ class ConnectHandshake:
         session.will = connect.will
         session.will_memory = will_memory(connect.will)
         session.maximum_packet_size = maximum
-        session.limited = maximum < limits.MAX_PACKET_SIZE
+        session.limited = maximum < MAX_PACKET_SIZE
         session.aliases = TopicAliases(aliases) if aliases else None
         session.checked = session.limited or session.aliases is not None
         most = node.config.max_inflight_messages
@@ -671,7 +670,7 @@ class ConnectHandshake:
             session.receive_maximum = min(properties.get(Property.RECEIVE_MAXIMUM, 65535), most)
         else:
             session.expire_after(0 if connect.clean_start else 0xFFFFFFFF)
-            session.receive_maximum = min(limits.MAX_INFLIGHT, most)
+            session.receive_maximum = min(node.limits.max_inflight, most)
         if changed:
             node.dispatcher.session_changed(session)
 
@@ -702,7 +701,7 @@ class ConnectHandshake:
             answer[Property.TOPIC_ALIAS_MAXIMUM] = config.topic_alias_maximum
         if config.max_qos < 2:
             answer[Property.MAXIMUM_QOS] = config.max_qos
-        if config.max_packet_size < limits.MAX_PACKET_SIZE:
+        if config.max_packet_size < MAX_PACKET_SIZE:
             answer[Property.MAXIMUM_PACKET_SIZE] = config.max_packet_size
         if config.receive_maximum < 65_535:
             answer[Property.RECEIVE_MAXIMUM] = config.receive_maximum

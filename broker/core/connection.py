@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.base import limits
 from broker.base.timers import Scheduler
 from broker.core.connection_states import Action, Input, State, transition
 from broker.wire.constants import PacketType
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from collections import deque
 
     from broker.base.counters import Counters
+    from broker.base.limits import Limits
 
 
 READING = State.READING
@@ -134,6 +134,10 @@ class Host(Scheduler, Protocol):
     """How many transports hold enough; not 0: the driver flushes after each read."""
 
     @property
+    def limits(self) -> Limits:
+        """What it keeps to."""
+
+    @property
     def counters(self) -> Counters:
         """What is counted."""
 
@@ -219,7 +223,7 @@ class Connection:
         # An outlet's connection; a session's is None while its client is away.
         self.conn: Connection | None = self
         self.last_heard = now
-        self.max_packet_size = limits.MAX_CONNECT_SIZE
+        self.max_packet_size = node.limits.max_connect_size
         self.state = State.READING
         self.paused = False
         self.stalled = False  # too slow for too long: its publishers do not wait for it any more
@@ -255,7 +259,7 @@ class Connection:
         if self.state is not READING:
             if self.state.waiting:
                 self._keep(data, 0)
-                if len(data) > limits.PLUGIN_BACKLOG_BYTES:
+                if len(data) > self.node.limits.plugin_backlog_bytes:
                     self.hold()
                 return
             if self.state.over:
@@ -434,7 +438,8 @@ class Connection:
 
     def _to_backlog(self, outbox: list[bytes], source: Connection | None) -> None:
         link = self.link
-        limit = limits.LINK_BACKLOG_BYTES if link is not None else limits.CLIENT_BACKLOG_BYTES
+        limits = self.node.limits
+        limit = limits.link_backlog_bytes if link is not None else limits.client_backlog_bytes
         backlog = self.backlog
         size = self.backlog_bytes
         full = False
@@ -456,20 +461,20 @@ class Connection:
             size += len(data)
         kept = (
             link is not None
-            and size > limits.HOLD_LINK_BYTES
+            and size > limits.hold_link_bytes
             and any(d[0] >> 4 == 3 and d[0] & 7 for d in outbox)
         )
         outbox.clear()
         self.backlog_bytes = size
         if link is not None:
-            if size > limits.LINK_KEPT_BYTES:
+            if size > limits.link_kept_bytes:
                 link.overflowed()
             if kept:
                 self.node.hold_publishers(self, source)
         elif size > 2 * limit:
             self.node.counters.slow_consumer_closed += 1
             self.abort("it reads too slowly: its acknowledgements pile up")
-        elif size > limits.HOLD_BACKLOG_BYTES:
+        elif size > self.node.limits.hold_backlog_bytes:
             self.node.hold_publishers(self, source)
 
     def pause(self) -> None:
@@ -526,7 +531,7 @@ class Connection:
             self.transport.close()
         # A peer that does not read would keep what is queued for ever.
         self.node.schedule(
-            self.node.now + limits.CLOSE_TIME,
+            self.node.now + self.node.limits.close_time,
             lambda now: self.abort("it did not read the last bytes before closing"),
         )
 

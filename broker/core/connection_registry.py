@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import limits
+from broker.base import costs
 from broker.base.timer_wheel import TimerWheel
 from broker.base.timers import Scheduler
 from broker.core import unsent
@@ -15,6 +15,7 @@ from broker.core.connection_states import State
 
 if TYPE_CHECKING:
     from broker.base.counters import Counters
+    from broker.base.limits import Limits
     from broker.base.log_limit import LogLimit
     from broker.base.turns import Turns
     from broker.config.node_config import NodeConfig
@@ -42,6 +43,10 @@ class Host(Scheduler, Protocol):
 
     now: float
     """The time of this turn (s, monotonic)."""
+
+    @property
+    def limits(self) -> Limits:
+        """What it keeps to."""
 
     @property
     def config(self) -> NodeConfig:
@@ -142,7 +147,7 @@ class ConnectionRegistry:
             text = f"{conn.peer}: {what} within {timeout:g} s; closed"
             broker.log_limit.line("info", what, conn.peer, text)
             conn.abort(what)
-            broker.turns.work += limits.PACKET_WORK
+            broker.turns.work += costs.PACKET_WORK
 
     def lost(self, conn: Connection, reason: str, now: float) -> None:
         """Note that `conn` is closed, by whomever; harmless when repeated.
@@ -158,7 +163,7 @@ class ConnectionRegistry:
                 isinstance(conn.owner, Client)
                 or (isinstance(conn.owner, ConnectHandshake) and conn.owner.in_line)
             )
-            and self.ended < limits.MAX_ENDED
+            and self.ended < self._broker.limits.max_ended
         ):
             self.ended += 1
             conn.peer_gone(reason or "closed")

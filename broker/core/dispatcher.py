@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from broker.auth.authorization import receivers
-from broker.base import limits
+from broker.base import costs
 from broker.core.effects import AuthorizeReceive
 from broker.core.message import Message
 from broker.core.route import Delivery, Interned, Route, Viewer, encode_identifier
@@ -25,6 +25,7 @@ from routing.topic_filter import split_shared, valid_topic_name
 if TYPE_CHECKING:
     from broker.auth.authorization import Access
     from broker.base.counters import Counters
+    from broker.base.limits import Limits
     from broker.base.turns import Turns
     from broker.core.connection import Connection
     from broker.core.effects import Effect, Hooks
@@ -38,6 +39,10 @@ EVICTED = 64
 
 class Host(Protocol):
     """What the dispatcher asks of its broker."""
+
+    @property
+    def limits(self) -> Limits:
+        """What it keeps to."""
 
     @property
     def now(self) -> float:
@@ -169,20 +174,20 @@ class Dispatcher:
     @property
     def routes_memory(self) -> int:
         """Bytes that the kept routes take, about."""
-        return len(self.routes) * limits.ROUTE_MEMORY + self._receivers * 16
+        return len(self.routes) * costs.ROUTE_MEMORY + self._receivers * 16
 
     def leave(self, session: Session) -> None:
         """Take all subscriptions of a session out that has ended: from now on it gets nothing,
         wherever they still stand."""
         session.ended = True
-        if len(session.subscriptions) > limits.FILTERS_AT_ONCE:
+        if len(session.subscriptions) > self.node.limits.filters_at_once:
             self.forget_routes()
         self._leave(session, self.node.now)
 
     def _leave(self, session: Session, now: float) -> None:
-        for topic_filter in list(islice(session.subscriptions, limits.FILTERS_AT_ONCE)):
+        for topic_filter in list(islice(session.subscriptions, self.node.limits.filters_at_once)):
             self.unsubscribe(session, topic_filter, *split_shared(topic_filter))
-            self.node.turns.work += limits.PACKET_WORK
+            self.node.turns.work += costs.PACKET_WORK
         if session.subscriptions:
             self.node.turns.later(lambda at: self._leave(session, at))
 
@@ -206,13 +211,14 @@ class Dispatcher:
 
     def _make_room(self) -> None:
         """Forget the routes that were made first, as there are too many, or too many receivers."""
+        limits = self.node.limits
         while (
-            len(self.routes) >= limits.ROUTE_CACHE
-            or self._receivers > limits.ROUTE_CACHE_DELIVERIES
+            len(self.routes) >= limits.route_cache
+            or self._receivers > limits.route_cache_deliveries
         ):
-            for topic in list(islice(self.routes, min(EVICTED, limits.ROUTE_CACHE))):
+            for topic in list(islice(self.routes, min(EVICTED, limits.route_cache))):
                 self._forget(topic)
-        if len(self._interned) >= limits.INTERNED_RECEIVERS:
+        if len(self._interned) >= limits.interned_receivers:
             self._interned.clear()
 
     def session_changed(self, session: Session) -> None:
@@ -249,7 +255,7 @@ class Dispatcher:
         for value in self.trie.match(name):
             if not value.session.ended:
                 sessions.setdefault(value.session, []).append(value)
-        self.node.turns.work += limits.PACKET_WORK + self.trie.steps + self.shared.steps - steps
+        self.node.turns.work += costs.PACKET_WORK + self.trie.steps + self.shared.steps - steps
         permitted: set[Session] | None = None
         if self.node.access is not None:
             members = {member.session for group in shared for member in group.members.values()}
@@ -257,7 +263,7 @@ class Dispatcher:
             may = receivers(name, sessions)
             sessions = {s: subs for s, subs in sessions.items() if s in may}
         deliveries = [Delivery(s, subs) for s, subs in sessions.items()]
-        if not keep or name.startswith("$") or len(topic) > limits.ROUTE_CACHE_TOPIC:
+        if not keep or name.startswith("$") or len(topic) > self.node.limits.route_cache_topic:
             # Not kept: whether a client may publish to a topic is not asked once it is in `routes`
             # (MQTT-4.7.2-1).
             route = Route(deliveries, shared, not name.startswith("$"), {})
@@ -511,7 +517,7 @@ class Dispatcher:
         arrival = None if link is None else link.arrival
         effect = AuthorizeReceive(message, receivers, list(groups), only, None, source, arrival)
         self._waiting.append(effect)
-        if len(self._waiting) >= limits.HOLD_QUEUED:
+        if len(self._waiting) >= node.limits.hold_queued:
             node.hold(source, self)
         node.effects.append(effect)
 
@@ -520,7 +526,7 @@ class Dispatcher:
         effect.allowed = allowed
         while self._waiting and (known := self._waiting[0]).allowed is not None:
             self._waiting.popleft()
-            if len(self._waiting) == limits.HOLD_QUEUED // 2:
+            if len(self._waiting) == self.node.limits.hold_queued // 2:
                 self.node.release_publishers(self)
             route = self.route(known.message.topic)
             deliveries = (

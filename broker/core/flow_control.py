@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import limits
 from broker.base.timers import Scheduler
 from broker.base.turns import Rest
 from broker.core.client import Client
 
 if TYPE_CHECKING:
+    from broker.base.limits import Limits
     from broker.base.log_limit import LogLimit
     from broker.base.timers import Timer
     from broker.core.connection import Arrival, Connection
@@ -38,6 +38,10 @@ class RemotePublishers(Protocol):
 
 class Flow(Scheduler, Protocol):
     """What flow control asks of its broker."""
+
+    @property
+    def limits(self) -> Limits:
+        """What it keeps to."""
 
     @property
     def log_limit(self) -> LogLimit:
@@ -93,16 +97,16 @@ class FlowControl:
         return any(source in publishers for publishers in self._held.values())
 
     def _watch(self, slow: Connection) -> None:
-        when = slow.waiting_since + limits.HOLD_TIME
+        when = slow.waiting_since + self._broker.limits.hold_time
         self._timers[slow] = self._broker.schedule(when, lambda now: self._check(slow, now))
 
     def _check(self, slow: Connection, now: float, *, again: bool = False) -> None:
         broker = self._broker
-        if slow.waiting_since + limits.HOLD_TIME > now:
+        if slow.waiting_since + self._broker.limits.hold_time > now:
             self._watch(slow)
         elif not again:
             # We may have been stopped: what it has sent meanwhile is read before the next look.
-            look = now + limits.HOLD_LOOK
+            look = now + self._broker.limits.hold_look
             self._timers[slow] = broker.schedule(
                 look, lambda now: self._check(slow, now, again=True)
             )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from broker.auth.authorization import Access, Permissions
     from broker.auth.enhanced_auth import Method
     from broker.base.counters import Counters
+    from broker.base.limits import Limits
     from broker.base.log_limit import LogLimit
     from broker.base.rate_limit import RateLimit
     from broker.base.turns import Turns
@@ -45,6 +46,10 @@ class LocalBroker(Scheduler, Protocol):
     @property
     def config(self) -> NodeConfig:
         """What it was told."""
+
+    @property
+    def limits(self) -> Limits:
+        """What it keeps to."""
 
     @property
     def counters(self) -> Counters:

@@ -29,7 +29,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import limits
+from broker.base import costs
 from broker.base.timers import Scheduler
 from broker.core.client import Client
 from broker.core.message import size_of
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from broker.base.counters import Counters
+    from broker.base.limits import Limits
     from broker.base.log_limit import LogLimit
     from broker.config.node_config import NodeConfig
     from broker.core.connection import Connection
@@ -70,6 +71,10 @@ SAID = {
 
 class Host(Scheduler, Protocol):
     """What the count of memory asks of its broker."""
+
+    @property
+    def limits(self) -> Limits:
+        """What it keeps to."""
 
     @property
     def config(self) -> NodeConfig:
@@ -182,14 +187,14 @@ class MemoryLimit:
             + self._waiting
             + self._left
             + node.retained.size
-            + len(node.retained) * limits.RETAINED_MEMORY
+            + len(node.retained) * costs.RETAINED_MEMORY
             + node.retained.index
-            + node.retained.tombstones * limits.TOMBSTONE_MEMORY
+            + node.retained.tombstones * costs.TOMBSTONE_MEMORY
             + node.cluster.log_size
-            + len(node.sessions) * limits.SESSION_MEMORY
+            + len(node.sessions) * costs.SESSION_MEMORY
             + node.dispatcher.memory
             + node.dispatcher.routes_memory
-            + len(node.connections) * limits.CONNECTION_MEMORY
+            + len(node.connections) * costs.CONNECTION_MEMORY
             + node.cluster.memory
         )
 
@@ -248,10 +253,10 @@ class MemoryLimit:
             self._sessions_sum += size
             self._left_sum += left
             size += left + session.filters_memory
-            if size > limits.MEMORY_HEAVY:
+            if size > self._node.limits.memory_heavy:
                 self._heavy_next[session] = size
             work += 1 + len(session.inflight) // 5
-            if work > limits.MEMORY_STEP:
+            if work > self._node.limits.memory_step:
                 break
         else:
             self._base, self._counted_at, self._round_at = (
@@ -274,9 +279,9 @@ class MemoryLimit:
                 size += left_memory(conn.owner.session)
             else:
                 self._connections_sum += size
-            if size > limits.MEMORY_HEAVY:
+            if size > self._node.limits.memory_heavy:
                 self._loud_next[conn] = size
-            if number >= limits.MEMORY_STEP:
+            if number >= self._node.limits.memory_step:
                 break
         else:
             self._waiting = self._connections_sum
@@ -290,7 +295,9 @@ class MemoryLimit:
         share = self.used / self.limit if self.limit else 0.0
         self.pressure = Pressure((share >= 0.8) + (share >= 1.0) + (share >= 1.1))
         self._node.retained.closed = self.pressure > Pressure.NONE
-        self._node.cluster.limit_log(0 if self.pressure else self._node.config.log_room())
+        self._node.cluster.limit_log(
+            0 if self.pressure else self._node.config.log_room(self._node.limits)
+        )
         if self.pressure > self._said:
             what = SAID[min(self.pressure, Pressure.FULL)]
             self._node.log(
@@ -310,7 +317,7 @@ class MemoryLimit:
         node = self._node
         left = self.used - self.limit
         for session, size in sorted(self._heavy.items(), key=lambda item: -item[1])[
-            : limits.MEMORY_SHED
+            : node.limits.memory_shed
         ]:
             if left <= 0:
                 return
@@ -328,7 +335,7 @@ class MemoryLimit:
                 node.end_session(session)
                 left -= size
         for conn, size in sorted(self._loud.items(), key=lambda item: -item[1])[
-            : limits.MEMORY_SHED
+            : node.limits.memory_shed
         ]:
             if left <= 0:
                 return
@@ -349,10 +356,10 @@ class MemoryLimit:
 
 def queue_memory(session: Session) -> int:
     """Return the bytes of memory of what is queued for a session or in flight to it, about."""
-    size = session.queued_bytes + session.missed_bytes + len(session.queue) * limits.QUEUED_MEMORY
+    size = session.queued_bytes + session.missed_bytes + len(session.queue) * costs.QUEUED_MEMORY
     for sent in session.inflight.values():
         size += (
-            len(sent) if isinstance(sent, bytes) else size_of(sent.message) + limits.QUEUED_MEMORY
+            len(sent) if isinstance(sent, bytes) else size_of(sent.message) + costs.QUEUED_MEMORY
         )
     return size
 
@@ -363,7 +370,7 @@ def left_memory(session: Session) -> int:
     size = (
         2 * session.client_id.__sizeof__()
         + session.will_memory
-        + len(session.incoming) * limits.IDENTIFIER_MEMORY
+        + len(session.incoming) * costs.IDENTIFIER_MEMORY
     )
     return size + (session.username.__sizeof__() if session.username is not None else 0)
 
@@ -374,7 +381,7 @@ def client_memory(client: Client) -> int:
     size = client.conn.asked if client.conn.waiting else 0
     size += client.aliases_memory + (aliases.memory if aliases is not None else 0)
     if client.session.permissions is not None:  # else all clients share these routes
-        size += len(client.routes) * limits.ROUTE_SHOWN_MEMORY
+        size += len(client.routes) * costs.ROUTE_SHOWN_MEMORY
     return size
 
 
@@ -383,5 +390,5 @@ def will_memory(will: Will | None) -> int:
     if will is None:
         return 0
     said = (will.properties or {}).get(Property.USER_PROPERTY, ())
-    size = sum(len(name) + len(value) + limits.PROPERTY_MEMORY for name, value in said)
+    size = sum(len(name) + len(value) + costs.PROPERTY_MEMORY for name, value in said)
     return size + will.topic.__sizeof__() + len(will.payload)

@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import limits
 from broker.base.timers import Scheduler
 from broker.core.client import Client
 from broker.core.connection import Connection
@@ -30,6 +29,7 @@ from broker.wire.strings import shorten
 
 if TYPE_CHECKING:
     from broker.base.counters import Counters
+    from broker.base.limits import Limits
     from broker.core.session import Session
 
 LOOK = 0.001
@@ -57,6 +57,10 @@ class Successor(Protocol):
 
 class Host(Scheduler, Protocol):
     """What waiting for older connections asks of its broker."""
+
+    @property
+    def limits(self) -> Limits:
+        """What it keeps to."""
 
     @property
     def counters(self) -> Counters:
@@ -107,7 +111,7 @@ class Predecessors:
                 return False
             line = self._lines[client_id] = Line(now)
             self._node.schedule(now + LOOK, lambda at: self._look(client_id, at))
-        if len(line.waiting) >= limits.MAX_SUCCESSORS:
+        if len(line.waiting) >= self._node.limits.max_successors:
             handshake.turn_away(
                 ReasonCode.SERVER_BUSY,
                 "connects again while its older connections are still being handled",
@@ -171,7 +175,8 @@ class Predecessors:
         progress = (old, old.last_heard, old.unhandled)
         if progress != line.old:
             line.old, line.at = progress, now
-        if now < min(line.at + limits.TAKEOVER_QUIET, line.began + limits.TAKEOVER_LONGEST):
+        limits = self._node.limits
+        if now < min(line.at + limits.takeover_quiet, line.began + limits.takeover_longest):
             return False
         self._node.counters.takeover_unread += 1
         what = "connects again: the older connection is closed before all its packets are handled"

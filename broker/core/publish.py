@@ -10,7 +10,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.base import limits
 from broker.core.capabilities import check_publish
 from broker.core.effects import AuthorizePublish
 from broker.core.message import Message
@@ -91,7 +90,7 @@ def _aliased(client: Client, topic: bytes, alias: int | None) -> bytes:
 
 def _accept(client: Client, message: Message, packet_id: int) -> None:
     node = client.node
-    if message.topic.count(b"/") >= limits.MAX_TOPIC_LEVELS:
+    if message.topic.count(b"/") >= node.limits.max_topic_levels:
         raise ProtocolViolation("topic name has too many levels", ReasonCode.TOPIC_NAME_INVALID)
     route = node.dispatcher.route(
         message.topic
@@ -132,7 +131,7 @@ def _permitted(client: Client, permissions: Permissions, topic: bytes, route: Ro
     """Ask the rules about publishing; the answer yes is remembered as long as the route is."""
     rule = permissions.publish_rule(topic.decode())
     if rule is not None and rule.allow:
-        if len(client.routes) >= limits.PERMITTED_TOPICS:
+        if len(client.routes) >= client.node.limits.permitted_topics:
             client.forget_routes()
         client.node.dispatcher.show(route, topic, client)
         return True

@@ -18,12 +18,19 @@ from __future__ import annotations
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 
-from broker.base import limits
 from broker.wire.errors import MalformedPacket
 from routing.group_selection import MARK_SIZE
 
 CHOSEN = b"c"
 """First letter of what goes to ordinary subscriptions, too."""
+
+MAX_CHOICES = 1000
+"""shared subscriptions that one message says another broker for, 24 bytes each; the groups beyond
+get it from nobody [shared_undelivered]."""
+
+MAX_PASSES = 8
+"""brokers that had a message for a shared subscription and had no member left; then it is dropped
+[shared_undelivered]."""
 
 ID = 8
 WHO = ID + 4
@@ -93,13 +100,13 @@ def decode_choice(text: bytes) -> ReceiverAssignment:
     except Base64Error:
         raise MalformedPacket("choice of a shared subscription is not base64") from None
     kind = text[:1]
-    if kind == CHOSEN and 0 < len(raw) <= limits.MAX_CHOICES * ENTRY and not len(raw) % ENTRY:
+    if kind == CHOSEN and 0 < len(raw) <= MAX_CHOICES * ENTRY and not len(raw) % ENTRY:
         entries = [
             (raw[at : at + WHO], raw[at + WHO : at + ENTRY]) for at in range(0, len(raw), ENTRY)
         ]
         return ReceiverAssignment(entries)
     hops, rest = divmod(len(raw) - ENTRY, ID)
-    if kind not in (b"p", b"r") or rest or not 0 <= hops <= limits.MAX_PASSES:
+    if kind not in (b"p", b"r") or rest or not 0 <= hops <= MAX_PASSES:
         raise MalformedPacket("choice of a shared subscription that cannot be read")
     visited = tuple(raw[at : at + ID] for at in range(ENTRY, len(raw), ID))
     return ReceiverAssignment(

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import limits
 from broker.base.timers import Scheduler
 from broker.core.message import Message
 from broker.core.route import encode_identifier
@@ -19,14 +18,12 @@ from broker.core.session import Session, Subscription
 from routing.topic_filter import split_shared
 
 if TYPE_CHECKING:
+    from broker.base.limits import Limits
     from broker.base.turns import Turns
     from broker.core.retained_store import RetainedStore
 
 BUSY = 0.02
 """s until a client that is behind is looked at again."""
-
-ROOM = limits.HOLD_QUEUED // 2
-"""messages that wait for a client from which on it gets no more retained ones."""
 
 
 class _Feed:
@@ -40,6 +37,10 @@ class _Feed:
 
 class Host(Scheduler, Protocol):
     """What sending retained messages asks of its broker."""
+
+    @property
+    def limits(self) -> Limits:
+        """What it keeps to."""
 
     @property
     def retained(self) -> RetainedStore:
@@ -81,13 +82,13 @@ class RetainedFeeds:
         if session.ended:
             del self._feeds[session]
             return
-        steps = limits.RETAINED_AT_ONCE
+        steps, room = node.limits.retained_at_once, node.limits.hold_queued // 2
         while steps > 0 and (feed.subscription is not None or feed.waiting):
-            if not _has_room(session):
+            if not _has_room(session, room):
                 node.schedule(now + BUSY, lambda at: self._go_on(session, at))
                 return
             steps -= self._step(session, feed, now)
-        node.turns.work += limits.RETAINED_AT_ONCE - steps
+        node.turns.work += node.limits.retained_at_once - steps
         if feed.subscription is None and not feed.waiting:
             del self._feeds[session]
         else:
@@ -119,7 +120,8 @@ class RetainedFeeds:
         return 5
 
 
-def _has_room(session: Session) -> bool:
-    """Whether a client takes what comes; for one that is away what fits is kept."""
+def _has_room(session: Session, room: int) -> bool:
+    """Whether a client takes what comes, as less than `room` messages wait for it; for one that is
+    away what fits is kept."""
     conn = session.conn
-    return conn is None or not (conn.paused or conn.backlog or len(session.queue) >= ROOM)
+    return conn is None or not (conn.paused or conn.backlog or len(session.queue) >= room)

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct
 
-from broker.base import limits
 from broker.base.counters import Counters
 from broker.base.deadlines import Deadlines, Entry
 from broker.base.hybrid_clock import LOGICAL
+from broker.base.limits import DEFAULTS, Limits
 from broker.core.message import Message, size_of
 from broker.core.retained_index import RetainedIndex, RetainedVersion, place_of
 from routing.subscription_trie import TopicTrie
@@ -90,6 +90,7 @@ class RetainedStore:
         "_expiring",
         "_floor",
         "_graves",
+        "_limits",
         "_own",
         "_trie",
         "closed",
@@ -100,9 +101,14 @@ class RetainedStore:
         "tombstones",
     )
 
-    def __init__(self, counters: Counters, limit: int = 0) -> None:
-        """`limit`: bytes of all messages; 0: `limits.MAX_RETAINED_BYTES`."""
+    def __init__(self, counters: Counters, limit: int = 0, *, limits: Limits = DEFAULTS) -> None:
+        """Make one that is empty.
+
+        `counters`: where is counted what it refuses and forgets; `limit`: bytes of all messages,
+        0: as many as `limits` say.
+        """
         self._counters = counters
+        self._limits = limits
         self.limit = limit
         self.closed = False  # no new topics: memory is short
         self.reached = ""  # the limit that refused the last message that was refused
@@ -220,7 +226,7 @@ class RetainedStore:
 
     def remembers(self, death: int, wall: int) -> bool:
         """Whether a tombstone of that death (ms) is kept at `wall` (ms)."""
-        return death > self._floor and death + limits.TOMBSTONE_AGE * 1000 > wall
+        return death > self._floor and death + self._limits.tombstone_age * 1000 > wall
 
     def _set(self, topic: str, message: Message) -> bool:
         old = self._trie.get(topic)
@@ -230,11 +236,13 @@ class RetainedStore:
             grown = (
                 self._bytes + size_of(message) - (0 if old is None else _size(message.topic, old))
             )
-            most = self.limit or limits.MAX_RETAINED_BYTES
-            if grown > most or (old is None and (self.closed or len(self) >= limits.MAX_RETAINED)):
+            most = self.limit or self._limits.max_retained_bytes
+            if grown > most or (
+                old is None and (self.closed or len(self) >= self._limits.max_retained)
+            ):
                 self._counters.retained_refused += 1
                 few = (
-                    f"{limits.MAX_RETAINED:,} retained messages"
+                    f"{self._limits.max_retained:,} retained messages"
                     if not self.closed
                     else "80 % of memory_limit"
                 )
@@ -322,12 +330,14 @@ class RetainedStore:
         self.digests.put(mark)
         self.tombstones += 1
         self._graves.add(
-            (mark.death + int(limits.TOMBSTONE_AGE * 1000), mark.place, mark.time), self.tombstones
+            (mark.death + int(self._limits.tombstone_age * 1000), mark.place, mark.time),
+            self.tombstones,
         )
         while (
-            self.tombstones > limits.MAX_TOMBSTONES and (first := self._graves.first()) is not None
+            self.tombstones > self._limits.max_tombstones
+            and (first := self._graves.first()) is not None
         ):
-            self._floor = max(self._floor, first - int(limits.TOMBSTONE_AGE * 1000))
+            self._floor = max(self._floor, first - int(self._limits.tombstone_age * 1000))
             self._counters.retained_tombstones_forgotten += self._exhume()
 
     def _tomb(self, grave: Entry) -> RetainedVersion | None:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.base import limits
+from broker.base import costs
 from broker.base.timers import Scheduler
 from broker.core.message import Message, size_of
 from broker.core.wildcard_forms import WildcardForms
+from broker.wire.constants import MAX_PACKET_SIZE
 from broker.wire.publish_header import (
     PACKET_IDS,
     PUBACK_HEAD,
@@ -26,6 +27,7 @@ from routing.group_selection import group_key, mark_of
 if TYPE_CHECKING:
     from broker.auth.authorization import Access, Permissions
     from broker.base.counters import Counters
+    from broker.base.limits import Limits
     from broker.base.timers import Timer
     from broker.config.node_config import NodeConfig
     from broker.core.connection import Connection
@@ -248,6 +250,10 @@ class Host(Scheduler, Protocol):
     """What a session asks of its broker."""
 
     @property
+    def limits(self) -> Limits:
+        """What it keeps to."""
+
+    @property
     def access(self) -> Access | None:
         """Users and rules in force; None: plugins alone decide."""
 
@@ -364,8 +370,8 @@ class Session:
         self.missed_bytes = 0
         self.incoming: set[int] = set()  # QoS 2 packet ids received and not yet released
         self.next_packet_id = 0
-        self.receive_maximum = limits.MAX_INFLIGHT
-        self.maximum_packet_size = limits.MAX_PACKET_SIZE
+        self.receive_maximum = node.limits.max_inflight
+        self.maximum_packet_size = MAX_PACKET_SIZE
         self.limited = False  # announced a maximum packet size: every packet is measured
         self.aliases: TopicAliases | None = None  # of this connection
         self.checked = False  # either of these two
@@ -556,8 +562,9 @@ class Session:
     # is away
 
     def _room(self) -> bool:
+        limits = self.node.limits
         return self.missed is None or (
-            len(self.missed) < limits.MAX_MISSED and self.missed_bytes < limits.MAX_MISSED_BYTES
+            len(self.missed) < limits.max_missed and self.missed_bytes < limits.max_missed_bytes
         )
 
     def miss(self, message: Message, retain: bool, ids: bytes) -> None:
@@ -584,7 +591,8 @@ class Session:
         outbox, self.outbox = self.outbox, []
         if not self.node.config.keep_missed or not any(s.qos for s in self.subscriptions.values()):
             return
-        looks = limits.MAX_MISSED  # at so many in one turn, whether they are wanted or not
+        # At so many in one turn, whether they are wanted or not.
+        looks = self.node.limits.max_missed
         for data in outbox:
             position = 0
             while position < len(data) and looks and self._room():
@@ -627,18 +635,18 @@ class Session:
     # ---------------------------------------------------------------- waiting at QoS 1 and 2
 
     def _append(self, outgoing: Outgoing, source: Connection | None, *, kept: bool = False) -> bool:
-        size = size_of(outgoing.message)
+        size, limits = size_of(outgoing.message), self.node.limits
         full = (
-            len(self.queue) >= limits.MAX_QUEUED
-            or self.queued_bytes + size > limits.MAX_QUEUED_BYTES
+            len(self.queue) >= limits.max_queued
+            or self.queued_bytes + size > limits.max_queued_bytes
         )
         if full and not kept and not self.node.cluster.room(self, size):
             self.node.counters.dropped_queue_full += 1
             return False
         memory = self.node.memory
-        memory.appended += size + limits.QUEUED_MEMORY
+        memory.appended += size + costs.QUEUED_MEMORY
         if memory.appended >= memory.brink and not kept and not memory.takes_queued(self):
-            memory.appended -= size + limits.QUEUED_MEMORY
+            memory.appended -= size + costs.QUEUED_MEMORY
             self.node.counters.dropped_memory += 1
             return False
         self.queue.append(outgoing)
@@ -652,7 +660,8 @@ class Session:
         if conn is None:
             self.put_by(outgoing, source, tell=True)
         elif self._append(outgoing, source) and (
-            len(self.queue) >= limits.HOLD_QUEUED or self.queued_bytes >= limits.HOLD_QUEUED_BYTES
+            len(self.queue) >= self.node.limits.hold_queued
+            or self.queued_bytes >= self.node.limits.hold_queued_bytes
         ):
             self.node.hold_publishers(conn, source)
 
@@ -676,8 +685,8 @@ class Session:
         if conn is not None:
             conn.waiting_since = now
             if (
-                len(queue) < limits.HOLD_QUEUED // 2
-                and self.queued_bytes < limits.HOLD_QUEUED_BYTES // 2
+                len(queue) < self.node.limits.hold_queued // 2
+                and self.queued_bytes < self.node.limits.hold_queued_bytes // 2
                 and not conn.backlog
             ):
                 conn.stalled = False

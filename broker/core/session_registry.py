@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import limits
+from broker.base import costs
 from broker.base.timers import Scheduler
 from broker.core.session import NEVER
 
@@ -72,7 +72,7 @@ class SessionRegistry:
         failed may be, in one moment."""
         broker = self._broker
         broker.counters.sessions_expired += 1
-        broker.turns.work += limits.PACKET_WORK
+        broker.turns.work += costs.PACKET_WORK
         broker.end_session(session)
 
     def end(self, session: Session, source: Connection | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.base import limits
+from broker.base import costs
 from broker.core.capabilities import check_identifier, unavailable
 from broker.core.effects import AuthorizeSubscribe
 from broker.core.session import Subscription
@@ -123,7 +123,10 @@ def _checking(client: Client, packet: Subscribe | Unsubscribe) -> Generator[int,
 
 
 def _subscribe(client: Client, packet: Subscribe) -> None:
-    if client.node.hooks.topics and any(acceptable(request.filter) for request in packet.filters):
+    if client.node.hooks.topics and any(
+        acceptable(request.filter, client.node.limits.max_topic_levels)
+        for request in packet.filters
+    ):
         client.conn.wait()
         then = partial(_answered, client, packet)
         client.node.effects.append(AuthorizeSubscribe(client, packet, then))
@@ -184,7 +187,7 @@ class SubscribeRequest:
 
     def _next(self) -> list[tuple[SubscriptionRequest, bool]]:
         at = len(self._codes)
-        end = at + limits.FILTERS_AT_ONCE
+        end = at + self._client.node.limits.filters_at_once
         return list(zip(self._packet.filters[at:end], self._allowed[at:end], strict=True))
 
     def begin(self) -> bool:
@@ -240,7 +243,7 @@ class SubscribeRequest:
                             f"{request.filter}: {reason.name.lower().replace('_', ' ')}"
                         )
                     node.counters.subscriptions_refused += 1
-                node.turns.work += limits.PACKET_WORK
+                node.turns.work += costs.PACKET_WORK
         finally:
             node.cluster.barrier.settle_for(self._filters)
         if len(self._codes) < len(self._packet.filters):
@@ -299,9 +302,9 @@ def _unsubscribe(
 ) -> bool:
     """Take so many filters out; False: the others `later`."""
     node = client.node
-    for topic_filter in packet.filters[len(codes) : len(codes) + limits.FILTERS_AT_ONCE]:
-        node.turns.work += limits.PACKET_WORK
-        if not acceptable(topic_filter):
+    for topic_filter in packet.filters[len(codes) : len(codes) + node.limits.filters_at_once]:
+        node.turns.work += costs.PACKET_WORK
+        if not acceptable(topic_filter, node.limits.max_topic_levels):
             codes.append(ReasonCode.TOPIC_FILTER_INVALID)
             continue
         group, inner = split_shared(topic_filter)
@@ -317,10 +320,10 @@ def _unsubscribe(
     return True
 
 
-def acceptable(topic_filter: str) -> bool:
-    """Whether we let clients subscribe to `topic_filter`, as far as its levels go, and before MQTT
-    5 that of a group."""
-    return topic_filter.count("/") < limits.MAX_TOPIC_LEVELS and valid_topic_filter(topic_filter)
+def acceptable(topic_filter: str, levels: int) -> bool:
+    """Whether we let clients subscribe to `topic_filter`, as far as its levels go (`levels` at
+    most), and before MQTT 5 that of a group."""
+    return topic_filter.count("/") < levels and valid_topic_filter(topic_filter)
 
 
 def _check_answer(client: Client, codes: int) -> None:
@@ -336,8 +339,8 @@ def _check_answer(client: Client, codes: int) -> None:
 def _refusal(
     client: Client, request: SubscriptionRequest, permitted: bool, *, note: bool = True
 ) -> ReasonCode | None:
-    session = client.session
-    if not acceptable(request.filter):
+    session, limits = client.session, client.node.limits
+    if not acceptable(request.filter, limits.max_topic_levels):
         return ReasonCode.TOPIC_FILTER_INVALID
     missing = unavailable(request.filter, client.node.config)
     if missing is not None:
@@ -346,11 +349,11 @@ def _refusal(
         return ReasonCode.NOT_AUTHORIZED
     if request.filter in session.subscriptions:
         return None
-    if len(session.subscriptions) >= limits.MAX_SUBSCRIPTIONS or not client.node.memory.takes_more:
+    if len(session.subscriptions) >= limits.max_subscriptions or not client.node.memory.takes_more:
         return ReasonCode.QUOTA_EXCEEDED
-    if session.filters_memory + filter_memory(request.filter) > limits.MAX_FILTERS_MEMORY:
+    if session.filters_memory + filter_memory(request.filter) > limits.max_filters_memory:
         return ReasonCode.QUOTA_EXCEEDED
-    if session.forms is not None and len(session.forms) >= limits.MAX_FORMS:
+    if session.forms is not None and len(session.forms) >= limits.max_forms:
         form = form_of(request.filter)
         return ReasonCode.QUOTA_EXCEEDED if form is not None and form not in session.forms else None
     return None

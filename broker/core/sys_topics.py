@@ -13,12 +13,12 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import limits
 from broker.base.timers import Scheduler
 from broker.core.message import Message
 
 if TYPE_CHECKING:
     from broker.base.counters import Counters
+    from broker.base.limits import Limits
     from broker.core.dispatcher import Dispatcher
     from broker.core.retained_store import RetainedStore
     from broker.core.session import Session
@@ -47,6 +47,10 @@ LOADS: dict[str, Callable[[Counters], int]] = {
 
 class Host(Scheduler, Protocol):
     """What the statistics ask of their broker."""
+
+    @property
+    def limits(self) -> Limits:
+        """What it keeps to."""
 
     @property
     def counters(self) -> Counters:
@@ -175,7 +179,7 @@ class SysTopics:
         """Return how many messages await acknowledgement, how many are kept in sessions, these
         among them, and the bytes of those that were not sent; all 0 when there are too many
         sessions to ask."""
-        if len(self.node.sessions) > limits.SYS_SESSIONS:
+        if len(self.node.sessions) > self.node.limits.sys_sessions:
             return 0, 0, 0
         inflight = queued = size = 0
         for session in self.node.sessions.values():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from broker.base import limits
+from broker.base import costs
 from routing.topic_filter import SHARE_PREFIX, is_wildcard, split_shared
 
 
@@ -27,9 +27,9 @@ def filter_memory(topic_filter: str) -> int:
     """Return the bytes of memory that a subscription with this filter takes at most, about."""
     # Here, and as bytes among what is told to other brokers; of a group once more each.
     text = topic_filter.__sizeof__()
-    size = limits.SUBSCRIPTION_MEMORY + (4 if topic_filter.startswith(SHARE_PREFIX) else 2) * text
+    size = costs.SUBSCRIPTION_MEMORY + (4 if topic_filter.startswith(SHARE_PREFIX) else 2) * text
     if is_wildcard(topic_filter):
-        size += (topic_filter.count("/") + 1) * limits.LEVEL_MEMORY
+        size += (topic_filter.count("/") + 1) * costs.LEVEL_MEMORY
     return size
 
 

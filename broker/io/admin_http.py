@@ -30,12 +30,8 @@ if TYPE_CHECKING:
 
 MAX_HEADER = 8 * 1024
 """bytes of one request; a browser's with all its cookies fits. More: 431."""
-HEADER_TIMEOUT = 5.0
-"""s from the first byte of a request to its end; slower: 408."""
-IDLE_TIMEOUT = 60.0
-"""s between two requests of a connection; a scraper comes back within a minute."""
-MAX_CONNECTIONS = 64
-"""connections; one more ends the oldest of the host that has most of them, an idle one first."""
+BACKLOG = 64
+"""connections that the kernel completes before they are accepted."""
 
 _REASONS = {
     200: "OK",
@@ -64,7 +60,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(MAX_CONNECTIONS)
+        listener.listen(BACKLOG)
         listener.setblocking(False)
     except BaseException:
         listener.close()
@@ -185,7 +181,7 @@ class Admin:
         """End one connection when there are too many: the oldest of the host that has most of them,
         an idle one first. So a host that opens many silent connections ends its own, and health
         checks are answered."""
-        if len(self.connections) < MAX_CONNECTIONS:
+        if len(self.connections) < self.node.limits.admin_connections:
             return
         most, _ = Counter(connection.host for connection in self.connections).most_common(1)[0]
         theirs = [connection for connection in self.connections if connection.host == most]
@@ -207,10 +203,20 @@ class Admin:
 class AdminProtocol(asyncio.Protocol):
     """One HTTP connection: requests one after another, answered at once."""
 
-    __slots__ = ("_admin", "_buffer", "_closing", "_paused", "_timer", "host", "transport")
+    __slots__ = (
+        "_admin",
+        "_buffer",
+        "_closing",
+        "_limits",
+        "_paused",
+        "_timer",
+        "host",
+        "transport",
+    )
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
+        self._limits = admin.node.limits
         self._buffer = b""
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
@@ -230,7 +236,7 @@ class AdminProtocol(asyncio.Protocol):
         self.host = str(peer[0]) if peer else ""
         self._admin.make_room()
         self._admin.connections[self] = None
-        self._arm(HEADER_TIMEOUT)
+        self._arm(self._limits.admin_header_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
@@ -243,7 +249,7 @@ class AdminProtocol(asyncio.Protocol):
         if self._closing:
             return
         if not self._buffer:
-            self._arm(HEADER_TIMEOUT)
+            self._arm(self._limits.admin_header_timeout)
         self._buffer += data
         self._serve()
 
@@ -251,7 +257,7 @@ class AdminProtocol(asyncio.Protocol):
         """Read and answer no more: the peer does not read its answers."""
         self._paused = True
         self.transport.pause_reading()
-        self._arm(HEADER_TIMEOUT)
+        self._arm(self._limits.admin_header_timeout)
 
     def resume_writing(self) -> None:
         """Read and answer again."""
@@ -272,7 +278,7 @@ class AdminProtocol(asyncio.Protocol):
                 self._refuse(431, "request header is too large\n")
             elif not found:
                 if not self._buffer:
-                    self._arm(IDLE_TIMEOUT)
+                    self._arm(self._limits.admin_idle_timeout)
                 return
             else:
                 self._buffer = rest
@@ -330,7 +336,7 @@ class AdminProtocol(asyncio.Protocol):
             self._closing = True
             self.transport.close()
             # A peer that does not read the rest must not hold the connection for ever.
-            self._arm(HEADER_TIMEOUT)
+            self._arm(self._limits.admin_header_timeout)
 
     def _arm(self, seconds: float) -> None:
         if self._timer is not None:

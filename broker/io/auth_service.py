@@ -13,7 +13,7 @@ from broker.auth.acl_file import read_rules
 from broker.auth.authorization import Access
 from broker.auth.scram import NAME, Scram, Verifier, prepare
 from broker.auth.users_file import Users
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.config.options import AccessSettings
 
 WORKERS = 2
@@ -24,9 +24,21 @@ meanwhile; each needs the memory that its hash asks for."""
 class AuthService:
     """The users and rules of one broker. `access` is None if neither is configured."""
 
-    def __init__(self, settings: AccessSettings, listeners: Container[str]) -> None:
-        """`listeners`: the names that rules may speak of. Raises ConfigError with one line for a
-        file that cannot be used."""
+    def __init__(
+        self,
+        settings: AccessSettings,
+        listeners: Container[str],
+        limits: Limits = DEFAULTS,
+    ) -> None:
+        """Read the files.
+
+        `settings`: which files; `listeners`: the names that rules may speak of; `limits`: of rules
+        and passwords.
+
+        Raises:
+            ConfigError: with one line, for a file that cannot be used.
+        """
+        self._limits = limits
         self._listeners = listeners
         self._pool: ThreadPoolExecutor | None = None
         self._secret = os.urandom(32)
@@ -44,7 +56,7 @@ class AuthService:
         # Spellings that are equal for the users file are equal for the rules.
         canonical = prepare if users is not None else str
         rules = (
-            read_rules(str(settings.rules), canonical, self._listeners)
+            read_rules(str(settings.rules), canonical, self._listeners, self._limits)
             if settings.rules is not None
             else None
         )
@@ -91,7 +103,7 @@ class AuthService:
             self._pool, users.verify, username, password
         )
         if right and self.users is users:
-            if len(self._right) >= limits.PASSWORDS_KNOWN:
+            if len(self._right) >= self._limits.passwords_known:
                 self._right.clear()
             self._right.add(digest)
         return right

@@ -61,7 +61,7 @@ class DiscoveryDriver:
         """Begin to hear the discovery group and to resolve names, as the settings say."""
         settings = self.settings
         self._driver = driver
-        self._clock = driver.loop.call_later(CLOCK_PERIOD, self._tell_time)
+        self._clock = driver.loop.call_later(driver.node.limits.clock_period, self._tell_time)
         if settings is None or settings.discovery == "off":
             return
         if settings.discovery == "multicast":
@@ -82,7 +82,7 @@ class DiscoveryDriver:
         driver = self._driver
         driver.node.set_wall(time.time(), driver.time())
         self._measure()
-        self._clock = driver.loop.call_later(CLOCK_PERIOD, self._tell_time)
+        self._clock = driver.loop.call_later(driver.node.limits.clock_period, self._tell_time)
 
     def _measure(self) -> None:
         """Tell the tree what this machine can do, when that has changed for long enough."""
@@ -142,7 +142,7 @@ def _not_resolved(seed: Address, reason: str) -> None:
 
 
 async def _dial_plain(effect: Dial, driver: Driver) -> None:
-    async with asyncio.timeout(DIAL_TIMEOUT):
+    async with asyncio.timeout(driver.node.limits.dial_timeout):
         sock, peer = await dial(effect.host, effect.port)
     if driver.stopped:
         sock.close()
@@ -160,7 +160,7 @@ async def _dial_protocol(effect: Dial, driver: Driver, tls: ssl.SSLContext | Non
         lambda: protocol, effect.host, effect.port, ssl=tls, server_hostname=name
     )
     try:
-        await asyncio.wait_for(dialling, DIAL_TIMEOUT)
+        await asyncio.wait_for(dialling, driver.node.limits.dial_timeout)
     except (OSError, TimeoutError, ValueError, OverflowError):
         if protocol.conn is None:  # else it stood, and the node has heard of its end
             raise

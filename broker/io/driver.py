@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.base import limits
 from broker.core.connection import Connection
 from broker.io.epoll_transport import HIGH_WATER, EpollTransport, in_kernel, unacknowledged
 from broker.io.proxy_protocol import ProxiedCertificate, ProxyHeader
@@ -32,6 +31,7 @@ class Driver:
         self, node: Node, loop: asyncio.AbstractEventLoop, on_effects: Callable[[], None]
     ) -> None:
         self.node = node
+        self.turn_time = node.limits.turn_time
         self.loop = loop
         # The clock of both loops in ns: uvloop rounds its time to ms, too coarse for round trips.
         self.time = time.monotonic
@@ -49,13 +49,13 @@ class Driver:
     def went_on(self, now: float) -> bool:
         """Return whether this process was stopped until a moment before `now` (s), for so long that
         clients may have gone elsewhere."""
-        if self._timer is not None and now > self._timer_at + limits.MOVE_TIME:
+        if self._timer is not None and now > self._timer_at + self.node.limits.move_time:
             self._went_on = now
         return now < self._went_on + WENT_ON
 
     def collect(self, now: float) -> None:
         """Run the garbage collector once over new objects; it ignores those of before the start."""
-        self.collect_at = now + limits.COLLECT
+        self.collect_at = now + self.node.limits.collect
         gc.collect(1)
 
     @property
@@ -189,7 +189,7 @@ class StreamProtocol(asyncio.Protocol):
                 driver.wake(conn)
             if began >= driver.collect_at:
                 driver.collect(began)
-            if driver.time() - began > limits.TURN_TIME:
+            if driver.time() - began > driver.turn_time:
                 self._rest()
 
     def _rest(self) -> None:
@@ -282,7 +282,7 @@ class StreamProtocol(asyncio.Protocol):
 
 class Lingering(asyncio.Protocol):
     """Replaces the protocol `of` on a `transport` that is being closed: bytes that still come in
-    are ignored, and after `limits.LINGER` (s, on `loop`) the transport is closed."""
+    are ignored, and after `Limits.linger` (s, on `loop`) the transport is closed."""
 
     __slots__ = ("_of", "_timer")
 
@@ -290,7 +290,7 @@ class Lingering(asyncio.Protocol):
         self, of: StreamProtocol, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._of = of
-        self._timer = loop.call_later(limits.LINGER, transport.close)
+        self._timer = loop.call_later(of.driver.node.limits.linger, transport.close)
 
     def eof_received(self) -> bool:
         """Close: the peer has read the reason, or is gone."""

@@ -24,7 +24,6 @@ from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import limits
 from broker.core.connection import Connection
 
 if TYPE_CHECKING:
@@ -75,6 +74,8 @@ class TransportDriver(Protocol):
     """Whether a flush is planned for the end of this turn of the loop."""
     collect_at: float
     """When the garbage collector is due (s)."""
+    turn_time: float
+    """How long a read may take before it is the last one of its turn (s)."""
 
     @property
     def node(self) -> Node:
@@ -159,7 +160,7 @@ class EpollTransport:
                 now = clock()
                 if now > self._began + STILL:
                     self.look(now)
-                if node.paused or now - flushed > limits.TURN_TIME:
+                if node.paused or now - flushed > node.limits.turn_time:
                     # A subscriber or link is behind, and the publisher that was just read is the
                     # one that is paused; or the turn takes long.
                     node.flush(getattr(stream, "conn", None) if node.paused else None)
@@ -476,7 +477,7 @@ class EpollStream:
         if self._out:
             self.state = CLOSING
             self.reading = False
-            self._later(limits.CLOSE_TIME)
+            self._later(self.poller.driver.node.limits.close_time)
             self.watched()
         elif told:
             self.lost("closed by peer")
@@ -484,8 +485,8 @@ class EpollStream:
             self._end("closed by peer")
 
     def _shut(self) -> None:
-        """Send the end of the stream; the peer has LINGER to end its own."""
-        self._later(limits.LINGER)
+        """Send the end of the stream; the peer has `Limits.linger` to end its own."""
+        self._later(self.poller.driver.node.limits.linger)
         # Whatever it is: it is not asked for that.
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, self.number)
         try:

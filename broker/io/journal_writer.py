@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.config.yaml_file import ConfigError
 from broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
 from broker.io.tail_writer import TailWriter
@@ -42,7 +42,7 @@ from broker.persistence.records import (
     read_frames,
 )
 from broker.persistence.recovery import Image
-from broker.persistence.write_ahead_log import MANY_SEGMENTS, MIN_SIZE
+from broker.persistence.write_ahead_log import MANY_SEGMENTS
 
 FLUSH = 1.0
 """s between two times that what was written is put on the disk, without `sync`."""
@@ -81,12 +81,15 @@ class Loaded:
 class JournalWriter:
     """The segments of one journal."""
 
-    def __init__(self, folder: Path, broker_id: bytes, *, sync: bool) -> None:
+    def __init__(
+        self, folder: Path, broker_id: bytes, *, sync: bool, limits: Limits = DEFAULTS
+    ) -> None:
         """`folder`: the broker's data directory, which is locked. `broker_id`: stands in each file.
-        `sync`: report frames when they are on the disk, not when the kernel has them. Raises
-        ConfigError: the folder cannot be written to."""
+        `sync`: report frames when they are on the disk, not when the kernel has them. `limits`: of
+        the files. Raises ConfigError: the folder cannot be written to."""
         self.folder = folder / "journal"
         self.sync = sync
+        self._limits = limits
         self._id = broker_id
         self._file = -1
         self._path = self.folder
@@ -137,7 +140,7 @@ class JournalWriter:
             except OSError as error:
                 raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
         if loaded.files >= 2 * MANY_SEGMENTS or loaded.size > TOO_LARGE * max(
-            MIN_SIZE, loaded.image.size
+            self._limits.journal_smallest, loaded.image.size
         ):
             # If this fails, the files are as before.
             with contextlib.suppress(OSError):
@@ -215,9 +218,9 @@ class JournalWriter:
             return ""
         aside = path.with_name(path.name + ".damaged")
         if not aside.exists():
-            if len(list(self.folder.glob("*.damaged"))) >= limits.JOURNAL_DAMAGED:
+            if len(list(self.folder.glob("*.damaged"))) >= self._limits.journal_damaged:
                 return (
-                    f"; there are {limits.JOURNAL_DAMAGED} damaged files already, "
+                    f"; there are {self._limits.journal_damaged} damaged files already, "
                     "so it will be deleted"
                 )
             try:
@@ -257,7 +260,8 @@ class JournalWriter:
         while True:
             with self._wake:
                 while not (self._work or self._closing or self._lost):
-                    if not self._wake.wait(FLUSH if self._dirty or self._spent else None):
+                    pause = self._limits.journal_flush
+                    if not self._wake.wait(pause if self._dirty or self._spent else None):
                         break
                 work, self._work = self._work, []
                 closing = self._closing
@@ -267,7 +271,9 @@ class JournalWriter:
                 self._take_lost(tell=True)
                 if closing and (self._dirty or self._flusher is not None or self._spent):
                     self._put_on_disk(None)
-                elif (self._dirty or self._spent) and time.monotonic() >= self._flushed + FLUSH:
+                elif (
+                    self._dirty or self._spent
+                ) and time.monotonic() >= self._flushed + self._limits.journal_flush:
                     self._flush_beside()
             except Exception as error:
                 # Whatever the error is: without this thread no acknowledgement would go out.

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.base import limits
 from broker.base.machine import files_for_clients
 from broker.io.driver import socket_name
 from broker.io.epoll_transport import EpollStream
@@ -406,11 +405,14 @@ class ProxiedServer(LoopServer):
         *,
         context: ssl.SSLContext | None,
         tls_timeout: float,
+        header_timeout: float,
         failed: Callable[[str, OSError], None],
         refused: Callable[[str], None],
     ) -> None:
         """`loop`, `sockets`, `make`, `context`, `tls_timeout`, `failed`: as for `LoopServer`.
-        `refused`: called with a line about each wrong or missing header."""
+        `header_timeout`: s from accept to the end of the header; `refused`: called with a line
+        about each wrong or missing one."""
+        self.header_timeout = header_timeout
         self.refused = refused
         self.heads: set[_Head] = set()
         super().__init__(
@@ -438,8 +440,8 @@ class _Head:
         self._sock = sock
         self._peer = peer
         self._data = b""
-        late = f"no PROXY header within {limits.PROXY_TIMEOUT:g} s"
-        self._timer = server.loop.call_later(limits.PROXY_TIMEOUT, self._refuse, late)
+        late = f"no PROXY header within {server.header_timeout:g} s"
+        self._timer = server.loop.call_later(server.header_timeout, self._refuse, late)
         server.heads.add(self)
         server.loop.add_reader(sock, self._read)
         self._read()

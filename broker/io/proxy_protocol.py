@@ -11,10 +11,12 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Any
 
-from broker.base import limits
-
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 """How version 2 begins."""
+
+MAX_HEADER = 4096
+"""bytes of a header, addresses and all TLVs: balancers send some hundred. Longer: closed
+[proxy_garbage]."""
 
 FIXED = 16
 """bytes of version 2 before the addresses: signature, version and command, family and transport,
@@ -49,13 +51,13 @@ def wanted(data: bytes) -> int:
     """Return how many bytes may be read next: part of the header for certain; 0 when it is whole.
 
     Raises ProxyError as soon as it cannot become a header, or one that is too long
-    (PROXY_HEADER_BYTES).
+    (MAX_HEADER).
     """
     if data[:12] == SIGNATURE[: len(data)]:
         if len(data) < FIXED:
             return FIXED - len(data) if len(data) else V1_MIN
         size = FIXED + int.from_bytes(data[14:16], "big")
-        if size > limits.PROXY_HEADER_BYTES:
+        if size > MAX_HEADER:
             raise ProxyError(f"PROXY header of {size} bytes")
         return size - len(data)
     if data[:6] != V1[: len(data)]:

@@ -20,11 +20,11 @@ from websockets.protocol import CONNECTING, OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from broker.base import limits
 from broker.io.driver import Driver, describe, kernel_holds
 from broker.io.epoll_transport import HIGH_WATER
 from broker.io.listeners import Places
 from broker.io.proxy_protocol import ProxyHeader
+from broker.wire.constants import MAX_PACKET_SIZE
 
 if TYPE_CHECKING:
     from broker.core.connection import Connection
@@ -110,7 +110,7 @@ class WebSocketProtocol(asyncio.Protocol):
         began = driver.time()
         self._frames.receive_data(data)
         self._events(began)
-        if driver.time() - began > limits.TURN_TIME:
+        if driver.time() - began > driver.turn_time:
             self.pause_reading()
             driver.loop.call_soon(self._go_on)
 
@@ -181,9 +181,9 @@ class WebSocketProtocol(asyncio.Protocol):
                     self.driver.wake(self.conn)
                 if (
                     self._frames.max_size == FIRST_MESSAGE_SIZE
-                    and self.conn.max_packet_size > limits.MAX_CONNECT_SIZE
+                    and self.conn.max_packet_size > self.driver.node.limits.max_connect_size
                 ):
-                    self._frames.max_size = limits.MAX_PACKET_SIZE
+                    self._frames.max_size = MAX_PACKET_SIZE
         else:
             self._buffer.append(data)
             if sum(map(len, self._buffer)) > FIRST_MESSAGE_SIZE:
@@ -245,7 +245,7 @@ class WebSocketProtocol(asyncio.Protocol):
             if self.transport.can_write_eof():
                 self.transport.write_eof()
             self.resume_reading()
-            self._later(limits.LINGER, self._hang_up)
+            self._later(self.driver.node.limits.linger, self._hang_up)
             return
         self._hang_up()
 
@@ -269,7 +269,7 @@ class WebSocketProtocol(asyncio.Protocol):
         """Close the stream, and cut off who does not take what was sent."""
         self._closing = True
         self.transport.close()
-        self._later(limits.CLOSE_TIME, self.transport.abort)
+        self._later(self.driver.node.limits.close_time, self.transport.abort)
 
     def _no_upgrade(self) -> None:
         self.driver.node.counters.websocket_refused += 1

@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from broker.base import limits
+from broker.base import costs
+from broker.base.limits import Limits
 from broker.base.sequence_set import Ranges, intersect, merge
 from broker.cluster.delivery.ports import TailPiece
 from broker.cluster.delivery.replay_log import NEVER
@@ -47,6 +48,7 @@ class AbsentMember:
 
     __slots__ = (
         "_known",
+        "_limits",
         "_lost",
         "_trie",
         "asked_at",
@@ -60,9 +62,12 @@ class AbsentMember:
         "since",
     )
 
-    def __init__(self, filters: tuple[bytes, ...], position: int, now: float) -> None:
+    def __init__(
+        self, filters: tuple[bytes, ...], position: int, now: float, limits: Limits
+    ) -> None:
         """`filters`: those that it had posted. `position`: of the replay log, from which on it may
-        lack messages. `now`: when it went away (s)."""
+        lack messages. `now`: when it went away (s). `limits`: of what is noted."""
+        self._limits = limits
         self.wish(filters)
         self.position = position
         self.since = now
@@ -85,13 +90,13 @@ class AbsentMember:
         # Made when it is needed.
         self._trie: SubscriptionTrie[None] | None = None
         self._known: dict[bytes, bool] = {}
-        self.filters = filters if len(filters) <= limits.ABSENT_FILTERS else (EVERYTHING,)
+        self.filters = filters if len(filters) <= self._limits.absent_filters else (EVERYTHING,)
 
     def wants(self, topic: bytes) -> bool:
         """Return whether the broker had a subscriber to this topic when it was seen last."""
         found = self._known.get(topic)
         if found is None:
-            if len(self._known) >= limits.HOLD_KNOWN:
+            if len(self._known) >= self._limits.hold_known:
                 self._known.clear()
             if self._trie is None:
                 self._trie = SubscriptionTrie()
@@ -106,7 +111,7 @@ class AbsentMember:
         """Return whether a message of another broker was on its way to this one when the link was
         lost, or came soon after, before its origin had noticed that. `entry`: the message;
         `position`: its place in the replay log."""
-        return position >= self.cut_from and entry.at < self.cut_at + limits.CUT_TIME
+        return position >= self.cut_from and entry.at < self.cut_at + self._limits.cut_time
 
     def drop(self, key: bytes, first: int, last: int, count: int) -> None:
         """Note that messages are lost, as far as the broker lacks them.
@@ -118,7 +123,7 @@ class AbsentMember:
             self._lost += common(first, last, count, self.lacking[key])
             return
         dropped = self.dropped.setdefault(key, [])
-        if dropped and (dropped[-1][1] == first - 1 or len(dropped) >= limits.ABSENT_RANGES):
+        if dropped and (dropped[-1][1] == first - 1 or len(dropped) >= self._limits.absent_ranges):
             first, _, before = dropped[-1]
             dropped[-1] = (first, last, before + count)
         else:
@@ -135,7 +140,7 @@ class AbsentMember:
     def memory(self) -> int:
         """Estimated bytes of memory of the notes about the broker."""
         ranges = sum(map(len, self.dropped.values()))
-        return limits.SUBSCRIPTION_MEMORY * len(self.filters) + 150 * (len(self._known) + ranges)
+        return costs.SUBSCRIPTION_MEMORY * len(self.filters) + 150 * (len(self._known) + ranges)
 
     @property
     def lost(self) -> int:
@@ -161,10 +166,11 @@ def common(first: int, last: int, count: int, lacked: Ranges) -> int:
 class AbsentMembers:
     """All brokers that are away."""
 
-    __slots__ = ("_clock", "_cluster", "_node", "absent", "tail")
+    __slots__ = ("_clock", "_cluster", "_limits", "_node", "absent", "tail")
 
     def __init__(self, node: LocalBroker, cluster: Cluster) -> None:
         self._node = node
+        self._limits = node.limits
         self._cluster = cluster
         self.absent: dict[bytes, AbsentMember] = {}
         self._clock = cluster.clock
@@ -185,9 +191,9 @@ class AbsentMembers:
         then."""
         node = self._node
         wall = self._clock.physical(node.now)
-        for away in self.tail.begin(loaded)[: limits.ABSENT_BROKERS]:
+        for away in self.tail.begin(loaded)[: self._limits.absent_brokers]:
             since = node.now - max(0, wall - away.since) / 1000
-            self.absent[away.broker] = AbsentMember(away.filters, 0, since)
+            self.absent[away.broker] = AbsentMember(away.filters, 0, since, self._limits)
             self._watch()
         for key in self.tail.origins():
             if split_key(key)[0] == node.config.id:
@@ -212,13 +218,13 @@ class AbsentMembers:
             absent = self.absent.get(broker_id)
             if (
                 absent is None
-                and len(self.absent) < limits.ABSENT_BROKERS
+                and len(self.absent) < self._limits.absent_brokers
                 and broker_id in listings
             ):
                 keys = listings[broker_id].entries
-                few = len(keys) <= limits.ABSENT_FILTERS
+                few = len(keys) <= self._limits.absent_filters
                 filters = filters_of(keys) if few else (EVERYTHING,)
-                absent = self.absent[broker_id] = AbsentMember(filters, position, now)
+                absent = self.absent[broker_id] = AbsentMember(filters, position, now, self._limits)
                 # It counts as back unless the tree says that it is gone.
                 absent.back = now
                 self._watch()
@@ -237,9 +243,9 @@ class AbsentMembers:
             known.back = None
             known.lacking.clear()
             known.wish(tuple(dict.fromkeys((*known.filters, *filters))))
-        elif len(self.absent) < limits.ABSENT_BROKERS:
+        elif len(self.absent) < self._limits.absent_brokers:
             self.absent[broker_id] = AbsentMember(
-                filters, acks.lacked_from(broker_id), self._node.now
+                filters, acks.lacked_from(broker_id), self._node.now, self._limits
             )
             # Watch the log before it may drop what was kept for that broker.
             self._watch()
@@ -394,10 +400,12 @@ class AbsentMembers:
         been away for too long. `now`: s."""
         for broker_id, absent in list(self.absent.items()):
             if absent.back is not None:
-                patience = limits.ABSENT_BACK if self.served(broker_id) else limits.TAIL_BACK
+                patience = (
+                    self._limits.absent_back if self.served(broker_id) else self._limits.tail_back
+                )
                 if now > absent.asked_at + patience:
                     self._end(broker_id, absent, "was away for")
-            elif now > absent.since + limits.ABSENT_TIME:
+            elif now > absent.since + self._limits.absent_time:
                 self._end(broker_id, absent, "has been away for")
         if self.tail.usable:
             self.tail.flush()
@@ -413,7 +421,7 @@ class AbsentMembers:
         if lost := absent.lost:
             self._node.counters.replay_log_lost += lost
             name = self._cluster.membership.name_of(broker_id) or broker_id.hex()
-            kept = f"{limits.LOG_BYTES >> 20} MiB, {limits.LOG_AGE:g} s"
+            kept = f"{self._limits.log_bytes >> 20} MiB, {self._limits.log_age:g} s"
             if self.tail.usable:
                 kept += f", and the log tail ({self._node.config.log_tail >> 20} MiB)"
             away = (absent.back or self._node.now) - absent.since

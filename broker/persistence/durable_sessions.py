@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from broker.base import limits
 from broker.cluster.delivery.subscription_start import oldest
 from broker.core.session import RELEASED
 from broker.persistence.records import encode_end
@@ -106,7 +105,7 @@ class DurableSessions:
         """Note where the subscriptions of session `number` begin, for `start_changed`."""
         self._starts.setdefault(start, {})[number] = None
         for old in list(islice(self._starts, 2)):
-            if old.at + limits.LOG_AGE < self._host.now:
+            if old.at + self._host.limits.log_age < self._host.now:
                 del self._starts[old]
 
     def start_changed(self, start: SubscriptionStart) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from broker.base import limits
 from broker.base.sequence_set import Ranges
 from broker.cluster.link.codec import origin_key, split_key
 from broker.cluster.link.version_vector import OriginWindow, Vector, encode_vector
@@ -90,7 +89,7 @@ class Journal:
         for number, session in recovery.run():
             disconnected_at = image.sessions[number].head.disconnected_at
             self.sessions.restored(session, number, disconnected_at, recovery.died)
-        self.node.schedule(now + limits.JOURNAL_BEAT / 2, lambda at: self._beat(at, 0))
+        self.node.schedule(now + self.node.limits.journal_beat / 2, lambda at: self._beat(at, 0))
         self.frames.start(segment, segments, size, image.size)
 
     def _beat(self, now: float, lsn: int) -> None:
@@ -100,7 +99,9 @@ class Journal:
         if frames.lsn == lsn and self.sessions.recorders and frames.writes:
             frames.record(encode_seen(b""))
         beaten = frames.lsn + frames.open
-        self.node.schedule(now + limits.JOURNAL_BEAT / 2, lambda at: self._beat(at, beaten))
+        self.node.schedule(
+            now + self.node.limits.journal_beat / 2, lambda at: self._beat(at, beaten)
+        )
 
     # ---------------------------------------------------------------- frames
 

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from broker.base import limits
 from broker.base.sequence_set import Ranges, intersect
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import expiry_of
@@ -222,9 +221,9 @@ class LogTail:
             )
             self._records.append(record.encode())
             self._pending_size += entry.size
-            if self._pending_size >= limits.TAIL_FRAME_BYTES:
+            if self._pending_size >= node.limits.tail_frame_bytes:
                 self.flush()
-            if self._unwritten > limits.JOURNAL_BACKLOG_BYTES:
+            if self._unwritten > node.limits.journal_backlog_bytes:
                 node.hold(source, self)
         return True
 
@@ -276,7 +275,7 @@ class LogTail:
         """Return the segment that frames go to."""
         segment = self._current
         if segment is None or segment.size >= min(
-            limits.TAIL_SEGMENT_BYTES, self._node.config.log_tail // 8
+            self._node.limits.tail_segment_bytes, self._node.config.log_tail // 8
         ):
             self._number += 1
             segment = self._current = Segment(self._number)
@@ -298,7 +297,7 @@ class LogTail:
         self.size += len(data)
         counters = self._node.counters
         counters.log_tail_bytes += len(data)
-        if self._unwritten > 4 * limits.JOURNAL_BACKLOG_BYTES:
+        if self._unwritten > 4 * self._node.limits.journal_backlog_bytes:
             self._fail("the disk does not keep up")
 
     def written(self, effect: TailWrite, error: str | None, now: float) -> bool:
@@ -320,7 +319,7 @@ class LogTail:
             if self._broken:
                 self._broken = False
                 self._node.log("info", "the log tail can be written again")
-        if self._unwritten < limits.JOURNAL_BACKLOG_BYTES // 2:
+        if self._unwritten < self._node.limits.journal_backlog_bytes // 2:
             self._node.release_publishers(self)
         return True
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 
-from broker.base import limits
+from broker.base.limits import Limits
 from broker.core.connection import Connection
 
 
 class OutputGate:
     """The output that waits, of all connections."""
 
-    __slots__ = ("_bytes", "_held", "_largest", "_orphaned", "_size")
+    __slots__ = ("_bytes", "_held", "_largest", "_most", "_orphaned", "_size")
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self._most = limits.client_backlog_bytes  # that wait for one connection
         self._held: deque[tuple[int, Connection, list[bytes], Connection | None]] = deque()
         # Bytes that wait for each connection, and those of its largest piece.
         self._bytes: dict[Connection, int] = {}
@@ -46,7 +47,7 @@ class OutputGate:
         size = sum(map(len, outbox))
         total = self._bytes.get(conn, 0) + size
         largest = max(self._largest.get(conn, 0), size)
-        if total - largest > limits.CLIENT_BACKLOG_BYTES:
+        if total - largest > self._most:
             return False
         self._bytes[conn] = total
         self._largest[conn] = largest

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from broker.base import limits
 from broker.base.sequence_set import subtract
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import LogEntry
@@ -460,7 +459,7 @@ class Recovery:
         self.image = image
         self.now = now
         self.wall = self.clock.physical(now)
-        self.died = min(self.wall, image.alive + int(limits.JOURNAL_BEAT * 1000))
+        self.died = min(self.wall, image.alive + int(node.limits.journal_beat * 1000))
         """when the broker did at the latest (ms): connections that it had ended then"""
         self.made: dict[int, Message] = {}
 
@@ -489,14 +488,16 @@ class Recovery:
         replay log. They keep their origin and numbers."""
         node, forwarder, origins = self.node, self.cluster.forwarder, self.cluster.origins
         origins.down = max(0, self.wall - self.image.alive) / 1000
-        horizon = self.image.alive - limits.LOG_AGE * 1000
+        horizon = self.image.alive - node.limits.log_age * 1000
         away = self.absent_members.earliest()
         # Messages that had left the log may not have been written to its tail yet.
         if away is not None:
-            horizon = min(horizon, self.wall - (self.now - away) * 1000 - limits.LOG_AGE * 1000)
+            horizon = min(
+                horizon, self.wall - (self.now - away) * 1000 - node.limits.log_age * 1000
+            )
         # A snapshot records entries again.
         known: set[tuple[bytes, int]] = set()
-        latest = self.now - limits.LOG_AGE
+        latest = self.now - node.limits.log_age
         for record in sorted(self.image.logged, key=_published):
             if (
                 record.at < horizon

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from broker.base.limits import Limits
+
 STEP_BYTES = 128 * 1024
 STEP_ITEMS = 400
 """bytes and items of one step, about a ms of work. A session is recorded in one step, its messages
@@ -35,12 +37,16 @@ class Snapshot:
     """A snapshot that is being recorded. `size`: bytes that it has recorded; `bytes_since_step`:
     bytes of other records since its last step."""
 
-    __slots__ = ("_frame", "_plan", "bytes_since_step", "size")
+    __slots__ = ("_frame", "_limits", "_plan", "bytes_since_step", "size")
 
-    def __init__(self, frame: Frame, plan: Iterator[int]) -> None:
-        """`plan`: records everything in `frame`, a little each time, and yields how many items that
-        was (1 or more)."""
+    def __init__(self, frame: Frame, plan: Iterator[int], limits: Limits) -> None:
+        """Make one that has recorded nothing.
+
+        `frame`: the one that is being filled; `plan`: records everything in it, a little each time,
+        and yields how many items that was (1 or more); `limits`: of a step.
+        """
         self._frame = frame
+        self._limits = limits
         self._plan = plan
         self.size = self.bytes_since_step = 0
 
@@ -58,10 +64,11 @@ class Snapshot:
 
     def step(self) -> bool:
         """Record a little more. Returns whether the snapshot is complete."""
-        frame = self._frame
+        frame, most = self._frame, self._limits.snapshot_step_items
+        end = frame.size + self._limits.snapshot_step_bytes
         begin, items = frame.size, 0
         count = 1
-        while count and items < STEP_ITEMS and frame.size < begin + STEP_BYTES:
+        while count and items < most and frame.size < end:
             count = next(self._plan, 0)
             items += count
         self.size += frame.size - begin

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from broker.base import limits
 from broker.core.client import CONNACK, Client
 from broker.core.connection import Connection
 from broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
@@ -31,13 +30,8 @@ from broker.persistence.snapshot import Snapshot
 
 SNAPSHOT_FACTOR = 2.0
 """How many times the last snapshot's size a journal may have: each byte is written up to twice."""
-MIN_SIZE = 32 * 1024 * 1024
-"""bytes; a journal that is smaller is read in a moment."""
 STEP_PAUSE, SHORT_STEP_PAUSE = 0.01, 0.001
 """s between two steps of a snapshot, and when others write more than it records."""
-MAX_AHEAD = 8 * 1024 * 1024
-"""bytes on their way to the disk with which a snapshot waits; so publishers are held earlier while
-there is one."""
 RETRY = 1.0
 """s until a new segment is tried after a failure."""
 SNAPSHOT_NOW = 1 << 62
@@ -68,6 +62,7 @@ class WriteAheadLog:
     ) -> None:
         """Make a journal without a segment; `start` begins the first."""
         self._host = host
+        self._limits = host.limits
         self._clock = clock
         self.sync = sync
         self.state = State.NEW
@@ -87,8 +82,8 @@ class WriteAheadLog:
         # The same, but a frame counts JOURNAL_BACKLOG_BYTES at most.
         self._backlog = 0
         # Publishers are paused while more bytes than this are pending.
-        self._backlog_limit = limits.JOURNAL_BACKLOG_BYTES
-        self.gate = OutputGate()
+        self._backlog_limit = self._limits.journal_backlog_bytes
+        self.gate = OutputGate(self._limits)
         # The highest LSN with an answer. Segments: the last one asked for, the last one with an
         # answer while it was that, the one that frames go to (0: none), the last one asked for
         # after a failure.
@@ -225,11 +220,8 @@ class WriteAheadLog:
                 self._release(self.lsn)
             return
         frame = self._encode(records)
-        size, counts, backlog = (
-            len(frame),
-            min(len(frame), limits.JOURNAL_BACKLOG_BYTES),
-            self._backlog,
-        )
+        size, backlog = len(frame), self._backlog
+        counts = min(size, self._limits.journal_backlog_bytes)
         self._under_way.append((self.lsn, size, counts))
         self._pending += size
         self._backlog += counts
@@ -239,17 +231,19 @@ class WriteAheadLog:
         counters.journal_frames += 1
         counters.journal_bytes += size
         self._host.effects.append(AppendFrame(frame, self.lsn))
-        if backlog > 4 * limits.JOURNAL_BACKLOG_BYTES:
+        if backlog > 4 * self._limits.journal_backlog_bytes:
             self._on(Input.WRITE_FAILED, "the disk does not keep up")
         elif self.snapshot is not None:
             self.snapshot.bytes_since_step += size
-        elif self.state is State.WRITING and self._written > max(
-            MIN_SIZE, SNAPSHOT_FACTOR * self._snapshot_size
-        ):
+        elif self.state is State.WRITING and self._written > self._grown():
             self._on(Input.SNAPSHOT_DUE)
 
+    def _grown(self) -> float:
+        """Return how many bytes since the last snapshot make a new one due."""
+        return max(self._limits.journal_smallest, SNAPSHOT_FACTOR * self._snapshot_size)
+
     def _encode(self, records: list[bytes]) -> bytes:
-        if self.size <= limits.JOURNAL_FRAME_BYTES:
+        if self.size <= self._limits.journal_frame_bytes:
             return encode_frame(records, self.wall())
         self._host.counters.journal_frames_split += 1
         self._host.log(
@@ -257,7 +251,7 @@ class WriteAheadLog:
             f"{self.size:,} bytes of journal records in one turn are too many for one frame:"
             " they are written as several",
         )
-        return encode_frames(records, self.wall(), limits.JOURNAL_FRAME_BYTES)
+        return encode_frames(records, self.wall(), self._limits.journal_frame_bytes)
 
     def wall(self) -> int:
         """Return the time of day (ms since the epoch)."""
@@ -377,16 +371,15 @@ class WriteAheadLog:
     def _begin_snapshot(self) -> None:
         self._host.counters.journal_snapshots += 1
         self._written = self._snapshot_end = 0
-        self._backlog_limit = min(MAX_AHEAD, limits.JOURNAL_BACKLOG_BYTES)
-        self.snapshot = snapshot = Snapshot(self, self._all_records())
+        self._backlog_limit = min(self._limits.snapshot_ahead, self._limits.journal_backlog_bytes)
+        self.snapshot = snapshot = Snapshot(self, self._all_records(), self._limits)
         self._host.schedule(self._host.now, lambda now: self._step(snapshot, now))
 
     def _step(self, snapshot: Snapshot, now: float) -> None:
         if self.snapshot is not snapshot:
             return
-        if (
-            self._pending <= MAX_AHEAD or snapshot.bytes_since_step >= MAX_AHEAD
-        ) and snapshot.go_on():
+        ahead = self._limits.snapshot_ahead
+        if (self._pending <= ahead or snapshot.bytes_since_step >= ahead) and snapshot.go_on():
             self._on(Input.ALL_RECORDED)
         else:
             pause = SHORT_STEP_PAUSE if snapshot.late else STEP_PAUSE
@@ -401,12 +394,12 @@ class WriteAheadLog:
 
     def _leave_snapshot(self) -> None:
         self.snapshot, self._snapshot_end = None, 0
-        self._backlog_limit = limits.JOURNAL_BACKLOG_BYTES
+        self._backlog_limit = self._limits.journal_backlog_bytes
 
     def _put_off(self, error: str) -> None:
         """Try the snapshot again when the journal has grown: the present segment is in order."""
         self._leave_snapshot()
-        self._written = int(max(MIN_SIZE, SNAPSHOT_FACTOR * self._snapshot_size)) - MIN_SIZE
+        self._written = int(self._grown()) - self._limits.journal_smallest
         self._host.log(
             "warning",
             f"no new segment of the journal can begin ({error}): "

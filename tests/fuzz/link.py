@@ -3,8 +3,8 @@ node that must understand everything that it is told on."""
 
 from __future__ import annotations
 
-from broker.base import limits
 from broker.base.address import Address
+from broker.base.limits import Limits
 from broker.cluster.link.codec import encode_stamp, origin_key
 from broker.cluster.link.control_records import (
     ASK_SEEN,
@@ -34,14 +34,14 @@ from tests.unit.test_link import FAR, OWN, Neighbour, bridge, message, ping, vec
 
 KINDS = (PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE, 99, DIGEST, PARTS, LIST, FETCH)
 TOPICS = (b"t", b"a/b", b"", b"#", b"\xff", b"$SYS/x", b"$TC", b"a" * 300)
-SMALL = {
-    "LOG_BYTES": 2000,
-    "MAX_REPLAY": 8000,
-    "LINK_BACKLOG_BYTES": 500,
-    "MAX_ORIGINS": 6,
-    "MAX_GAPS": 4,
-    "MAX_LINKS": 5,
-}
+SMALL = Limits(
+    log_bytes=2000,
+    max_replay=8000,
+    link_backlog_bytes=500,
+    max_origins=6,
+    max_gaps=4,
+    max_links=5,
+)
 
 
 class Play:
@@ -49,8 +49,10 @@ class Play:
 
     def __init__(self, data: bytes) -> None:
         self.tape = Tape(data)
-        self.world = World(id=OWN, boot=1, discovery="static", capability=2.0)
-        self.other = World(id=b"o" * 8, boot=1_000, discovery="static", capability=1.0)
+        self.world = World(id=OWN, boot=1, discovery="static", capability=2.0, limits=SMALL)
+        self.other = World(
+            id=b"o" * 8, boot=1_000, discovery="static", capability=1.0, limits=SMALL
+        )
         self.world.advance(0.0)
         self.client = self.world.connect("c")
         self.client.subscribe("#", qos=1)
@@ -286,11 +288,11 @@ class Play:
                 )
         for peer, link in node.cluster.links.items():
             check(link.peer is not None and link.peer.id == peer, "a link under another name")
-        check(len(node.forwarder.vector) <= limits.MAX_ORIGINS + 1, "too many origins")
+        check(len(node.forwarder.vector) <= SMALL.max_origins + 1, "too many origins")
         for window in node.forwarder.vector.values():
             flat = [edge for gap in window.gaps for edge in gap]
             check(
-                flat == sorted(flat) and len(window.gaps) <= limits.MAX_GAPS, f"gaps {window.gaps}"
+                flat == sorted(flat) and len(window.gaps) <= SMALL.max_gaps, f"gaps {window.gaps}"
             )
         for line in self.world.logged:
             check(line.isprintable(), f"a log line that is more than one: {line!r}")
@@ -306,11 +308,4 @@ class Play:
 
 def link(data: bytes) -> None:
     """Play one programme on a new node."""
-    before = {name: getattr(limits, name) for name in SMALL}
-    try:
-        for name, value in SMALL.items():
-            setattr(limits, name, value)
-        Play(data).run()
-    finally:
-        for name, value in before.items():
-            setattr(limits, name, value)
+    Play(data).run()

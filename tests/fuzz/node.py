@@ -3,12 +3,9 @@ notice nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
-from broker.base import limits
+from broker.base.limits import Limits
 from broker.cluster.link.link import Link
 from broker.core.client import Client
 from broker.core.connection import Connection
@@ -31,6 +28,7 @@ from broker.wire import (
     Will,
     encode_packet,
 )
+from broker.wire.constants import MAX_PACKET_SIZE
 from broker.wire.decode import decode_packet
 from broker.wire.packets import Auth, Connack, Disconnect, Packet
 from broker.wire.properties import Property
@@ -39,22 +37,22 @@ from routing.topic_filter import split_shared
 from tests.fuzz.tape import Tape, check
 from tests.unit.node_harness import FakeClient, World
 
-SMALL = {
-    "MAX_QUEUED": 12,
-    "HOLD_QUEUED": 6,
-    "MAX_INFLIGHT": 4,
-    "MAX_SUBSCRIPTIONS": 8,
-    "MAX_RETAINED": 4,
-    "ROUTE_CACHE": 6,
-    "ROUTE_CACHE_DELIVERIES": 12,
-    "INTERNED_RECEIVERS": 3,
-    "CLIENT_BACKLOG_BYTES": 2000,
-    "HOLD_BACKLOG_BYTES": 300,
-    "MAX_SESSIONS": 5,
-    "PERMITTED_TOPICS": 3,
-    "PLUGIN_BACKLOG_BYTES": 50,
-    "MAX_MISSED": 5,
-}
+SMALL = Limits(
+    max_queued=12,
+    hold_queued=6,
+    max_inflight=4,
+    max_subscriptions=8,
+    max_retained=4,
+    route_cache=6,
+    route_cache_deliveries=12,
+    interned_receivers=3,
+    client_backlog_bytes=2000,
+    hold_backlog_bytes=300,
+    max_sessions=5,
+    permitted_topics=3,
+    plugin_backlog_bytes=50,
+    max_missed=5,
+)
 """Limits at which programmes of some hundred bytes arrive."""
 
 CONFIGURATIONS: list[dict[str, object]] = [
@@ -102,19 +100,6 @@ HEALTHY = "healthy-00c0ffee-subscriber"
 FIT = "healthy-00c0ffee-publisher"
 
 
-@contextmanager
-def small_limits() -> Iterator[None]:
-    """Have the limits where a short programme gets to."""
-    before = {name: getattr(limits, name) for name in SMALL}
-    try:
-        for name, value in SMALL.items():
-            setattr(limits, name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(limits, name, value)
-
-
 class Slot:
     """One connection that the tape plays on."""
 
@@ -127,7 +112,7 @@ class Slot:
         # there
         self.raw = False
         self.version: int | None = None
-        self.largest = limits.MAX_PACKET_SIZE
+        self.largest = MAX_PACKET_SIZE
         self.aliases = 0
         self.ended = False
 
@@ -150,7 +135,7 @@ class Play:
                 packets=True,
                 events=frozenset({"broker_message_received", "broker_retained_message"}),
             )
-        self.world = World(hooks=hooks, **CONFIGURATIONS[options & 7])
+        self.world = World(hooks=hooks, limits=SMALL, **CONFIGURATIONS[options & 7])
         self.node: Node = self.world.node
         if options & 0xC0 == 0xC0:
             self.node.set_access(Access(None, parse_rules("rules", RULES), True), self.world.now)
@@ -535,7 +520,7 @@ class Play:
         check(len(node.dispatcher.trie) == subscriptions, "subscriptions of nobody")
         check(len(node.dispatcher.shared) == len(groups), "shared subscriptions of nobody")
         self.sound_groups(groups)
-        check(len(node.retained) <= limits.MAX_RETAINED, "too many retained messages")
+        check(len(node.retained) <= SMALL.max_retained, "too many retained messages")
         for conn in node.connections:
             check(not conn.outbox, "bytes left in a connection's outbox")
             check(conn.backlog_bytes == sum(map(len, conn.backlog)), "the backlog is miscounted")
@@ -572,10 +557,10 @@ class Play:
             "messages wait for nothing",
         )
         check(
-            len(session.queue) <= limits.MAX_QUEUED + session.receive_maximum + 70,
+            len(session.queue) <= SMALL.max_queued + session.receive_maximum + 70,
             "an endless queue",
         )
-        check(len(session.subscriptions) <= limits.MAX_SUBSCRIPTIONS, "too many subscriptions")
+        check(len(session.subscriptions) <= SMALL.max_subscriptions, "too many subscriptions")
 
     def sound_groups(self, groups: set[tuple[str, str]]) -> None:
         """Groups of shared subscriptions know which members are connected."""
@@ -619,5 +604,4 @@ class Play:
 
 def node(data: bytes) -> None:
     """Play one programme on a new node."""
-    with small_limits():
-        Play(data).run()
+    Play(data).run()

@@ -10,8 +10,8 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
-from broker.base import limits
-from broker.cluster.link.record_layer import RecordLayer
+from broker.base.limits import DEFAULTS
+from broker.cluster.link.record_layer import RECORD_BYTES, RecordLayer
 from broker.config.node_config import NodeConfig
 from broker.io import proxy_protocol
 from broker.io.admin_http import _REASONS, AdminProtocol
@@ -130,7 +130,7 @@ def records(data: bytes) -> None:
     sender, receiver = ends
     said = bytearray()
     for _ in range(1 + tape.byte() % 8):
-        size = (3, 50, limits.RECORD_BYTES, 3 * limits.RECORD_BYTES)[tape.byte() & 3] + tape.byte()
+        size = (3, 50, RECORD_BYTES, 3 * RECORD_BYTES)[tape.byte() & 3] + tape.byte()
         packet = b"\x30" + _varint(size) + bytes(size)
         said += packet
         sender.layer.write(packet)
@@ -287,7 +287,7 @@ class _Admin:
     def __init__(self) -> None:
         self.connections: dict[Any, None] = {}
         self.hosts = frozenset(("broker.example",))
-        self.node = SimpleNamespace(counters=SimpleNamespace(admin_refused=0))
+        self.node = SimpleNamespace(counters=SimpleNamespace(admin_refused=0), limits=DEFAULTS)
         handle = SimpleNamespace(cancel=lambda: None)
         self.loop = SimpleNamespace(call_later=lambda _seconds, _call: handle)
 

@@ -13,7 +13,7 @@ import pytest
 
 from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.delivery.answers import ASK
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import encode_for_links, origin_key
@@ -71,7 +71,7 @@ def longest(world: World, what: str, begin: Callable[[], Any], over: Callable[[]
     """Have something begin and wait until it is over; print the longest turn."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*limits.COLLECTOR)
+    gc.set_threshold(*DEFAULTS.collector)
     most, turns = 0.0, 0
     step = begin
     while turns == 0 or not over():
@@ -130,9 +130,8 @@ def test_an_origin_is_asked(begin: int) -> None:
     longest(world, what, lambda: one.send(question), lambda: True)
 
 
-def test_groups_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HOLD_QUEUED", 1_000_000)
-    world = lone(link_timeout=1000.0)
+def test_groups_are_given_back() -> None:
+    world = lone(link_timeout=1000.0, limits=Limits(hold_queued=1_000_000))
     one, other = Neighbour(world, 101), Neighbour(world, 102)
     one.child()
     other.child()
@@ -443,7 +442,7 @@ def test_a_broker_with_very_many_groups(published: bool) -> None:
     what = f"a listing of {FILTERS} groups comes" + ", and they are caught up" * published
     longest(world, what, lambda: one.send(last), lambda: world.now > until)
     assert len(sharing.groups.pools) == FILTERS
-    until = world.now + limits.LOG_AGE + 5.0
+    until = world.now + DEFAULTS.log_age + 5.0
     longest(
         world,
         "its broker is lost, and they are forgotten",
@@ -509,7 +508,7 @@ def test_many_that_wait_for_a_broker_that_hangs() -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_the_largest_subscribe(version: int) -> None:
-    world, count = World(), limits.MAX_FILTERS_SIZE // 4 - 2
+    world, count = World(), DEFAULTS.max_filters_size // 4 - 2
     client = world.connect("k", version=version)
     packet = encode_packet(
         Subscribe(1, [SubscriptionRequest("abcdefgh"[number % 8], 0) for number in range(count)]),

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.base.limits import DEFAULTS, Limits
 from broker.cli.status import render
 from broker.cluster.drain import Drain, DrainOptions
 from broker.config.node_config import NodeConfig
 from broker.core.ports import NullJournal
-from broker.io import admin_http as admin_module
 from broker.io.admin_http import Admin, AdminProtocol, listen, same_machine
 from broker.io.http_request import parse_request
 from broker.io.readiness import Readiness
@@ -287,20 +287,15 @@ async def test_a_line_end_without_cr_is_refused_at_once(server: Server) -> None:
     assert (await server.ask(b"GET /healthz HTTP/1.1\nHost: x\n\n")).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_slow_and_idle_connections_are_ended(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(admin_module, "HEADER_TIMEOUT", 0.05)
-    monkeypatch.setattr(admin_module, "IDLE_TIMEOUT", 0.05)
+async def test_slow_and_idle_connections_are_ended(server: Server) -> None:
+    server.node.limits = Limits(admin_header_timeout=0.05, admin_idle_timeout=0.05)
     assert (await server.ask(b"GET / HT")).startswith(b"HTTP/1.1 408 ")
     assert await server.ask(b"") == b""
     assert (await server.ask(b"GET /healthz HTTP/1.1\r\n\r\n")).endswith(b"ok\n")
 
 
-async def test_a_header_that_drips_is_ended_too(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(admin_module, "HEADER_TIMEOUT", 0.2)
+async def test_a_header_that_drips_is_ended_too(server: Server) -> None:
+    server.node.limits = Limits(admin_header_timeout=0.2)
     reader, writer = await server.open()
     # A byte too late is answered by a reset, which read() would raise.
     answer = asyncio.ensure_future(reader.readuntil(b"\r\n"))
@@ -313,11 +308,9 @@ async def test_a_header_that_drips_is_ended_too(
     writer.close()
 
 
-async def test_the_number_of_connections_is_bounded(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_number_of_connections_is_bounded(server: Server) -> None:
     """One more ends an idle one, else the oldest of the host that has most."""
-    monkeypatch.setattr(admin_module, "MAX_CONNECTIONS", 3)
+    server.node.limits = Limits(admin_connections=3)
     busy = [await server.open() for _ in range(3)]
     for _, writer in busy[:2]:
         writer.write(b"GET")
@@ -342,7 +335,7 @@ async def test_connections_that_send_nothing_do_not_keep_a_health_check_away(
         assert await server.get("/healthz") == (200, "ok\n")
         for _, writer in slow:
             writer.write(b"T")
-    assert len(server.admin.connections) <= admin_module.MAX_CONNECTIONS
+    assert len(server.admin.connections) <= DEFAULTS.admin_connections
     for _, writer in slow:
         writer.close()
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from bench.lab.ports import free_ports
-from broker.base import limits
 from broker.base.address import Address
 from broker.base.broker_key import make_key
+from broker.base.limits import DEFAULTS
 from broker.base.link_keys import NONCE_BYTES, transcript
 from broker.base.sequence_set import LAST
 from broker.cluster.link.control_records import (
@@ -151,7 +151,7 @@ def test_garbage_on_the_client_port(three: Cluster, make: Make) -> None:
         lambda: broker.view()["open_connections"] <= len(three.brokers) - 1 + 2, "they are all gone"
     )
     watch.check()
-    assert len(broker.lines("WARNING", "127.0.0.1:")) <= (limits.LOG_CAUSES + 1) * three.minutes()
+    assert len(broker.lines("WARNING", "127.0.0.1:")) <= (DEFAULTS.log_causes + 1) * three.minutes()
     assert not broker.lines("Traceback")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS
 from broker.wire import (
     Connack,
     Connect,
@@ -156,7 +156,7 @@ def test_half_open_connections_and_slow_connects(broker: Broker, witness: Witnes
         each.close()
 
 
-@pytest.mark.parametrize("size", [limits.MAX_CONNECT_SIZE, 268_435_455])
+@pytest.mark.parametrize("size", [DEFAULTS.max_connect_size, 268_435_455])
 def test_a_connect_that_announces_to_be_enormous(
     broker: Broker, witness: Witness, size: int
 ) -> None:
@@ -183,7 +183,7 @@ def test_a_subscriber_that_never_reads(broker: Broker, witness: Witness) -> None
     got = [0]
 
     def read() -> None:
-        while got[0] < limits.CLIENT_BACKLOG_BYTES + 40 * MIB:
+        while got[0] < DEFAULTS.client_backlog_bytes + 40 * MIB:
             got[0] += len(other.sock.recv(1 << 20))
 
     reader = threading.Thread(target=read)
@@ -193,20 +193,20 @@ def test_a_subscriber_that_never_reads(broker: Broker, witness: Witness) -> None
     sent = 0
     while (
         not (dropped := broker.counter("dropped_slow_consumer"))
-        or sent < limits.CLIENT_BACKLOG_BYTES + 40 * MIB
+        or sent < DEFAULTS.client_backlog_bytes + 40 * MIB
     ):
         firehose.sock.sendall(chunk)
         sent += len(chunk)
-        assert sent < 4 * limits.CLIENT_BACKLOG_BYTES
+        assert sent < 4 * DEFAULTS.client_backlog_bytes
         if sent % (20 * len(chunk)) == 0:
             witness.served(1)
     reader.join(PATIENCE)
     assert not reader.is_alive(), "who reads gets everything"
     assert dropped
-    assert rss(broker) - before < limits.CLIENT_BACKLOG_BYTES + 64 * MIB
+    assert rss(broker) - before < DEFAULTS.client_backlog_bytes + 64 * MIB
     for raw in (deaf, other, firehose):
         raw.close()
-    until(lambda: rss(broker) - before < limits.CLIENT_BACKLOG_BYTES, "memory is given back")
+    until(lambda: rss(broker) - before < DEFAULTS.client_backlog_bytes, "memory is given back")
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -216,7 +216,7 @@ def test_a_publisher_far_too_fast_is_slowed_down(
     """More than the queue has room for, as fast as can be, to a subscriber that takes a few at a
     time: nothing is lost, and the publisher's acknowledgements are never ahead of the subscriber by
     more than a queue that is not full."""
-    total = limits.MAX_QUEUED + 6_000
+    total = DEFAULTS.max_queued + 6_000
     dropped = broker.counter("dropped_queue_full")
     slow = RawClient(broker.port, "slow", properties={Property.RECEIVE_MAXIMUM: 100})
     slow.subscribe("fast", qos=qos)
@@ -274,7 +274,7 @@ def test_a_publisher_far_too_fast_is_slowed_down(
             witness.served(1)
     assert got == [b"%d" % number for number in range(total)]
     assert broker.counter("dropped_queue_full") == dropped
-    assert limits.HOLD_QUEUED // 2 < ahead < limits.MAX_QUEUED, "it was held, and in time"
+    assert DEFAULTS.hold_queued // 2 < ahead < DEFAULTS.max_queued, "it was held, and in time"
     slow.close()
     fast.close()
 
@@ -298,8 +298,8 @@ def test_packets_that_announce_to_be_enormous(broker: Broker, witness: Witness) 
 
 def test_topics_with_many_levels(broker: Broker, witness: Witness) -> None:
     raw = RawClient(broker.port, "deep")
-    deep = "/".join("a" * limits.MAX_TOPIC_LEVELS)
-    assert raw.subscribe(deep, "+/" * (limits.MAX_TOPIC_LEVELS - 1) + "#") == [0, 0]
+    deep = "/".join("a" * DEFAULTS.max_topic_levels)
+    assert raw.subscribe(deep, "+/" * (DEFAULTS.max_topic_levels - 1) + "#") == [0, 0]
     raw.send(Publish(deep, b"x"))
     message = raw.take()
     assert isinstance(message, Publish)
@@ -361,8 +361,8 @@ def test_thousands_of_filters_in_one_packet(broker: Broker, witness: Witness) ->
     witness.served()
     assert broker.view()["subscriptions"] == before + 10_000
     bomb = RawClient(broker.port, "filters-bomb")
-    codes = bomb.subscribe(*(f"f/{number}" for number in range(limits.MAX_SUBSCRIPTIONS + 5)))
-    assert codes == [0] * limits.MAX_SUBSCRIPTIONS + [0x97] * 5
+    codes = bomb.subscribe(*(f"f/{number}" for number in range(DEFAULTS.max_subscriptions + 5)))
+    assert codes == [0] * DEFAULTS.max_subscriptions + [0x97] * 5
     witness.served()
     raw.close()
     bomb.close()

@@ -30,9 +30,9 @@ from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as ws_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.state_view import federation_state
 from broker.compat import broker as broker_server
-from broker.compat import plugins as broker_plugins
 from broker.compat.broker import Broker
 from broker.config.options import FederationSettings
 from broker.wire import (
@@ -139,13 +139,17 @@ def listener(**options: Any) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def running(
-    plugins: dict[str, Any] | None = None, listeners: dict[str, Any] | None = None, **config: Any
+    plugins: dict[str, Any] | None = None,
+    listeners: dict[str, Any] | None = None,
+    *,
+    limits: Limits = DEFAULTS,
+    **config: Any,
 ) -> AsyncIterator[Broker]:
     """A started broker; without `plugins` the default ones."""
     config["listeners"] = listeners or {"default": listener()}
     if plugins is not None:
         config["plugins"] = plugins
-    broker = Broker(config)
+    broker = Broker(config, limits=limits)
     await broker.start()
     try:
         yield broker
@@ -854,11 +858,8 @@ async def test_an_event_plugin_that_raises_is_one_line_and_disturbs_nobody(
         ]
 
 
-async def test_plugins_that_are_behind_hold_the_publishers_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(broker_plugins, "HOLD_CALLS", 10)
-    async with running({ANONYMOUS: {}, own(Slow): {}}) as broker:
+async def test_plugins_that_are_behind_hold_the_publishers_back() -> None:
+    async with running({ANONYMOUS: {}, own(Slow): {}}, limits=Limits(plugin_calls=10)) as broker:
         slow: Slow = plugin(broker, Slow)
         async with raw(broker.ports["default"]) as client:
             conn = broker.node.sessions["c"].conn
@@ -1276,11 +1277,8 @@ async def test_who_was_away_gets_what_amqtt_keeps(version: int) -> None:
         )
 
 
-async def test_runs_of_messages_for_who_is_away_are_cut_in_packets(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("broker.base.limits.MAX_MISSED", 3)
-    async with running() as broker:
+async def test_runs_of_messages_for_who_is_away_are_cut_in_packets() -> None:
+    async with running(limits=Limits(max_missed=3)) as broker:
         port = broker.ports["default"]
         for name, version in (("four", 4), ("five", 5)):
             options = {"properties": {Property.SESSION_EXPIRY_INTERVAL: 60}} if version == 5 else {}
@@ -1346,11 +1344,8 @@ class Silent(BaseAuthPlugin, BaseTopicPlugin):
         return True
 
 
-async def test_plugins_that_never_answer_have_said_no(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("broker.base.limits.PLUGIN_ANSWER", 0.5)
-    async with running({own(Silent): {}}) as broker:
+async def test_plugins_that_never_answer_have_said_no(caplog: pytest.LogCaptureFixture) -> None:
+    async with running({own(Silent): {}}, limits=Limits(plugin_answer=0.5)) as broker:
         port = broker.ports["default"]
         async with raw(port, "never") as refused:
             assert refused.connack.code == 5  # type: ignore[attr-defined]
@@ -1407,11 +1402,11 @@ close."""
     ("bad", "reason"),
     [(b"\x30\x05\x00\x01+\x00x", 0x90), (b"\xf0\x00", 0x82), (b"\x10\x00", 0x82)],
 )
-async def test_who_keeps_sending_hears_why_he_is_closed(
-    monkeypatch: pytest.MonkeyPatch, bad: bytes, reason: int
-) -> None:
-    monkeypatch.setattr("broker.base.limits.LINGER", PATIENCE)
-    async with running() as broker, raw(broker.ports["default"], "c", version=5) as client:
+async def test_who_keeps_sending_hears_why_he_is_closed(bad: bytes, reason: int) -> None:
+    async with (
+        running(limits=Limits(linger=PATIENCE)) as broker,
+        raw(broker.ports["default"], "c", version=5) as client,
+    ):
         client.writer.write(bad + bytes(FLOOD))
         last = await client.receive()
         assert isinstance(last, Disconnect)
@@ -1421,11 +1416,8 @@ async def test_who_keeps_sending_hears_why_he_is_closed(
         await until(lambda: not broker.node.connections, "it is closed")
 
 
-async def test_who_keeps_sending_hears_why_he_is_not_let_in(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("broker.base.limits.LINGER", PATIENCE)
-    async with running({own(Auth): {}}) as broker:
+async def test_who_keeps_sending_hears_why_he_is_not_let_in() -> None:
+    async with running({own(Auth): {}}, limits=Limits(linger=PATIENCE)) as broker:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.ports["default"])
         client = Raw(reader, writer, 5)
         writer.write(
@@ -1438,12 +1430,10 @@ async def test_who_keeps_sending_hears_why_he_is_not_let_in(
         writer.close()
 
 
-async def test_who_does_not_close_is_closed(
-    monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, Path]
-) -> None:
-    monkeypatch.setattr("broker.base.limits.LINGER", 0.05)
+async def test_who_does_not_close_is_closed(certificate: tuple[Path, Path]) -> None:
     tls = listener(ssl=True, certfile=str(certificate[0]), keyfile=str(certificate[1]))
-    async with running(listeners={"default": listener(max_connections=1), "secure": tls}) as broker:
+    listeners = {"default": listener(max_connections=1), "secure": tls}
+    async with running(listeners=listeners, limits=Limits(linger=0.05)) as broker:
         async with raw(broker.ports["default"], "c", version=5) as client:
             client.writer.write(b"\xf0\x00")
             assert isinstance(await client.receive(), Disconnect)

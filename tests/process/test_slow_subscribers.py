@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS
 from broker.wire import Puback, Publish, Pubrec, Pubrel
 from broker.wire import encode_packet as encode
 from broker.wire.properties import Property
@@ -89,7 +89,7 @@ def test_what_was_acknowledged_reaches_a_slow_subscriber_elsewhere(
     """More than a queue has room for, to somebody who reads a little at a time and takes twenty:
     all of it, in order, once."""
     here, there = pair
-    total = 3 * limits.MAX_QUEUED
+    total = 3 * DEFAULTS.max_queued
     slow = RawClient(there.port, "slow", properties={Property.RECEIVE_MAXIMUM: 20})
     slow.subscribe("fast", qos=qos)
     slow.sock.setblocking(False)
@@ -129,7 +129,7 @@ def test_a_dead_reader_stops_nobody_elsewhere(pair: tuple[Broker, Broker]) -> No
     """Who reads nothing at all: its publishers wait for it once, then they go on, and what it does
     not take is dropped."""
     here, there = pair
-    total = 3 * limits.MAX_QUEUED
+    total = 3 * DEFAULTS.max_queued
     dead = RawClient(there.port, "dead", properties={Property.RECEIVE_MAXIMUM: 20})
     dead.subscribe("fast", qos=1)
     awake = RawClient(there.port, "awake")

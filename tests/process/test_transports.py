@@ -20,6 +20,7 @@ from amqtt.contexts import ListenerConfig
 from amqtt.errors import BrokerError
 from websockets.asyncio.client import connect as ws_connect
 
+from broker.base.limits import DEFAULTS, Limits
 from broker.compat.broker import Broker
 from broker.config.listener_options import (
     ListenerOptions,
@@ -52,13 +53,16 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @contextlib.asynccontextmanager
 async def running(
-    settings: FederationSettings | None = None, **listeners: dict[str, Any]
+    settings: FederationSettings | None = None,
+    limits: Limits = DEFAULTS,
+    **listeners: dict[str, Any],
 ) -> AsyncIterator[Broker]:
     """A started broker with these listeners; a default one is made up."""
     default = {"default": {"bind": "127.0.0.1:0"}}
     broker = Broker(
         {"listeners": default | listeners, "plugins": ANONYMOUS},
         settings=settings or FederationSettings(discovery="off", port=0),
+        limits=limits,
     )
     await broker.start()
     try:
@@ -426,16 +430,15 @@ async def test_without_a_header_nobody_is_let_in(data: bytes) -> None:
         await served(await asyncio.open_connection("127.0.0.1", broker.ports["lb"]), v2())
 
 
-async def test_headers_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.base.limits.PROXY_TIMEOUT", 0.1)
-    async with running(lb=PROXIED) as broker:
+async def test_headers_that_never_come() -> None:
+    async with running(limits=Limits(proxy_timeout=0.1), lb=PROXIED) as broker:
         held = [await asyncio.open_connection("127.0.0.1", broker.ports["lb"]) for _ in range(20)]
         for _, writer in held[:10]:
             writer.write(SIGNATURE[:5])
         for streams in held:
             await refused(streams)
         assert broker.node.counters.proxy_garbage == 20
-        monkeypatch.setattr("broker.base.limits.PROXY_TIMEOUT", PATIENCE)
+        broker._servers["lb"].instance.header_timeout = PATIENCE
         gone = await asyncio.open_connection("127.0.0.1", broker.ports["lb"])
         gone[1].close()  # a health check: nobody's fault
         server = broker._servers["lb"].instance

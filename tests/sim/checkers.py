@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from itertools import combinations, pairwise
 from math import inf
 
-from broker.base import limits
+from broker.base.sequence_set import MAX_GAPS
 from broker.cluster.delivery.forwarder import Forwarder
 from broker.cluster.link.link import Link
 from stp.priority_vector import RootVector, better_root
@@ -283,10 +283,10 @@ def bound_faults(hosts: Iterable[Host]) -> list[tuple[str, str]]:
                     ("bounds", f"{host.name}: {conn.backlog_bytes} bytes wait for {conn.peer}")
                 )
         links = [conn.link for conn in node.connections if isinstance(conn.link, Link)]
-        if len(links) > limits.MAX_LINKS:
+        if len(links) > node.limits.max_links:
             faults.append(("bounds", f"{host.name}: {len(links)} links"))
         for key, window in relay.vector.items():
-            if len(window.gaps) > limits.MAX_GAPS:
+            if len(window.gaps) > MAX_GAPS:
                 faults.append(("bounds", f"{host.name}: {len(window.gaps)} gaps of {key!r}"))
         if node.cluster.handshakes:
             faults.append(
@@ -307,7 +307,7 @@ def log_faults(hosts: Iterable[Host], ledger: Ledger) -> list[tuple[str, str]]:
     )
     faults = []
     for host in hosts:
-        log = host.running.forwarder.log
+        log, limits = host.running.forwarder.log, host.running.limits
         entries = log._entries
         kept = sum(
             entry.count for entry in entries if not ((choice := entry.choice) and choice.passed)
@@ -323,9 +323,9 @@ def log_faults(hosts: Iterable[Host], ledger: Ledger) -> list[tuple[str, str]]:
         recent = sum(
             more
             for at, _, more in log._large
-            if at + limits.LOG_LARGE_TIME + 1.0 > host.running.now
+            if at + limits.log_large_time + 1.0 > host.running.now
         )
-        room = min(limits.LOG_BYTES + recent, limits.AWAY_LOGS * limits.LOG_BYTES)
+        room = min(limits.log_bytes + recent, limits.away_logs * limits.log_bytes)
         if size != log._bytes or (size > room and len(entries) > 1):
             faults.append(
                 ("bounds", f"{host.name} keeps {size} bytes of messages and counts {log._bytes}")

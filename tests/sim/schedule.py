@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.base import limits
+from broker.base.limits import Limits
 from tests.sim.checkers import (
     Meetings,
     Messages,
@@ -306,9 +306,8 @@ class Schedule:
     def run(self) -> Result:
         """Play it, heal everything, wait for quiet, probe, check."""
         world = self.world
-        saved = limits.LINK_BACKLOG_BYTES, limits.LINK_KEPT_BYTES
         if self.small:
-            limits.LINK_BACKLOG_BYTES = limits.LINK_KEPT_BYTES = 32 * 1024
+            world.limits = Limits(link_backlog_bytes=32 * 1024, link_kept_bytes=32 * 1024)
         try:
             self.build()
             self.traffic()
@@ -318,8 +317,6 @@ class Schedule:
         except Exception:
             # In a client, the network or a checker; what a node raises is caught at its host.
             world.violation("simulation", traceback.format_exc(limit=-6))
-        finally:
-            limits.LINK_BACKLOG_BYTES, limits.LINK_KEPT_BYTES = saved
         return self._result()
 
     def _end(self) -> None:

@@ -23,7 +23,7 @@ import random
 from math import inf
 from typing import Any
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS
 from broker.cluster.drain import DrainOptions
 from tests.sim.checkers import Messages, moves
 from tests.sim.clients import SimClient
@@ -253,7 +253,7 @@ class Strain(Schedule):
                 size,
             )
         self._subscribers(1)
-        if size * count > limits.LOG_BYTES // 2:
+        if size * count > DEFAULTS.log_bytes // 2:
             self.number = 0  # who is away loses what is more than the log holds
 
     def _away(self) -> None:

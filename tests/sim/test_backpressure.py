@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.delivery.remote_flow_control import RemoteFlowControl
 from broker.core.connection import Connection
 from tests.sim.clients import SimClient
 from tests.sim.test_federation import Event, Scene, kill, part, pause, resume, start
+from tests.sim.world import World
 
 QUEUE = 40
 """Messages that a session may have waiting: small, so that little traffic fills it."""
@@ -17,8 +18,7 @@ QUEUE = 40
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_QUEUED", QUEUE)
-    monkeypatch.setattr(limits, "HOLD_QUEUED", QUEUE // 2)
+    monkeypatch.setattr(World, "limits", Limits(max_queued=QUEUE, hold_queued=QUEUE // 2))
 
 
 class Slow(Scene):
@@ -136,7 +136,7 @@ def test_a_dead_reader_holds_the_federation_once() -> None:
         s.acked - s.at for s in scene.ledger.sent if s.client in scene.fast and s.acked is not None
     ]
     assert len(done) == 2 * scene.bursts * scene.burst
-    assert max(done) < 2 * limits.HOLD_TIME + 1.0
+    assert max(done) < 2 * DEFAULTS.hold_time + 1.0
     counters = [h.running.counters for h in scene.hosts]
     assert counters[0].publishers_paused
     assert counters[2].dropped_queue_full

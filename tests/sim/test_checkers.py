@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import Limits
+from broker.base.sequence_set import MAX_GAPS
 from broker.cluster.cluster import Cluster
 from broker.cluster.delivery.forwarder import Forwarder
 from broker.cluster.delivery.local_window import LocalWindow
@@ -501,7 +502,7 @@ def test_tree_that_does_not_come_to_rest_is_caught() -> None:
 
 def many_gaps(world: World, patch: Patch) -> None:
     window = LocalWindow(1000, 0.0)
-    window.gaps = [(number, number) for number in range(1, 2 * limits.MAX_GAPS + 3, 2)]
+    window.gaps = [(number, number) for number in range(1, 2 * MAX_GAPS + 3, 2)]
     patch.setitem(node(world, 1).forwarder.vector, b"A" * 16, window)
 
 
@@ -516,7 +517,7 @@ def closed_link(world: World, patch: Patch) -> None:
 
 
 def many_links(world: World, patch: Patch) -> None:
-    patch.setattr(limits, "MAX_LINKS", 2)
+    patch.setattr(node(world, 1), "limits", Limits(max_links=2))
 
 
 def handshake(world: World, patch: Patch) -> None:

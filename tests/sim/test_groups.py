@@ -11,7 +11,7 @@ import pytest
 
 from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.sharing.catchup import Catchup
 from broker.cluster.sharing.group_table import GroupTable
 from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
@@ -35,8 +35,9 @@ SEEDS = (3, 4)
 class Scene:
     """Three brokers, a publisher at the first, members of one group at the two others."""
 
-    def __init__(self, seed: int, **member: Any) -> None:
+    def __init__(self, seed: int, limits: Limits = DEFAULTS, **member: Any) -> None:
         self.world = world = World(seed)
+        world.limits = limits
         for index in range(3):
             world.add(
                 capability=float(9 - index),
@@ -201,11 +202,10 @@ def test_what_no_member_may_have_goes_round_once(seed: int, qos: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_who_has_no_room_is_not_asked_again_at_once(seed: int, monkeypatch: Patch) -> None:
+def test_who_has_no_room_is_not_asked_again_at_once(seed: int) -> None:
     """Two brokers without room do not throw a message to and fro; it is delivered when one has
     room."""
-    monkeypatch.setattr(limits, "MAX_HELD_SHARED", 5)
-    scene = Scene(seed, version=5, receive_maximum=1)
+    scene = Scene(seed, Limits(max_held_shared=5), version=5, receive_maximum=1)
     for member in scene.members:
         member.ack_delay = 10.0
     numbers = scene.publish(80, 2)

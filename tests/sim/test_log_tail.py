@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import Limits
 from tests.sim.clients import SimClient
 from tests.sim.disk import Disk, Stayer
 from tests.sim.test_federation import Event, Scene, kill, part, start
@@ -253,13 +253,13 @@ class Slow(Away):
     ("routing", "count", "size"), [("flood", 2, 20 * MB), ("topic", 6, 5 * MB)]
 )
 def test_what_was_on_its_way_over_a_slow_link_that_is_cut(
-    routing: str, count: int, size: int, monkeypatch: pytest.MonkeyPatch
+    routing: str, count: int, size: int
 ) -> None:
     """The log has kept more for that neighbour than it may have for one that is away, and the
     brokers where it was published have nothing of it any more: as if it had no more room for large
     messages."""
-    monkeypatch.setattr(limits, "LOG_LARGE_TIME", 0.0)
     scene = Slow(3, count, size, 0.05, [(3.0, part((0, 1), (2,))), (5.7, part())], routing=routing)
+    scene.world.limits = Limits(log_large_time=0.0)
     scene.length = 8.0
     scene.run()
     acked = {

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import Limits
 from broker.cluster.delivery import paced_release
 from broker.cluster.delivery.gap_recovery import GapRecovery
 from broker.cluster.delivery.paced_release import PacedRelease
@@ -34,6 +34,7 @@ from tests.sim.strains import Strain, run_strain
 from tests.sim.test_relays import Relays
 from tests.sim.test_sessions import Roaming
 from tests.sim.test_slow_links import broken_link
+from tests.sim.world import World
 from tests.unit.journal_harness import Files
 
 Patch = pytest.MonkeyPatch
@@ -174,7 +175,7 @@ def counts_no_drops(patch: Patch) -> None:
 
 def drops_early(patch: Patch) -> None:
     """5,000 messages wait for a client that is away, not 10,000."""
-    patch.setattr(limits, "MAX_QUEUED", 5_000)
+    patch.setattr(World, "limits", Limits(max_queued=5_000))
 
 
 def gives_shared_to_nobody_else(patch: Patch) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import Limits
 from broker.core.message import Message
 from broker.core.retained_index import RetainedVersion, place_of
 from broker.node import Node
@@ -153,7 +153,7 @@ class Story:
 @pytest.fixture
 def short_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs forget at once: only comparing helps."""
-    monkeypatch.setattr(limits, "LOG_AGE", 0.0)
+    monkeypatch.setattr(World, "limits", Limits(log_age=0.0))
 
 
 def test_a_late_joiner_gets_all(short_log: None) -> None:
@@ -182,11 +182,11 @@ def test_a_late_joiner_gets_all(short_log: None) -> None:
 
 
 @pytest.mark.parametrize("log_age", [0.0, 120.0])
-def test_a_partition_merges(monkeypatch: pytest.MonkeyPatch, log_age: float) -> None:
+def test_a_partition_merges(log_age: float) -> None:
     """Both sides write, delete, and let expire: the last write is everywhere, and clients on both
     sides hear of it once."""
-    monkeypatch.setattr(limits, "LOG_AGE", log_age)
     story = Story(2, 4)
+    story.world.limits = Limits(log_age=log_age)
     story.start()
     quiet(story.world)
     for topic in TOPICS:
@@ -312,12 +312,11 @@ def _chaos(story: Story) -> None:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_whatever_happens(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_whatever_happens(seed: int) -> None:
     """Random writes, deletions, partitions, crashes and pauses, with logs that help and logs that
     do not."""
-    monkeypatch.setattr(limits, "LOG_AGE", (0.0, 1.0, 120.0)[seed % 3])
-    monkeypatch.setattr(limits, "RETAINED_CHECK", 5.0)
     story = Story(100 + seed, 2 + seed % 4)
+    story.world.limits = Limits(log_age=(0.0, 1.0, 120.0)[seed % 3], retained_check=5.0)
     story.start(*range(1 + seed % 2, len(story.world.hosts)))
     for index in range(1 + seed % 2):
         story.world.after(story.rng.uniform(0.0, 10.0), story.start, index)

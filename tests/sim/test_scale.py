@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS
 from discovery.neighbour_selection import REVIEW, SURPLUS_AFTER
 from tests.sim.checkers import directory_faults
 from tests.sim.scale import Scale
@@ -117,12 +117,12 @@ def test_many_that_reach_few_make_a_long_tree() -> None:
 
 
 def test_up_to_the_limit_everybody_links_to_everybody() -> None:
-    scale = Scale(limits.FULL_MESH + 1, 5)
+    scale = Scale(DEFAULTS.full_mesh + 1, 5)
     for host in scale.world.hosts:
         host.start()
     scale.until_agreed()
     scale.run(2.0)
-    assert all(len(linked(host)) == limits.FULL_MESH for host in scale.world.hosts)
+    assert all(len(linked(host)) == DEFAULTS.full_mesh for host in scale.world.hosts)
     scale.world.hosts[3].kill()
     scale.run(SURPLUS_AFTER + REVIEW)
-    assert all(len(linked(host)) == limits.FULL_MESH - 1 for host in scale.world.alive())
+    assert all(len(linked(host)) == DEFAULTS.full_mesh - 1 for host in scale.world.alive())

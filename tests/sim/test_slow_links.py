@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.drain import DrainOptions
 from broker.cluster.sessions.handover import COMPLETE_TIME
 from broker.wire import Property, Publish
@@ -98,7 +98,7 @@ def test_more_than_the_log_holds_waits_for_a_slow_link(brokers: int, routing: st
         == counters(scene, "replayed")
         == 0
     )
-    assert scene.most < limits.LOG_BYTES + limits.HOLD_LOG_BYTES + 4 * MB
+    assert scene.most < DEFAULTS.log_bytes + DEFAULTS.hold_log_bytes + 4 * MB
 
 
 def test_messages_larger_than_all_that_may_wait() -> None:
@@ -109,7 +109,7 @@ def test_messages_larger_than_all_that_may_wait() -> None:
     assert not result.violations
     assert len(scene.clients[0].got) == 4
     assert counters(scene, "links_closed") == counters(scene, "replay_log_lost") == 0
-    assert scene.most < limits.LOG_BYTES + limits.HOLD_LOG_BYTES + 3 * 51 * MB
+    assert scene.most < DEFAULTS.log_bytes + DEFAULTS.hold_log_bytes + 3 * 51 * MB
 
 
 @pytest.mark.parametrize("routing", ["interest", "topic"])
@@ -176,8 +176,8 @@ def test_what_is_kept_for_who_is_gone_has_an_end(routing: str) -> None:
         for sent in scene.ledger.sent
         if sent.topic.startswith("large/")
     )
-    assert 2 * limits.LOG_BYTES < scene.most < (limits.AWAY_LOGS + 1) * limits.LOG_BYTES
-    assert scene.hosts[0].running.forwarder.log.size <= limits.LOG_BYTES
+    assert 2 * DEFAULTS.log_bytes < scene.most < (DEFAULTS.away_logs + 1) * DEFAULTS.log_bytes
+    assert scene.hosts[0].running.forwarder.log.size <= DEFAULTS.log_bytes
 
 
 class NextWay(SlowLink):
@@ -273,14 +273,11 @@ def test_a_way_changes_while_large_messages_wait_on_the_old_one(routing: str) ->
     assert len(scene.clients[0].got) == 304
 
 
-def test_a_session_moves_while_its_messages_are_behind_large_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_session_moves_while_its_messages_are_behind_large_ones() -> None:
     """b1 - b0 - b2, the last link slow: what is published at b1 has left the log there when its
     client comes from b2, where it is behind a large message, as is the request for the session. As
     if the log had no more room for large messages."""
-    monkeypatch.setattr(limits, "LOG_LARGE_TIME", 0.0)
-    row = Row(routing="flood")
+    row = Row(routing="flood", limits=Limits(log_large_time=0.0))
     world = row.world
     world.rate, world.window, world.high_water = 1.25e8, 1 << 20, 1 << 18
     world.limit_rate(0, 2, 100 * MBIT)

@@ -9,8 +9,9 @@ import os
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import Limits
 from tests.sim.strains import Strain, run_strain
+from tests.sim.world import World
 
 SEEDS = int(os.environ.get("SEEDS", "2"))
 FIRST = int(os.environ.get("FIRST", "5"))
@@ -31,7 +32,7 @@ def test_once_bad(seed: int, load: str) -> None:
 def roomless(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log without room for large messages, as there is none any more when they are some seconds
     older, or more."""
-    monkeypatch.setattr(limits, "LOG_LARGE_TIME", 0.0)
+    monkeypatch.setattr(World, "limits", Limits(log_large_time=0.0))
 
 
 @pytest.mark.usefixtures("roomless")

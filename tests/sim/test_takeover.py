@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.delivery.gap_recovery import GapRecovery
 from broker.cluster.sessions.handover import COMPLETE_TIME
 from broker.cluster.sessions.takeover import SLICE
@@ -41,9 +41,16 @@ class Row:
     """The brokers, and time."""
 
     def __init__(
-        self, count: int = 3, seed: int = 5, *, meshed: bool = False, **config: Any
+        self,
+        count: int = 3,
+        seed: int = 5,
+        *,
+        meshed: bool = False,
+        limits: Limits = DEFAULTS,
+        **config: Any,
     ) -> None:
         self.world = world = World(seed)
+        world.limits = limits
         world.skew = 0.0
         world.rate, world.loss = 1.25e7, 0.0
         for index in range(count):
@@ -334,7 +341,7 @@ def test_a_large_session_comes_in_parts(waits: float) -> None:
     publisher.publish("a", *sent)
     row.run(waits)
     back = row.client(2)
-    row.until(lambda: back.connacks, limits.MOVE_LONGEST)
+    row.until(lambda: back.connacks, DEFAULTS.move_longest)
     assert back.present
     row.until(lambda: len(back.payloads) == len(sent), 10.0)
     assert back.payloads == sent
@@ -349,7 +356,7 @@ def test_a_broker_that_is_silent_is_given_up() -> None:
     began = row.world.now
     back = row.connect(0)
     assert not back.present
-    assert limits.MOVE_TIME <= row.world.now - began < limits.MOVE_TIME + 0.5
+    assert DEFAULTS.move_time <= row.world.now - began < DEFAULTS.move_time + 0.5
     assert row.node(0).counters.session_takeovers_timed_out == 1
     row.host(1).resume()
     row.join()
@@ -518,10 +525,10 @@ def test_nothing_is_said_without_others() -> None:
     assert not row.connect(1, "c3").present
 
 
-def crowded(routing: str, taker: int) -> tuple[Row, Client, Client]:
+def crowded(routing: str, taker: int, limits: Limits = DEFAULTS) -> tuple[Row, Client, Client]:
     """Two brokers whose clients are fast, one that is on its way to its session, and a
     publisher."""
-    row = Row(2, routing=routing)
+    row = Row(2, routing=routing, limits=limits)
     row.world.rate, row.world.window, row.world.high_water = 1.25e9, 1 << 24, 1 << 22
     client = row.connect(1 - taker)
     client.subscribe("a")
@@ -553,12 +560,9 @@ def test_what_leaves_the_log_of_a_sessions_holder_is_not_lost(routing: str) -> N
 
 
 @pytest.mark.parametrize("routing", ["interest", "topic"])
-def test_what_leaves_the_log_of_a_sessions_taker_is_not_lost(
-    routing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_leaves_the_log_of_a_sessions_taker_is_not_lost(routing: str) -> None:
     """The same, while the holder's word of what came meanwhile is on a link that stands still."""
-    monkeypatch.setattr(limits, "AWAY_LOGS", 1)
-    row, waiting, publisher = crowded(routing, 0)
+    row, waiting, publisher = crowded(routing, 0, Limits(away_logs=1))
     row.until(lambda: row.node(1).cluster.takeover.exported)
     exported = row.node(1).cluster.takeover.exported
     publisher.publish("a", b"1")

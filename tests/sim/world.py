@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.drain import Drain, DrainOptions
 from broker.config.node_config import NodeConfig
 from broker.core.connection import Connection
@@ -354,7 +355,8 @@ class Host:
         world.say(f"{self.name} starts, boot {boot}")
         self.ahead = world.rng.uniform(-1, 1) * world.skew
         world.fastest = max(world.fastest, self.ahead)
-        self.node = Node(config, world.now, WALL + world.now + self.ahead, rng, log=self._log)
+        wall = WALL + world.now + self.ahead
+        self.node = Node(config, world.now, wall, rng, limits=world.limits, log=self._log)
         for watch in world.on_start:
             watch(self)
         self.do(lambda node: None, self.node)
@@ -471,6 +473,9 @@ class Host:
 
 class World:
     """The clock, the network and everybody on it."""
+
+    limits: Limits = DEFAULTS
+    """What brokers keep to that start from now on."""
 
     def __init__(self, seed: int, verbose: int = 0, until: float = 600.0) -> None:
         self.seed = seed

@@ -6,6 +6,7 @@ import io
 import random
 from typing import Any
 
+from broker.base.limits import DEFAULTS, Limits
 from broker.config.node_config import NodeConfig
 from broker.core.connection import Connection
 from broker.core.effects import (
@@ -135,15 +136,23 @@ class Durable(World):
     """A world whose node has a journal."""
 
     def __init__(
-        self, *, sync: bool = False, files: Files | None = None, at: float = 1000.0, **config: Any
+        self,
+        *,
+        sync: bool = False,
+        files: Files | None = None,
+        at: float = 1000.0,
+        limits: Limits = DEFAULTS,
+        **config: Any,
     ) -> None:
         super().__init__(id=ID, **config)
-        self.config, self.sync = config, sync
+        self.config, self.sync, self.limits = config, sync, limits
         self.files = files or Files()
         self.now = at
         lone: dict[str, Any] = {"discovery": "off", "routing": "flood"}
         own = NodeConfig(id=ID, boot=int(at), **(lone | config))
-        self.node = Node(own, at, 1.7e9 + at - 1000.0, random.Random(1), log=self._log)
+        self.node = Node(
+            own, at, 1.7e9 + at - 1000.0, random.Random(1), limits=limits, log=self._log
+        )
         self.node.cluster.barrier._begins_until = 0.0
         self.journal = Journal(self.node, self.node.cluster, self.node.absent_members, sync=sync)
         self.node.attach_journal(self.journal)
@@ -184,7 +193,11 @@ class Durable(World):
     def again(self, after: float = 0.0, files: Files | None = None) -> Durable:
         """The same broker, killed now and started `after` s."""
         return Durable(
-            sync=self.sync, files=files or self.files, at=self.now + after, **self.config
+            sync=self.sync,
+            files=files or self.files,
+            at=self.now + after,
+            limits=self.limits,
+            **self.config,
         )
 
 

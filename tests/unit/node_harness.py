@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from broker.base.limits import DEFAULTS, Limits
 from broker.config.node_config import NodeConfig
 from broker.core.client import Client
 from broker.core.connection import Connection
@@ -88,7 +89,9 @@ class FakeTransport:
 class World:
     """The node, the time, the clients. Every step ends with everything flushed."""
 
-    def __init__(self, *, hooks: Hooks | None = None, **config: Any) -> None:
+    def __init__(
+        self, *, hooks: Hooks | None = None, limits: Limits = DEFAULTS, **config: Any
+    ) -> None:
         self.now = 1000.0
         self.lines: list[tuple[str, str]] = []
         lone: dict[str, Any] = {"discovery": "off", "routing": "flood"}
@@ -97,6 +100,7 @@ class World:
             self.now,
             1.7e9,
             random.Random(1),
+            limits=limits,
             hooks=hooks,
             log=self._log,
         )

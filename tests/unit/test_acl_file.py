@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from broker.auth.acl_file import parse_rules, read_rules
 from broker.auth.scram import NAME
 from broker.auth.users_file import entries
-from broker.base import limits
+from broker.base.limits import Limits
 from broker.compat.config import read_config
 from broker.config.options import AccessSettings, read_access
 from broker.config.yaml_file import ConfigError, ConfigFile
@@ -58,10 +58,9 @@ def test_what_is_wrong_is_said_with_its_line(text: str, line: str) -> None:
     assert str(caught.value) == f"rules:{line}"
 
 
-def test_the_number_of_rules_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_RULES", 2)
+def test_the_number_of_rules_is_bounded() -> None:
     with pytest.raises(ConfigError, match=r"^rules:3: more than 2 rules$"):
-        parse_rules("rules", "allow all a\nallow all b\nallow all c")
+        parse_rules("rules", "allow all a\nallow all b\nallow all c", limits=Limits(max_rules=2))
 
 
 def test_spaces_tabs_comments_and_line_ends_are_forgiven() -> None:
@@ -142,16 +141,13 @@ def test_what_is_wrong_with_the_section(text: str, line: str) -> None:
     assert str(caught.value) == line
 
 
-async def test_the_keeper_knows_passwords_until_the_next_reload(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "PASSWORDS_KNOWN", 1)
+async def test_the_keeper_knows_passwords_until_the_next_reload(tmp_path: Path) -> None:
     path = tmp_path / "users"
     path.write_text(
         "\n".join(entries("anna", "right", os.urandom) + entries("bert", "right", os.urandom))
     )
     settings = AccessSettings(users=path)
-    keeper = AuthService(settings, ())
+    keeper = AuthService(settings, (), limits=Limits(passwords_known=1))
     assert list(keeper.methods(())) == [NAME]
     assert not keeper.methods([NAME])
     assert not await keeper.verify("anna", b"wrong")

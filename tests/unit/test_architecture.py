@@ -202,9 +202,7 @@ def test_nothing_is_left_for_later() -> None:
 def test_a_limit_has_one_value() -> None:
     """A name that is set twice has the later value for those who mean the earlier one, too."""
     tree = ast.parse((ROOT / "broker" / "base" / "limits.py").read_text())
-    targets = [
-        target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets
-    ]
+    targets = [node.target for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)]
     names = [target.id for target in targets if isinstance(target, ast.Name)]
     assert len(names) > 100
     assert len(names) == len(set(names)), {name for name in names if names.count(name) > 1}

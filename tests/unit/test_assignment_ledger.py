@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS
 from broker.base.sequence_set import LAST
 from broker.cluster.link.codec import origin_key
 from broker.cluster.sharing.assignment_ledger import (
@@ -88,9 +88,9 @@ def test_what_moved_is_forgotten_in_time() -> None:
     one = assignment(1)
     ledger.add(one)
     ledger.move(one.ref, 1.0)
-    ledger.forget_old(limits.LOG_AGE)
+    ledger.forget_old(DEFAULTS.log_age)
     assert ledger.moved(one.ref)
-    ledger.forget_old(2 * limits.LOG_AGE + 2.0)
+    ledger.forget_old(2 * DEFAULTS.log_age + 2.0)
     assert not ledger.moved(one.ref)
 
 

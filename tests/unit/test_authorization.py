@@ -18,7 +18,7 @@ from broker.auth.authorization import (
     Permissions,
     Rules,
 )
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.core.effects import Authenticate, Hooks
 from broker.core.session import Session
 from broker.wire import Connack, Puback, Publish, Pubrec, Will
@@ -285,8 +285,9 @@ def world_of(
     users: set[str] | None = None,
     anonymous: bool | None = True,
     hooks: Hooks | None = None,
+    limits: Limits = DEFAULTS,
 ) -> World:
-    world = World(hooks=hooks)
+    world = World(hooks=hooks, limits=limits)
     change(world, text, users=users, anonymous=anonymous)
     return world
 
@@ -319,17 +320,14 @@ def payloads(client: FakeClient) -> list[bytes]:
     return [packet.payload for packet in client.take_publishes()]
 
 
-def test_rules_for_very_many_clients_come_into_force_in_pieces(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rules_for_very_many_clients_come_into_force_in_pieces() -> None:
     """In the end for all of them, whatever was published meanwhile; the rules that came last
     hold."""
-    world = world_of("allow all #")
+    world = world_of("allow all #", limits=Limits(turn_work=1))
     publisher, *clients = [world.connect(f"c{number}") for number in range(350)]
     for client in clients:
         client.subscribe("a", qos=1)
         client.take()
-    monkeypatch.setattr(limits, "TURN_WORK", 1)
     change(world, "allow all a")  # is not in force for all when the next ones come
     change(world, "deny receive a\nallow all a")
     denied = [session for session in world.node.sessions.values() if not _may_receive(session, "a")]
@@ -413,10 +411,8 @@ def test_permitted_topics_are_remembered_for_the_client_alone_and_forgotten_with
     assert route.viewers == set()
 
 
-def test_the_memory_of_permitted_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PERMITTED_TOPICS", 10)
-    monkeypatch.setattr(limits, "ROUTE_CACHE", 64)
-    world = world_of("allow all #")
+def test_the_memory_of_permitted_topics_is_bounded() -> None:
+    world = world_of("allow all #", limits=Limits(permitted_topics=10, route_cache=64))
     client = world.connect("p")
     for number in range(500):
         client.publish(f"t/{number % 100}")
@@ -506,9 +502,8 @@ def test_who_may_come_in(version: int) -> None:
     assert world.node.checking == 0
 
 
-def test_passwords_that_wait_to_be_checked_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PASSWORD_CHECKS", 3)
-    world = world_of("", users={"anna"})
+def test_passwords_that_wait_to_be_checked_are_bounded() -> None:
+    world = world_of("", users={"anna"}, limits=Limits(password_checks=3))
     clients = [world.open() for _ in range(4)]
     for number, client in enumerate(clients):
         client.send(connect_packet(f"c{number}", 5, username="anna", password=b"x"))

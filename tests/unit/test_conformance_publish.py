@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from node_harness import FakeClient, World
 
-from broker.base import limits
+from broker.config.node_config import NodeConfig
 from broker.wire import (
     Packet,
     Pingreq,
@@ -186,7 +186,7 @@ def test_every_topic_alias_that_was_granted_is_taken() -> None:
     publisher, subscriber = world.connect("p"), world.connect("s")
     subscriber.subscribe("#", qos=2)
     maximum = publisher.connack.properties[P.TOPIC_ALIAS_MAXIMUM]
-    assert maximum == limits.TOPIC_ALIAS_MAXIMUM
+    assert maximum == NodeConfig().topic_alias_maximum
     for number in range(1, maximum + 1):
         publisher.publish(f"t/{number}", b"named", 0, properties={P.TOPIC_ALIAS: number})
     for number in range(1, maximum + 1):

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base import limits
 from broker.base.counters import Counters
+from broker.base.limits import DEFAULTS, Limits
 from broker.base.sequence_set import Ranges, merge, subtract
 from broker.cluster.link.version_vector import OriginWindow
 from broker.cluster.sessions.delivered_ranges import DeliveredRanges
@@ -42,7 +42,7 @@ class Session:
 class Place:
     """A broker with these sessions, all of which want everything."""
 
-    def __init__(self, *sessions: Session) -> None:
+    def __init__(self, *sessions: Session, limits: Limits = DEFAULTS) -> None:
         self.got: list[tuple[Session, bytes]] = []
         self.shared: list[bool] = []
         self.later: list[Any] = []
@@ -54,6 +54,7 @@ class Place:
         fanout = SimpleNamespace(route=lambda topic: route, publish_along=self.publish)
         self.node: Any = SimpleNamespace(
             now=1.0,
+            limits=limits,
             counters=Counters(),
             dispatcher=fanout,
             schedule=lambda at, call: self.later.append((at, call)),
@@ -166,11 +167,10 @@ def test_who_moves_on_takes_it_along(top: int, gaps: Ranges, had: Ranges) -> Non
     assert untouched[KEY].top == 3
 
 
-def test_it_is_forgotten_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_forgotten_and_bounded() -> None:
     """What is in no log any more is forgotten; a table that is full says so and remembers no
     more."""
-    monkeypatch.setattr(limits, "MAX_REPEATS", 2)
-    place = Place()
+    place = Place(limits=Limits(max_repeats=2))
     for _ in range(3):
         place.repeats.add(Session(), {KEY: [(1, 5)]})  # type: ignore[arg-type]
     assert place.node.counters.session_takeovers_uncertain == 1
@@ -178,7 +178,7 @@ def test_it_is_forgotten_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     later, place.later = place.later, []
     place.behind = True  # what is in the tail of a log may still come
     for at, call in later:
-        assert at >= 1.0 + limits.LOG_AGE
+        assert at >= 1.0 + DEFAULTS.log_age
         call(at)
     assert len(place.repeats.sessions(KEY, 5)) == 2
     place.behind = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import Limits
 from broker.cluster.delivery.answers import ANSWER, ASK, PIECE
 from broker.cluster.delivery.remote_flow_control import HOLD
 from broker.cluster.delivery.replay_log import NEVER
@@ -119,15 +119,14 @@ def test_who_asks_for_the_rest_of_what_is_not_encoded_any_more_begins_anew() -> 
     assert b"between" in b"".join(heard(part)[3][WHERE.size :] for part in parts)
 
 
-def test_messages_to_one_broker_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_to_one_broker_do_not_fill_the_memory() -> None:
     """However short: who is behind a link that takes nothing is told once it does."""
-    world = lone(routing="interest", link_timeout=1000.0)
+    limits = Limits(link_kept_bytes=50_000, pieces_backlog=10_000)
+    world = lone(routing="interest", link_timeout=1000.0, limits=limits)
     slow, fast = Neighbour(world, 101), Neighbour(world, 102)
     slow.child()
     fast.child()
     known(world, slow)
-    monkeypatch.setattr(limits, "LINK_KEPT_BYTES", 50_000)
-    monkeypatch.setattr(limits, "PIECES_BACKLOG", 10_000)
     slow.transport.capacity = 0
     record = (ROUTED, bid(101) + b"somebody" + bytes((0, PART)) + bytes(500))
     for _ in range(20):

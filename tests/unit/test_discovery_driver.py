@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.io import discovery_driver
+from broker.base.limits import Limits
 from broker.io.discovery_driver import DiscoveryDriver
 
 
@@ -17,6 +17,7 @@ class Told:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.node = self
+        self.limits = Limits(clock_period=0.001)
         self.walls: list[float] = []
         self.told = asyncio.Event()
 
@@ -31,7 +32,6 @@ class Told:
 
 
 async def test_the_time_of_day_is_told_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery_driver, "CLOCK_PERIOD", 0.001)
     monkeypatch.setattr("time.time", iter(range(1, 1_000_000)).__next__)
     driver: Any = Told(asyncio.get_running_loop())
     reach = DiscoveryDriver(None)

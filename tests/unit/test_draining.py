@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.base import limits
 from broker.base.address import Address
 from broker.base.broker_id import Identity
+from broker.base.limits import DEFAULTS
 from broker.cli.status import render, waits_for
 from broker.cluster.drain import (
     REPLAY,
@@ -133,7 +133,7 @@ def test_without_a_rate_all_go_in_half_of_the_time() -> None:
     world.advance(10.1)
     assert world.node.connected == 0
     few = Draining(alone())
-    assert few.drain.rate == limits.DRAIN_RATE
+    assert few.drain.rate == DEFAULTS.drain_rate
 
 
 def test_a_slow_rate_has_its_time() -> None:
@@ -204,7 +204,7 @@ def test_sessions_that_nobody_takes_end_after_a_while() -> None:
     assert found.drain.state == "clients"
     world.advance(1.0)
     assert "c" not in world.node.sessions  # nobody else is in the directory, who could take it
-    world.advance(limits.DRAIN_TREE)
+    world.advance(DEFAULTS.drain_tree)
     assert found.done
     assert "1 session with 1 message ended here" in world.logged[-1]
 

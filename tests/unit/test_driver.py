@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS
 from broker.config.node_config import NodeConfig
 from broker.io.driver import Driver, StreamProtocol
 from broker.node import Node
@@ -90,7 +90,7 @@ BURST = b"".join(encode_packet(Publish(f"t/{n % 100}", b"x" * (n % 7)), 5) for n
 def test_a_read_that_took_long_is_the_last_of_its_turn() -> None:
     scene = Scene()
     (busy, socket), (other, quiet) = scene.clients
-    scene.loop.cost = limits.TURN_TIME * 1.1
+    scene.loop.cost = DEFAULTS.turn_time * 1.1
     busy.data_received(BURST)
     assert not socket.reading
     assert scene.node.counters.published == 1000, "what was read is handled"
@@ -105,7 +105,7 @@ def test_a_read_that_took_long_is_the_last_of_its_turn() -> None:
 def test_a_read_that_took_no_time_changes_nothing() -> None:
     scene = Scene()
     (busy, socket), _ = scene.clients
-    scene.loop.cost = limits.TURN_TIME * 0.4
+    scene.loop.cost = DEFAULTS.turn_time * 0.4
     for _ in range(100):  # 100,000 messages
         busy.data_received(BURST)
         assert socket.reading
@@ -116,7 +116,7 @@ def test_who_is_held_back_meanwhile_stays_so() -> None:
     scene = Scene()
     (busy, socket), _ = scene.clients
     assert busy.conn is not None
-    scene.loop.cost = limits.TURN_TIME * 1.1
+    scene.loop.cost = DEFAULTS.turn_time * 1.1
     busy.data_received(BURST)
     busy.conn.hold()
     scene.loop.turn()
@@ -128,7 +128,7 @@ def test_who_is_held_back_meanwhile_stays_so() -> None:
 def test_who_is_gone_meanwhile_is_not_read() -> None:
     scene = Scene()
     (busy, socket), _ = scene.clients
-    scene.loop.cost = limits.TURN_TIME * 1.1
+    scene.loop.cost = DEFAULTS.turn_time * 1.1
     busy.data_received(BURST)
     busy.connection_lost(None)
     scene.loop.turn()

@@ -23,8 +23,8 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from broker.base import limits
 from broker.base.counters import Counters
+from broker.base.limits import DEFAULTS, Limits
 from broker.base.turns import Turns
 from broker.compat.listener import Listener
 from broker.config.node_config import NodeConfig
@@ -140,6 +140,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.paused = 0
+        self.limits = DEFAULTS
         self.counters = Counters()
         self.turns = Turns(self)  # type: ignore[arg-type]
         self.effects: list[Any] = []
@@ -320,7 +321,7 @@ def test_what_replaces_others_is_collected_a_little_at_a_time(scene: Scene) -> N
     _, _, peer = scene.open()
     for _ in range(60):
         peer.send(b"x")
-        scene.loop.sleep(limits.COLLECT)
+        scene.loop.sleep(DEFAULTS.collect)
     young = sum(
         found in ([], [None])
         for found in gc.get_objects(0) + gc.get_objects(1)
@@ -594,7 +595,7 @@ def test_a_peer_that_ended_and_does_not_read_is_not_waited_for_long(scene: Scene
     peer.shutdown(socket.SHUT_WR)
     scene.turns()
     assert scene.quiet()
-    scene.loop.sleep(limits.CLOSE_TIME)
+    scene.loop.sleep(DEFAULTS.close_time)
     scene.turns()
     assert len(conn.lost) == 1
 
@@ -671,7 +672,7 @@ def test_who_goes_on_sending_gets_to_read_why_it_is_closed(scene: Scene, waiting
     assert not conn.received
     assert not conn.lost
     scene.until(lambda: ended(peer))
-    scene.loop.sleep(limits.LINGER)
+    scene.loop.sleep(DEFAULTS.linger)
     scene.turns()
     assert conn.lost == ["closed"]
 
@@ -692,7 +693,7 @@ def test_who_takes_his_time_to_read_why_is_waited_for(scene: Scene) -> None:
     stream, conn, peer, data = scene.full()
     conn.linger = True
     stream.close()
-    scene.loop.sleep(3 * limits.LINGER)
+    scene.loop.sleep(3 * DEFAULTS.linger)
     peer.shutdown(socket.SHUT_WR)
     scene.turns()
     assert scene.drain(peer) == data
@@ -1170,7 +1171,7 @@ def test_dials_that_fail(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
         assert answers.pop() == "Connection refused"
         await outreach.dial(Dial("127.0.0.1", 99999), driver)
         assert answers.pop() == "port must be 0-65535"
-        monkeypatch.setattr("broker.io.discovery_driver.DIAL_TIMEOUT", 0.0)
+        node.limits = Limits(dial_timeout=0.0)
         full = socket.create_server(("127.0.0.1", 0), backlog=0)
         waiting = [socket.socket() for _ in range(3)]
         for each in waiting:  # nobody accepts: who comes now waits

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS
 from broker.base.timers import Timer, Timers
 from broker.base.turns import Rest
 from broker.core.flow_control import FlowControl
@@ -38,6 +38,7 @@ class Flow:
 
     def __init__(self) -> None:
         self.now = 100.0
+        self.limits = DEFAULTS
         self.timers = Timers()
         self.lines: list[str] = []
         self.log_limit: Any = SimpleNamespace(line=lambda *line: self.lines.append(line[-1]))
@@ -97,11 +98,11 @@ def test_who_makes_no_progress_holds_nobody_any_more() -> None:
     broker = Flow()
     flow, source, slow = FlowControl(broker), conn(), conn()
     flow.hold_publishers(slow, source)
-    broker.advance(limits.HOLD_TIME - 1.0)
+    broker.advance(DEFAULTS.hold_time - 1.0)
     slow.waiting_since = broker.now  # it took something
-    broker.advance(limits.HOLD_TIME - 1.0)
+    broker.advance(DEFAULTS.hold_time - 1.0)
     assert not source.read
-    broker.advance(2.0 + limits.HOLD_LOOK)
+    broker.advance(2.0 + DEFAULTS.hold_look)
     assert source.read
     assert slow.stalled
     assert broker.lines == ["peer:1 reads too slowly; publishers are no longer paused for it"]
@@ -131,6 +132,6 @@ def test_nobody_waits_for_who_is_closed() -> None:
     flow.closed(slow)
     assert source.read
     assert not flow.holds(slow)
-    broker.advance(2 * limits.HOLD_TIME)
+    broker.advance(2 * DEFAULTS.hold_time)
     assert not slow.stalled
     assert broker.lines == []

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base import limits
 from broker.base.counters import Counters
-from broker.base.sequence_set import LAST, intersect, subtract
+from broker.base.limits import DEFAULTS
+from broker.base.sequence_set import LAST, MAX_GAPS, intersect, subtract
 from broker.cluster.delivery.forwarder import FORGET_ORIGIN, RECENT
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.link.codec import origin_key
-from broker.cluster.link.control_records import DONE, ORIGINS, SEEN, WANT
+from broker.cluster.link.control_records import DONE, MAX_PING_PAYLOAD, ORIGINS, SEEN, WANT
 from broker.cluster.link.version_vector import OriginWindow, decode_vector, encode_vector
 from stp.bpdu import Role
 from tests.sim.clients import Ledger, SimClient
@@ -116,8 +116,8 @@ def test_a_patchy_history_is_asked_for_in_what_others_take() -> None:
     first, second, third = (Neighbour(world, n) for n in (1, 2, 3))
     key = origin_key(FAR, 1)
     known, lacks = OriginWindow(9 * RECENT, 0.0), OriginWindow(9 * RECENT, 0.0)
-    known.gaps = [(n, n + 9) for n in range(1, 50 * limits.MAX_GAPS, 50)]
-    lacks.gaps = [(n + 15, n + 64) for n in range(1, 50 * limits.MAX_GAPS, 50)]
+    known.gaps = [(n, n + 9) for n in range(1, 50 * MAX_GAPS, 50)]
+    lacks.gaps = [(n + 15, n + 64) for n in range(1, 50 * MAX_GAPS, 50)]
     first.send(ping((ORIGINS, encode_vector({key: known}))))
     second.bpdu(world.node.cluster.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
     third.take()
@@ -127,13 +127,13 @@ def test_a_patchy_history_is_asked_for_in_what_others_take() -> None:
     wants = third.records(WANT)
     assert len(wants) == 1
     wanted = decode_vector(wants[0][4:], 0.0)[key]
-    assert len(wanted.gaps) <= limits.MAX_GAPS
+    assert len(wanted.gaps) <= MAX_GAPS
     assert not second.link().live
     for neighbour in (first, third):
         neighbour.send(ping((DONE, wants[0][:4])))
     assert second.link().live
     window = world.node.forwarder.vector[key]
-    assert len(window.gaps) <= limits.MAX_GAPS
+    assert len(window.gaps) <= MAX_GAPS
     unharmed(world)
 
 
@@ -165,8 +165,8 @@ def test_made_up_origins_take_nobodys_place_and_do_not_circulate() -> None:
         world.advance(0.1)
         for neighbour in (liar, honest, publisher):
             neighbour.send(ping())
-    assert told <= limits.MAX_QUIET_ORIGINS + 20
-    assert len(relay.vector) <= limits.MAX_QUIET_ORIGINS + 20
+    assert told <= DEFAULTS.max_quiet_origins + 20
+    assert len(relay.vector) <= DEFAULTS.max_quiet_origins + 20
     assert relay.vector[key].top == 1
     # Who publishes is known all the same; those that never did make room.
     for number in range(2, 8):
@@ -175,7 +175,7 @@ def test_made_up_origins_take_nobodys_place_and_do_not_circulate() -> None:
             *(message(key=origin_key(rng.randbytes(8), 2_000), sequence=1) for _ in range(1_000))
         )
         world.advance(0.1)
-    assert len(relay.vector) <= limits.MAX_ORIGINS
+    assert len(relay.vector) <= DEFAULTS.max_origins
     assert relay.vector[key].top == 7
     assert relay.key in relay.vector
     publisher.send(message(key=key, sequence=1))
@@ -202,11 +202,11 @@ def test_many_new_origins_at_once_are_made_known_in_one_piece() -> None:
 def test_a_full_table_can_be_told() -> None:
     """All origins with all their gaps fit into what a neighbour takes."""
     vector = {}
-    for number in range(limits.MAX_ORIGINS - 1):
+    for number in range(DEFAULTS.max_origins - 1):
         window = vector[origin_key(bid(number), 1)] = OriginWindow(LAST - 1, 0.0)
-        window.gaps = [(n, n) for n in range(1, 2 * limits.MAX_GAPS, 2)]
+        window.gaps = [(n, n) for n in range(1, 2 * MAX_GAPS, 2)]
     body = encode_vector(vector)
-    assert 2 * len(body) < limits.MAX_PING_PAYLOAD
+    assert 2 * len(body) < MAX_PING_PAYLOAD
     assert {key: window.top for key, window in decode_vector(body, 0.0).items()} == dict.fromkeys(
         vector, LAST - 1
     )
@@ -216,7 +216,7 @@ def test_a_full_table_can_be_told() -> None:
     for _ in range(10):
         neighbour.send(ping((SEEN, body)))
         assert neighbour.up, "no broker breaks with another one because somebody filled its table"
-        assert len(world.node.forwarder.vector) == limits.MAX_QUIET_ORIGINS + 1
+        assert len(world.node.forwarder.vector) == DEFAULTS.max_quiet_origins + 1
 
 
 RANGES = st.lists(st.integers(1, 60), max_size=12, unique=True).map(
@@ -247,18 +247,18 @@ def test_a_window_takes_each_number_once(steps: list[tuple[int, int]]) -> None:
             taken |= numbers
         else:
             assert new in (0, -1)
-        assert len(window.gaps) <= limits.MAX_GAPS
+        assert len(window.gaps) <= MAX_GAPS
         assert all(not window.missing(n) for n in taken)
 
 
 def test_holes_that_are_given_up_are_counted() -> None:
     counters = Counters()
     window = LocalWindow(0, 0.0, counters)
-    for hole in range(limits.MAX_GAPS):
+    for hole in range(MAX_GAPS):
         window.accept(2 + 4 * hole, 1)
     assert counters.gaps_forgotten == 0
     assert window.missing(1)
-    window.accept(2 + 4 * limits.MAX_GAPS, 1)  # one more
+    window.accept(2 + 4 * MAX_GAPS, 1)  # one more
     assert counters.gaps_forgotten == 1
     assert not window.missing(1)
     window.accept(4, 1)  # the oldest hole that is left is split
@@ -267,4 +267,4 @@ def test_holes_that_are_given_up_are_counted() -> None:
     assert window.missing(5)
     window.accept(window.top + 1, 1)
     assert counters.gaps_forgotten == 2
-    assert len(window.gaps) == limits.MAX_GAPS
+    assert len(window.gaps) == MAX_GAPS

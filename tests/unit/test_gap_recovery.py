@@ -10,10 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base import limits
 from broker.base.broker_id import Identity
 from broker.base.counters import Counters
-from broker.base.sequence_set import LAST, Ranges, intersect, merge, roughly, subtract
+from broker.base.limits import DEFAULTS
+from broker.base.sequence_set import (
+    LAST,
+    MAX_GAPS,
+    MAX_SKIPS,
+    Ranges,
+    intersect,
+    merge,
+    roughly,
+    subtract,
+)
 from broker.cluster.delivery.gap_recovery import HOLD, SPLIT, GapRecovery
 from broker.cluster.delivery.history import HistoryRequests
 from broker.cluster.delivery.local_window import LocalWindow
@@ -27,6 +36,7 @@ from broker.cluster.strategy.interest import Interest
 from broker.cluster.strategy.spanning_tree import OverSpanningTree
 from broker.core.message import Message
 from broker.core.ports import NullJournal
+from broker.wire.constants import MAX_PACKET_SIZE
 from broker.wire.errors import MalformedPacket
 from tests.sim.schedule import Schedule
 
@@ -176,6 +186,7 @@ class Asking:
         node: Any = SimpleNamespace(
             now=1.0,
             counters=Counters(),
+            limits=DEFAULTS,
             forwarding=[],
             journal=NullJournal(),
             current=None,
@@ -434,7 +445,7 @@ def test_an_answer_without_an_end_is_dropped() -> None:
     """A broker that goes on sending parts does not fill the memory."""
     asking = Asking()
     number = asking.ask()
-    part = bytes(limits.MAX_PACKET_SIZE // 8)
+    part = bytes(MAX_PACKET_SIZE // 8)
     head = bytes(12) + number.to_bytes(4, "big")
     with pytest.raises(MalformedPacket):
         for index in range(100):
@@ -462,7 +473,7 @@ def test_what_is_refused_costs_the_same_however_much_it_is() -> None:
     found.put_by(HeldPackets(99_001, 10, ("x", None), b"t", 1))  # type: ignore[arg-type]
     for number in range(1, 200_000, 2):
         found.refuse(number, number)
-    assert len(found.refused) <= limits.MAX_SKIPS
+    assert len(found.refused) <= MAX_SKIPS
     assert (found.refused[0][0], found.refused[-1][1], found.settled) == (1, 199_999, 0)
     assert numbers_in(found.refused) >= set(range(1, 200_000, 2))
 
@@ -549,14 +560,14 @@ def test_a_break_goes_ahead_on_the_old_way_too(monkeypatch: pytest.MonkeyPatch) 
 def test_holes_without_end_are_owed() -> None:
     """A table of holes that is full forgets the oldest: they may still be asked for."""
     found, _ = stream()
-    for number in range(limits.MAX_SKIPS + 1):
+    for number in range(MAX_SKIPS + 1):
         assert found.window.accept(2 * number + 2, 1, skipped=True) == 1
-    assert len(found.window.history) <= limits.MAX_SKIPS
+    assert len(found.window.history) <= MAX_SKIPS
     assert found.owed[0] == (1, 1)
     assert numbers_in(found.owed) | numbers_in(found.window.history) == {
-        2 * n + 1 for n in range(limits.MAX_SKIPS + 1)
+        2 * n + 1 for n in range(MAX_SKIPS + 1)
     }
-    assert len(found.lacks()) <= limits.MAX_GAPS
+    assert len(found.lacks()) <= MAX_GAPS
 
 
 # ------------------------------------------------------------------ planted faults

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base import limits
+from broker.base.limits import Limits
 from broker.base.turns import PAUSE
 from broker.cluster.link.codec import read_link_messages
 from broker.cluster.link.control_records import ROUTED
 from broker.cluster.link.version_vector import encode_vector
-from broker.cluster.sessions import session_codec
-from broker.cluster.sessions.session_codec import SessionState, decode_state
+from broker.cluster.sessions.session_codec import WRITE_WORK, SessionState, decode_state
 from broker.cluster.sessions.session_parts import WHERE
 from broker.cluster.sessions.takeover_messages import DONE, PART, REQUEST, REST, TAKE, heard, say
 from broker.core.session_owner import digest
@@ -27,11 +26,15 @@ FILTERS = [f"t/{number}" for number in range(12)]
 EXPIRY = {Property.SESSION_EXPIRY_INTERVAL: 1000}
 
 
+ONE_AT_A_TIME = Limits(session_written=1, turn_work=WRITE_WORK)
+"""Each subscription takes a turn of its own."""
+
+
 class Holding:
     """The node has the session of `k`, and a neighbour takes it."""
 
     def __init__(self) -> None:
-        self.world = lone(routing="flood", link_timeout=1000.0)
+        self.world = lone(routing="flood", link_timeout=1000.0, limits=ONE_AT_A_TIME)
         self.neighbour = Neighbour(self.world, 101)
         self.neighbour.child()
         known(self.world, self.neighbour)
@@ -94,13 +97,6 @@ class Holding:
         return decode_state(data, self.world.now)
 
 
-@pytest.fixture
-def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each subscription takes a turn of its own."""
-    monkeypatch.setattr(session_codec, "WRITTEN", 1)
-    monkeypatch.setattr(session_codec, "WRITE_WORK", limits.TURN_WORK)
-
-
 step = st.one_of(
     st.just("turn"),
     st.just("again"),
@@ -110,7 +106,6 @@ step = st.one_of(
 )
 
 
-@pytest.mark.usefixtures("one_at_a_time")
 @given(st.lists(step, max_size=30))
 def test_each_message_is_in_it_or_in_the_rest(steps: list[str | int]) -> None:
     """Whatever is published, however often it is asked for, by whichever connection, also over a
@@ -149,7 +144,6 @@ def test_each_message_is_in_it_or_in_the_rest(steps: list[str | int]) -> None:
     assert "k" not in holding.world.node.sessions
 
 
-@pytest.mark.usefixtures("one_at_a_time")
 @pytest.mark.parametrize("turns", [0, 1, 5])
 def test_a_client_that_comes_back_meanwhile_has_its_session(turns: int) -> None:
     holding = Holding()
@@ -168,7 +162,6 @@ def test_a_client_that_comes_back_meanwhile_has_its_session(turns: int) -> None:
     assert not holding.world.node.cluster.takeover.exported
 
 
-@pytest.mark.usefixtures("one_at_a_time")
 def test_a_session_that_ends_meanwhile_is_not_given() -> None:
     holding = Holding()
     holding.ask(TAKE)

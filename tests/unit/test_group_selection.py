@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.link.codec import (
     choice_of,
     encode_for_links,
@@ -32,7 +32,7 @@ from broker.cluster.sharing.assignments import (
 )
 from broker.cluster.strategy.directory import GROUP
 from broker.core.message import Message
-from broker.core.receiver_assignment import ReceiverAssignment, decode_choice
+from broker.core.receiver_assignment import MAX_PASSES, ReceiverAssignment, decode_choice
 from broker.wire import Properties, Property, Publish
 from broker.wire.decode import decode_packet
 from broker.wire.errors import MalformedPacket
@@ -174,7 +174,7 @@ def test_choices_there_and_back(entries: list[tuple[bytes, bytes]]) -> None:
     whos,
     marks,
     st.booleans(),
-    st.lists(st.binary(min_size=8, max_size=8), min_size=1, max_size=limits.MAX_PASSES),
+    st.lists(st.binary(min_size=8, max_size=8), min_size=1, max_size=MAX_PASSES),
 )
 def test_passed_on_there_and_back(
     who: bytes, mark: bytes, retain: bool, visited: list[bytes]
@@ -223,9 +223,9 @@ def test_in_a_publish(properties: bytes, qos: int) -> None:
 # ------------------------------------------------------------------ a broker among others
 
 
-def cluster(count: int = 2) -> tuple[World, list[Neighbour]]:
+def cluster(count: int = 2, limits: Limits = DEFAULTS) -> tuple[World, list[Neighbour]]:
     """A node and neighbours, of which nobody has told of groups yet."""
-    world = lone()
+    world = lone(limits=limits)
     neighbours = [Neighbour(world, 101 + number) for number in range(count)]
     for neighbour in neighbours:
         neighbour.child()
@@ -551,9 +551,8 @@ def test_garbage_costs_the_link(text: bytes) -> None:
     assert world.counters.link_garbage == 1
 
 
-def test_what_is_given_back_and_was_not_kept_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_ASSIGNED", 2)
-    world, (one, _) = cluster()
+def test_what_is_given_back_and_was_not_kept_is_counted() -> None:
+    world, (one, _) = cluster(limits=Limits(max_assigned=2))
     post(world, 101, 1)
     publisher = world.connect("p")
     for number in range(1, 6):
@@ -573,11 +572,10 @@ def test_what_is_given_back_and_was_not_kept_is_counted(monkeypatch: pytest.Monk
     assert len(world.node.cluster.assignments.ledger) == 2
 
 
-def test_publishers_wait_for_members_elsewhere_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publishers_wait_for_members_elsewhere_and_go_on() -> None:
     """With many messages unacknowledged a publisher is held until they are fewer, or nothing
     happens for half a second."""
-    monkeypatch.setattr(limits, "HOLD_QUEUED", 4)
-    world, _ = cluster()
+    world, _ = cluster(limits=Limits(hold_queued=4))
     post(world, 102, 1)
     publisher = world.connect("p")
     for number in range(1, 6):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.base.turns import PAUSE
 from broker.cluster.link.control_records import ROUTED
 from broker.cluster.link.version_vector import encode_vector
-from broker.cluster.sessions import session_codec
 from broker.cluster.sessions.handover import Handover
 from broker.cluster.sessions.pending_handover import TRANSITIONS, Action, Asked, Input, State
+from broker.cluster.sessions.session_codec import WRITE_WORK
 from broker.cluster.sessions.takeover_messages import (
     ANSWER,
     COMING,
@@ -90,11 +88,15 @@ def test_a_request_is_answered_in_every_state(state: State) -> None:
         assert Input.MORE in met
 
 
+ONE_AT_A_TIME = Limits(session_written=1, turn_work=WRITE_WORK)
+"""Each subscription takes a turn of its own."""
+
+
 class Holding:
     """The node has, or had, the session of `k`, and two neighbours ask for it."""
 
-    def __init__(self) -> None:
-        self.world = lone(routing="flood", link_timeout=1000.0)
+    def __init__(self, limits: Limits = DEFAULTS) -> None:
+        self.world = lone(routing="flood", link_timeout=1000.0, limits=limits)
         self.takers = [Neighbour(self.world, number) for number in (101, 102)]
         for taker in self.takers:
             taker.child()
@@ -166,22 +168,13 @@ event = st.one_of(
 )
 
 
-@pytest.fixture
-def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each subscription takes a turn of its own."""
-    monkeypatch.setattr(session_codec, "WRITTEN", 1)
-    monkeypatch.setattr(session_codec, "WRITE_WORK", limits.TURN_WORK)
-    yield
-
-
-@pytest.mark.usefixtures("one_at_a_time")
 @given(st.lists(event, max_size=25))
 def test_whatever_is_asked_each_step_is_the_tables(
     events: list[str | tuple[int, int, int, str | None]],
 ) -> None:
     """Every request is answered; every step is in the table and leads where it says; and in the
     end nothing is left that was encoded."""
-    holding = Holding()
+    holding = Holding(ONE_AT_A_TIME)
     done = Handover._step
 
     def step(handover: Handover, asked: Asked, state: State, happens: Input, now: float) -> None:

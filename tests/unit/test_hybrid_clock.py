@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base import limits
 from broker.base.hybrid_clock import END, LOGICAL, HybridClock
+from broker.base.limits import DEFAULTS
 
 WALL = 1.7e9
 MS = int(WALL * 1000)
@@ -33,7 +33,7 @@ def test_what_is_heard_of_comes_before() -> None:
 
 def test_a_clock_far_ahead_is_not_followed() -> None:
     clock = HybridClock(0.0, WALL)
-    ahead = MS + int(limits.CLOCK_AHEAD * 1000)
+    ahead = MS + int(DEFAULTS.clock_ahead * 1000)
     assert not clock.merge(ahead + 1 << LOGICAL, 0.0)
     assert clock.tick(0.0) >> LOGICAL == MS
     assert clock.tick(0.0, ahead + 1 << LOGICAL) == (ahead + 1 << LOGICAL) + 1  # one topic's time
@@ -65,7 +65,7 @@ def test_ticks_always_grow(steps: list[tuple[float, int]]) -> None:
     for now, (shift, heard) in enumerate(steps):
         clock.set_wall(WALL + shift / 2, now)
         clock.merge(heard << LOGICAL, now)
-        if (clock.last >> LOGICAL) - clock.physical(now) <= limits.CLOCK_AHEAD * 1000:
+        if (clock.last >> LOGICAL) - clock.physical(now) <= DEFAULTS.clock_ahead * 1000:
             time = clock.tick(now)
             assert time > last
             last = time

@@ -12,10 +12,10 @@ import pytest
 
 from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.drain import Drain, DrainOptions
 from broker.compat.api import BrokerApi
-from broker.persistence import snapshot, write_ahead_log
+from broker.persistence import write_ahead_log
 from broker.persistence.output_gate import OutputGate
 from broker.wire import (
     Connack,
@@ -196,7 +196,7 @@ def test_clients_of_an_idle_broker_were_connected_until_it_was_killed() -> None:
     assert keeper(again, "l").payloads() == []
     again.advance(5)
     assert keeper(again, "l").payloads() == [b"gone"]
-    late = world.again(2 * limits.JOURNAL_BEAT + 61, copy_of(world.files))
+    late = world.again(2 * DEFAULTS.journal_beat + 61, copy_of(world.files))
     late.advance(0.1)
     assert set(late.node.sessions) == {"l"}
     assert 60 <= frames < 80
@@ -244,10 +244,9 @@ def test_a_clock_that_is_set_is_not_time_that_passes(days: int) -> None:
     assert len(late.node.retained) == 0
 
 
-def test_a_clock_that_is_set_while_there_is_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_set_while_there_is_a_checkpoint() -> None:
     """What it has said already is said again."""
-    monkeypatch.setattr(snapshot, "STEP_ITEMS", 1)
-    world = Durable()
+    world = Durable(limits=Limits(snapshot_step_items=1))
     for number in range(9):
         client = keeper(world, f"k{number}", properties={Property.SESSION_EXPIRY_INTERVAL: 3600})
         client.vanish()
@@ -257,7 +256,7 @@ def test_a_clock_that_is_set_while_there_is_a_checkpoint(monkeypatch: pytest.Mon
         assert world.journal.busy
     world.advance(60)
     assert not world.journal.busy
-    again = Durable(files=copy_of(world.files), at=world.now + 2 * 86_400)
+    again = Durable(files=copy_of(world.files), at=world.now + 2 * 86_400, limits=world.limits)
     assert len(again.node.sessions) == 9
     assert world.counters.journal_snapshots == 2
     # The clock is set, as any clock is now and then.
@@ -381,13 +380,12 @@ class Chaos:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_restored_is_what_was_there(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restored_is_what_was_there(seed: int) -> None:
     """Often with a checkpoint under way, which must change nothing."""
     rng = random.Random(seed)
-    if seed % 2:
-        monkeypatch.setattr(write_ahead_log, "MIN_SIZE", 2000)
-        monkeypatch.setattr(snapshot, "STEP_ITEMS", 3)
-    world = Durable(sync=seed % 4 == 0)
+    often = Limits(journal_smallest=2000, snapshot_step_items=3)
+    limits = often if seed % 2 else DEFAULTS
+    world = Durable(sync=seed % 4 == 0, limits=limits)
     chaos = Chaos(world, rng)
     for number in range(120):
         chaos.step()
@@ -395,7 +393,9 @@ def test_restored_is_what_was_there(seed: int, monkeypatch: pytest.MonkeyPatch) 
             world.advance(rng.choice([0.005, 0.02, 0.5]))
         if number % 15 == 14:
             before = picture(world)
-            again = Durable(sync=world.sync, files=copy_of(world.files), at=world.now)
+            again = Durable(
+                sync=world.sync, files=copy_of(world.files), at=world.now, limits=limits
+            )
             assert picture(again) == before
             if rng.random() < 0.3:  # go on with the new one
                 world = again
@@ -404,12 +404,10 @@ def test_restored_is_what_was_there(seed: int, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_so_it_is_after_a_disk_has_failed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_it_is_after_a_disk_has_failed(seed: int) -> None:
     """And recovered, again and again, also while it recovers."""
     rng = random.Random(1000 + seed)
-    monkeypatch.setattr(write_ahead_log, "MIN_SIZE", 2000)
-    monkeypatch.setattr(snapshot, "STEP_ITEMS", 3)
-    world = Durable()
+    world = Durable(limits=Limits(journal_smallest=2000, snapshot_step_items=3))
     chaos = Chaos(world, rng)
     for number in range(150):
         chaos.step()
@@ -425,7 +423,7 @@ def test_so_it_is_after_a_disk_has_failed(seed: int, monkeypatch: pytest.MonkeyP
                 if world.journal.healthy and not world.journal.busy:
                     break
             assert world.journal.healthy
-            assert picture(Durable(files=copy_of(world.files), at=world.now)) == picture(world)
+            assert picture(world.again(0, copy_of(world.files))) == picture(world)
 
 
 def copy_of(files: Files) -> Files:
@@ -606,9 +604,8 @@ def test_nothing_overtakes_the_first_word_of_a_broker(reads: int) -> None:
     assert client.take() == [Puback(2)]
 
 
-def test_a_client_that_gets_too_much_behind_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 1000)
-    world = lazy()
+def test_a_client_that_gets_too_much_behind_is_closed() -> None:
+    world = lazy(limits=Limits(client_backlog_bytes=1000))
     client = world.connect("c")
     client.subscribe("q0")
     client.publish("a/1", b"x", 1, 1)
@@ -623,12 +620,9 @@ def test_a_client_that_gets_too_much_behind_is_closed(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_what_waits_for_a_client_may_be_more_than_it_may_be_behind(
-    sync: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_waits_for_a_client_may_be_more_than_it_may_be_behind(sync: bool) -> None:
     """A session's messages, retained ones: else they could never come, however fast the disk is."""
-    monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 1000)
-    world = Durable(sync=sync)
+    world = Durable(sync=sync, limits=Limits(client_backlog_bytes=1000))
     client = keeper(world)
     client.subscribe("a/#", qos=1)
     client.vanish()
@@ -650,12 +644,9 @@ def test_what_waits_for_a_client_may_be_more_than_it_may_be_behind(
 
 
 @pytest.mark.parametrize("sizes", [(10, 5000), (5000, 10)])
-def test_the_largest_piece_that_waits_is_free(
-    sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 1000)
+def test_the_largest_piece_that_waits_is_free(sizes: tuple[int, int]) -> None:
     conn = World().open().conn
-    withheld = OutputGate()
+    withheld = OutputGate(Limits(client_backlog_bytes=1000))
     for mark, size in enumerate([*sizes, 990], 1):
         assert withheld.put(mark, conn, [bytes(size)], None)
     assert not withheld.put(4, conn, [b"x"], None)
@@ -729,9 +720,8 @@ def test_what_a_plugin_publishes_holds_nobody() -> None:
     assert client.conn.gate == 0
 
 
-def test_publishers_are_not_read_while_the_disk_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "JOURNAL_BACKLOG_BYTES", 1000)
-    world = lazy()
+def test_publishers_are_not_read_while_the_disk_is_behind() -> None:
+    world = lazy(limits=Limits(journal_backlog_bytes=1000))
     publisher = world.connect("p")
     publisher.publish("a/1", b"x" * 1500, 1, 1)
     assert publisher.transport.reading
@@ -804,9 +794,8 @@ def test_sync_does_not_acknowledge_what_is_not_written() -> None:
     assert keeper(again, "l").payloads() == [b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_it_fails_again_while_it_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "STEP_ITEMS", 1)
-    world = Durable(sync=True)
+def test_it_fails_again_while_it_recovers() -> None:
+    world = Durable(sync=True, limits=Limits(snapshot_step_items=1))
     for number in range(20):
         keeper(world, f"l{number}").subscribe("a", qos=1)
     world.files.broken = "Input/output error"
@@ -830,9 +819,8 @@ def test_it_fails_again_while_it_recovers(monkeypatch: pytest.MonkeyPatch) -> No
     )
 
 
-def test_a_disk_that_does_not_keep_up_is_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "JOURNAL_BACKLOG_BYTES", 1000)
-    world = lazy()
+def test_a_disk_that_does_not_keep_up_is_one_that_fails() -> None:
+    world = lazy(limits=Limits(journal_backlog_bytes=1000))
     for number in range(10):  # each publishes once and is held then
         world.connect(f"p{number}").publish("a/1", b"x" * 900, 1, 1)
     assert any("does not keep up" in line for line in world.logged)
@@ -875,9 +863,8 @@ def test_a_journal_cut_at_any_byte_is_some_moment_that_was(monkeypatch: pytest.M
         assert picture(Durable(files=files, at=world.now))["sessions"] == after
 
 
-def test_checkpoints_keep_the_journal_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_ahead_log, "MIN_SIZE", 20_000)
-    world = Durable()
+def test_checkpoints_keep_the_journal_small() -> None:
+    world = Durable(limits=Limits(journal_smallest=20_000))
     client = keeper(world, "l")
     client.subscribe("a", qos=1)
     world.connect("r").publish("r", b"kept", 0, retain=True)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from broker.base.limits import DEFAULTS, Limits
 from broker.config.yaml_file import ConfigError
 from broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
-from broker.io import journal_writer
 from broker.io.journal_writer import JournalWriter
 from broker.persistence.records import (
     SessionRecord,
@@ -35,8 +35,8 @@ def frame(number: int) -> bytes:
 class Writer:
     """A disk and what it says."""
 
-    def __init__(self, folder: Path, *, sync: bool) -> None:
-        self.disk = JournalWriter(folder, ID, sync=sync)
+    def __init__(self, folder: Path, *, sync: bool, limits: Limits = DEFAULTS) -> None:
+        self.disk = JournalWriter(folder, ID, sync=sync, limits=limits)
         self.said: queue.Queue[tuple[Any, str | None]] = queue.Queue()
         self.loaded = self.disk.load()
         self.disk.start(lambda effect, error: self.said.put((effect, error)))
@@ -150,7 +150,6 @@ def broken(*_: object) -> int:
 def test_without_room_for_a_thread_the_journal_flushes_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_writer, "FLUSH", 0.001)
     flushed: queue.Queue[int] = queue.Queue()
     sync = os.fdatasync
 
@@ -202,8 +201,7 @@ def test_whatever_goes_wrong_the_thread_lives(
 def test_a_flush_that_fails_is_told_though_nothing_more_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_writer, "FLUSH", 0.001)
-    writer = Writer(tmp_path, sync=False)
+    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush=0.001))
     writer.do(BeginSegment(1))
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", broken)
@@ -289,7 +287,6 @@ def test_a_file_does_not_begin_before_the_end_of_the_last_one_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A power cut would leave a gap between them."""
-    monkeypatch.setattr(journal_writer, "FLUSH", 0.001)
     slow = Slow(monkeypatch)
     writer = Writer(tmp_path, sync=False)
     writer.do(BeginSegment(1))
@@ -307,8 +304,7 @@ def test_a_file_does_not_begin_before_the_end_of_the_last_one_is_on_the_disk(
 def test_nothing_goes_on_behind_an_end_that_may_be_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_writer, "FLUSH", 1e9)
-    writer = Writer(tmp_path, sync=False)
+    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush=1e9))
     writer.do(BeginSegment(1))
     last = AppendFrame(frame(1), 1)
     assert writer.do(last) is None
@@ -326,8 +322,7 @@ def test_nobody_waits_for_the_end_of_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it replaces is deleted when it is on the disk, beside what is written."""
-    monkeypatch.setattr(journal_writer, "FLUSH", 0.001)
-    writer = Writer(tmp_path, sync=False)
+    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush=0.001))
     for segment in (1, 2):
         writer.do(BeginSegment(segment))
         assert writer.do(AppendFrame(frame(segment), segment)) is None
@@ -344,8 +339,7 @@ def test_nobody_waits_for_the_end_of_a_checkpoint(
 def test_what_could_not_be_put_on_the_disk_replaces_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_writer, "FLUSH", 0.001)
-    writer = Writer(tmp_path, sync=False)
+    writer = Writer(tmp_path, sync=False, limits=Limits(journal_flush=0.001))
     for segment in (1, 2):
         writer.do(BeginSegment(segment))
         last = AppendFrame(frame(segment), segment)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS
 from broker.core.client_registry import CLOSED_WORK
 from broker.wire import (
     Connack,
@@ -27,7 +27,7 @@ from tests.unit.link_harness import Neighbour, lone
 from tests.unit.node_harness import FakeClient, World, connect_packet
 from tests.unit.test_directory import known
 
-AT_ONCE = limits.TURN_WORK // CLOSED_WORK
+AT_ONCE = DEFAULTS.turn_work // CLOSED_WORK
 """clients that are closed in one turn"""
 COUNT = 3 * AT_ONCE
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from broker.base import limits
 from broker.base.address import Address
-from broker.base.sequence_set import LAST
+from broker.base.limits import DEFAULTS, Limits
+from broker.base.sequence_set import LAST, MAX_GAPS
 from broker.cluster.link.codec import encode_origin, origin_key
 from broker.cluster.link.control_records import (
     ASK_SEEN,
@@ -155,7 +155,7 @@ def test_callers_that_fall_silent_make_room_for_brokers() -> None:
     world = lone()
     for number in range(2_000):
         Neighbour(world, 1, link=False).send(packet_of(bridge(1 + number % 50)))
-        assert len(world.node.cluster.handshakes) <= limits.MAX_HANDSHAKES
+        assert len(world.node.cluster.handshakes) <= DEFAULTS.max_handshakes
     unharmed(world)
     ticks = []
     tick = world.node.tick
@@ -238,14 +238,14 @@ def vector_of(top: int, *gaps: tuple[int, int], count: int | None = None) -> byt
 BAD_VECTORS = {
     "cut off": vector_of(9)[:-1],
     "gaps cut off": vector_of(9, (2, 3))[:-1],
-    "too many gaps": vector_of(999, *((n, n) for n in range(1, 2 * limits.MAX_GAPS + 3, 2))),
+    "too many gaps": vector_of(999, *((n, n) for n in range(1, 2 * MAX_GAPS + 3, 2))),
     "gaps out of order": vector_of(9, (5, 6), (2, 3)),
     "overlapping gaps": vector_of(9, (2, 5), (5, 6)),
     "backward gap": vector_of(9, (5, 2)),
     "gap beyond the top": vector_of(9, (5, 10)),
     "gap at 0": vector_of(9, (0, 3)),
     "too many origins": b"".join(
-        n.to_bytes(12, "big") + bytes(7) for n in range(limits.MAX_ORIGINS + 1)
+        n.to_bytes(12, "big") + bytes(7) for n in range(DEFAULTS.max_origins + 1)
     ),
 }
 
@@ -278,7 +278,7 @@ def test_a_number_that_no_broker_reaches_is_not_believed(kind: int) -> None:
 @pytest.mark.parametrize("kind", [SEEN, ORIGINS, WANT])
 def test_vectors_at_the_limits_are_taken_and_told_on(kind: int, top: int) -> None:
     """What we tell others of what a neighbour told us is never what they refuse."""
-    gaps = [(n, n) for n in range(1, min(2 * limits.MAX_GAPS, top), 2)][: limits.MAX_GAPS]
+    gaps = [(n, n) for n in range(1, min(2 * MAX_GAPS, top), 2)][:MAX_GAPS]
     world, other = lone(), lone(id=b"o" * 8, boot=1_000)
     liar, honest = Neighbour(world, 1), Neighbour(world, 2)
     reader = Neighbour(other, 3)  # the node over there hears what this one says to `honest`
@@ -348,10 +348,8 @@ def test_nobody_has_us_work_without_end(kind: int) -> None:
     unharmed(world)
 
 
-def test_nobody_has_the_log_replayed_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_REPLAY", 100_000)
-    monkeypatch.setattr(limits, "LOG_BYTES", 25_000)
-    world = lone()
+def test_nobody_has_the_log_replayed_without_end() -> None:
+    world = lone(limits=Limits(max_replay=100_000, log_bytes=25_000))
     client = world.connect("c")
     for number in range(200):
         client.publish("t", b"x" * 100, qos=1, packet_id=1 + number)
@@ -403,7 +401,7 @@ def test_ten_thousand_members_that_are_not_there() -> None:
         assert len(membership.members(world.now)) <= MAX_GOSSIP_ONLY + 2
     assert dialled <= 100 + 20 * 50 + 10
     assert dialled > 200, "yet it goes on"
-    assert lists <= 20 / limits.GOSSIP_PAUSE
+    assert lists <= 20 / DEFAULTS.gossip_pause
     assert liar.up
     assert honest.up
 
@@ -444,7 +442,7 @@ def test_a_flood_of_topology_changes_is_published_now_and_then() -> None:
     assert liar.up
     assert honest.up
     told = [json.loads(payload) for payload in client.payloads()]
-    assert len(told) <= 5 * limits.TOPOLOGY_CHANGES + limits.TOPOLOGY_CHANGES
+    assert len(told) <= 5 * DEFAULTS.topology_changes + DEFAULTS.topology_changes
     assert world.node.cluster.tree.epoch - before <= 256 + 5 * 50 + 10
     world.advance(0.3)
     told += [json.loads(payload) for payload in client.payloads()]
@@ -474,7 +472,7 @@ def test_who_shakes_the_tree_does_not_keep_others_busy() -> None:
     assert liar.up
     for neighbour in (liar, honest):
         assert 50 < told[neighbour.number, BPDU] <= 50 + 2 * 100 + 1
-    assert 1 < told[liar.number, SEEN] <= 2 / limits.SEEN_PAUSE + 1
+    assert 1 < told[liar.number, SEEN] <= 2 / DEFAULTS.seen_pause + 1
 
 
 # ------------------------------------------------------------------ lies about the root

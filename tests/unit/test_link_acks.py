@@ -3,11 +3,12 @@ that."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import Limits
 from broker.cluster.delivery.replay_log import NEVER
 from broker.cluster.link.control_records import PING, SEEN, decode_records
 from broker.cluster.link.version_vector import OriginWindow, encode_vector
@@ -41,12 +42,17 @@ class Answering(Neighbour):
         self.send(b"".join(b"\xd0\x04" + number for number in numbers))
 
 
+SMALL = Limits(log_bytes=LOG, hold_log_bytes=SPARE, log_kept_bytes=KEPT, mark_bytes=SIZE)
+
+
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    for name, value in (("LOG_BYTES", LOG), ("HOLD_LOG_BYTES", SPARE), ("LOG_KEPT_BYTES", KEPT)):
-        monkeypatch.setattr(limits, name, value)
-    monkeypatch.setattr("broker.cluster.delivery.link_acks.STEP", SIZE)
-    world = lone(link_timeout=10_000.0)
+def limits() -> Limits:
+    return SMALL
+
+
+@pytest.fixture
+def world(limits: Limits) -> World:
+    world = lone(link_timeout=10_000.0, limits=limits)
     assert world.node.forwarder.log.limit == LOG
     return world
 
@@ -149,7 +155,7 @@ def test_one_that_never_says_what_it_has_holds_for_a_while_only(world: World) ->
     world.node.forwarder.leave(liar.link())
     publish(client, 2 * LOG // SIZE)
     assert client.conn.held
-    for _ in range(int(limits.REPAIR_TIME) + 2):
+    for _ in range(int(SMALL.repair_time) + 2):
         liar.take()
         liar.send(ping())
         world.advance(1.0)
@@ -197,10 +203,9 @@ def test_a_log_beyond_its_limit_shrinks_without_another_message(world: World) ->
 
 
 @pytest.mark.parametrize("takes", [True, False])
-def test_a_link_that_takes_nothing_is_closed(monkeypatch: pytest.MonkeyPatch, takes: bool) -> None:
+def test_a_link_that_takes_nothing_is_closed(takes: bool) -> None:
     """It goes on talking; a slow one that goes on taking, however little, is left alone."""
-    monkeypatch.setattr(limits, "HOLD_LINK_BYTES", 10_000)
-    world = lone()
+    world = lone(limits=Limits(hold_link_bytes=10_000))
     neighbour, client = joined(world), world.connect("c")
     neighbour.transport.capacity = 1_000
     publish(client, 50)
@@ -229,12 +234,10 @@ def test_marks_are_answered_however_much_else_waits() -> None:
     assert neighbour.link().control_first().count(b"\xd0\x04" + mark) == 1
 
 
-def test_a_log_that_is_too_large_is_acknowledged_though_nothing_more_comes(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("limits", [replace(SMALL, log_large=10 * SIZE)])
+def test_a_log_that_is_too_large_is_acknowledged_though_nothing_more_comes(world: World) -> None:
     """A neighbour joins that needs a part of an entry; no mark was asked for any more when room for
     large messages ended."""
-    monkeypatch.setattr(limits, "LOG_LARGE", 10 * SIZE)
     client, log = world.connect("c"), world.node.forwarder.log
     first = joined(world)
     for _ in range(4):
@@ -243,17 +246,15 @@ def test_a_log_that_is_too_large_is_acknowledged_though_nothing_more_comes(
         first.answer(*first.marks())
     neighbour = joined(world, 102)
     assert log.size > LOG
-    for _ in range(round(limits.LOG_LARGE_TIME) + 2):
+    for _ in range(round(SMALL.log_large_time) + 2):
         world.advance(1.1)
         for one in (first, neighbour):
             one.answer(*one.marks())
     assert log.size <= LOG
 
 
-def test_room_for_large_messages_lets_nobody_publish_more(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "LOG_LARGE", 10 * SIZE)
+@pytest.mark.parametrize("limits", [replace(SMALL, log_large=10 * SIZE)])
+def test_room_for_large_messages_lets_nobody_publish_more(world: World) -> None:
     neighbour, client = joined(world), world.connect("c")
     log = world.node.forwarder.log
     for _ in range(2):
@@ -263,4 +264,4 @@ def test_room_for_large_messages_lets_nobody_publish_more(
         world.advance(0.0)
         neighbour.answer(*neighbour.marks())
         assert not client.conn.held
-    assert 2 * LOG < log.size <= limits.AWAY_LOGS * LOG
+    assert 2 * LOG < log.size <= SMALL.away_logs * LOG

@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base import limits
+from broker.base.limits import Limits
 from broker.base.link_keys import OFFER_BYTES, LinkKeys, Offer, cluster_key, next_key, transcript
 from broker.cluster.link.handshake import AUTHENTICATION
-from broker.cluster.link.record_layer import TAG_BYTES, Cipher, RecordError
+from broker.cluster.link.record_layer import RECORD_BYTES, TAG_BYTES, Cipher, RecordError
 from broker.wire import Connack, Connect, Disconnect, Publish, encode_packet
 from broker.wire.decode import decode_packet
 from broker.wire.packets import Auth
@@ -145,11 +145,8 @@ def test_what_is_written_comes_out_however_it_is_cut(
     assert not getattr(layer, "mid_packet", True)
 
 
-def test_records_are_as_long_as_the_limit_says_and_keys_are_renewed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "RECORDS_PER_KEY", 3)
-    wire = Wire(node(1), node(2)).agreed()
+def test_records_are_as_long_as_the_limit_says_and_keys_are_renewed() -> None:
+    wire = Wire(*(node(n, limits=Limits(records_per_key=3)) for n in (1, 2))).agreed()
     client = wire.worlds[1].connect("c")
     client.subscribe("t")
     publisher = wire.worlds[0].connect("p")
@@ -163,8 +160,8 @@ def test_records_are_as_long_as_the_limit_says_and_keys_are_renewed(
     found = [p.payload for p in client.take() if isinstance(p, Publish)]
     assert found == [*(b"%d" % number for number in range(20)), bytes(1_000_000)]
     records = records_of(bytes(wire.seen[">"]))
-    assert max(map(len, records)) == limits.RECORD_BYTES + TAG_BYTES + 4
-    assert len(records) > 3 * limits.RECORDS_PER_KEY
+    assert max(map(len, records)) == RECORD_BYTES + TAG_BYTES + 4
+    assert len(records) > 3 * 3
 
 
 def records_of(stream: bytes) -> list[bytes]:
@@ -187,10 +184,10 @@ def test_a_long_packet_is_a_sign_of_life_between_its_records_too() -> None:
     publisher = wire.worlds[0].connect("p")
     wire.advance(0.2)
     held = hold(wire)
-    publisher.publish("t", bytes(10 * limits.RECORD_BYTES))
+    publisher.publish("t", bytes(10 * RECORD_BYTES))
     wire.pump()
     stream = b"".join(held)
-    step = limits.RECORD_BYTES + TAG_BYTES + 4
+    step = RECORD_BYTES + TAG_BYTES + 4
     link = wire.link(1)
     assert link is not None
     for at in range(0, len(stream), step):
@@ -203,9 +200,7 @@ def test_a_long_packet_is_a_sign_of_life_between_its_records_too() -> None:
             assert wire.link(1) is link
             tree = wire.worlds[1].node.cluster.tree
             assert ONE in tree.ports
-    assert [len(p.payload) for p in client.take() if isinstance(p, Publish)] == [
-        10 * limits.RECORD_BYTES
-    ]
+    assert [len(p.payload) for p in client.take() if isinstance(p, Publish)] == [10 * RECORD_BYTES]
 
 
 # ------------------------------------------------------------------ a stranger on the way
@@ -528,11 +523,10 @@ def test_a_cipher_says_what_is_wrong_by_one_kind_of_error() -> None:
     assert Cipher(SECRET).open(memoryview(body)) == b"x"
 
 
-def test_a_link_that_rests_goes_on_with_what_it_has_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_rests_goes_on_with_what_it_has_opened() -> None:
     """What costs much is handled in several turns, also when it came in one record and nothing
     follows."""
-    monkeypatch.setattr(limits, "TURN_WORK", 300)
-    wire = Wire(node(1), node(2)).agreed()
+    wire = Wire(*(node(n, limits=Limits(turn_work=300)) for n in (1, 2))).agreed()
     one, two = wire.worlds
     reader, writer = two.connect("reader"), one.connect("writer")
     reader.subscribe("new/#", qos=0)

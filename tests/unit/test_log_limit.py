@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS
 from broker.base.log_limit import host_of
 from tests.unit.node_harness import World
 
@@ -26,22 +26,23 @@ def test_the_first_line_at_once_the_others_counted(world: World) -> None:
     limit.line("warning", "no TLS", "192.0.2.1:1", "of another cause")
     assert told(world) == ["line 0", "of another host", "of another cause"]
     assert len(told(world, "debug")) == world.node.counters.log_lines_suppressed == 999
-    world.advance(limits.LOG_PAUSE + 0.1)
+    world.advance(DEFAULTS.log_pause + 0.1)
     assert told(world)[3:] == ["bad CONNECT: 999 more lines from 192.0.2.1 within 60 s"]
     limit.line("warning", "bad CONNECT", "192.0.2.1:1", "a minute later")
     assert told(world)[-1] == "a minute later"
 
 
 def test_hosts_that_are_too_many_count_as_one(world: World) -> None:
-    for number in range(3 * limits.LOG_SOURCES):
+    for number in range(3 * DEFAULTS.log_sources):
         world.node.log_limit.line(
             "warning", "bad CONNECT", f"[2001:db8::{number:x}]:1", f"line {number}"
         )
-    assert len(told(world)) == limits.LOG_SOURCES + 1
-    world.advance(limits.LOG_PAUSE + 0.1)
+    assert len(told(world)) == DEFAULTS.log_sources + 1
+    world.advance(DEFAULTS.log_pause + 0.1)
     assert (
         told(world)[-1]
-        == f"bad CONNECT: {2 * limits.LOG_SOURCES - 1:,} more lines from several hosts within 60 s"
+        == f"bad CONNECT: {2 * DEFAULTS.log_sources - 1:,} more lines from several hosts"
+        " within 60 s"
     )
 
 

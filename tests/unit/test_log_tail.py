@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import encode_for_links, expiry_of, origin_key, with_expiry
 from broker.config.node_config import NodeConfig
@@ -257,7 +257,7 @@ def test_what_was_added_is_there_or_lost(steps: list[tuple[object, ...]], limit:
     bench.tail.flush()
     bench.work()
     assert bench.tail.size == sum(map(len, bench.files.tail_segments.values()))
-    assert bench.tail.size <= limit + limits.TAIL_FRAME_BYTES + 400_200
+    assert bench.tail.size <= limit + DEFAULTS.tail_frame_bytes + 400_200
     for broker in BROKERS:
         found = bench.numbers(broker, [(1, 1 << 40)])
         assert found == sorted(set(found))

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.base import limits
+from broker.base import costs
+from broker.base.limits import DEFAULTS, Limits
 from broker.base.machine import default_memory_limit, files_for_clients
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.strategy.directory import INTEREST
@@ -48,14 +49,14 @@ def test_without_limits_nothing_is_counted_or_refused() -> None:
 def test_the_replay_log_leaves_room_for_clients() -> None:
     """It would fill the memory of a small container by itself, and every client would be
     refused."""
-    assert World().node.forwarder.log.limit == limits.LOG_BYTES
+    assert World().node.forwarder.log.limit == DEFAULTS.log_bytes
     assert World(memory_limit=40_000_000).node.forwarder.log.limit == 10_000_000
-    assert World(memory_limit=1 << 30).node.forwarder.log.limit == limits.LOG_BYTES
+    assert World(memory_limit=1 << 30).node.forwarder.log.limit == DEFAULTS.log_bytes
     assert World(memory_limit=40_000_000).node.forwarder.log.room == 10_000_000
     assert (
         World(memory_limit=1 << 30).node.forwarder.log.room
         == World().node.forwarder.log.room
-        == 3 * limits.LOG_BYTES
+        == 3 * DEFAULTS.log_bytes
     )
 
 
@@ -65,10 +66,10 @@ def test_short_of_memory_the_replay_log_has_no_room_for_large_messages() -> None
     for number in range(7):
         message = Message(b"large", bytes(15 * MIB), 1, False, b"", None, None)
         log.append(LogEntry(world.node.forwarder.key, number + 1, b"", message, world.now))
-    assert 2 * limits.LOG_BYTES < log.size <= 4 * limits.LOG_BYTES
+    assert 2 * DEFAULTS.log_bytes < log.size <= 4 * DEFAULTS.log_bytes
     world.node.memory.limit = 110 * MIB
     world.advance(1.1)
-    assert log.size <= limits.LOG_BYTES
+    assert log.size <= DEFAULTS.log_bytes
     assert world.node.memory.pressure == Pressure.NONE
 
 
@@ -169,7 +170,7 @@ def test_the_count_of_a_session() -> None:
     world = World()
     away(world, "c")
     fill(world, "q/1", 50, 1000)
-    assert 50 * 1000 < queue_memory(world.session("c")) < 50 * (1000 + limits.QUEUED_MEMORY + 100)
+    assert 50 * 1000 < queue_memory(world.session("c")) < 50 * (1000 + costs.QUEUED_MEMORY + 100)
 
 
 def test_the_default_is_a_share_of_what_there_is(tmp_path: Path) -> None:
@@ -181,9 +182,8 @@ def test_the_default_is_a_share_of_what_there_is(tmp_path: Path) -> None:
     assert files_for_clients() > 0
 
 
-def test_many_sessions_are_counted_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MEMORY_STEP", 7)
-    world = World(max_queued_bytes=1 << 40)
+def test_many_sessions_are_counted_a_part_at_a_time() -> None:
+    world = World(max_queued_bytes=1 << 40, limits=Limits(memory_step=7))
     for number in range(30):
         away(world, f"c{number}")
     fill(world, "q/1", 10)
@@ -279,9 +279,8 @@ def test_what_a_client_leaves_is_given_back() -> None:
     assert world.node.dispatcher.memory == 0
 
 
-def test_filters_of_one_session_have_a_limit_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_FILTERS_MEMORY", MIB)
-    world = World()
+def test_filters_of_one_session_have_a_limit_of_their_own() -> None:
+    world = World(limits=Limits(max_filters_memory=MIB))
     client = world.connect("c")
     filters = [f"{number}/" + "x" * 60_000 for number in range(20)]
     codes = client.subscribe(*filters)

@@ -7,12 +7,18 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import Limits
 from broker.cluster.link.control_records import ROUTED
-from broker.cluster.sessions import merge, session_codec, session_history
+from broker.cluster.sessions import merge
 from broker.cluster.sessions.handover import Handover
 from broker.cluster.sessions.pending_merge import State
-from broker.cluster.sessions.session_codec import WAITING, Item, SessionState, encode_state
+from broker.cluster.sessions.session_codec import (
+    READ_WORK,
+    WAITING,
+    Item,
+    SessionState,
+    encode_state,
+)
 from broker.cluster.sessions.session_parts import split
 from broker.cluster.sessions.takeover_messages import DONE, MERGE, PART, REQUEST, heard, say
 from broker.cluster.strategy.directory import CLIENT
@@ -27,12 +33,16 @@ KEPT_LONG = {Property.SESSION_EXPIRY_INTERVAL: 1000}
 FILTERS, WAITS = 12, 3
 
 
+SMALL = Limits(session_read=1, session_written=1, turn_work=READ_WORK)
+"""Each subscription and each message takes a turn of its own."""
+
+
 class Scene:
     """A client that is connected here, and an old session of its at another broker, of which the
     last part is about to come."""
 
     def __init__(self) -> None:
-        self.world = lone(routing="topic", link_timeout=10_000.0)
+        self.world = lone(routing="topic", link_timeout=10_000.0, limits=SMALL)
         self.one = Neighbour(self.world, 101)
         self.one.child()
         entry = Entry(KEPT, 5 << 16, 5 << 16, 0, ANONYMOUS)
@@ -80,11 +90,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+def scene() -> Scene:
     found = Scene()
-    monkeypatch.setattr(session_codec, "PIECE", 1)
-    monkeypatch.setattr(session_codec, "READ_WORK", limits.TURN_WORK)
-    monkeypatch.setattr(session_history, "ABSORBED", 1)
     found.give()
     assert found.merge.state is State.READING
     return found
@@ -160,10 +167,8 @@ def test_another_broker_takes_the_newer_one(scene: Scene, monkeypatch: pytest.Mo
     assert scene.world.counters.sessions_merged == 1
 
 
-def test_one_that_is_bad_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_bad_at_its_end() -> None:
     scene = Scene()
-    monkeypatch.setattr(session_codec, "PIECE", 1)
-    monkeypatch.setattr(session_codec, "READ_WORK", limits.TURN_WORK)
     scene.give(bent=True)
     scene.end()
     assert not scene.merging._merges

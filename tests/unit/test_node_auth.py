@@ -11,7 +11,8 @@ from node_harness import FakeClient, World, connect_packet
 from scram_client import ScramClient
 
 from broker.auth.scram import NAME, Scram, Verifier
-from broker.base import limits
+from broker.base.limits import DEFAULTS
+from broker.config.node_config import NodeConfig
 from broker.core.effects import Authenticate, Hooks
 from broker.wire import (
     Auth,
@@ -206,7 +207,7 @@ def test_disconnect_before_connack_ends_it_quietly() -> None:
 def test_it_must_come_to_an_end_in_time() -> None:
     there = world()
     client, _, _ = begin(there)
-    there.advance(limits.CONNECT_TIMEOUT - 0.1)
+    there.advance(NodeConfig().connect_timeout - 0.1)
     assert not client.closed
     there.advance(0.2)
     assert client.closed
@@ -218,7 +219,7 @@ def test_a_connection_that_breaks_meanwhile_leaves_nothing() -> None:
     there = world()
     client, _, _ = begin(there)
     client.vanish()
-    there.advance(2 * limits.CONNECT_TIMEOUT)
+    there.advance(2 * NodeConfig().connect_timeout)
     assert not there.node.sessions
     assert not there.node.connections
 
@@ -278,7 +279,7 @@ def test_authenticating_again_while_messages_flow() -> None:
         assert isinstance(success, Auth)
         assert success.reason == ReasonCode.SUCCESS
         assert scram.proves(data_of(success))
-    there.advance(10 * limits.AUTHENTICATION_TIME)
+    there.advance(10 * DEFAULTS.authentication_time)
     assert not client.closed
 
 
@@ -333,7 +334,7 @@ def test_authenticating_again_must_come_to_an_end_in_time() -> None:
     client = authenticated(there)
     client.send(auth(None, ReasonCode.RE_AUTHENTICATE))
     assert client.take() == [Auth(ReasonCode.CONTINUE_AUTHENTICATION, properties(None))]
-    there.advance(limits.AUTHENTICATION_TIME + 0.1)
+    there.advance(DEFAULTS.authentication_time + 0.1)
     assert client.last_reason() == ReasonCode.NOT_AUTHORIZED
     assert client.closed
 
@@ -345,7 +346,7 @@ def test_the_time_of_one_exchange_does_not_end_the_next() -> None:
         scram = ScramClient("anna", "anna's password")
         client.send(auth(scram.first(), ReasonCode.RE_AUTHENTICATE))
         (challenge,) = client.take()
-        there.advance(limits.AUTHENTICATION_TIME * 0.7)
+        there.advance(DEFAULTS.authentication_time * 0.7)
         client.send(auth(scram.final(data_of(challenge))))
         (success,) = client.take()
         assert isinstance(success, Auth)

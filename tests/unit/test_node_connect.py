@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from node_harness import World, connect_packet
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS
+from broker.config.node_config import NodeConfig
 from broker.wire import (
     Auth,
     Connack,
@@ -42,7 +43,7 @@ def test_connect_ping_disconnect(version: int) -> None:
 
 def test_nothing_is_announced_that_is_the_default() -> None:
     assert World().connect().connack.properties == {
-        Property.TOPIC_ALIAS_MAXIMUM: limits.TOPIC_ALIAS_MAXIMUM
+        Property.TOPIC_ALIAS_MAXIMUM: NodeConfig().topic_alias_maximum
     }
 
 
@@ -50,7 +51,7 @@ def test_limits_are_announced() -> None:
     world = World(max_qos=1, max_packet_size=1000, max_keep_alive=60, session_expiry_max=100)
     client = world.connect("a", properties={Property.SESSION_EXPIRY_INTERVAL: 0xFFFFFFFF})
     assert client.connack.properties == {
-        Property.TOPIC_ALIAS_MAXIMUM: limits.TOPIC_ALIAS_MAXIMUM,
+        Property.TOPIC_ALIAS_MAXIMUM: NodeConfig().topic_alias_maximum,
         Property.MAXIMUM_QOS: 1,
         Property.MAXIMUM_PACKET_SIZE: 1000,
         Property.SERVER_KEEP_ALIVE: 60,
@@ -465,7 +466,7 @@ def test_a_peer_that_does_not_read_its_last_packets_is_cut_off() -> None:
     slow.conn.pause()
     slow.send(b"\x00\x00")
     assert not slow.closed
-    world.advance(limits.CLOSE_TIME + 1)
+    world.advance(DEFAULTS.close_time + 1)
     assert slow.closed
     assert not world.node.connections
 

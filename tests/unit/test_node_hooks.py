@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet, cut
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.core.effects import (
     Authenticate,
     AuthorizePublish,
@@ -122,7 +122,7 @@ def test_bytes_behind_a_waiting_packet_are_bounded() -> None:
     while client.transport.reading:
         client.chunks([chunk])
         sent += 1
-        assert sent * len(chunk) < limits.PLUGIN_BACKLOG_BYTES + 2 * len(chunk)
+        assert sent * len(chunk) < DEFAULTS.plugin_backlog_bytes + 2 * len(chunk)
     world.answer(Authenticate, True)
     assert client.transport.reading
     assert world.counters.published == sent
@@ -178,7 +178,7 @@ def takes_over(world: World) -> None:
     connection."""
     new = world.open(4)
     new.send(connect_packet("a", 4, clean=False))
-    world.advance(limits.TAKEOVER_QUIET * 1.1)
+    world.advance(DEFAULTS.takeover_quiet * 1.1)
     assert [type(packet) for packet in new.take()] == [Connack]
 
 
@@ -288,9 +288,8 @@ def test_a_receiver_that_left_before_the_answer() -> None:
     assert leaver.take() == []
 
 
-def test_publishers_wait_when_too_many_answers_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HOLD_QUEUED", 10)
-    world = World(hooks=Hooks(topics=True))
+def test_publishers_wait_when_too_many_answers_are_missing() -> None:
+    world = World(hooks=Hooks(topics=True), limits=Limits(hold_queued=10))
     watcher = subscribed(world, "w")
     client = world.connect("a")
     for number in range(1, 11):
@@ -465,7 +464,7 @@ def test_who_is_gone_is_not_written_to_and_can_come_back() -> None:
     assert old.take() == []
     new = world.open()
     new.send(connect_packet("c"))
-    world.advance(limits.TAKEOVER_QUIET * 1.1)
+    world.advance(DEFAULTS.takeover_quiet * 1.1)
     assert old.closed
     assert not new.closed
     world.answer(AuthorizePublish, True)
@@ -473,9 +472,8 @@ def test_who_is_gone_is_not_written_to_and_can_come_back() -> None:
     assert world.session("c").conn is new.conn
 
 
-def test_who_is_gone_and_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_ENDED", 3)
-    world = World(hooks=Hooks(topics=True))
+def test_who_is_gone_and_waits_is_bounded() -> None:
+    world = World(hooks=Hooks(topics=True), limits=Limits(max_ended=3))
     for n in range(5):
         client = world.connect(f"c{n}")
         client.send(Publish("t", b"x"))

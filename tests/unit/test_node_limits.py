@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet, cut
 from wire_vectors import BAD, GOLDEN
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.wire import (
     Connack,
     Connect,
@@ -136,7 +136,7 @@ def test_a_long_client_id_does_not_fill_the_log() -> None:
 # ---------------------------------------------------------------- any bytes
 
 
-TOO_DEEP = "/" * limits.MAX_TOPIC_LEVELS  # refused
+TOO_DEEP = "/" * DEFAULTS.max_topic_levels  # refused
 
 packets = st.one_of(
     st.builds(
@@ -259,12 +259,10 @@ def test_good_packets_with_bytes_changed(
 # ---------------------------------------------------------------- peers that do not read
 
 
-def test_a_subscriber_that_never_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subscriber_that_never_reads() -> None:
     """QoS 0 beyond the backlog is dropped and counted; the publisher waits HOLD_TIME once; another
     subscriber gets all."""
-    monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 400_000)
-    monkeypatch.setattr(limits, "HOLD_BACKLOG_BYTES", 100_000)
-    world = World()
+    world = World(limits=Limits(client_backlog_bytes=400_000, hold_backlog_bytes=100_000))
     publisher, slow, quick = world.connect("p"), world.connect("slow"), world.connect("quick")
     slow.subscribe("t")
     quick.subscribe("t")
@@ -275,12 +273,12 @@ def test_a_subscriber_that_never_reads(monkeypatch: pytest.MonkeyPatch) -> None:
         if not publisher.transport.reading:
             held += 1
             before = world.now
-            world.advance(limits.HOLD_TIME + limits.HOLD_LOOK + 0.01)
+            world.advance(DEFAULTS.hold_time + DEFAULTS.hold_look + 0.01)
             assert publisher.transport.reading
-            assert world.now - before <= limits.HOLD_TIME + limits.HOLD_LOOK + 0.02
+            assert world.now - before <= DEFAULTS.hold_time + DEFAULTS.hold_look + 0.02
         publisher.publish("t", payload)
         sent += 1
-        assert slow.conn.backlog_bytes <= limits.CLIENT_BACKLOG_BYTES
+        assert slow.conn.backlog_bytes <= DEFAULTS.client_backlog_bytes
     assert held == 1
     assert len(quick.take_publishes()) == sent
     assert world.counters.dropped_slow_consumer > 1000
@@ -291,9 +289,8 @@ def test_a_subscriber_that_never_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slow.payloads() == [b"again"]
 
 
-def test_memory_for_a_subscriber_that_never_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 1_000_000)
-    world = World()
+def test_memory_for_a_subscriber_that_never_reads() -> None:
+    world = World(limits=Limits(client_backlog_bytes=1_000_000))
     publisher, slow = world.connect("p"), world.connect("slow")
     slow.subscribe("t", qos=1)
     slow.transport.capacity = 0
@@ -309,9 +306,8 @@ def test_memory_for_a_subscriber_that_never_reads(monkeypatch: pytest.MonkeyPatc
     assert world.counters.dropped_slow_consumer or world.counters.slow_consumer_closed
 
 
-def test_a_client_that_does_not_take_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 10_000)
-    world = World()
+def test_a_client_that_does_not_take_its_answers() -> None:
+    world = World(limits=Limits(client_backlog_bytes=10_000))
     peace = served(world)
     client = world.connect("a", will=None)
     client.transport.capacity = 0
@@ -327,14 +323,10 @@ def test_a_client_that_does_not_take_its_answers(monkeypatch: pytest.MonkeyPatch
 @ALL
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("mixed", [False, True])
-def test_who_goes_on_slowly_loses_nothing(
-    version: int, qos: int, mixed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_goes_on_slowly_loses_nothing(version: int, qos: int, mixed: bool) -> None:
     """What was read of a publisher when somebody fell behind waits with it: one read holds more
     than a queue may."""
-    monkeypatch.setattr(limits, "HOLD_QUEUED", 50)
-    monkeypatch.setattr(limits, "MAX_QUEUED", 100)
-    world = World(max_inflight_messages=10)
+    world = World(max_inflight_messages=10, limits=Limits(hold_queued=50, max_queued=100))
     slow = world.connect("s", version)
     slow.subscribe("t/#", qos=qos)
     publishers = [world.connect(f"p{n}", version) for n in range(3)]
@@ -368,10 +360,9 @@ def test_who_goes_on_slowly_loses_nothing(
     ] * 3
 
 
-def test_a_publisher_that_was_held_and_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_publisher_that_was_held_and_is_gone() -> None:
     """Nothing of it is handled any more, and nobody waits for it."""
-    monkeypatch.setattr(limits, "HOLD_QUEUED", 5)
-    world = World(max_inflight_messages=1)
+    world = World(max_inflight_messages=1, limits=Limits(hold_queued=5))
     slow, publisher = world.connect("s"), world.connect("p")
     slow.subscribe("t", qos=1)
     publisher.send(*[Publish("t", b"x", 1, packet_id=i + 1) for i in range(50)])
@@ -385,9 +376,8 @@ def test_a_publisher_that_was_held_and_is_gone(monkeypatch: pytest.MonkeyPatch) 
     assert not world.node.unheld
 
 
-def test_a_publisher_that_is_held_for_two_waits_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HOLD_BACKLOG_BYTES", 10_000)
-    world = World()
+def test_a_publisher_that_is_held_for_two_waits_for_both() -> None:
+    world = World(limits=Limits(hold_backlog_bytes=10_000))
     publisher = world.connect("p")
     slow = [world.connect(f"s{n}") for n in range(2)]
     for client in slow:
@@ -403,9 +393,8 @@ def test_a_publisher_that_is_held_for_two_waits_for_both(monkeypatch: pytest.Mon
     assert publisher.transport.reading
 
 
-def test_slow_and_quick_in_turn_leaves_no_timers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HOLD_BACKLOG_BYTES", 1000)
-    world = World()
+def test_slow_and_quick_in_turn_leaves_no_timers() -> None:
+    world = World(limits=Limits(hold_backlog_bytes=1000))
     publisher, slow = world.connect("p"), world.connect("s")
     slow.subscribe("t")
     slow.transport.capacity = 500
@@ -421,9 +410,8 @@ def test_slow_and_quick_in_turn_leaves_no_timers(monkeypatch: pytest.MonkeyPatch
 # ---------------------------------------------------------------- peers that ask for too much
 
 
-def test_number_of_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_SUBSCRIPTIONS", 3)
-    world = World()
+def test_number_of_subscriptions() -> None:
+    world = World(limits=Limits(max_subscriptions=3))
     client = world.connect("a")
     assert client.subscribe("a", "b", "c", "d") == [0, 0, 0, 0x97]
     assert client.subscribe("a", "e") == [0, 0x97]

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet
 
-from broker.base import limits
+from broker.base.limits import Limits
 from broker.base.rate_limit import RateLimit
 from broker.config.mqtt_options import MqttOptionError, read_options
+from broker.config.node_config import NodeConfig
 from broker.core.client import Client
 from broker.core.effects import Authenticate, AuthorizePublish, Hooks
 from broker.core.reason_string import MAX_REASON
@@ -35,6 +36,7 @@ from broker.wire import (
     Will,
     encode_packet,
 )
+from broker.wire.constants import MAX_PACKET_SIZE
 
 TOPIC = "plant/hall/machine/temperature"
 ALIASES = {Property.TOPIC_ALIAS_MAXIMUM: 3}
@@ -171,11 +173,8 @@ def test_packets_at_qos_0_introduce_no_alias_for_they_may_be_dropped() -> None:
     assert [p.topic for p in subscriber.take_publishes()] == [TOPIC, TOPIC]
 
 
-def test_slow_readers_never_get_an_alias_that_they_were_not_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "CLIENT_BACKLOG_BYTES", 6000)
-    world = World()
+def test_slow_readers_never_get_an_alias_that_they_were_not_told() -> None:
+    world = World(limits=Limits(client_backlog_bytes=6000))
     subscriber = world.connect("s", properties=ALIASES)
     subscriber.subscribe("#", qos=1)
     subscriber.transport.capacity = 100
@@ -251,7 +250,7 @@ def test_whatever_is_sent_a_client_makes_the_same_of_it(
             name, b"p" * size, qos, retain, packet_id=7 if qos else None, properties=properties
         )
         encoded = encode_packet(plain, 5)
-        sent = aliases.apply(encoded, limits.MAX_PACKET_SIZE)
+        sent = aliases.apply(encoded, MAX_PACKET_SIZE)
         found = FakeClientDecoder.decode(sent)
         assert reader.topic(found) == name
         rest = {k: v for k, v in (found.properties or {}).items() if k != Property.TOPIC_ALIAS}
@@ -280,7 +279,7 @@ class FakeClientDecoder:
 
 def test_the_receive_maximum_is_announced() -> None:
     assert World(receive_maximum=20).connect().connack.properties == {
-        Property.TOPIC_ALIAS_MAXIMUM: limits.TOPIC_ALIAS_MAXIMUM,
+        Property.TOPIC_ALIAS_MAXIMUM: NodeConfig().topic_alias_maximum,
         Property.RECEIVE_MAXIMUM: 20,
     }
 

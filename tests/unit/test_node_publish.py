@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_harness import FakeClient, World, cut
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
+from broker.config.node_config import NodeConfig
 from broker.wire import (
     Disconnect,
     Pingreq,
@@ -212,10 +213,10 @@ def test_bad_topic_names(version: int, topic: bytes, qos: int) -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_too_many_levels(version: int, qos: int) -> None:
     world, publisher, subscriber = pair(version)
-    publisher.publish("/".join("a" * limits.MAX_TOPIC_LEVELS), b"fits", qos)
+    publisher.publish("/".join("a" * DEFAULTS.max_topic_levels), b"fits", qos)
     assert not publisher.closed
     publisher.take()
-    publisher.publish("/".join("a" * (limits.MAX_TOPIC_LEVELS + 1)), b"x", qos, packet_id=2)
+    publisher.publish("/".join("a" * (DEFAULTS.max_topic_levels + 1)), b"x", qos, packet_id=2)
     assert publisher.closed
     assert publisher.last_reason() == (ReasonCode.TOPIC_NAME_INVALID if version == 5 else None)
     assert subscriber.payloads() == [b"fits"]
@@ -246,11 +247,8 @@ def test_dollar_topics_are_the_brokers_own(version: int, qos: int) -> None:
     assert not publisher.closed
 
 
-def test_very_long_topics_and_very_many_do_not_stay_in_the_cache(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "ROUTE_CACHE", 10)
-    world, publisher, subscriber = pair(qos=1)
+def test_very_long_topics_and_very_many_do_not_stay_in_the_cache() -> None:
+    world, publisher, subscriber = pair(qos=1, limits=Limits(route_cache=10))
     for number in range(25):
         publisher.publish(f"t/{number}", b"%d" % number)
         publisher.publish("x" * 60_000, b"%d" % number)
@@ -258,11 +256,8 @@ def test_very_long_topics_and_very_many_do_not_stay_in_the_cache(
     assert subscriber.payloads() == [b"%d" % n for n in range(25) for _ in (1, 2)]
 
 
-def test_routes_to_very_many_receivers_do_not_stay_in_the_cache(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "ROUTE_CACHE_DELIVERIES", 10)
-    world = World()
+def test_routes_to_very_many_receivers_do_not_stay_in_the_cache() -> None:
+    world = World(limits=Limits(route_cache_deliveries=10))
     clients = [world.connect(f"c{n}") for n in range(4)]
     for client in clients:
         client.subscribe("+")
@@ -360,9 +355,9 @@ def test_topic_alias() -> None:
     [
         (9, 0x82),
         (0, 0x94),
-        (limits.TOPIC_ALIAS_MAXIMUM + 1, 0x94),
+        (NodeConfig().topic_alias_maximum + 1, 0x94),
         (65535, 0x94),
-        (limits.TOPIC_ALIAS_MAXIMUM, 0x82),
+        (NodeConfig().topic_alias_maximum, 0x82),
     ],
 )
 def test_bad_topic_alias(alias: int, reason: int) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from node_harness import World
 
-from broker.base import limits
 from broker.base.counters import Counters
+from broker.base.limits import Limits
 from broker.core.message import Message
 from broker.core.retained_store import RetainedStore
 from broker.wire import Property, Publish, Suback, Subscribe, SubscriptionRequest
@@ -183,10 +183,9 @@ def message(payload: bytes, topic: bytes = b"t") -> Message:
     return Message(topic, payload, 0, True, b"", None, None)
 
 
-def test_number_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_RETAINED", 2)
+def test_number_of_messages() -> None:
     counters = Counters()
-    store = RetainedStore(counters)
+    store = RetainedStore(counters, limits=Limits(max_retained=2))
     assert store.store("a", message(b"1"))
     assert store.store("b", message(b"1"))
     assert not store.store("c", message(b"1"))
@@ -197,10 +196,9 @@ def test_number_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(topic for topic, _ in store.items()) == ["a", "c"]
 
 
-def test_bytes_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_RETAINED_BYTES", 100)
+def test_bytes_of_messages() -> None:
     counters = Counters()
-    store = RetainedStore(counters)
+    store = RetainedStore(counters, limits=Limits(max_retained_bytes=100))
     assert store.store("t", message(b"x" * 90))
     assert not store.store("u", message(b"x" * 10))
     assert store.store("t", message(b"x" * 50))
@@ -215,9 +213,8 @@ def test_bytes_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counters.retained_refused == 2
 
 
-def test_a_refused_message_is_still_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_RETAINED", 0)
-    world = World()
+def test_a_refused_message_is_still_delivered() -> None:
+    world = World(limits=Limits(max_retained=0))
     client = world.connect("s")
     client.subscribe("t", qos=1)
     client.publish("t", b"x", 1, retain=True)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_harness import FakeClient, World, connect_packet
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.wire import Property, Puback, Pubcomp, Publish, Pubrec, Pubrel
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])
@@ -211,9 +211,8 @@ def test_a_session_that_ends_leaves_nothing() -> None:
     assert not world.node.dispatcher.trie
 
 
-def test_queue_of_a_client_that_is_away_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_QUEUED", 10)
-    world = World()
+def test_queue_of_a_client_that_is_away_is_bounded() -> None:
+    world = World(limits=Limits(max_queued=10))
     come(world).subscribe("t", qos=1)
     world.peers[-1].vanish()
     publisher = world.connect("p")
@@ -225,9 +224,8 @@ def test_queue_of_a_client_that_is_away_is_bounded(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("where", ["payload", "topic", "properties"])
-def test_bytes_of_the_queue_are_bounded(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    monkeypatch.setattr(limits, "MAX_QUEUED_BYTES", 10_000)
-    world = World()
+def test_bytes_of_the_queue_are_bounded(where: str) -> None:
+    world = World(limits=Limits(max_queued_bytes=10_000))
     come(world).subscribe("#", qos=1)
     world.peers[-1].vanish()
     publisher = world.connect("p")
@@ -245,9 +243,8 @@ def test_bytes_of_the_queue_are_bounded(monkeypatch: pytest.MonkeyPatch, where: 
     assert world.session("a").queued_bytes == 0
 
 
-def overrun(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[FakeClient, FakeClient]:
+def overrun(world: World) -> tuple[FakeClient, FakeClient]:
     """A client whose window is full, and a publisher that is held for it."""
-    monkeypatch.setattr(limits, "HOLD_QUEUED", 10)
     client = come(world, receive_maximum=1)
     client.subscribe("t", qos=1)
     publisher = world.connect("p")
@@ -257,13 +254,12 @@ def overrun(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[FakeClient, 
     return client, publisher
 
 
-def test_a_window_that_is_full_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_that_is_full_queues() -> None:
     """A connected client that does not acknowledge: bounded, and its publisher is held back for
     HOLD_TIME at most."""
-    monkeypatch.setattr(limits, "MAX_QUEUED", 20)
-    world = World()
-    client, publisher = overrun(world, monkeypatch)
-    world.advance(limits.HOLD_TIME + limits.HOLD_LOOK + 0.01)
+    world = World(limits=Limits(hold_queued=10, max_queued=20))
+    client, publisher = overrun(world)
+    world.advance(DEFAULTS.hold_time + DEFAULTS.hold_look + 0.01)
     assert publisher.transport.reading
     for number in range(20, 40):
         publisher.publish("t", b"x", 1, packet_id=number)
@@ -278,25 +274,22 @@ def test_a_window_that_is_full_queues(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("stopped", [0.6, 0.9, 3.0])
-def test_a_broker_that_was_stopped_reads_before_it_judges(
-    monkeypatch: pytest.MonkeyPatch, stopped: float
-) -> None:
-    world = World()
-    client, _ = overrun(world, monkeypatch)
+def test_a_broker_that_was_stopped_reads_before_it_judges(stopped: float) -> None:
+    world = World(limits=Limits(hold_queued=10))
+    client, _ = overrun(world)
     world.now += stopped
     world.node.tick(world.now)
     for packet in client.take():  # which waited in the kernel
         if isinstance(packet, Publish):
             client.send(Puback(packet.packet_id))
-    world.advance(limits.HOLD_LOOK + 0.01)
+    world.advance(DEFAULTS.hold_look + 0.01)
     assert not client.conn.stalled
-    world.advance(limits.HOLD_TIME + limits.HOLD_LOOK)
+    world.advance(DEFAULTS.hold_time + DEFAULTS.hold_look)
     assert client.conn.stalled
 
 
-def test_many_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_SESSIONS", 2)
-    world = World()
+def test_many_sessions() -> None:
+    world = World(limits=Limits(max_sessions=2))
     for name in "ab":
         world.connect(name, 4, clean=False).vanish()
     for version, code in ((4, 3), (5, 0x97)):

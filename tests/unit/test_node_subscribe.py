@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from node_harness import FakeClient, World
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS
 from broker.wire import (
     Disconnect,
     Property,
@@ -38,7 +38,7 @@ BAD_FILTERS = [
     "$share/+/a",
 ]
 
-TOO_DEEP = "/" * limits.MAX_TOPIC_LEVELS
+TOO_DEEP = "/" * DEFAULTS.max_topic_levels
 
 
 def ids(packet: Publish) -> list[int]:
@@ -99,7 +99,7 @@ def test_a_filter_with_too_many_levels_is_refused_not_closed(version: int) -> No
 @ALL
 def test_longest_filter(version: int) -> None:
     client = World().connect("a", version)
-    assert client.subscribe("/".join("+" * limits.MAX_TOPIC_LEVELS), "x" * 65535) == [0, 0]
+    assert client.subscribe("/".join("+" * DEFAULTS.max_topic_levels), "x" * 65535) == [0, 0]
 
 
 @ALL

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from node_harness import FakeClient, World, connect_packet
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS
 from broker.wire import Connack, Disconnect, Pingreq, Property, Publish, Will
 
 ALL = pytest.mark.parametrize("version", [3, 4, 5])
@@ -216,7 +216,7 @@ def test_will_above_the_maximum_qos(version: int, code: int) -> None:
 def test_will_with_too_many_levels(version: int, code: int) -> None:
     world, _ = watched()
     client = world.open(version)
-    client.send(connect_packet("a", version, will=Will("/" * limits.MAX_TOPIC_LEVELS, b"x")))
+    client.send(connect_packet("a", version, will=Will("/" * DEFAULTS.max_topic_levels, b"x")))
     assert client.take() == [Connack(False, code)]
 
 

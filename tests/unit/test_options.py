@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.base.address import Address
+from broker.base.limits import DEFAULTS
 from broker.base.link_keys import cluster_key
 from broker.compat.config import describe_listeners, exposed, link_bind, read_config
 from broker.config.options import FederationSettings, RunSettings, read_settings, split_bind
@@ -610,7 +611,7 @@ def test_what_others_are_told(
         9,
     )
     assert node.capability == 3.5
-    node.membership()
+    node.membership(DEFAULTS)
     node.tree()
     node.announced()
 

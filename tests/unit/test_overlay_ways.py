@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from broker.base import limits
+from broker.base.limits import Limits
 from broker.cluster.delivery.gap_recovery import CHANGED
 from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import DIRECTORY, ROUTED
@@ -48,8 +50,8 @@ def told(neighbour: Neighbour) -> list[bytes]:
     ]
 
 
-def active() -> tuple[World, Neighbour]:
-    world = lone(routing="topic", link_timeout=1000.0)
+def active(**config: Any) -> tuple[World, Neighbour]:
+    world = lone(routing="topic", link_timeout=1000.0, **config)
     neighbour = Neighbour(world, 101, routing="topic")
     neighbour.child()
     known(world, neighbour)
@@ -71,13 +73,10 @@ def test_a_queue_that_overflowed_is_told_when_it_has_drained() -> None:
     assert OWN in told(neighbour)
 
 
-@pytest.mark.parametrize("limit", ("MAX_OVERLAY_BROKERS", "MAX_OVERLAY_LINKS"))
-def test_more_brokers_or_links_than_ways_can_be_found_for(
-    limit: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("limit", ("max_overlay_brokers", "max_overlay_links"))
+def test_more_brokers_or_links_than_ways_can_be_found_for(limit: str) -> None:
     """Somebody may have made them up: messages keep to the tree."""
-    monkeypatch.setattr(limits, limit, 0)
-    world = lone(routing="topic", link_timeout=1000.0)
+    world = lone(routing="topic", link_timeout=1000.0, limits=Limits(**{limit: 0}))
     neighbour = Neighbour(world, 101, routing="topic")
     neighbour.child()
     known(world, neighbour)
@@ -89,9 +88,8 @@ def test_more_brokers_or_links_than_ways_can_be_found_for(
     assert neighbour.up
 
 
-def test_origins_that_are_made_up_fill_no_route(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "ROUTE_CACHE_ORIGINS", 20, raising=False)
-    world, neighbour = active()
+def test_origins_that_are_made_up_fill_no_route() -> None:
+    world, neighbour = active(limits=Limits(route_cache_origins=20))
     for number in range(100):
         neighbour.send(message(qos=0, key=origin_key(b"made%04d" % number, 1)))
     assert neighbour.up

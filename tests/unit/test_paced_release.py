@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.base import limits
+from broker.base.costs import HELD_MEMORY
+from broker.base.limits import DEFAULTS, Limits
 from broker.base.sequence_set import LAST
 from broker.cluster.delivery.gap_recovery import EARLIER, PATIENCE, STRANGER
 from broker.cluster.delivery.local_window import LocalWindow
@@ -26,8 +27,13 @@ ONE: Any = SimpleNamespace(up=True, name="the link that leads there")
 
 
 @pytest.fixture
-def world() -> World:
-    return lone(routing="interest", link_timeout=1000.0)
+def limits() -> Limits:
+    return DEFAULTS
+
+
+@pytest.fixture
+def world(limits: Limits) -> World:
+    return lone(routing="interest", link_timeout=1000.0, limits=limits)
 
 
 def stream_of(world: World, boot: int = 1_000) -> OrderedFeed:
@@ -109,11 +115,8 @@ def test_in_the_order_of_numbers_each_once(world: World) -> None:
     assert stream.held_count == 1
 
 
-def test_a_slow_session_is_waited_for_and_its_publishers_wait(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "HOLD_QUEUED", 1_000)
-    monkeypatch.setattr(limits, "MAX_QUEUED", 2_000)
+@pytest.mark.parametrize("limits", [Limits(hold_queued=1_000, max_queued=2_000)])
+def test_a_slow_session_is_waited_for_and_its_publishers_wait(world: World) -> None:
     stream, client = stream_of(world), client_of(world, receive_maximum=100)
     backpressure = world.node.cluster.remote_flow_control
     hold(world, stream, *range(1, 8_001))
@@ -124,7 +127,7 @@ def test_a_slow_session_is_waited_for_and_its_publishers_wait(
         if len(found) < 8_000:
             assert (
                 client.conn in backpressure._wishes
-                or len(world.session("c").queue) < limits.HOLD_QUEUED
+                or len(world.session("c").queue) < world.node.limits.hold_queued
             )
         found += got(client)
     assert found == list(range(1, 8_001))
@@ -132,11 +135,8 @@ def test_a_slow_session_is_waited_for_and_its_publishers_wait(
     assert not backpressure._wishes
 
 
-def test_one_that_takes_nothing_is_not_waited_for(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "HOLD_QUEUED", 1_000)
-    monkeypatch.setattr(limits, "MAX_QUEUED", 2_000)
+@pytest.mark.parametrize("limits", [Limits(hold_queued=1_000, max_queued=2_000)])
+def test_one_that_takes_nothing_is_not_waited_for(world: World) -> None:
     stream, dead = stream_of(world), client_of(world, receive_maximum=100)
     other = world.connect("other", properties={Property.RECEIVE_MAXIMUM: 60_000})
     other.subscribe("t", qos=1)
@@ -144,7 +144,7 @@ def test_one_that_takes_nothing_is_not_waited_for(
     settle(world, stream, 8_000)
     found = []
     for _ in range(30):
-        world.advance(0.1 * (SLOW_WAIT + limits.HOLD_TIME))
+        world.advance(0.1 * (SLOW_WAIT + DEFAULTS.hold_time))
         found += got(other)
     assert found == list(range(1, 8_001))
     assert dead.conn.stalled
@@ -171,8 +171,8 @@ def test_what_is_owed_and_comes_in_time_is_not_owed_any_more(world: World) -> No
     assert stream.owed == [(3 * STEP + 10, 3 * STEP + 10)]
 
 
-def test_publishers_wait_while_much_is_held(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HOLD_FEED", 100)
+@pytest.mark.parametrize("limits", [Limits(hold_feed=100)])
+def test_publishers_wait_while_much_is_held(world: World) -> None:
     stream, client = stream_of(world), client_of(world)
     wishes = world.node.cluster.remote_flow_control._wishes
     hold(world, stream, *range(1, 100))
@@ -184,10 +184,8 @@ def test_publishers_wait_while_much_is_held(world: World, monkeypatch: pytest.Mo
     assert not wishes
 
 
-def test_what_there_is_no_room_for_is_asked_for_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "HELD_FEEDS_BYTES", 10 * (limits.HELD_MEMORY + 10))
+@pytest.mark.parametrize("limits", [Limits(held_feeds_bytes=10 * (HELD_MEMORY + 10))])
+def test_what_there_is_no_room_for_is_asked_for_again(world: World) -> None:
     stream, client = stream_of(world), client_of(world)
     hold(world, stream, *range(1, 21))
     assert world.counters.ordered_feed_full == 20 - stream.held_count > 0

@@ -3,16 +3,20 @@ session_codec.py)."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base import limits
+from broker.base.limits import Limits
 from broker.base.turns import PAUSE
 from broker.cluster.link.control_records import DIRECTORY, ROUTED
-from broker.cluster.sessions import session_codec
 from broker.cluster.sessions.pending_takeover import State
-from broker.cluster.sessions.session_codec import WAITING, Item, SessionState, encode_state
+from broker.cluster.sessions.session_codec import (
+    READ_WORK,
+    WAITING,
+    Item,
+    SessionState,
+    encode_state,
+)
 from broker.cluster.sessions.session_parts import WHERE
 from broker.cluster.sessions.takeover_messages import ANSWER, ENDED, PART, TAKE, say
 from broker.cluster.strategy.directory import AT_ONCE, CLIENT, PACE
@@ -33,11 +37,15 @@ filters = st.lists(
 STAMP = 5 << 16
 
 
+ONE_AT_A_TIME = Limits(filters_at_once=1, session_read=1, turn_work=READ_WORK)
+"""Each subscription and each message takes a turn of its own."""
+
+
 class Taking:
     """A neighbour has the session of `k`, who connects here."""
 
     def __init__(self, state: SessionState) -> None:
-        self.world = lone(routing="flood", link_timeout=1000.0)
+        self.world = lone(routing="flood", link_timeout=1000.0, limits=ONE_AT_A_TIME)
         self.neighbour = Neighbour(self.world, 101)
         self.neighbour.child()
         known(
@@ -99,20 +107,6 @@ def state_of(among: list[str], waiting: int) -> SessionState:
     return state
 
 
-@pytest.fixture
-def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each subscription and each message takes a turn of its own."""
-    monkeypatch.setattr(limits, "FILTERS_AT_ONCE", 1)
-    monkeypatch.setattr(limits, "TURN_WORK", limits.PACKET_WORK)
-    for name, value in (
-        ("PIECE", 1),
-        ("READ_WORK", limits.PACKET_WORK),
-        ("PUT_WORK", limits.PACKET_WORK),
-    ):
-        monkeypatch.setattr(session_codec, name, value)
-
-
-@pytest.mark.usefixtures("one_at_a_time")
 @given(filters, st.integers(0, 4), st.lists(st.lists(topics, max_size=2), max_size=20))
 def test_nothing_is_missed_or_comes_twice(
     among: list[str], waiting: int, arriving: list[list[str]]
@@ -155,7 +149,6 @@ def half_taken() -> Taking:
     return taking
 
 
-@pytest.mark.usefixtures("one_at_a_time")
 def test_a_client_that_goes_meanwhile_leaves_nothing_behind() -> None:
     taking = half_taken()
     taking.client.vanish()
@@ -165,7 +158,6 @@ def test_a_client_that_goes_meanwhile_leaves_nothing_behind() -> None:
     assert subscribed(taking.world) == 0
 
 
-@pytest.mark.usefixtures("one_at_a_time")
 def test_a_client_that_comes_again_meanwhile_takes_it_from_the_beginning() -> None:
     taking = half_taken()
     again = taking.world.open()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.link.control_records import DIRECTORY
 from broker.cluster.strategy import interest_table as module
 from broker.cluster.strategy.directory import INTEREST, PACE
@@ -42,8 +42,13 @@ def subscribe(client: FakeClient, *filters: str) -> None:
 
 
 @pytest.fixture
-def world() -> World:
-    return lone(routing="interest", link_timeout=1000.0)
+def limits() -> Limits:
+    return DEFAULTS
+
+
+@pytest.fixture
+def world(limits: Limits) -> World:
+    return lone(routing="interest", link_timeout=1000.0, limits=limits)
 
 
 def test_a_covered_filter_is_not_announced(world: World) -> None:
@@ -107,9 +112,9 @@ def test_many_are_exchanged_in_pieces(world: World, monkeypatch: pytest.MonkeyPa
     assert max(map(len, pieces)) <= 11
 
 
-def test_more_than_others_can_be_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limits", [Limits(max_interests=10)])
+def test_more_than_others_can_be_told(world: World) -> None:
     """Everything is asked for instead, and not any more once half as many are left."""
-    monkeypatch.setattr(limits, "MAX_INTERESTS", 10)
     neighbour = Neighbour(world, 101)
     neighbour.child()
     client = world.connect("one")

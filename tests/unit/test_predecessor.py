@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS
 from broker.cluster.sessions.takeover_messages import MERGE, REQUEST, TAKE, say
 from broker.core.effects import Authenticate, AuthorizePublish, AuthorizeReceive, Hooks
 from broker.core.session_owner import ANONYMOUS, Entry
@@ -80,7 +80,7 @@ def test_a_peer_that_never_stops_sending_is_taken_over_all_the_same() -> None:
     old = world.connect("c")
     old.transport.early = [sent(Publish("t", b"x"))] * 10_000
     new = reconnects(world)
-    world.advance(limits.TAKEOVER_LONGEST - 0.1)
+    world.advance(DEFAULTS.takeover_longest - 0.1)
     assert new.take() == []
     world.advance(0.2)
     assert accepted(new)
@@ -113,7 +113,7 @@ def test_a_plugin_that_does_not_answer_is_not_waited_for_long() -> None:
     old.send(Publish("t", b"1"))
     old.vanish()
     new = reconnects(world)
-    world.advance(limits.TAKEOVER_QUIET - 0.1)
+    world.advance(DEFAULTS.takeover_quiet - 0.1)
     assert new.take() == []
     world.advance(0.2)
     assert accepted(new)
@@ -129,7 +129,7 @@ def test_what_backpressure_holds_is_waited_for() -> None:
     world.node.flow_control._held[slow.conn] = {old.conn}
     old.transport.early = [sent(Publish("t", b"1"), Disconnect())]
     new = reconnects(world)
-    world.advance(limits.TAKEOVER_QUIET / 2)
+    world.advance(DEFAULTS.takeover_quiet / 2)
     assert new.take() == []
     world.node.release_publishers(slow.conn)
     world.advance(0.1)
@@ -203,11 +203,11 @@ def test_a_line_has_an_end() -> None:
     world = World()
     old = world.connect("c")
     old.transport.early = [sent(Publish("t", b"x"))] * 10_000
-    waiting = [reconnects(world) for _ in range(limits.MAX_SUCCESSORS)]
+    waiting = [reconnects(world) for _ in range(DEFAULTS.max_successors)]
     (busy,) = reconnects(world).take()
     assert isinstance(busy, Connack)
     assert busy.code == 0x89
-    world.advance(limits.TAKEOVER_LONGEST + 1)
+    world.advance(DEFAULTS.takeover_longest + 1)
     assert [client.closed for client in waiting] == [True] * (len(waiting) - 1) + [False]
     assert not world.node.predecessors._lines
 
@@ -280,7 +280,7 @@ def test_a_peer_that_never_stops_sending_goes_all_the_same(kept: bool) -> None:
     old = world.connect("c", properties={Property.SESSION_EXPIRY_INTERVAL: 60})
     old.transport.early = [sent(Publish("t", b"x"))] * 10_000
     elsewhere(world, old, kept=kept)
-    world.advance(limits.TAKEOVER_LONGEST - 0.1)
+    world.advance(DEFAULTS.takeover_longest - 0.1)
     assert not old.closed
     world.advance(0.2)
     assert old.closed

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.auth.certificate import common_name
-from broker.base import limits
 from broker.io.proxy_protocol import (
+    MAX_HEADER,
     SIGNATURE,
     ProxiedCertificate,
     ProxyError,
@@ -137,7 +137,7 @@ def test_headers(data: bytes, expected: ProxyHeader, at_most: int) -> None:
         v4("1.2.3.4", 5, b"\x20\x00\x09abc"),
         v4("1.2.3.4", 5, tlv(0x20, b"\x02")),
         v4("1.2.3.4", 5, tls(b"\xff\xfe")),
-        v2(0x21, 0x11, bytes(limits.PROXY_HEADER_BYTES)),
+        v2(0x21, 0x11, bytes(MAX_HEADER)),
     ],
 )
 def test_what_is_no_header(data: bytes) -> None:
@@ -161,7 +161,7 @@ def test_nothing_else_is_raised_and_little_is_read(data: bytes, at_most: int) ->
     except (ProxyError, EOFError):
         return
     assert header.peer.isprintable()
-    assert len(head) <= limits.PROXY_HEADER_BYTES
+    assert len(head) <= MAX_HEADER
 
 
 @settings(max_examples=100, deadline=None)

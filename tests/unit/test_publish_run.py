@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base import limits
 from broker.base.counters import Counters
+from broker.base.limits import DEFAULTS
 from broker.base.sequence_set import LAST, merge
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import NEVER, LogEntry, Looked, ReplayLog
@@ -414,7 +414,7 @@ def test_the_oldest_runs_make_room() -> None:
     for number in range(5):
         log.append(LogEntry.run(KEY, 1 + 5 * number, 5, data, batch.size, 0.0))
     assert len(log) == 1000 // len(data) == log._bytes // len(data)
-    log.forget_old(limits.LOG_AGE + 1)
+    log.forget_old(DEFAULTS.log_age + 1)
     assert (len(log), log._bytes) == (0, 0)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.delivery.subscription_start import oldest
@@ -21,7 +21,6 @@ from broker.core.effects import AppendFrame, BeginSegment
 from broker.core.message import Message
 from broker.core.retained_index import place_of
 from broker.core.start_point import UNKNOWN, SubscriptionStart
-from broker.io import journal_writer
 from broker.io.journal_writer import JournalWriter
 from broker.persistence import journal, snapshot, write_ahead_log
 from broker.persistence.journal import Journal
@@ -52,13 +51,10 @@ from tests.unit.node_harness import connect_packet
 from tests.unit.test_journal import Chaos, copy_of, keeper, lazy
 
 
-def test_killed_in_the_middle_of_a_checkpoint_the_log_is_what_it_was(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_killed_in_the_middle_of_a_checkpoint_the_log_is_what_it_was() -> None:
     """Other brokers ask for what they lack: each message once, oldest first, or the newest would
     not be found behind old ones."""
-    monkeypatch.setattr(snapshot, "STEP_ITEMS", 1)
-    world = Durable()
+    world = Durable(limits=Limits(snapshot_step_items=1))
     keeper(world, "l").subscribe("other", qos=1)
     world.node.federated = True
     publisher = world.connect("p")
@@ -85,7 +81,7 @@ def test_killed_in_the_middle_of_a_checkpoint_the_log_is_what_it_was(
     again.now += 20.0
     again.node.forwarder.log.forget_old(again.now)
     lacks = {key: [(1, own.top)]}
-    found = again.node.forwarder.log.those(lacks, again.now - limits.LOG_AGE)
+    found = again.node.forwarder.log.those(lacks, again.now - DEFAULTS.log_age)
     assert [entry.sequence for entry in found][-1] == 20
 
 
@@ -163,13 +159,17 @@ def test_a_run_is_in_the_log_once() -> None:
     assert sum(entry.count for entry in again.node.forwarder.log._entries) == 10
 
 
-def test_more_in_flight_than_may_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_in_flight_than_may_wait_for_the_disk() -> None:
     """A checkpoint says it in frames that the disk can take."""
-    monkeypatch.setattr(limits, "JOURNAL_BACKLOG_BYTES", 16_000)
-    monkeypatch.setattr(snapshot, "STEP_BYTES", 4000)
-    monkeypatch.setattr(write_ahead_log, "MIN_SIZE", 32_000)
-    monkeypatch.setattr(write_ahead_log, "MAX_AHEAD", 8000)
-    world = Durable(sync=True)
+    world = Durable(
+        sync=True,
+        limits=Limits(
+            journal_backlog_bytes=16_000,
+            snapshot_step_bytes=4000,
+            journal_smallest=32_000,
+            snapshot_ahead=8000,
+        ),
+    )
     client = keeper(world, "k")
     client.subscribe("a", qos=1)
     publisher = world.connect("p")
@@ -196,9 +196,8 @@ def test_more_in_flight_than_may_wait_for_the_disk(monkeypatch: pytest.MonkeyPat
     assert picture(world.again(0, copy_of(world.files))) == picture(world)
 
 
-def test_one_packet_may_be_larger_than_what_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "JOURNAL_BACKLOG_BYTES", 1000)
-    world = lazy(sync=True)
+def test_one_packet_may_be_larger_than_what_may_wait() -> None:
+    world = lazy(sync=True, limits=Limits(journal_backlog_bytes=1000))
     world.node.federated = True
     publisher = world.connect("p")
     publisher.publish("a/1", b"x" * 9000, 1, 1)
@@ -208,9 +207,8 @@ def test_one_packet_may_be_larger_than_what_may_wait(monkeypatch: pytest.MonkeyP
     assert publisher.take() == [Puback(1)]
 
 
-def test_what_is_too_much_for_one_frame_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "JOURNAL_FRAME_BYTES", 2000)
-    world = lazy(sync=True)
+def test_what_is_too_much_for_one_frame_is_split() -> None:
+    world = lazy(sync=True, limits=Limits(journal_frame_bytes=2000))
     publisher = world.connect("p")
     for topic in ("a/1", "a/2", "a/3"):
         publisher.conn.receive(
@@ -228,12 +226,12 @@ def test_what_is_too_much_for_one_frame_is_split(monkeypatch: pytest.MonkeyPatch
     assert picture(world.again(0, copy_of(world.files))) == picture(world)
 
 
-def test_a_checkpoint_ends_whatever_is_published_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_ends_whatever_is_published_meanwhile() -> None:
     """On a disk that is always behind, as clients publish as fast as they are read."""
-    monkeypatch.setattr(limits, "JOURNAL_BACKLOG_BYTES", 64_000)
-    monkeypatch.setattr(write_ahead_log, "MIN_SIZE", 32_000)
-    monkeypatch.setattr(write_ahead_log, "MAX_AHEAD", 8000)
-    world = lazy(sync=True)
+    world = lazy(
+        sync=True,
+        limits=Limits(journal_backlog_bytes=64_000, journal_smallest=32_000, snapshot_ahead=8000),
+    )
     publishers = [world.connect(f"p{number}") for number in range(20)]
     sizes = []
     for number in range(1, 201):
@@ -259,12 +257,9 @@ def test_a_checkpoint_ends_whatever_is_published_meanwhile(monkeypatch: pytest.M
     assert max(sizes) < 400_000
 
 
-def test_a_generation_that_could_not_be_completed_is_deleted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_generation_that_could_not_be_completed_is_deleted() -> None:
     """Or every MB that somebody frees on a full disk would be eaten by the next one that fails."""
-    monkeypatch.setattr(snapshot, "STEP_ITEMS", 1)
-    world = Durable(sync=True)
+    world = Durable(sync=True, limits=Limits(snapshot_step_items=1))
     for number in range(20):
         keeper(world, f"l{number}").subscribe("a", qos=1)
     world.files.broken = "No space left on device"
@@ -415,14 +410,11 @@ def test_rules_about_a_listener_hold_after_a_restart(
     assert len(again.again(1).session("k").queue) == (0 if known else 2)
 
 
-def test_said_once_more_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_said_once_more_it_is_the_same(tmp_path: Path) -> None:
     """A broker that dies again and again before its checkpoint is complete does not fill the
     disk."""
-    monkeypatch.setattr(write_ahead_log, "MIN_SIZE", 4000)
-    monkeypatch.setattr(journal_writer, "MIN_SIZE", 4000)
-    monkeypatch.setattr(snapshot, "STEP_BYTES", 1000)
     rng = random.Random(7)
-    world = Durable()
+    world = Durable(limits=Limits(journal_smallest=4000, snapshot_step_bytes=1000))
     chaos = Chaos(world, rng)
     for number in range(300):
         chaos.step()
@@ -451,7 +443,7 @@ def test_said_once_more_it_is_the_same(tmp_path: Path, monkeypatch: pytest.Monke
         assert sum(map(len, files.segments.values())) == loaded.size < 6 * start
         again = Durable(files=copy_of(files), at=world.now)
         assert picture(again) == before
-        world = Durable(files=files, at=world.now)
+        world = Durable(files=files, at=world.now, limits=world.limits)
         world.advance(0.02)
     assert compacted > 1
 
@@ -556,10 +548,9 @@ def test_so_it_is_when_older_files_are_still_there() -> None:
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_a_checkpoint_does_not_end_a_failure(sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_does_not_end_a_failure(sync: bool) -> None:
     """What made it due could not be written, and then there was room for the file that it began."""
-    monkeypatch.setattr(write_ahead_log, "MIN_SIZE", 1500)
-    world = Durable(sync=sync)
+    world = Durable(sync=sync, limits=Limits(journal_smallest=1500))
     ends = keeper(world, "ends")
     for client in (ends, keeper(world, "stays")):
         client.subscribe("t", qos=1)
@@ -588,10 +579,9 @@ def test_a_checkpoint_does_not_end_a_failure(sync: bool, monkeypatch: pytest.Mon
     assert {name for name, session in again.node.sessions.items() if session.expiry} == {"stays"}
 
 
-def test_a_checkpoint_that_cannot_begin_is_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_cannot_begin_is_put_off() -> None:
     """No file number, say: what is written is all right."""
-    monkeypatch.setattr(write_ahead_log, "MIN_SIZE", 3000)
-    world = Durable(sync=True)
+    world = Durable(sync=True, limits=Limits(journal_smallest=3000))
     keeper(world, "l").subscribe("t", qos=1)
     publisher = world.connect("p")
     world.files.crowded = "Too many open files"
@@ -630,14 +620,10 @@ def test_no_step_of_a_checkpoint_is_long() -> None:
     for number in range(1, 8001):
         relay.log.append(LogEntry(key, number, b"", message, world.now))
     steps = 0
-    said = snapshot.Snapshot(world.journal.frames, world.journal.everything())
+    said = snapshot.Snapshot(world.journal.frames, world.journal.everything(), DEFAULTS)
     while not said.step():
         steps += 1
-    assert (
-        2 * 900 / snapshot.STEP_ITEMS + 8000 / journal.PASSED / snapshot.STEP_ITEMS - 1
-        <= steps
-        <= 12
-    )
+    assert (2 * 900 + 8000 / journal.PASSED) / DEFAULTS.snapshot_step_items - 1 <= steps <= 12
     image = world.files.image()
     assert len(image.retained) == 900
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from broker.base import limits
+from broker.base.costs import QUEUED_MEMORY
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.delivery.remote_flow_control import (
     EVERYTHING,
     HOLD,
+    HOLD_LIFE,
+    HOLD_TOPICS,
     Asked,
     decode_hold,
     encode_hold,
@@ -22,6 +27,7 @@ from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, message
 from tests.unit.node_harness import FakeClient, World
 
 ASKING = b"a" * 8
+SMALL = Limits(hold_queued=10, max_queued=20)
 
 
 class Said:
@@ -39,10 +45,13 @@ class Said:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(limits, "HOLD_QUEUED", 10)
-    monkeypatch.setattr(limits, "MAX_QUEUED", 20)
-    return lone()
+def limits() -> Limits:
+    return SMALL
+
+
+@pytest.fixture
+def world(limits: Limits) -> World:
+    return lone(limits=limits)
 
 
 @pytest.fixture
@@ -108,9 +117,9 @@ def test_its_publishers_are_held_where_they_are(world: World, said: Said) -> Non
     far.publish(*[b"fast/c"] * 2)
     assert not said.take(), "not so soon again"
     far.publish(*[b"other"] * 5)
-    world.advance(2 * limits.HOLD_PACE)
+    world.advance(2 * DEFAULTS.hold_pace)
     assert said.take() == [{b"fast/a", b"fast/b", b"fast/c"}]
-    world.advance(limits.HOLD_REPEAT + limits.HOLD_PACE)
+    world.advance(DEFAULTS.hold_repeat + DEFAULTS.hold_pace)
     assert said.take() == [{b"fast/a", b"fast/b", b"fast/c"}], "again, as long as it lasts"
     read(client, 10)
     assert not said.take()
@@ -126,11 +135,11 @@ def test_one_that_takes_nothing_holds_nobody_for_long(world: World, said: Said) 
     far, client = Far(world), slow(world)
     far.publish(*[b"fast"] * 15)
     assert said.take() == [{b"fast"}]
-    world.advance(limits.HOLD_TIME + limits.HOLD_LOOK + limits.HOLD_PACE)
+    world.advance(DEFAULTS.hold_time + DEFAULTS.hold_look + DEFAULTS.hold_pace)
     assert said.take()[-1] == set()
     far.publish(*[b"fast"] * 100)
     assert not said.take()
-    assert world.counters.dropped_queue_full == 15 + 100 - 1 - limits.MAX_QUEUED
+    assert world.counters.dropped_queue_full == 15 + 100 - 1 - SMALL.max_queued
     read(client, 21)
     far.publish(*[b"fast"] * 15)
     assert said.take() == [{b"fast"}], "it had caught up"
@@ -141,7 +150,7 @@ def test_one_that_goes_holds_nobody(world: World, said: Said, how: str) -> None:
     far, client = Far(world), slow(world)
     far.publish(*[b"fast"] * 15)
     getattr(client, how)()
-    world.advance(limits.HOLD_PACE)
+    world.advance(DEFAULTS.hold_pace)
     assert said.take()[-1] == set()
 
 
@@ -149,7 +158,7 @@ def test_two_slow_ones(world: World, said: Said) -> None:
     far, one, other = Far(world), slow(world, "a", "one"), slow(world, "+", "other")
     far.publish(*[b"a"] * 15)
     assert said.take() == [{b"a"}]
-    world.advance(limits.HOLD_PACE)
+    world.advance(DEFAULTS.hold_pace)
     read(one, 15)
     assert not said.take(), "the other one still wants it"
     read(other, 15)
@@ -159,10 +168,10 @@ def test_two_slow_ones(world: World, said: Said) -> None:
 def test_many_topics_become_filters(world: World, said: Said) -> None:
     far = Far(world)
     slow(world)
-    far.publish(*[b"fast/%d" % n for n in range(limits.MAX_QUEUED + limits.HOLD_TOPICS)])
-    world.advance(limits.HOLD_PACE)
+    far.publish(*[b"fast/%d" % n for n in range(SMALL.max_queued + HOLD_TOPICS)])
+    world.advance(DEFAULTS.hold_pace)
     assert said.take()[-1] == {b"fast/#"}
-    world.advance(limits.HOLD_TIME)
+    world.advance(DEFAULTS.hold_time)
     assert said.take()[-1] == set()
     assert not world.node.cluster.remote_flow_control._wanted
 
@@ -171,11 +180,11 @@ def test_a_broker_that_cannot_be_reached_is_told_when_it_can(world: World, said:
     far, client = Far(world), slow(world)
     said.reachable = False
     far.publish(*[b"fast"] * 15)
-    world.advance(limits.HOLD_TIME / 2)
+    world.advance(DEFAULTS.hold_time / 2)
     assert not said.take()
     said.reachable = True
     read(client, 1)
-    world.advance(limits.HOLD_REPEAT + limits.HOLD_PACE)
+    world.advance(DEFAULTS.hold_repeat + DEFAULTS.hold_pace)
     assert said.take() == [{b"fast"}]
 
 
@@ -195,9 +204,9 @@ def test_what_is_on_its_way_is_kept(world: World, said: Said) -> None:
     far, client = Far(world), slow(world)
     far.publish(*[b"fast"] * 500)
     assert len(world.session("slow").queue) == 499
-    assert world.counters.queued_over_limit == 499 - limits.MAX_QUEUED
+    assert world.counters.queued_over_limit == 499 - SMALL.max_queued
     backpressure = world.node.cluster.remote_flow_control
-    assert backpressure.over >= 498 * limits.QUEUED_MEMORY
+    assert backpressure.over >= 498 * QUEUED_MEMORY
     assert len(read(client, 500)) == 500
     world.advance(1.0)
     assert backpressure.over == 0
@@ -213,17 +222,17 @@ def test_not_for_who_publishes_here(world: World, said: Said) -> None:
     assert fast.conn.held
 
 
-@pytest.mark.parametrize("limit", ["HELD_QUEUE_BYTES", "HELD_QUEUES_BYTES"])
-def test_it_is_bounded(
-    world: World, said: Said, monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
-    monkeypatch.setattr(limits, limit, 100_000)
+@pytest.mark.parametrize(
+    "limits",
+    [replace(SMALL, held_queue_bytes=100_000), replace(SMALL, held_queues_bytes=100_000)],
+)
+def test_it_is_bounded(world: World, said: Said) -> None:
     far = Far(world)
     slow(world)
     for _ in range(20):
         far.publish(*[b"fast"] * 50, payload=bytes(100))
     assert 90_000 < world.node.cluster.remote_flow_control.over <= 100_000
-    assert len(world.session("slow").queue) * (limits.QUEUED_MEMORY + 100) < 110_000
+    assert len(world.session("slow").queue) * (QUEUED_MEMORY + 100) < 110_000
     assert world.counters.dropped_queue_full
 
 
@@ -253,17 +262,16 @@ def test_of_an_absent_client_not_more_waits(world: World, said: Said) -> None:
     assert world.node.cluster.remote_flow_control.over == 0
 
 
-def test_large_messages_fill_a_queue_too(
-    world: World, said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "HOLD_QUEUED_BYTES", 10_000)
-    monkeypatch.setattr(limits, "MAX_QUEUED_BYTES", 20_000)
+@pytest.mark.parametrize(
+    "limits", [replace(SMALL, hold_queued_bytes=10_000, max_queued_bytes=20_000)]
+)
+def test_large_messages_fill_a_queue_too(world: World, said: Said) -> None:
     far, client = Far(world), slow(world)
     far.publish(*[b"fast"] * 5, payload=bytes(3_000))
     assert said.take() == [{b"fast"}]
     far.publish(*[b"fast"] * 4, payload=bytes(3_000))
     assert world.counters.dropped_queue_full == 0
-    world.advance(limits.HOLD_PACE)
+    world.advance(DEFAULTS.hold_pace)
     assert len(read(client, 9)) == 9
     assert said.take() == [set()]
 
@@ -271,9 +279,10 @@ def test_large_messages_fill_a_queue_too(
 # ------------------------------------------------------------------ plugins and links that are slow
 
 
-def asking_plugins() -> World:
+def asking_plugins(limits: Limits) -> World:
     return World(
         hooks=Hooks(topics=True),
+        limits=limits,
         discovery="static",
         seeds=(),
         id=OWN,
@@ -283,11 +292,8 @@ def asking_plugins() -> World:
     )
 
 
-def test_a_slow_plugin_holds_publishers_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, said: Said
-) -> None:
-    monkeypatch.setattr(limits, "HOLD_QUEUED", 10)
-    world = asking_plugins()
+def test_a_slow_plugin_holds_publishers_elsewhere(said: Said) -> None:
+    world = asking_plugins(SMALL)
     said.world = world
     far = Far(world)
     client = world.connect("c")
@@ -298,21 +304,20 @@ def test_a_slow_plugin_holds_publishers_elsewhere(
     assert said.take() == [{b"fast"}]
     while world.answer(AuthorizeReceive, lambda effect: set(effect.receivers)):
         pass
-    world.advance(limits.HOLD_PACE)
+    world.advance(DEFAULTS.hold_pace)
     assert said.take()[-1] == set()
 
 
-def test_a_slow_subscriber_behind_a_plugin(monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+def test_a_slow_subscriber_behind_a_plugin(said: Said) -> None:
     """The answer comes when other messages are at hand; whom it concerns is known all the same."""
-    monkeypatch.setattr(limits, "HOLD_QUEUED", 100)
-    world = asking_plugins()
+    world = asking_plugins(Limits(hold_queued=100, max_queued=20))
     said.world = world
     far = Far(world)
     client = world.connect("slow", properties={Property.RECEIVE_MAXIMUM: 1})
     client.send(Subscribe(7, [SubscriptionRequest("fast", 1)]))
     world.answer(AuthorizeSubscribe, [True])
     far.publish(*[b"fast"] * 30)
-    monkeypatch.setattr(limits, "HOLD_QUEUED", 10)
+    world.node.limits = SMALL
     far.publish(b"calm")
     world.advance(0.1)
     assert not said.take()
@@ -321,10 +326,8 @@ def test_a_slow_subscriber_behind_a_plugin(monkeypatch: pytest.MonkeyPatch, said
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_slow_link_holds_who_publishes_what_is_kept_for_it(
-    world: World, monkeypatch: pytest.MonkeyPatch, qos: int
-) -> None:
-    monkeypatch.setattr(limits, "HOLD_LINK_BYTES", 10_000)
+@pytest.mark.parametrize("limits", [replace(SMALL, hold_link_bytes=10_000)])
+def test_a_slow_link_holds_who_publishes_what_is_kept_for_it(world: World, qos: int) -> None:
     neighbour = Neighbour(world, 101)
     neighbour.child()
     neighbour.transport.capacity = 1_000
@@ -332,7 +335,7 @@ def test_a_slow_link_holds_who_publishes_what_is_kept_for_it(
     for number in range(1, 30):
         fast.publish("t", bytes(1_000), qos, number if qos else None)
     assert fast.conn.held == bool(qos)
-    assert neighbour.conn.backlog_bytes < limits.LINK_BACKLOG_BYTES
+    assert neighbour.conn.backlog_bytes < DEFAULTS.link_backlog_bytes
     neighbour.transport.written.clear()
     neighbour.transport.capacity = None
     neighbour.conn.writable(world.now)
@@ -437,10 +440,8 @@ def test_who_publishes_what_is_not_held_any_more_goes_on(
     assert publisher.conn.held
 
 
-def test_a_broker_that_never_pauses_is_ignored(
-    world: World, publisher: FakeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "HOLD_LONGEST", 5.0)
+@pytest.mark.parametrize("limits", [replace(SMALL, hold_longest=5.0)])
+def test_a_broker_that_never_pauses_is_ignored(world: World, publisher: FakeClient) -> None:
     for _ in range(60):
         asks(world, EVERYTHING)
         publisher.publish("a", qos=1)
@@ -477,10 +478,10 @@ def test_a_will_holds_nobody(world: World, publisher: FakeClient) -> None:
         ([], []),
         ([b"a", b"b/#"], [b"a", b"b/#"]),
         (
-            [b"%d" % n for n in range(limits.HOLD_TOPICS)],
-            [b"%d" % n for n in range(limits.HOLD_TOPICS)],
+            [b"%d" % n for n in range(HOLD_TOPICS)],
+            [b"%d" % n for n in range(HOLD_TOPICS)],
         ),
-        ([b"%d" % n for n in range(limits.HOLD_TOPICS + 1)], [EVERYTHING]),
+        ([b"%d" % n for n in range(HOLD_TOPICS + 1)], [EVERYTHING]),
         ([bytes(9_000), bytes(9_001)], [EVERYTHING]),
     ],
 )
@@ -492,10 +493,10 @@ def test_what_is_said_is_understood(filters: list[bytes], decoded: list[bytes]) 
 def test_what_is_cut_off_or_too_much(body: bytes) -> None:
     life, filters = decode_hold(body)
     assert filters == {EVERYTHING}
-    assert life <= limits.HOLD_LIFE
+    assert life <= HOLD_LIFE
 
 
 def test_garbage_harms_nobody() -> None:
-    asked = Asked(0.0)
+    asked = Asked(0.0, 10)
     asked.take(frozenset((b"\xff/+", b"a/#/b", b"+x", b"")))
     assert [asked.wants(topic) for topic in (b"x", b"y/z", b"")] == [False, False, True]

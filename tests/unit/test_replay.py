@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
-
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.delivery.replay import FEW, SCAN, SCANNED, TAKEN
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.events import LinkForwards
@@ -21,7 +19,7 @@ from tests.unit.node_harness import World
 
 KEY = origin_key(FAR, 2_000)
 COUNT = 30_000
-IN_A_TURN = limits.TURN_WORK // TAKEN + FEW
+IN_A_TURN = DEFAULTS.turn_work // TAKEN + FEW
 """entries that are taken in one turn at most."""
 
 
@@ -99,10 +97,9 @@ def test_what_comes_between_two_steps_is_neither_lost_nor_overtakes() -> None:
     assert number > COUNT + 500
 
 
-def test_more_comes_than_is_sent_and_yet_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_comes_than_is_sent_and_yet_it_ends() -> None:
     """Twice as many as a turn sends come in each: turns do more then."""
-    monkeypatch.setattr(limits, "TURN_WORK", 400)  # a hundred entries
-    world = lone(link_timeout=1000.0)
+    world = lone(link_timeout=1000.0, limits=Limits(turn_work=400))
     logged(world, range(1, 1_000))
     neighbour = joining(world, {KEY: OriginWindow(0, world.now)})
     last = 999
@@ -202,7 +199,7 @@ def test_a_scan_that_finds_nothing_is_in_steps_too() -> None:
         looked.append(0)
         turns(world)
     assert sum(looked) == 200_000
-    assert max(looked) <= limits.TURN_WORK * SCANNED + SCAN
+    assert max(looked) <= DEFAULTS.turn_work * SCANNED + SCAN
 
 
 def test_who_asks_for_history_is_answered_in_steps_one_after_the_other() -> None:

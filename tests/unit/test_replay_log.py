@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from broker.base import limits
 from broker.base.counters import Counters
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.delivery import replay_log
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import NEVER, LogEntry, ReplayLog, in_order, lacked_parts
@@ -45,14 +45,13 @@ def test_pieces_of_a_log_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [e.sequence for piece in kept.pieces() for e in piece] == [100]
 
 
-def test_what_is_old_goes_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LOG_OLD", 10)
-    kept = ReplayLog(Counters())
+def test_what_is_old_goes_some_at_a_time() -> None:
+    kept = ReplayLog(Counters(), limits=Limits(log_old=10))
     for number in range(25):
         kept.append(entry(KEYS[0], number + 1, at=float(number)))
     left = []
     for _ in range(3):
-        kept.forget_old(limits.LOG_AGE + 23.5)
+        kept.forget_old(DEFAULTS.log_age + 23.5)
         left.append(len(kept))
     assert left == [15, 5, 1]
 
@@ -129,10 +128,9 @@ def test_what_a_neighbour_lacks(seed: int) -> None:
 
 
 @pytest.fixture
-def roomy(monkeypatch: pytest.MonkeyPatch) -> ReplayLog:
+def roomy() -> ReplayLog:
     """A log of 10,000 bytes with room for 20,000 more of large messages, full of 100 small ones."""
-    monkeypatch.setattr(limits, "LOG_LARGE", 1000)
-    kept = ReplayLog(Counters(), 10_000, 20_000)
+    kept = ReplayLog(Counters(), 10_000, 20_000, limits=Limits(log_large=1000))
     for number in range(100):
         kept.append(entry(KEYS[0], number + 1))
     assert len(kept) == 100
@@ -149,9 +147,9 @@ def test_a_large_message_pushes_nothing_out_for_a_while(roomy: ReplayLog) -> Non
     roomy.append(entry(KEYS[1], 5, at=7.0, size=5000))  # there is no more room
     assert roomy.size <= 30_000
     assert numbers(roomy)[:5] == [1, 2, 3, 4, 101]
-    roomy.forget_old(limits.LOG_LARGE_TIME + 3.5)
+    roomy.forget_old(DEFAULTS.log_large_time + 3.5)
     assert 15_000 < roomy.size <= 20_000
-    roomy.forget_old(limits.LOG_LARGE_TIME + 7.5)
+    roomy.forget_old(DEFAULTS.log_large_time + 7.5)
     assert roomy.size <= 10_000
 
 

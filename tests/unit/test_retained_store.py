@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base import limits
 from broker.base.counters import Counters
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.link.codec import decode_stamp, encode_stamp, origin_key
 from broker.core.message import Message, Stamp
 from broker.core.retained_index import RetainedIndex, RetainedVersion, place_of
@@ -168,7 +168,7 @@ def test_a_sweep_forgets_what_is_over() -> None:
     write(store, "expiring", b"x", 0, expires=5.0)
     write(store, "deleted", b"", 0)
     write(store, "kept", b"x", 0)
-    day = limits.TOMBSTONE_AGE
+    day = DEFAULTS.tombstone_age
     for now, left, tombstones in (
         (4.0, 3, 1),
         (5.0, 3, 2),
@@ -186,10 +186,9 @@ def test_a_sweep_forgets_what_is_over() -> None:
     assert (len(store), len(store.digests), store.tombstones) == (0, 0, 0)
 
 
-def test_tombstones_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_TOMBSTONES", 3)
+def test_tombstones_are_bounded() -> None:
     counters = Counters()
-    store = RetainedStore(counters)
+    store = RetainedStore(counters, limits=Limits(max_tombstones=3))
     for number in range(10):
         write(store, f"t{number}", b"", number)
     assert (store.tombstones, len(store.digests), counters.retained_tombstones_forgotten) == (
@@ -214,10 +213,9 @@ def test_writing_over_and_over_leaves_nothing_behind() -> None:
     assert len(store._expiring) <= 1500
 
 
-def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_RETAINED", 1)
+def test_limits() -> None:
     counters = Counters()
-    store = RetainedStore(counters)
+    store = RetainedStore(counters, limits=Limits(max_retained=1))
     assert write(store, "a", b"1", 1) is Change.NEW
     assert write(store, "b", b"1", 1, now=7.0) is Change.REFUSED
     assert (counters.retained_refused, store.refused_at, len(store.digests)) == (1, 7.0, 1)
@@ -307,9 +305,8 @@ def test_bad_stamps() -> None:
             decode_stamp(bad)
 
 
-def test_the_brokers_own_topics_count_for_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_RETAINED", 2)
-    store = RetainedStore(Counters(), limit=10)
+def test_the_brokers_own_topics_count_for_no_limit() -> None:
+    store = RetainedStore(Counters(), limit=10, limits=Limits(max_retained=2))
     own = Message(b"$SYS/a", bytes(100), 0, True, b"", None, None)
     assert store.store("$SYS/a", own)
     assert (write(store, "a", b"1234", 1), write(store, "b", b"1234", 1)) == (

@@ -11,8 +11,8 @@ import pytest
 
 from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
-from broker.base import limits
 from broker.base.hybrid_clock import LOGICAL
+from broker.base.limits import DEFAULTS, Limits
 from broker.base.sequence_set import LAST
 from broker.cluster.link.codec import MARK, SIZE, STAMP_MARK, STAMP_SIZE, encode_stamp, origin_key
 from broker.cluster.link.control_records import DIGEST, FETCH, LIST, ORIGINS, PARTS
@@ -71,7 +71,7 @@ def leaf(topic: bytes, *entries: bytes, full: bool = False) -> bytes:
 
 
 def steps(world: World, number: int = 1) -> None:
-    world.advance(limits.RETAINED_PACE * number)
+    world.advance(DEFAULTS.retained_pace * number)
 
 
 def pair(**config: Any) -> tuple[World, Neighbour]:
@@ -272,7 +272,7 @@ def test_equal_stores_cost_one_record() -> None:
     neighbour.send(ping((DIGEST, world.node.retained.digests.whole.to_bytes(8, "big"))))
     steps(world, 5)
     assert not [kind for kind, _ in neighbour.control() if kind in (DIGEST, PARTS, LIST, FETCH)]
-    world.advance(limits.RETAINED_CHECK)
+    world.advance(DEFAULTS.retained_check)
     assert len([kind for kind, _ in neighbour.control() if kind == DIGEST]) == 1
 
 
@@ -342,15 +342,14 @@ def test_lists() -> None:
         assert [
             body[12:] for first, body in got if first == 0xC0 and body[8:9] == bytes((FETCH,))
         ] == asked
-    age = int(limits.TOMBSTONE_AGE * 1000)
+    age = int(DEFAULTS.tombstone_age * 1000)
     neighbour.send(ping((LIST, leaf(b"u", entry(b"u", -age, dead=True)))))
     steps(world)
     assert neighbour.records(FETCH) == []  # forgotten by everybody
 
 
-def test_who_is_full_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_RETAINED", 1)
-    world, neighbour = pair()
+def test_who_is_full_asks_for_nothing() -> None:
+    world, neighbour = pair(limits=Limits(max_retained=1))
     neighbour.send(restored(b"a", b"x"), restored(b"b", b"x", sequence=2))
     assert world.counters.retained_refused == 1
     neighbour.send(
@@ -361,7 +360,7 @@ def test_who_is_full_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     neighbour.send(ping((PARTS, part((b"", {place_of(b"a")[0]: 1})))))
     steps(world)
     assert [full for full, _, _ in decode_parts(neighbour.records(PARTS)[0])] == [True]
-    world.advance(limits.RETAINED_AGAIN)
+    world.advance(DEFAULTS.retained_again)
     neighbour.take()
     neighbour.send(ping((LIST, leaf(b"c", entry(b"c")))))
     steps(world)
@@ -406,7 +405,7 @@ def test_a_restored_update_that_does_not_fit() -> None:
     neighbour.send(listed)
     steps(world)
     assert neighbour.records(FETCH) == []
-    world.advance(limits.RETAINED_AGAIN)
+    world.advance(DEFAULTS.retained_again)
     neighbour.take()
     neighbour.send(listed)
     steps(world)
@@ -435,7 +434,7 @@ def test_a_broker_that_retains_nothing_takes_no_part() -> None:
     client.subscribe("#")
     neighbour.send(restored(b"t", b"x"), restored(b"t", b"y", sequence=2, restored=False))
     neighbour.send(ping((DIGEST, b"\1" * 8), (PARTS, part((b"", {1: 1}))), (FETCH, b"\1\0")))
-    world.advance(limits.RETAINED_CHECK + 1.0)
+    world.advance(DEFAULTS.retained_check + 1.0)
     assert client.payloads() == [b"y"]
     assert not [kind for kind, _ in neighbour.control() if kind in (DIGEST, PARTS, LIST, FETCH)]
     assert len(world.node.retained) == 0
@@ -452,12 +451,12 @@ def fill(world: World, count: int) -> None:
 
 def test_work_is_done_in_steps() -> None:
     world, neighbour = pair()
-    fill(world, 3 * limits.RETAINED_ITEMS)
+    fill(world, 3 * DEFAULTS.retained_items)
     neighbour.take()
     neighbour.send(ping((PARTS, part((b"", {})))))
     for number in range(3):
-        world.advance(limits.RETAINED_PACE if number else 0.0)
-        assert len(neighbour.messages()) == limits.RETAINED_ITEMS
+        world.advance(DEFAULTS.retained_pace if number else 0.0)
+        assert len(neighbour.messages()) == DEFAULTS.retained_items
     world.advance(1.0)
     assert neighbour.messages() == []
 
@@ -681,7 +680,7 @@ def test_no_more_is_on_its_way_than_the_neighbour_has_answered_for() -> None:
         steps(world, 20)
         came = neighbour.take()
         sent = sum(first >> 4 == 3 for first, _ in came)
-        assert sent <= limits.RETAINED_STEPS * limits.RETAINED_ITEMS
+        assert sent <= DEFAULTS.retained_steps * DEFAULTS.retained_items
         got += sent
         if got == 2_000:
             break

@@ -15,9 +15,8 @@ from scram_client import ScramClient
 
 from broker.auth import users_file
 from broker.auth.enhanced_auth import AuthenticationFailed
-from broker.auth.scram import MIN_ITERATIONS, Scram, Verifier, prepare, saslprep
+from broker.auth.scram import MAX_NONCE, MIN_ITERATIONS, Scram, Verifier, prepare, saslprep
 from broker.auth.users_file import Users, entries, replace_user
-from broker.base import limits
 from broker.cli import passwd
 from broker.cli.main import main
 from broker.config.yaml_file import ConfigError
@@ -128,7 +127,7 @@ def test_a_proof_of_zeros_lets_nobody_in_who_is_not_there() -> None:
         b"n,,n=user,r=\xc3\xa4",
         b"n,,n=\xff,r=abc",
         b"n,a=root,n=user,r=abc",
-        b"n,,n=user,r=" + b"x" * (limits.MAX_SCRAM_NONCE + 1),
+        b"n,,n=user,r=" + b"x" * (MAX_NONCE + 1),
     ],
 )
 def test_wrong_first_messages(first: bytes) -> None:

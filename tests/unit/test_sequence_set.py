@@ -8,8 +8,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.base import limits
-from broker.base.sequence_set import Ranges, find, intersect, merge, subtract
+from broker.base.sequence_set import MAX_SKIPS, Ranges, find, intersect, merge, subtract
 from broker.cluster.delivery.local_window import LocalWindow
 from tests.unit.test_subscription_trie import steps
 
@@ -75,8 +74,8 @@ def test_what_comes_in_any_order_costs_the_same_however_much_is_missing() -> Non
         order = list(range(2, 10 * many, 2))
         random.Random(1).shuffle(order)
         for number in order[:many]:
-            assert window.accept(number, 1) == 1 or len(window.history) >= limits.MAX_SKIPS // 2
-        assert len(window.history) <= limits.MAX_SKIPS
+            assert window.accept(number, 1) == 1 or len(window.history) >= MAX_SKIPS // 2
+        assert len(window.history) <= MAX_SKIPS
         return max(
             steps(lambda number=number: window.accept(number, 1))
             for number in order[many : many + 50]

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from broker.base import limits
 from broker.cluster.sessions.session_parts import (
     AGAIN,
+    MAX_MOVED_BYTES,
     PART_SIZE,
     WHERE,
     WINDOW,
@@ -61,7 +61,7 @@ def test_more_is_asked_for_at_the_end_of_a_window() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", [b"", bytes(WHERE.size - 1), WHERE.pack(1, limits.MAX_MOVED_BYTES + 1, 0)]
+    "part", [b"", bytes(WHERE.size - 1), WHERE.pack(1, MAX_MOVED_BYTES + 1, 0)]
 )
 def test_bad_parts(part: bytes) -> None:
     with pytest.raises(MalformedPacket):

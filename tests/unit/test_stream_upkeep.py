@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import Limits
 from broker.cluster.delivery.answers import ANSWER, ASK, LOOKS, PIECE
 from broker.cluster.delivery.gap_recovery import CHANGED
 from broker.cluster.delivery.local_window import LocalWindow
@@ -93,8 +93,7 @@ def test_what_an_answer_brought_slows_nothing_that_is_newer(world: World) -> Non
 
 def test_nobody_has_the_log_searched_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A question costs what it takes to answer it; who asks too often is answered later."""
-    monkeypatch.setattr(limits, "LINK_REQUESTS", 500.0)
-    world = lone(routing="interest", link_timeout=1000.0)
+    world = lone(routing="interest", link_timeout=1000.0, limits=Limits(link_requests=500.0))
     neighbour = Neighbour(world, 101)
     neighbour.child()
     known(world, neighbour)

@@ -7,7 +7,8 @@ import pytest
 
 from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
-from broker.base import limits
+from broker.base import costs
+from broker.base.limits import DEFAULTS
 from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import HEARD, TOLD
 from broker.cluster.strategy import subscription_barrier
@@ -420,7 +421,7 @@ def test_an_answer_says_where_a_subscription_begins(world: World, says: bool) ->
 
 # ------------------------------------------------------------------ very many
 
-MANY = 3 * limits.TURN_WORK // limits.PACKET_WORK
+MANY = 3 * DEFAULTS.turn_work // costs.PACKET_WORK
 
 
 def crowd(world: World) -> tuple[Neighbour, list[FakeClient]]:

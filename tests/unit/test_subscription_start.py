@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base import limits
 from broker.base.counters import Counters
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
 from broker.cluster.delivery.subscription_start import (
     MOST,
@@ -106,9 +106,9 @@ def test_what_has_left_the_log_may_be_newer() -> None:
     assert numbers_at(log.latest(), KEY, [20.5], 50)[0] == [49]
 
 
-def met() -> World:
+def met(limits: Limits = DEFAULTS) -> World:
     """A node that has met another origin."""
-    world = World(discovery="static", routing="flood")
+    world = World(discovery="static", routing="flood", limits=limits)
     neighbour = Neighbour(world, 101)
     neighbour.child()
     neighbour.send(message(sequence=7))
@@ -131,16 +131,15 @@ def test_what_begins_at_once_begins_together() -> None:
     assert positions.begin() is not start
 
 
-def test_starts_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = met()
-    monkeypatch.setattr(limits, "MAX_STARTS", 3)
+def test_starts_are_forgotten() -> None:
+    world = met(Limits(max_starts=3))
     positions = world.node.cluster.subscription_starts
     starts: list[Any] = []
     for _ in range(5):
         starts.append(positions.begin())
         world.advance(0.1)
     assert [bool(start.tops) for start in starts] == [False, False, True, True, True]
-    world.advance(limits.LOG_AGE + 1)
+    world.advance(DEFAULTS.log_age + 1)
     positions.begin()
     assert not starts[-1].tops
 

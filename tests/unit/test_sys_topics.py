@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.base.limits import Limits
 from broker.core.sys_topics import AVERAGES, LOADS, Load, SysTopics
 from broker.wire import Property, encode_packet
 from broker.wire.packets import Pingreq, Puback, Pubcomp, Publish, Pubrec, Pubrel
@@ -251,7 +252,7 @@ def test_averages_approach_the_rate() -> None:
     assert set(load.averages) == set(AVERAGES)
 
 
-def test_many_sessions_are_not_asked(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_sessions_are_not_asked(told: Told) -> None:
     world = told.world
     client = world.connect("away", 4, clean=False)
     client.subscribe("q", qos=1)
@@ -265,7 +266,7 @@ def test_many_sessions_are_not_asked(told: Told, monkeypatch: pytest.MonkeyPatch
             other.send(Puback(packet.packet_id or 0))
     assert told.topics.values(world.now)["messages/inflight"] == "0"
     assert told.topics.values(world.now)["messages/stored"] == str(len(NAMES) + 1)
-    monkeypatch.setattr("broker.base.limits.SYS_SESSIONS", 1)
+    world.node.limits = Limits(sys_sessions=1)
     assert told.topics.values(world.now)["messages/stored"] == str(len(NAMES))
 
 

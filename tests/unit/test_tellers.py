@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.base import limits
+from broker.base import costs
+from broker.base.limits import DEFAULTS
 from broker.base.turns import PAUSE
 from broker.cluster.events import RouteChanged
 from broker.cluster.link.control_records import ROUTED
@@ -40,7 +41,9 @@ step = st.one_of(
     st.tuples(st.just("came"), st.sampled_from(BROKERS), whole),
     st.tuples(st.just("went"), st.sampled_from(BROKERS), st.just({})),
     st.tuples(
-        st.just("wait"), st.just(0), st.sampled_from([PACE, PACE, 10 * PACE, limits.LOG_AGE + 1.0])
+        st.just("wait"),
+        st.just(0),
+        st.sampled_from([PACE, PACE, 10 * PACE, DEFAULTS.log_age + 1.0]),
     ),
     st.tuples(st.just("publish"), st.just(0), st.sampled_from(range(len(NAMES)))),
 )
@@ -101,9 +104,9 @@ class Others:
         sharing, memory = self.sharing, 0
         for mark, pool in sharing.groups.pools.items():
             memory += (
-                limits.GROUP_MEMORY
+                costs.GROUP_MEMORY
                 + filter_memory(pool.filter)
-                + limits.MEMBERS_MEMORY * len(pool.brokers)
+                + costs.MEMBERS_MEMORY * len(pool.brokers)
             )
             for broker_id, standing in pool.brokers.items():
                 assert standing.teller is sharing.groups._tellers[broker_id]
@@ -163,7 +166,7 @@ def test_what_others_tell_in_pieces(steps: list[tuple[str, int, object]], many: 
         assert not any(teller.busy for teller in others.sharing.groups._tellers.values())
         for broker in BROKERS:
             others.went(broker, {})
-        others.wait(0, limits.LOG_AGE + 2.0)
+        others.wait(0, DEFAULTS.log_age + 2.0)
         assert not others.sharing.groups._tellers
         assert not others.sharing.groups.memory
 
@@ -269,7 +272,7 @@ def test_members_that_come_and_go_while_their_groups_are_noted(
     done."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "NOTED", 2)
-        patch.setattr(module, "NOTE_WORK", limits.TURN_WORK)
+        patch.setattr(module, "NOTE_WORK", DEFAULTS.turn_work)
         world = lone(link_timeout=60_000.0)
         other = world.connect("other", version=5)
         assert other.subscribe(FILTERS[0], qos=1) == [1]

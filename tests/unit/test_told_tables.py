@@ -3,9 +3,11 @@ is beyond is counted."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.events import LinkForwards
 from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import DIRECTORY
@@ -23,7 +25,7 @@ Entries = list[tuple[bytes, bytes | None]]
 FOREVER = 60_000.0
 
 
-def linked(number: int = 1, **config: str) -> tuple[World, Neighbour]:
+def linked(number: int = 1, **config: Any) -> tuple[World, Neighbour]:
     world = lone(**{"routing": "interest", "link_timeout": FOREVER, **config})
     liar = Neighbour(world, number)
     liar.child()
@@ -92,7 +94,7 @@ def test_who_takes_nothing_is_sent_no_more_listings() -> None:
     for _ in range(100):
         liar.send(ping((DIRECTORY, bytes((ASK,)) + OWN + bytes(12))))
         world.advance(0.05)
-    assert liar.conn.backlog_bytes <= limits.PIECES_BACKLOG + 2 * AT_ONCE
+    assert liar.conn.backlog_bytes <= DEFAULTS.pieces_backlog + 2 * AT_ONCE
 
 
 def test_a_listing_in_parts_and_what_changes_meanwhile() -> None:
@@ -188,9 +190,8 @@ def deep(number: int) -> bytes:
     return INTEREST + b"%x/+" % number + b"/a" * 150
 
 
-def test_who_tells_of_too_many_filters_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TOLD_FILTERS_MEMORY", 4_000_000)
-    world, liar = linked()
+def test_who_tells_of_too_many_filters_gets_everything() -> None:
+    world, liar = linked(limits=Limits(told_filters_memory=4_000_000))
     interest = world.node.cluster.strategy.table
     told(liar, 1, [*there(1), *((deep(n), b"") for n in range(2_000))])
     most = 4_000_000 + 100_000
@@ -216,9 +217,8 @@ def test_who_tells_of_too_many_filters_gets_everything(monkeypatch: pytest.Monke
     assert list(interest.brokers_wanting(b"quite/another")) == []
 
 
-def test_filters_of_all_brokers_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "ALL_FILTERS_MEMORY", 4_000_000)
-    world, liar = linked()
+def test_filters_of_all_brokers_together() -> None:
+    world, liar = linked(limits=Limits(all_filters_memory=4_000_000))
     told(
         liar,
         1,
@@ -239,9 +239,8 @@ def test_filters_of_all_brokers_together(monkeypatch: pytest.MonkeyPatch) -> Non
     assert liar.messages() == [b"x"]
 
 
-def test_groups_that_others_tell_of_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TOLD_GROUPS_MEMORY", 1_000_000)
-    world, liar = linked()
+def test_groups_that_others_tell_of_have_an_end() -> None:
+    world, liar = linked(limits=Limits(told_groups_memory=1_000_000))
     sharing = world.node.cluster.sharing
     groups: Entries = [
         (GROUP + group_key(f"g{n}", "a/+"), encode_standing(1)) for n in range(2_000)
@@ -274,11 +273,8 @@ def test_what_clients_and_links_of_others_take_is_counted() -> None:
 # ---------------------------------------------------------------- numbers
 
 
-def test_numbers_that_are_missing_of_made_up_origins_have_an_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "MAX_RANGES", 100_000)
-    world, liar = linked()
+def test_numbers_that_are_missing_of_made_up_origins_have_an_end() -> None:
+    world, liar = linked(limits=Limits(max_ranges=100_000))
     relay = world.node.forwarder
     for boot in range(100):
         key = origin_key(FAR, 2_000 + boot)

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS
 from broker.base.turns import PAUSE
 from broker.cluster.link.codec import origin_key
 from broker.core.message import Message
@@ -86,12 +86,12 @@ def test_what_one_client_can_make_a_topic_cost() -> None:
     world = lone()
     client = world.connect("attacker")
     codes = subscribe(client, OVERLAPPING)
-    assert codes.count(QUOTA) == len(OVERLAPPING) - limits.MAX_FORMS - 1  # one has no wildcard
+    assert codes.count(QUOTA) == len(OVERLAPPING) - DEFAULTS.max_forms - 1  # one has no wildcard
     assert world.counters.subscriptions_refused == codes.count(QUOTA)
     trie = world.node.dispatcher.trie
     before = trie.steps
-    assert len(trie.match("a/b/c/d/e/f/g/h/i/j")) == limits.MAX_FORMS + 1
-    assert trie.steps - before < 12 * limits.MAX_FORMS
+    assert len(trie.match("a/b/c/d/e/f/g/h/i/j")) == DEFAULTS.max_forms + 1
+    assert trie.steps - before < 12 * DEFAULTS.max_forms
     # Those that it has stay good, and it may have any number that differ in words.
     assert subscribe(client, [OVERLAPPING[1]]) == [0]
     assert set(subscribe(client, [f"device/{n}" for n in range(3_000)])) == {0}
@@ -118,10 +118,10 @@ def test_very_many_filters_of_one_form() -> None:
 def test_shared_subscriptions_of_one_client() -> None:
     world = lone()
     client = world.connect("attacker")
-    codes = subscribe(client, [f"$share/g{n}/t" for n in range(2 * limits.MAX_FORMS)])
-    assert codes == [0] * limits.MAX_FORMS + [QUOTA] * limits.MAX_FORMS
+    codes = subscribe(client, [f"$share/g{n}/t" for n in range(2 * DEFAULTS.max_forms)])
+    assert codes == [0] * DEFAULTS.max_forms + [QUOTA] * DEFAULTS.max_forms
     world.connect("other").publish("t", b"x")
-    assert client.payloads() == [b"x"] * limits.MAX_FORMS
+    assert client.payloads() == [b"x"] * DEFAULTS.max_forms
     assert subscribe(client, [f"$share/g1/t{n}" for n in range(500)]) == [0] * 500  # one form
 
 
@@ -230,29 +230,31 @@ def test_each_piece_has_a_turn_of_its_own() -> None:
     world = World()
     client = world.connect("c")
     client.send(
-        Subscribe(1, [SubscriptionRequest(f"a/{n}", 1) for n in range(4 * limits.FILTERS_AT_ONCE)])
+        Subscribe(
+            1, [SubscriptionRequest(f"a/{n}", 1) for n in range(4 * DEFAULTS.filters_at_once)]
+        )
     )
     for turn in range(1, 4):
-        assert len(world.session("c").subscriptions) == turn * limits.FILTERS_AT_ONCE
+        assert len(world.session("c").subscriptions) == turn * DEFAULTS.filters_at_once
         world.now += 0.01
         world.node.tick(world.now)
         world.settle()
-    assert client.take() == [Suback(1, [1] * 4 * limits.FILTERS_AT_ONCE)]
+    assert client.take() == [Suback(1, [1] * 4 * DEFAULTS.filters_at_once)]
 
 
 def test_packets_with_very_many_filters_take_several_turns() -> None:
     world = World()
     client, other = world.connect("c", properties=None), world.connect("o")
-    filters = [f"a/{n}" for n in range(5 * limits.FILTERS_AT_ONCE)]
+    filters = [f"a/{n}" for n in range(5 * DEFAULTS.filters_at_once)]
     client.send(Subscribe(1, [SubscriptionRequest(f, 1) for f in filters]), Pingreq())
-    assert len(world.session("c").subscriptions) == limits.FILTERS_AT_ONCE
+    assert len(world.session("c").subscriptions) == DEFAULTS.filters_at_once
     assert client.take() == []
     other.publish("a/1", b"early")
     assert client.payloads() == [b"early"]
     world.advance(0.1)
     assert client.take() == [Suback(1, [1] * len(filters)), Pingresp()]
     client.send(Unsubscribe(2, filters), Pingreq())
-    assert len(world.session("c").subscriptions) == 4 * limits.FILTERS_AT_ONCE
+    assert len(world.session("c").subscriptions) == 4 * DEFAULTS.filters_at_once
     world.advance(0.1)
     assert client.take() == [Unsuback(2, [0] * len(filters)), Pingresp()]
     assert len(world.node.dispatcher.trie) == 0
@@ -276,7 +278,7 @@ def test_packets_with_more_filters_than_a_turn_can_decode() -> None:
 def test_a_client_that_goes_in_between(kind: type[Subscribe | Unsubscribe]) -> None:
     world = World()
     client = world.connect("c")
-    filters = [f"a/{n}" for n in range(5 * limits.FILTERS_AT_ONCE)]
+    filters = [f"a/{n}" for n in range(5 * DEFAULTS.filters_at_once)]
     client.send(Subscribe(1, [SubscriptionRequest(f, 1) for f in filters]))
     if kind is Unsubscribe:
         world.advance(0.1)
@@ -291,11 +293,11 @@ def test_a_client_that_goes_in_between(kind: type[Subscribe | Unsubscribe]) -> N
 def test_a_session_ends_in_several_turns_and_gets_nothing_meanwhile() -> None:
     world = World()
     client, other = world.connect("c"), world.connect("o")
-    filters = [f"a/{n}" for n in range(3 * limits.FILTERS_AT_ONCE)] + ["$share/g/s"]
+    filters = [f"a/{n}" for n in range(3 * DEFAULTS.filters_at_once)] + ["$share/g/s"]
     subscribe(client, filters)
     old = world.session("c")
     client.vanish()
-    assert len(world.node.dispatcher.trie) == 2 * limits.FILTERS_AT_ONCE
+    assert len(world.node.dispatcher.trie) == 2 * DEFAULTS.filters_at_once
     again = world.connect("c")
     again.subscribe(filters[0], filters[-2], "$share/g/s")
     for topic in (filters[0], filters[-2], filters[-3], "s"):
@@ -320,7 +322,7 @@ def test_retained_messages_of_a_subscription_come_in_several_turns() -> None:
     client.send(Subscribe(1, [SubscriptionRequest("#", 0)]))
     packets = client.take()
     assert isinstance(packets[0], Suback)
-    assert 0 < len(packets) < limits.RETAINED_AT_ONCE
+    assert 0 < len(packets) < DEFAULTS.retained_at_once
     other.publish("r/0", b"new", retain=True)
     world.advance(0.1)
     packets += client.take()
@@ -343,7 +345,7 @@ def test_they_wait_for_a_client_that_is_slow() -> None:
     got: list[Publish] = []
     for _ in range(100):
         came = [packet for packet in client.take() if isinstance(packet, Publish)]
-        assert len(world.session("c").queue) <= limits.HOLD_QUEUED
+        assert len(world.session("c").queue) <= DEFAULTS.hold_queued
         got += came
         client.send(*(b"\x40\x02" + (packet.packet_id or 0).to_bytes(2, "big") for packet in came))
         world.advance(0.2)

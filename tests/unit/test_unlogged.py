@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base import limits
+from broker.base.costs import UNLOGGED_MEMORY
+from broker.base.limits import Limits
 from broker.cluster.delivery.unlogged import LOOK, UnloggedNumbers
 from broker.cluster.events import RouteChanged
 from tests.unit.link_harness import bid, lone
 from tests.unit.node_harness import FakeClient, World
 
 
-def place(
-    monkeypatch: pytest.MonkeyPatch, *, qos: int = 2
-) -> tuple[World, FakeClient, UnloggedNumbers]:
+def place(*, qos: int = 2, **more: int) -> tuple[World, FakeClient, UnloggedNumbers]:
     """A broker whose log has room for next to nothing, somebody who publishes there, and a client
     that has left its session."""
-    monkeypatch.setattr(limits, "LOG_BYTES", 100)
-    world = lone()
+    world = lone(limits=Limits(log_bytes=100, **more))
     world.node.cluster.unlogged.route_changed(RouteChanged(bid(101), bid(101)))
     away = world.connect("away", 5, clean=False, properties={17: 3600})
     away.subscribe("a/#", qos=qos)
@@ -32,8 +30,8 @@ def numbers(world: World) -> list[int | None]:
     return [None if origin is None else origin[1] for origin in origins]
 
 
-def test_what_waits_keeps_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, publisher, unlogged = place(monkeypatch)
+def test_what_waits_keeps_its_number() -> None:
+    world, publisher, unlogged = place()
     for number, (topic, payload) in enumerate(
         (("a/1", b"x"), ("b", b"x"), ("a/1", b"y"), ("a/1", b"x"), ("a/2", b"x")), 1
     ):
@@ -45,29 +43,27 @@ def test_what_waits_keeps_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (unlogged.size, world.node.forwarder.log.dropped) == (0, [])
 
 
-def test_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "UNLOGGED_BYTES", 3 * (limits.UNLOGGED_MEMORY + 8))
-    world, publisher, unlogged = place(monkeypatch)
+def test_the_oldest_go() -> None:
+    room = 3 * (UNLOGGED_MEMORY + 8)
+    world, publisher, unlogged = place(unlogged_bytes=room)
     for number in range(1, 7):
         publisher.publish("a", b"%d" % number, qos=2, packet_id=number)
     publisher.publish("b", bytes(1000), qos=2, packet_id=10)
     assert numbers(world) == [None, None, None, 4, 5, 6]
-    assert unlogged.size == limits.UNLOGGED_BYTES
+    assert unlogged.size == room
     assert world.counters.queued_unnumbered == 3
 
 
 @pytest.mark.parametrize(("granted", "published"), [(1, 2), (2, 1)])
-def test_what_may_come_twice_is_not_noted(
-    granted: int, published: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world, publisher, unlogged = place(monkeypatch, qos=granted)
+def test_what_may_come_twice_is_not_noted(granted: int, published: int) -> None:
+    world, publisher, unlogged = place(qos=granted)
     assert bool(world.node.forwarder.log.dropped) == (granted == 2)
     publisher.publish("a", b"x", qos=published, packet_id=1)
     publisher.publish("b", bytes(1000), qos=2, packet_id=2)
     assert (numbers(world), unlogged.size) == ([None], 0)
 
 
-def test_who_is_alone_notes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_alone_notes_nothing() -> None:
     """There is nobody with whom a session could become one; when somebody comes it begins."""
     world = lone()
     client = world.connect("away", 5, clean=False, properties={17: 3600})

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.compat.listener import Listener
 from broker.config.node_config import NodeConfig
 from broker.io.driver import Driver
@@ -296,9 +296,8 @@ def test_a_request_that_does_not_come_to_an_end() -> None:
     assert page.socket.aborted and page.count == (1, 0, 0)
 
 
-def test_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.compat.listener.MAX_PARKED", 0)
-    server = Listener("web", None, 1)
+def test_no_place() -> None:
+    server = Listener("web", None, 1, limits=Limits(max_parked=0))
     server.conn_count = 1
     page = Page(server=server).open()
     assert page.frames() == [(CLOSE, closing(1013))]
@@ -410,9 +409,9 @@ def test_frames_that_break_the_rules(data: bytes, code: int, half: bool) -> None
     assert page.socket.ended == half and page.socket.reading and not page.socket.closed
     for _ in range(9):
         page.send(frame(BINARY, PINGREQ))
-        page.loop.run(limits.LINGER / 10)
+        page.loop.run(DEFAULTS.linger / 10)
     assert not page.socket.closed
-    page.loop.run(limits.LINGER / 5)
+    page.loop.run(DEFAULTS.linger / 5)
     assert page.socket.closed and page.count == (0, 1, 0)
     assert not page.node.connected
 
@@ -470,7 +469,7 @@ def test_a_page_that_is_gone() -> None:
         page = Page().connected()
         end(page)
         assert not page.node.connections and not page.server.conn_count
-        page.loop.run(limits.CLOSE_TIME)
+        page.loop.run(DEFAULTS.close_time)
         assert page.count == (0, 0, 0)
 
 
@@ -506,7 +505,7 @@ def test_who_does_not_take_what_was_sent_is_cut_off() -> None:
     page.send(frame(TEXT, b"x"))
     page.loop.run(CLOSE_TIMEOUT)
     assert page.socket.closed and not page.socket.aborted
-    page.loop.run(limits.CLOSE_TIME)
+    page.loop.run(DEFAULTS.close_time)
     assert page.socket.aborted and page.count == (0, 1, 1)
 
 
@@ -527,7 +526,7 @@ def test_messages_to_who_is_closing_go_nowhere() -> None:
 def test_a_read_that_took_long_is_the_last_of_its_turn() -> None:
     page = Page().connected()
     page.driver.time = lambda: (
-        setattr(page.loop, "now", page.loop.now + limits.TURN_TIME) or page.loop.now
+        setattr(page.loop, "now", page.loop.now + DEFAULTS.turn_time) or page.loop.now
     )  # type: ignore[func-returns-value]
     page.protocol.data_received(frame(BINARY, PINGREQ))
     assert not page.socket.reading

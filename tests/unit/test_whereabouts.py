@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from broker.base import limits
+from broker.base.limits import Limits
 from broker.cluster.sessions.whereabouts import LATELY
 from routing.link_state import ASK_ALL, LinkStateDatabase
 from tests.unit.node_harness import World
@@ -26,9 +24,8 @@ def test_who_left_is_remembered_for_a_while() -> None:
     assert len(whereabouts) == 1
 
 
-def test_of_very_many_the_last_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_LEFT", 100)
-    whereabouts = World().node.cluster.whereabouts
+def test_of_very_many_the_last_ones() -> None:
+    whereabouts = World(limits=Limits(max_left=100)).node.cluster.whereabouts
     for number in range(1000):
         whereabouts._posted(OTHER, b"c%d" % number, None)
     assert len(whereabouts) == 100

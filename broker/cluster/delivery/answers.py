@@ -11,9 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.base import limits
 from broker.base.rate_limit import Budget
-from broker.base.sequence_set import LAST, Ranges, decode_pairs, intersect, merge, subtract
+from broker.base.sequence_set import (
+    LAST,
+    MAX_GAPS,
+    Ranges,
+    decode_pairs,
+    intersect,
+    merge,
+    subtract,
+)
 from broker.cluster.delivery.replay_log import LogEntry, Looked
 from broker.cluster.delivery.subscription_start import answer_of, numbers_at, times_of
 from broker.cluster.link.codec import origin_key, with_expiry
@@ -52,7 +59,7 @@ PIECEs, which take any link: they may fill the queue of a slow link, so that it 
 stream, and that must not stop them."""
 
 READ_COST = 5.0
-"""Units of work (limits.LINK_REQUESTS) of a question for which the disk is read."""
+"""Units of work (`Limits.link_requests`) of a question for which the disk is read."""
 
 
 class Asked(NamedTuple):
@@ -111,7 +118,9 @@ class Answers:
         self._acks = acks
         self._above = above
         self._report = report
-        self._budget = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, node.now)
+        self._budget = Budget(
+            node.limits.link_requests, node.limits.link_requests_per_second, node.now
+        )
         # Brokers and origins for which the tail is being read.
         self._reading: set[tuple[bytes, bytes]] = set()
         directory.receive(ASK, self._ask_received)
@@ -173,7 +182,7 @@ class Answers:
         there. Of this incarnation no more of the log is walked through than one answer takes: a
         broker that lacks all of it asks a hundred times."""
         log = self._log
-        horizon = now - limits.LOG_AGE
+        horizon = now - self._node.limits.log_age
         if not asked.lacks:
             return 0, ()
         if asked.key == self._origins.key and not log.spared:
@@ -281,7 +290,7 @@ def lacked(data: bytes, top: int) -> Ranges:
     Raises:
         MalformedPacket: it is truncated or too large.
     """
-    if len(data) > 12 * limits.MAX_GAPS:
+    if len(data) > 12 * MAX_GAPS:
         raise MalformedPacket("question for messages is too large")
     return intersect(decode_pairs(data, "question for messages"), [(1, top)])
 

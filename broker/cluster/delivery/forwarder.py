@@ -17,8 +17,7 @@ from collections.abc import Mapping
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
-from broker.base import limits
-from broker.base.sequence_set import LAST, find, intersect, subtract
+from broker.base.sequence_set import LAST, MAX_SKIPS, find, intersect, subtract
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.paced_release import deliver_run
 from broker.cluster.delivery.replay_log import LogEntry
@@ -88,6 +87,7 @@ class Forwarder:
         links a message takes; `flow_control`: whether publishers are held; `above`: the floors
         above delivery; `origins`, `log`, `gap_recovery`: the modules that it uses."""
         self.node = node
+        self._limits = node.limits
         self._origins = origins
         self.key = origins.key
         self.own = origins.own
@@ -260,8 +260,8 @@ class Forwarder:
         if top is None:
             if key == self.key:
                 return 0
-            if len(runs) >= limits.MAX_ORIGINS:
-                for old in list(runs)[: limits.MAX_ORIGINS // 16]:
+            if len(runs) >= self._limits.max_origins:
+                for old in list(runs)[: self._limits.max_origins // 16]:
                     del runs[old]
         elif first <= top:
             return 0
@@ -273,10 +273,10 @@ class Forwarder:
         before count as missing and are asked for: after a repair another broker is likely to lack
         them, too, and then they are here in time."""
         broker_id, boot = split_key(key)
-        if len(self.vector) >= limits.MAX_ORIGINS:
+        if len(self.vector) >= self._limits.max_origins:
             others = (k for k in self.vector if k != self.key)
             for oldest in nsmallest(
-                limits.MAX_ORIGINS // 16, others, key=lambda k: self.vector[k].heard
+                self._limits.max_origins // 16, others, key=lambda k: self.vector[k].heard
             ):
                 # Some at a time, as finding them takes a walk through all.
                 del self.vector[oldest]
@@ -285,10 +285,14 @@ class Forwarder:
             # It started after this broker, or in the same second (boot numbers are seconds where
             # they can be): this broker missed what it published until now, or no client here had
             # subscribed by then.
-            window = self.vector[key] = LocalWindow(0, now, self.node.counters)
+            window = self.vector[key] = LocalWindow(
+                0, now, self.node.counters, self._limits.max_gaps
+            )
             self._gap_recovery.met(key, window)
             return window
-        window = self.vector[key] = LocalWindow(known.top, now, self.node.counters)
+        window = self.vector[key] = LocalWindow(
+            known.top, now, self.node.counters, self._limits.max_gaps
+        )
         window.begin = known.top
         if known.top and self._origins.sparse:
             window.history = [(1, known.top)]
@@ -334,7 +338,9 @@ class Forwarder:
         # Origins of which only other brokers tell are dropped first when the table is full, and are
         # not taken in place of others: they would circulate for ever.
         quiet = sum(window.heard <= now - QUIET for window in self.vector.values())
-        room = min(limits.MAX_ORIGINS - len(self.vector), limits.MAX_QUIET_ORIGINS - quiet)
+        room = min(
+            self._limits.max_origins - len(self.vector), self._limits.max_quiet_origins - quiet
+        )
         new = {key: window for key, window in seen.items() if key not in self.vector}
         for key in list(new)[: max(0, room)]:
             new[key] = self._meet(key, new[key], now)
@@ -535,11 +541,11 @@ class Forwarder:
         make origins up."""
         windows = self.vector.values()
         if (
-            len(windows) * 3 * limits.MAX_SKIPS <= limits.MAX_RANGES
-            or sum(w.ranges for w in windows) <= limits.MAX_RANGES
+            len(windows) * 3 * MAX_SKIPS <= self._limits.max_ranges
+            or sum(w.ranges for w in windows) <= self._limits.max_ranges
         ):
             return
-        most = limits.MAX_RANGES // (4 * len(windows))
+        most = self._limits.max_ranges // (4 * len(windows))
         self.node.counters.gaps_forgotten += sum(window.give_up(most) for window in windows)
 
     def sweep(self, now: float) -> None:
@@ -547,7 +553,7 @@ class Forwarder:
         many. To be called once a second."""
         self._limit_ranges()
         for link in self._links_by_id.values():
-            link.replayed = max(0, link.replayed - limits.LOG_BYTES)
+            link.replayed = max(0, link.replayed - self._limits.log_bytes)
         for key in [
             k for k, w in self.vector.items() if w.heard + FORGET_ORIGIN < now and k != self.key
         ]:

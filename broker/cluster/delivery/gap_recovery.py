@@ -28,8 +28,17 @@ from binascii import a2b_base64, b2a_base64
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.base import limits
-from broker.base.sequence_set import LAST, Ranges, encode_pairs, find, intersect, merge, subtract
+from broker.base import costs
+from broker.base.sequence_set import (
+    LAST,
+    MAX_SKIPS,
+    Ranges,
+    encode_pairs,
+    find,
+    intersect,
+    merge,
+    subtract,
+)
 from broker.cluster.delivery.answers import ANSWER, ASK, PIECE
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.ordered_feed import (
@@ -171,6 +180,7 @@ class GapRecovery:
         counts and logs; `alarm`: calls the cluster again; `origins`, `log`, `directory`,
         `strategy`, `starts`, `orphans`, `history`: the modules that it uses."""
         self.node = node
+        self._limits = node.limits
         self._origins = origins
         self._vector = origins.vector
         self._log = log
@@ -601,7 +611,7 @@ class GapRecovery:
         question.size += len(body)
         if (
             question.size >> 20 != question.size - len(body) >> 20
-            and self._answers() > limits.ANSWERS_BYTES
+            and self._answers() > self._limits.answers_bytes
         ):
             del stream.questions[part.number]
             raise MalformedPacket("answer with messages that is too large")
@@ -695,7 +705,7 @@ class GapRecovery:
                 continue
             found.append((sequence, sequence))
             self._keep(stream, sequence, message, choice, now)
-            size = size_of(message) + limits.HELD_MEMORY
+            size = size_of(message) + costs.HELD_MEMORY
             self.release.put_by(
                 stream, HeldPackets(sequence, 1, (message, choice), message.topic, size, late=late)
             )
@@ -716,7 +726,7 @@ class GapRecovery:
         self.release.hold(
             stream,
             HeldPackets(
-                entry.sequence, entry.count, entry, entry.topic, entry.size + limits.HELD_MEMORY
+                entry.sequence, entry.count, entry, entry.topic, entry.size + costs.HELD_MEMORY
             ),
         )
 
@@ -749,7 +759,7 @@ class GapRecovery:
             if kept and kept[-1][1] == sequence - 1:
                 kept[-1] = (kept[-1][0], sequence)
             else:
-                stream.kept = merge([*kept, (sequence, sequence)])[-limits.MAX_SKIPS :]
+                stream.kept = merge([*kept, (sequence, sequence)])[-MAX_SKIPS:]
             stream.kept_top = max(stream.kept_top, sequence)
             self._log.keep(stream.key, sequence, message, choice, now)
             if message.retain:

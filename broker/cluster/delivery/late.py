@@ -27,9 +27,9 @@ from __future__ import annotations
 from binascii import a2b_base64, b2a_base64
 from typing import TYPE_CHECKING
 
-from broker.base import limits
 from broker.base.sequence_set import (
     LAST,
+    MAX_GAPS,
     Ranges,
     decode_pairs,
     encode_pairs,
@@ -180,7 +180,7 @@ class LateOffers:
             return  # the origin is about to be made known
         if self._origins.sparse and split_key(key)[0] == sender:
             return  # the origin itself is asked
-        if len(self._asked) < limits.ABSENT_BROKERS or (sender, key) in self._asked:
+        if len(self._asked) < self._node.limits.absent_brokers or (sender, key) in self._asked:
             self._asked[sender, key] = offered
             self._ask(key, sender, now)
 
@@ -262,8 +262,8 @@ class LateOffers:
         """Ask for more when the sessions that get these topics have room."""
         node = self._node
         journal = node.journal
-        full = node.dispatcher.waiting >= limits.HOLD_QUEUED
-        full |= journal.pending > limits.JOURNAL_BACKLOG_BYTES // 2
+        full = node.dispatcher.waiting >= node.limits.hold_queued
+        full |= journal.pending > node.limits.journal_backlog_bytes // 2
         if full or any(
             crowded(delivery.session)
             for topic in topics
@@ -276,7 +276,7 @@ class LateOffers:
 
 def encode_ranges(key: bytes, ranges: Ranges) -> bytes:
     """Encode the body of an OFFER or a LACK."""
-    return a2b_base64(key) + encode_pairs(roughly(ranges, limits.MAX_GAPS))
+    return a2b_base64(key) + encode_pairs(roughly(ranges, MAX_GAPS))
 
 
 def decode_ranges(body: bytes) -> tuple[bytes, Ranges]:
@@ -285,7 +285,7 @@ def decode_ranges(body: bytes) -> tuple[bytes, Ranges]:
     Raises:
         MalformedPacket: it is truncated.
     """
-    if not ORIGIN_SIZE <= len(body) <= ORIGIN_SIZE + 12 * limits.MAX_GAPS:
+    if not ORIGIN_SIZE <= len(body) <= ORIGIN_SIZE + 12 * MAX_GAPS:
         raise MalformedPacket("offer of old messages is truncated")
     return b2a_base64(body[:ORIGIN_SIZE], newline=False), decode_pairs(
         body[ORIGIN_SIZE:], "offer of old messages"

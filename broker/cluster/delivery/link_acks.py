@@ -9,8 +9,8 @@ are not acknowledged, every 16 MiB or so: messages cost nothing more.
 
     link: not keeping -(forwards, or a source-rooted tree uses it)-> keeping from a position
                       -(mark acknowledged)-> keeping from a later one
-    log:  room -(neighbours may lack LOG_BYTES and HOLD_LOG_BYTES)-> publishers held
-               -(they lack LOG_BYTES at most)-> room
+    log:  room -(neighbours may lack `log_bytes` and `hold_log_bytes`)-> publishers held
+               -(they lack `log_bytes` at most)-> room
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from broker.base import limits
 from broker.cluster.delivery.replay_log import NEVER
 from broker.cluster.link.link import ACK_MARK, Link
 
@@ -35,9 +34,6 @@ AHEAD = 2
 """Marks are sent this part of the log before it would drop what is not acknowledged: more than a
 round trip brings."""
 
-STEP = 1024 * 1024
-"""bytes of the log between two marks on one link at least."""
-
 
 class LinkAcks:
     """Which part of the log each link still needs."""
@@ -47,6 +43,7 @@ class LinkAcks:
         "_away",
         "_holding",
         "_keeping",
+        "_limits",
         "_log",
         "_node",
         "_number",
@@ -71,6 +68,7 @@ class LinkAcks:
         `strategy`: says what is wanted behind a link; `report`: where it is told what happened;
         `timeout`: s, a link that takes nothing for twice as long is closed."""
         self._node = node
+        self._limits = node.limits
         self._origins = origins
         self._strategy = strategy
         self._report = report
@@ -120,13 +118,13 @@ class LinkAcks:
 
     def part(self, broker_id: bytes, position: int) -> None:
         """Keep the log for a broker until it has got what it asks for, for PARTED_TIME at most."""
-        if len(self._parted) < limits.ABSENT_BROKERS:
+        if len(self._parted) < self._limits.absent_brokers:
             # With flooding it asks its next neighbour.
-            patience = limits.PARTED_TIME if self._origins.sparse else 0.0
+            patience = self._limits.parted_time if self._origins.sparse else 0.0
             now = self._node.now
             if (known := self._parted.get(broker_id)) is not None:  # of two links at once one ends
                 position = min(position, known[0])
-            self._parted[broker_id] = (position, now + patience, now + limits.REPAIR_TIME)
+            self._parted[broker_id] = (position, now + patience, now + self._limits.repair_time)
             self._away.discard(broker_id)
             self._settle()
 
@@ -137,7 +135,7 @@ class LinkAcks:
         if known is not None and more:
             self._parted[broker_id] = (
                 known[0],
-                min(self._node.now + limits.PARTED_TIME, known[2]),
+                min(self._node.now + self._limits.parted_time, known[2]),
                 known[2],
             )
         elif known is not None:
@@ -152,7 +150,11 @@ class LinkAcks:
         """Note that the tree has lost a broker, perhaps only until a new link is up. Publishers are
         not held for it."""
         if (known := self._parted.get(broker_id)) is not None:
-            self._parted[broker_id] = (known[0], self._node.now + limits.PARTED_TIME, known[2])
+            self._parted[broker_id] = (
+                known[0],
+                self._node.now + self._limits.parted_time,
+                known[2],
+            )
             self._away.add(broker_id)
             self._settle()
 
@@ -186,11 +188,11 @@ class LinkAcks:
     def _pressed(self) -> None:
         """Ask for acknowledgements, as the log is about to drop messages without them."""
         log = self._log
-        log.warn = log.recent + STEP
+        log.warn = log.recent + self._limits.mark_bytes
         for link in self._keeping:
             self._mark(link)
         # No message may come behind it, as its publisher is held.
-        if log.unsent >= STEP and not self._again:
+        if log.unsent >= self._limits.mark_bytes and not self._again:
             self._again = True
             self._node.schedule(self._node.now, self._press_again)
 
@@ -206,7 +208,7 @@ class LinkAcks:
         if (
             (link.live or not link.forwarding)
             and link.up
-            and (last + STEP <= end or (last < end and not link.marks))
+            and (last + self._limits.mark_bytes <= end or (last < end and not link.marks))
         ):
             self._number = self._number + 1 & ACK_MARK - 1
             link.marks.append((ACK_MARK | self._number, end))
@@ -239,10 +241,10 @@ class LinkAcks:
         log = self._log
         if (
             log.end - self._lowest(self._parted.keys() - self._away)
-            > log.limit + limits.HOLD_LOG_BYTES
+            > log.limit + self._limits.hold_log_bytes
         ):
             return False
-        if log.size > limits.AWAY_LOGS * log.limit:
+        if log.size > self._limits.away_logs * log.limit:
             for broker_id in list(self._away):
                 self.parted(broker_id)
         return True
@@ -276,7 +278,7 @@ class LinkAcks:
                 link.forwarding
                 and not link.live
                 and not link.behind
-                and now - link.kept_since > limits.REPAIR_TIME
+                and now - link.kept_since > self._limits.repair_time
             ):
                 self.free(link)  # its neighbour has not sent its version vector for too long
             conn = link.conn
@@ -301,7 +303,7 @@ class LinkAcks:
 
     def _tell(self, link: Link) -> None:
         lost, link.log_lost = link.log_lost, 0
-        why = f"more than {limits.LOG_KEPT_BYTES >> 20} MiB were queued for it"
+        why = f"more than {self._limits.log_kept_bytes >> 20} MiB were queued for it"
         self._report.log(
             "warning", f"link to {link.title}: {lost} messages for it are lost, because {why}"
         )

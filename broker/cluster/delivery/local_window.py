@@ -3,9 +3,17 @@ subscribers miss."""
 
 from __future__ import annotations
 
-from broker.base import limits
 from broker.base.counters import Counters
-from broker.base.sequence_set import LAST, Ranges, find, intersect, merge, subtract
+from broker.base.sequence_set import (
+    LAST,
+    MAX_GAPS,
+    MAX_SKIPS,
+    Ranges,
+    find,
+    intersect,
+    merge,
+    subtract,
+)
 from broker.cluster.delivery.ordered_feed import OrderedFeed
 from broker.cluster.link.version_vector import OriginWindow
 
@@ -18,11 +26,18 @@ class LocalWindow(OriginWindow):
     here wanted. It is taken all the same if it comes, to be passed on.
     """
 
-    __slots__ = ("begin", "counters", "history", "owed", "stream")
+    __slots__ = ("begin", "counters", "history", "most_gaps", "owed", "stream")
 
-    def __init__(self, top: int, heard: float, counters: Counters | None = None) -> None:
+    def __init__(
+        self,
+        top: int,
+        heard: float,
+        counters: Counters | None = None,
+        most_gaps: int = MAX_GAPS,
+    ) -> None:
         """Begin with an origin of which all numbers up to `top` have been here. `heard`: s, when it
-        was last heard of; `counters`: where gaps that are given up are counted, None: nowhere."""
+        was last heard of; `counters`: where gaps that are given up are counted, None: nowhere;
+        `most_gaps`: so many are remembered (`Limits.max_gaps`)."""
         super().__init__(top, heard)
         self.begin = 0
         self.history: Ranges = []
@@ -32,6 +47,7 @@ class LocalWindow(OriginWindow):
         # Where a broker routes by interest: what local subscribers have had.
         self.stream: OrderedFeed | None = None
         self.counters = counters
+        self.most_gaps = most_gaps
 
     def accept(self, first: int, count: int, *, skipped: bool = False) -> int:
         """Take `count` numbers from `first` on as seen; returns how many were new. Either all,
@@ -47,7 +63,7 @@ class LocalWindow(OriginWindow):
                 self.skip(top + 1, first - 1)
             else:
                 self.gaps.append((top + 1, first - 1))
-                if len(self.gaps) > limits.MAX_GAPS:
+                if len(self.gaps) > self.most_gaps:
                     self.limit()
             self.top = last
             return count
@@ -80,7 +96,7 @@ class LocalWindow(OriginWindow):
         history.append((first, last))
         self._limit_history()
 
-    def _limit_history(self, most: int = limits.MAX_SKIPS) -> None:
+    def _limit_history(self, most: int = MAX_SKIPS) -> None:
         """Give up the oldest of too many: they are not passed on any more, should they come."""
         history = self.history
         if len(history) > most:
@@ -92,7 +108,7 @@ class LocalWindow(OriginWindow):
 
     def limit(self) -> None:
         """Give up the oldest of too many gaps: what is in them counts as seen from now on."""
-        beyond = len(self.gaps) - limits.MAX_GAPS
+        beyond = len(self.gaps) - self.most_gaps
         if beyond > 0:
             del self.gaps[:beyond]
             if self.counters is not None:

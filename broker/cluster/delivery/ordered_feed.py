@@ -6,8 +6,16 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import limits
-from broker.base.sequence_set import LAST, Ranges, discard, intersect, merge, roughly, subtract
+from broker.base.sequence_set import (
+    LAST,
+    MAX_SKIPS,
+    Ranges,
+    discard,
+    intersect,
+    merge,
+    roughly,
+    subtract,
+)
 from broker.cluster.link.codec import split_key
 
 if TYPE_CHECKING:
@@ -279,8 +287,8 @@ class OrderedFeed:
         else:
             self.refused = joined(self.refused, [(first, last)])
             # What is between them is asked for, too: what is here is not taken twice.
-            if len(self.refused) > limits.MAX_SKIPS:
-                self.refused = roughly(self.refused, limits.MAX_SKIPS // 2)
+            if len(self.refused) > MAX_SKIPS:
+                self.refused = roughly(self.refused, MAX_SKIPS // 2)
             self.settled = min(self.settled, first - 1)
 
     def put_by(self, held: HeldPackets) -> None:
@@ -310,7 +318,7 @@ class OrderedFeed:
     def owe(self, ranges: Ranges) -> None:
         """Note numbers that are missing and are delivered whenever they come."""
         self.owed = joined(self.owed, ranges)
-        beyond = len(self.owed) - limits.MAX_SKIPS
+        beyond = len(self.owed) - MAX_SKIPS
         if beyond > 0:
             del self.owed[:beyond]
             self.owner.node.counters.gaps_forgotten += beyond

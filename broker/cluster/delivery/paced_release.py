@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import limits
 from broker.base.sequence_set import discard
 from broker.cluster.delivery.ordered_feed import HeldPackets
 from broker.cluster.delivery.replay_log import LogEntry
@@ -69,6 +68,7 @@ class PacedRelease:
         "_feeds",
         "_flow_control",
         "_highest",
+        "_limits",
         "_node",
         "_report",
         "_timer",
@@ -89,6 +89,7 @@ class PacedRelease:
         `flow_control`: holds publishers at origins; `feeds`: decides what may be delivered;
         `above`: the floors above delivery; `report`: counts and logs."""
         self._node = node
+        self._limits = node.limits
         self._highest = origins.highest
         self._flow_control = flow_control
         self._feeds = feeds
@@ -105,11 +106,14 @@ class PacedRelease:
     def hold(self, stream: OrderedFeed, held: HeldPackets) -> None:
         """Hold back messages that have just arrived. While there are many, the publishers at their
         origin are held as well."""
-        if self.held_bytes + held.size > limits.HELD_FEEDS_BYTES and stream.waiting:
+        if self.held_bytes + held.size > self._limits.held_feeds_bytes and stream.waiting:
             self._refuse(stream, held)
             return
         self.put_by(stream, held)
-        if stream.held_count >= limits.HOLD_FEED or self.held_bytes >= limits.HOLD_FEEDS_BYTES:
+        if (
+            stream.held_count >= self._limits.hold_feed
+            or self.held_bytes >= self._limits.hold_feeds_bytes
+        ):
             self._flow_control.note_for(stream, stream.key, held.topic)
         if held.first <= stream.settled:
             self._go_on(stream)
@@ -195,8 +199,8 @@ class PacedRelease:
             before = node.counters.delivered
             self._deliver(stream, held, now)
             left -= max(held.count, node.counters.delivered - before)
-        if stream.held_count < limits.HOLD_FEED // 2 and (
-            not stream.waiting or self.held_bytes < limits.HOLD_FEEDS_BYTES // 2
+        if stream.held_count < node.limits.hold_feed // 2 and (
+            not stream.waiting or self.held_bytes < node.limits.hold_feeds_bytes // 2
         ):
             self._flow_control.released(stream)
         if left < STEP:
@@ -248,10 +252,10 @@ class PacedRelease:
         """Whether a subscriber to a topic has to catch up first. The publishers at the origin are
         held for these subscribers."""
         node = self._node
-        if node.journal.pending > limits.JOURNAL_BACKLOG_BYTES // 2:
+        if node.journal.pending > node.limits.journal_backlog_bytes // 2:
             return True
         dispatcher = node.dispatcher
-        if dispatcher.waiting >= limits.HOLD_QUEUED:
+        if dispatcher.waiting >= node.limits.hold_queued:
             return True
         route = dispatcher.route(topic)
         found = [
@@ -282,8 +286,9 @@ def crowded(session: Session) -> bool:
     conn = session.conn
     if conn is None or conn.stalled or not isinstance(conn.owner, Client):
         return False
+    limits = session.node.limits
     return (
-        len(session.queue) >= limits.HOLD_QUEUED or session.queued_bytes >= limits.HOLD_QUEUED_BYTES
+        len(session.queue) >= limits.hold_queued or session.queued_bytes >= limits.hold_queued_bytes
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.base import limits
+from broker.base import costs
 from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import split_key
 from broker.core.client import Client
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 
 HOLD = 16
 """Kind of the message to one broker (`directory`)."""
+
+HOLD_TOPICS = 64
+HOLD_BYTES = 16 * 1024
+"""topics that one slow subscriber, and that one broker, has held by name, and bytes of them; beyond
+it the subscriber's filters stand for them, and beyond these everything."""
+
+HOLD_LIFE = 10.0
+"""s; for which what is told is valid at most, however many are told."""
 
 EVERYTHING = b"#"
 
@@ -63,9 +71,11 @@ class Told:
 class Asked:
     """What another broker wants held here; it stands for the reason why publishers are not read."""
 
-    __slots__ = ("_known", "_wild", "filters", "ignored", "since", "timer", "until")
+    __slots__ = ("_known", "_most", "_wild", "filters", "ignored", "since", "timer", "until")
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, known: int) -> None:
+        """`known`: so many topics are remembered (`Limits.hold_known`)."""
+        self._most = known
         self.filters: frozenset[bytes] = frozenset()
         self.since = now
         self.until = now
@@ -90,7 +100,7 @@ class Asked:
             return False
         found = self._known.get(topic)
         if found is None:
-            if len(self._known) >= limits.HOLD_KNOWN:
+            if len(self._known) >= self._most:
                 self._known.clear()
             text = topic.decode(errors="replace")
             found = self._known[topic] = any(matches(f, text) for f in self._wild)
@@ -103,6 +113,7 @@ class RemoteFlowControl:
     __slots__ = (
         "_alarm",
         "_directory",
+        "_limits",
         "_node",
         "_over",
         "_over_bytes",
@@ -120,6 +131,7 @@ class RemoteFlowControl:
         """`node`: this broker; `directory`: carries HOLD to other brokers; `report`: counts and
         logs; `alarm`: calls the cluster again."""
         self._node = node
+        self._limits = node.limits
         self._directory = directory
         self._report = report
         self._alarm = alarm
@@ -161,7 +173,7 @@ class RemoteFlowControl:
 
     def hold_origin(self, slow: Connection, key: bytes, topic: bytes) -> None:
         """Have the origin `key` hold its publishers to `topic` until `slow` has caught up, or made
-        no progress for HOLD_TIME."""
+        no progress for `hold_time`."""
         if self._node.watched(slow):
             self.note_for(slow, key, topic)
 
@@ -176,7 +188,7 @@ class RemoteFlowControl:
             wish.wide.add(key)
             return
         wanted = self._wanted.setdefault(origin, {})
-        if len(topics) < limits.HOLD_TOPICS:
+        if len(topics) < HOLD_TOPICS:
             added = [topic]
         else:
             wish.wide.add(key)
@@ -217,11 +229,11 @@ class RemoteFlowControl:
     def _pace(self) -> float:
         """The least time (s) between two HOLDs to one origin: the more origins, the longer, as all
         links on the path carry them."""
-        return max(limits.HOLD_PACE, len(self._told) / limits.HOLDS_PER_SECOND)
+        return max(self._limits.hold_pace, len(self._told) / self._limits.holds_per_second)
 
     def _repeat(self) -> float:
         """After how long (s) an origin is told the same again."""
-        return min(limits.HOLD_LIFE / 2.5, max(limits.HOLD_REPEAT, 10 * self._pace()))
+        return min(HOLD_LIFE / 2.5, max(self._limits.hold_repeat, 10 * self._pace()))
 
     def _tell(self, origin: bytes, told: Told, now: float) -> None:
         wanted = self._wanted.get(origin, {})
@@ -238,7 +250,7 @@ class RemoteFlowControl:
 
     def _arm(self) -> None:
         if self._timer is None and (self._told or self._over):
-            wait = self._pace() if self._told else limits.HOLD_TIME
+            wait = self._pace() if self._told else self._limits.hold_time
             self._timer = self._node.schedule(self._node.now + wait, self._turn)
 
     def _turn(self, now: float) -> None:
@@ -263,9 +275,9 @@ class RemoteFlowControl:
         if session.conn not in self._wishes:
             return False
         queue = session.queue
-        memory = session.queued_bytes + size + len(queue) * limits.QUEUED_MEMORY
+        memory = session.queued_bytes + size + len(queue) * costs.QUEUED_MEMORY
         total = self._over_bytes - self._over.get(session, 0) + memory
-        if memory > limits.HELD_QUEUE_BYTES or total > limits.HELD_QUEUES_BYTES:
+        if memory > self._limits.held_queue_bytes or total > self._limits.held_queues_bytes:
             return False
         self._over[session] = memory
         self._over_bytes = total
@@ -275,10 +287,10 @@ class RemoteFlowControl:
     def spacious(self, session: Session) -> bool:
         """Whether a session whose queue is beyond the limit uses less than half of the memory that
         such sessions may have."""
-        memory = session.queued_bytes + len(session.queue) * limits.QUEUED_MEMORY
+        memory = session.queued_bytes + len(session.queue) * costs.QUEUED_MEMORY
         within = (
-            memory < limits.HELD_QUEUE_BYTES // 2
-            and self._over_bytes < limits.HELD_QUEUES_BYTES // 2
+            memory < self._limits.held_queue_bytes // 2
+            and self._over_bytes < self._limits.held_queues_bytes // 2
         )
         return within and session.conn in self._wishes
 
@@ -290,8 +302,11 @@ class RemoteFlowControl:
     def _count(self) -> None:
         for session in list(self._over):
             queue = session.queue
-            if len(queue) > limits.MAX_QUEUED or session.queued_bytes > limits.MAX_QUEUED_BYTES:
-                self._over[session] = session.queued_bytes + len(queue) * limits.QUEUED_MEMORY
+            if (
+                len(queue) > self._limits.max_queued
+                or session.queued_bytes > self._limits.max_queued_bytes
+            ):
+                self._over[session] = session.queued_bytes + len(queue) * costs.QUEUED_MEMORY
             else:
                 del self._over[session]
         self._over_bytes = sum(self._over.values())
@@ -321,18 +336,18 @@ class RemoteFlowControl:
         if self._directory.via(sender) is None:
             return  # no such broker can be reached
         if asked is None:
-            asked = self.held[sender] = Asked(now)
+            asked = self.held[sender] = Asked(now, self._limits.hold_known)
             self._node.counters.pause_requests_received += 1
             self._watch(sender, asked, now + life)
         asked.until = now + life
         if asked.ignored:
             return
-        if now - asked.since > limits.HOLD_LONGEST:
+        if now - asked.since > self._limits.hold_longest:
             asked.ignored = True
             self._node.counters.pause_requests_ignored += 1
             text = (
-                f"broker {sender.hex()} has paused publishers here for {limits.HOLD_LONGEST:g} s; "
-                "its pause requests are ignored from now on"
+                f"broker {sender.hex()} has paused publishers here for "
+                f"{self._limits.hold_longest:g} s; its pause requests are ignored from now on"
             )
             self._report.log(
                 "warning", text, cause="publishers paused for too long", peer=sender.hex()
@@ -373,7 +388,7 @@ def _filters(slow: object) -> list[bytes]:
     client."""
     if isinstance(slow, Connection) and isinstance(slow.owner, Client):
         subscriptions = slow.owner.session.subscriptions
-        if len(subscriptions) <= limits.HOLD_TOPICS:
+        if len(subscriptions) <= HOLD_TOPICS:
             return [split_shared(s.filter)[1].encode() for s in subscriptions.values() if s.qos]
     return [EVERYTHING]
 
@@ -389,7 +404,7 @@ def _subtract(wanted: Filters, topics: set[bytes]) -> None:
 
 def encode_hold(life: float, filters: Filters) -> bytes:
     """Encode HOLD, valid for `life` s; without filters RELEASE. "#" stands for too many filters."""
-    if len(filters) > limits.HOLD_TOPICS or sum(map(len, filters)) > limits.HOLD_BYTES:
+    if len(filters) > HOLD_TOPICS or sum(map(len, filters)) > HOLD_BYTES:
         filters = {EVERYTHING: 1}
     return int(life * 1000).to_bytes(2, "big") + b"".join(
         len(f).to_bytes(2, "big") + f for f in filters
@@ -399,12 +414,12 @@ def encode_hold(life: float, filters: Filters) -> bytes:
 def decode_hold(body: bytes) -> tuple[float, frozenset[bytes]]:
     """Return (validity in s, filters). If filters are truncated or beyond the limits, they are "#":
     the broker that asks is slow."""
-    life = min(int.from_bytes(body[:2], "big") / 1000, limits.HOLD_LIFE)
+    life = min(int.from_bytes(body[:2], "big") / 1000, HOLD_LIFE)
     filters: list[bytes] = []
     at = 2
     while at < len(body):
         end = at + 2 + int.from_bytes(body[at : at + 2], "big")
-        if end > len(body) or len(filters) >= limits.HOLD_TOPICS:
+        if end > len(body) or len(filters) >= HOLD_TOPICS:
             return life, frozenset((EVERYTHING,))
         filters.append(body[at + 2 : end])
         at = end

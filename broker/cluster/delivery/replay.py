@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.base import limits
 from broker.cluster.delivery.replay_log import in_order, lacked_parts
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ class LogWalk:
 
     def begin(self, now: float) -> None:
         """Begin, at once if there is room in this turn."""
-        if self._node.turns.work < limits.TURN_WORK:
+        if self._node.turns.work < self._node.limits.turn_work:
             self._step(now)
         else:
             self._node.turns.later(self._step)
@@ -183,7 +182,7 @@ class LogWalk:
             return
         turns, log = self._node.turns, self._walks.log
         more = max(0, self._rounds - ROUNDS)
-        most = turns.work + (limits.TURN_WORK << more)
+        most = turns.work + (self._node.limits.turn_work << more)
         taken: list[LogEntry] = []
         size, wait = 0, 0.0
         while not wait and not self.over and turns.work < most and size < BYTES << more:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import chain, islice
 from operator import attrgetter
 
-from broker.base import limits
 from broker.base.counters import Counters
+from broker.base.limits import DEFAULTS, Limits
 from broker.base.sequence_set import Ranges, find, intersect
 from broker.cluster.link.codec import (
     choice_of,
@@ -168,7 +168,7 @@ class ReplayLog:
     origin's. `len`: entries.
 
     What is behind `floor` is not dropped before neighbours have it (`link_acks`), up to
-    LOG_KEPT_BYTES. Positions count the bytes that the log has taken.
+    `log_kept_bytes`. Positions count the bytes that the log has taken.
     """
 
     __slots__ = (
@@ -177,6 +177,7 @@ class ReplayLog:
         "_entries",
         "_gone",
         "_large",
+        "_limits",
         "_more",
         "begin",
         "chosen",
@@ -192,14 +193,25 @@ class ReplayLog:
         "warn",
     )
 
-    def __init__(self, counters: Counters, limit: int = limits.LOG_BYTES, room: int = 0) -> None:
-        """`counters`: where entries that are dropped are counted; `limit`: bytes; `room`: as many
-        more for large messages."""
+    def __init__(
+        self,
+        counters: Counters,
+        limit: int | None = None,
+        room: int = 0,
+        *,
+        limits: Limits = DEFAULTS,
+    ) -> None:
+        """Make one that is empty.
+
+        `counters`: where is counted what is lost; `limit`: bytes, None: as many as `limits` say;
+        `room`: as many more for large messages.
+        """
+        self._limits = limits
         self._entries: deque[LogEntry] = deque()
         self._bytes = 0
         self._gone = 0  # entries
         self._counters = counters
-        self.limit = limit
+        self.limit = limits.log_bytes if limit is None else limit
         """bytes"""
         self.room = room
         # Large entries that found the log full: when (s), position behind, bytes.
@@ -254,12 +266,12 @@ class ReplayLog:
         self._bytes = size = self._bytes + entry.size
         if size > self.limit:
             self.unsent = entry.size
-            if entry.size >= limits.LOG_LARGE:
+            if entry.size >= self._limits.log_large:
                 self._large.append((entry.at, self.end, entry.size))
                 self._more += entry.size
             if self._more:
                 self._take_room(entry.at)
-            if not self.trim(source) and self.owed > self.limit + limits.HOLD_LOG_BYTES:
+            if not self.trim(source) and self.owed > self.limit + self._limits.hold_log_bytes:
                 self.full(source)
             self.unsent = 0
 
@@ -290,7 +302,7 @@ class ReplayLog:
         the oldest if there are too many."""
         large = self._large
         while large and (
-            large[0][0] + limits.LOG_LARGE_TIME <= now
+            large[0][0] + self._limits.log_large_time <= now
             or large[0][1] <= self.begin
             or self._more > self.room
         ):
@@ -319,7 +331,7 @@ class ReplayLog:
             entry = entries[0]
             length = entry.size
             if begin + length > floor:
-                if size <= limits.LOG_KEPT_BYTES:
+                if size <= self._limits.log_kept_bytes:
                     break
                 self.lost(entry, begin)
             for call in dropped:
@@ -355,16 +367,16 @@ class ReplayLog:
         return list(islice(reversed(self._entries), count - end, count - begin))[::-1]
 
     def forget_old(self, now: float) -> None:
-        """Drop what is older than LOG_AGE and what no neighbour may lack, so much of it in one
-        turn."""
+        """Drop what is older than `Limits.log_age` and what no neighbour may lack, so much of it in
+        one turn."""
         if self._more:
             self._take_room(now)
             self.trim()
         entries = self._entries
-        least = max(0, len(entries) - limits.LOG_OLD)
+        least = max(0, len(entries) - self._limits.log_old)
         while (
             len(entries) > least
-            and entries[0].at + limits.LOG_AGE < now
+            and entries[0].at + self._limits.log_age < now
             and self.begin + entries[0].size <= self.floor
         ):
             entry = entries.popleft()
@@ -376,7 +388,7 @@ class ReplayLog:
 
     def old(self, now: float) -> bool:
         """Whether the oldest entry is there only because a neighbour may lack it."""
-        return bool(self._entries) and self._entries[0].at + limits.LOG_AGE < now
+        return bool(self._entries) and self._entries[0].at + self._limits.log_age < now
 
     @property
     def next(self) -> int:

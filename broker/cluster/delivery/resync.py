@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.base import limits
 from broker.cluster.delivery.history import FETCH_TIME, everything_in
 from broker.cluster.events import (
     LinkBehind,
@@ -75,6 +74,7 @@ class Resync:
         `alarm`: calls the cluster again; `forwarder`, `directory`, `strategy`, `acks`, `starts`,
         `orphans`, `history`, `gap_recovery`: the modules that it uses."""
         self.node = node
+        self._limits = node.limits
         self.forwarder = forwarder
         self._directory = directory
         self._strategy = strategy
@@ -127,7 +127,7 @@ class Resync:
         link.vector_sent = True
         now = self.node.now
         if link.vector_at <= now:
-            link.vector_at = now + limits.SEEN_PAUSE
+            link.vector_at = now + self._limits.seen_pause
             link.add_record(SEEN, encode_vector(self._orphans.told()))
         elif not link.vector_planned:
             link.vector_planned = True
@@ -262,7 +262,7 @@ class Resync:
     def walk(self, link: Link, seen: Vector, then: Callable[[float], None]) -> LogWalk:
         """Return a walk through the log that sends over `link` what the version vector `seen`
         lacks, then calls `then` with the time (s). A neighbour that asks again and again gets no
-        more than MAX_REPLAY bytes at full speed."""
+        more than `max_replay` bytes at full speed."""
         # It has had nothing replayed lately, so it may have the whole log.
         free: bool | None = None
 
@@ -270,11 +270,11 @@ class Resync:
             nonlocal free
             if free is None:
                 free = not link.replayed
-            over = link.replayed + size - limits.MAX_REPLAY
+            over = link.replayed + size - self._limits.max_replay
             return (
                 0.0
                 if free or not link.replayed or over <= 0
-                else min(link.replayed, over) / limits.LOG_BYTES + 1.0
+                else min(link.replayed, over) / self._limits.log_bytes + 1.0
             )
 
         return self._walks.walk(

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from broker.base import limits
-
 if TYPE_CHECKING:
     from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
     from broker.cluster.strategy.routing_strategy import RoutingStrategy
@@ -89,7 +87,7 @@ class SparedEntries:
         spared = self._log.spared
         spared.append(entry)
         self.size += entry.size
-        while self.size > limits.SPARED_BYTES and len(spared) > 1:
+        while self.size > self._node.limits.spared_bytes and len(spared) > 1:
             oldest = spared.popleft()
             self.size -= oldest.size
             self._node.counters.replay_log_reserve_full += oldest.count

@@ -32,7 +32,7 @@ from itertools import accumulate
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import limits
+from broker.base import costs
 from broker.base.sequence_set import LAST, subtract
 from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import AGES
@@ -160,6 +160,7 @@ class SubscriptionStarts:
         "_clocks",
         "_directory",
         "_enabled",
+        "_limits",
         "_node",
         "_older",
         "_origins",
@@ -183,6 +184,7 @@ class SubscriptionStarts:
         post; `barrier`: which brokers have confirmed a subscription; `behind`: says whether old
         messages may arrive that no log in memory has; `enabled`: there may be other brokers."""
         self._node = node
+        self._limits = node.limits
         self._origins = origins
         self._directory = directory
         self._barrier = barrier
@@ -208,7 +210,7 @@ class SubscriptionStarts:
     def memory(self) -> int:
         """Bytes of memory of all starts, about."""
         starts = sum([1 + len(start.tops) for start in self._starts])
-        return limits.START_MEMORY * (starts + sum(map(len, self._older.values())))
+        return costs.START_MEMORY * (starts + sum(map(len, self._older.values())))
 
     # ---------------------------------------------------------------- subscriptions
 
@@ -277,10 +279,10 @@ class SubscriptionStarts:
         """Forget starts when no log has older messages. While a broker is away, or has been asked,
         a log's tail may have some."""
         starts = self._starts
-        longest = limits.LOG_AGE
+        longest = self._limits.log_age
         if starts and starts[0].at + longest < now and self._behind():
-            longest += limits.ABSENT_TIME
-        while starts and (starts[0].at + longest < now or len(starts) >= limits.MAX_STARTS):
+            longest += self._limits.absent_time
+        while starts and (starts[0].at + longest < now or len(starts) >= self._limits.max_starts):
             old = starts.popleft()
             old.tops, old.early, old.open = {}, {}, set()
 
@@ -386,7 +388,7 @@ class SubscriptionStarts:
         if known is not None:
             drift = DRIFT * (now - known[2])
             least, most = max(least, known[0] - drift), min(most, known[1] + drift)
-        elif len(self._clocks) >= limits.MAX_ORIGINS:
+        elif len(self._clocks) >= self._limits.max_origins:
             self._clocks.clear()
         self._clocks[key] = (least, most, now)
 
@@ -428,13 +430,13 @@ class SubscriptionStarts:
             points, reverse=True
         ):  # no message is younger than one that was published after it
             at = min(at, points[number])
-            if at < now - limits.LOG_AGE - limits.ABSENT_TIME:
+            if at < now - self._limits.log_age - self._limits.absent_time:
                 break
             found.append((number, at))
         found.reverse()
         step = -(-len(found) // OLDER)
         self._older[key] = found[(len(found) - 1) % step :: step] if found else []
-        if len(self._older) > limits.MAX_ORIGINS:
+        if len(self._older) > self._limits.max_origins:
             self._older = {
                 key: points for key, points in self._older.items() if key in self._origins.vector
             }

@@ -15,7 +15,7 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING
 
-from broker.base import limits
+from broker.base import costs
 from broker.base.sequence_set import Ranges, find
 from broker.cluster.events import RouteChanged
 
@@ -89,10 +89,10 @@ class UnloggedNumbers:
             return
         hashes = array("q", [hash((topic, payload)) for payload in entry.payloads()])
         self._noted.append((entry.key, entry.sequence, hashes))
-        self.size += limits.UNLOGGED_MEMORY + 8 * len(hashes)
-        while self.size > limits.UNLOGGED_BYTES:
+        self.size += costs.UNLOGGED_MEMORY + 8 * len(hashes)
+        while self.size > self._node.limits.unlogged_bytes:
             oldest = self._noted.popleft()[2]
-            self.size -= limits.UNLOGGED_MEMORY + 8 * len(oldest)
+            self.size -= costs.UNLOGGED_MEMORY + 8 * len(oldest)
             self._node.counters.queued_unnumbered += len(oldest)
 
     def _waits(self, topic: bytes) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.base import limits
 from broker.base.address import Address, is_wildcard
 from broker.cluster.link.handshake import LINK_PROTOCOL
 from broker.wire.constants import ReasonCode
@@ -30,9 +29,10 @@ class Admission:
         round trips for its own."""
         cluster = self.cluster
         callers: list[Link] = []
-        if len(cluster.handshakes) >= limits.MAX_HANDSHAKES:
+        most = cluster.node.limits.max_handshakes
+        if len(cluster.handshakes) >= most:
             callers = [link for link in cluster.handshakes if not link.dialled]
-        if len(callers) >= limits.MAX_HANDSHAKES:
+        if len(callers) >= most:
             cluster.count("links_refused")
             callers[0].conn.abort("too many handshakes")
             cluster.link_lost(callers[0], "too many handshakes", now)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.base import limits
 from broker.wire.errors import MalformedPacket
 
 
@@ -26,6 +25,10 @@ class RecordType(NamedTuple):
     """Honest neighbours send it often, on behalf of all behind them; each broker paces how many it
     sends itself."""
 
+
+MAX_PING_PAYLOAD = 1024 * 1024
+"""bytes of records in one PINGREQ on a link; all origins with their gaps fit twice
+(SEEN, ORIGINS), and the members. Larger: garbage [link_garbage]."""
 
 PING, BPDU, MEMBERS, SEEN, ASK_SEEN, ORIGINS, WANT, DONE = 1, 2, 3, 4, 5, 6, 7, 8
 DIRECTORY, ROUTED, UPTO, TOLD, HEARD = 9, 10, 11, 12, 13
@@ -71,7 +74,7 @@ def decode_records(data: bytes) -> list[tuple[int, bytes]]:
     Raises:
         MalformedPacket: truncated or too large.
     """
-    if len(data) > limits.MAX_PING_PAYLOAD:
+    if len(data) > MAX_PING_PAYLOAD:
         raise MalformedPacket("PINGREQ on a link is too large")
     records = []
     at = 0
@@ -85,7 +88,8 @@ def decode_records(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def work(kind: int, size: int) -> float:
-    """Return what it costs to answer a record of `size` bytes, in units of limits.LINK_REQUESTS;
+    """Return what it costs to answer a record of `size` bytes, in units of
+    `Limits.link_requests`;
     those in REPLAYING cost a `walk` besides."""
     # Most of it is passed on, or is messages, which cost no more than in a PUBLISH.
     if kind == ROUTED:

@@ -241,7 +241,10 @@ class LinkHandshake:
         if keys is not None:
             self._keys = None
             RecordLayer(
-                link, keys.records(dialler=link.dialled), keys.records(dialler=not link.dialled)
+                link,
+                keys.records(dialler=link.dialled),
+                keys.records(dialler=not link.dialled),
+                self.cluster.node.limits.records_per_key,
             )
         if self.cluster.admission.acceptable(link, now):
             self._agree(now)

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Sized
 from typing import Protocol
 
-from broker.base import limits
 from broker.base.rate_limit import Budget
 from broker.cluster.link.codec import PublishReader, Receiver, Restorer
 from broker.cluster.link.control_records import (
@@ -31,7 +30,7 @@ from broker.cluster.ports import Reporting
 from broker.config.node_config import NodeConfig
 from broker.core.connection import Arrival, Connection
 from broker.core.local_broker import LocalBroker
-from broker.wire.constants import PacketType, ReasonCode
+from broker.wire.constants import MAX_PACKET_SIZE, PacketType, ReasonCode
 from broker.wire.decode import decode_packet
 from broker.wire.encode import encode_packet
 from broker.wire.errors import ProtocolViolation, WireError
@@ -311,9 +310,10 @@ class Link:
         self._reader = PublishReader(
             self, cluster.forwarder, cluster.retained_sync, cluster.node.counters
         )
-        self._budget = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, now)
-        self.listings = Budget(limits.MAX_REPLAY, limits.MAX_REPLAY / 32, now)
-        self._walks = Budget(limits.LINK_REQUESTS, limits.LINK_REQUESTS_PER_SECOND, now)
+        limits = self.cluster.node.limits
+        self._budget = Budget(limits.link_requests, limits.link_requests_per_second, now)
+        self.listings = Budget(limits.max_replay, limits.max_replay / 32, now)
+        self._walks = Budget(limits.link_requests, limits.link_requests_per_second, now)
         # Records whose answer is a walk through the log, until the budget allows one: the last of
         # each kind.
         self._waiting: dict[int, bytes] = {}
@@ -354,7 +354,7 @@ class Link:
     def come_up(self, now: float) -> None:
         """Note at `now` (s) that both ends have agreed."""
         if self.move(Input.AGREED) is Action.COME_UP:
-            self.conn.max_packet_size = limits.MAX_PACKET_SIZE
+            self.conn.max_packet_size = MAX_PACKET_SIZE
             self.cluster.link_up(self, now)
 
     # ---------------------------------------------------------------- control out
@@ -446,7 +446,8 @@ class Link:
         size = len(data)
         conn = self.conn
         owner = conn.owner
-        turns, most = self.cluster.node.turns, limits.TURN_WORK
+        node = self.cluster.node
+        turns, most = node.turns, node.limits.turn_work
         read_publish = self._reader.read
         try:
             while position + 2 <= size:
@@ -543,8 +544,9 @@ class Link:
         return False
 
     def _walk_later(self, now: float) -> None:
-        wait = max(0.0, -self._walks.left) / limits.LINK_REQUESTS_PER_SECOND
-        self.cluster.node.schedule(now + wait + 0.001, self._walk)
+        node = self.cluster.node
+        wait = max(0.0, -self._walks.left) / node.limits.link_requests_per_second
+        node.schedule(now + wait + 0.001, self._walk)
 
     def _walk(self, now: float) -> None:
         if not self.up or not self._waiting:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS
 from broker.base.link_keys import next_key
 from broker.core.connection import Connection, Transport
 from broker.wire.errors import WireError
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 RECORD = 0
 """The first byte of a record."""
 TAG_BYTES = 16
+RECORD_BYTES = 64 * 1024
+"""bytes of packets in one record of a link that a secret protects: AES-GCM is at its best speed
+there, and a neighbour that is not believed before its record is whole makes us hold no more. A
+longer record closes the link [link_tampered]."""
 PIECES = 32
 """pieces (headers and records) that are handed to the transport at once: 1 MiB of records."""
 
@@ -37,9 +41,11 @@ class RecordError(ValueError):
 class Cipher:
     """One direction: it seals or opens records, in order."""
 
-    __slots__ = ("_aead", "_key", "_number")
+    __slots__ = ("_aead", "_key", "_most", "_number")
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, records: int = DEFAULTS.records_per_key) -> None:
+        """`key`: the first one; `records`: how many there are under each."""
+        self._most = records
         self._begin(key)
 
     def _begin(self, key: bytes) -> None:
@@ -51,7 +57,7 @@ class Cipher:
 
     def _nonce(self) -> bytes:
         """Return the nonce of the next record; no two records of a key have the same."""
-        if self._number >= limits.RECORDS_PER_KEY:
+        if self._number >= self._most:
             self._begin(next_key(self._key))
         self._number += 1
         return self._number.to_bytes(12, "big")
@@ -87,16 +93,25 @@ class RecordLayer:
         "under",
     )
 
-    def __init__(self, link: Link, sends: bytes, receives: bytes) -> None:
-        """Stand between `link` and its connection from now on. `sends`, `receives`: the keys of the
-        two directions."""
+    def __init__(
+        self,
+        link: Link,
+        sends: bytes,
+        receives: bytes,
+        records: int = DEFAULTS.records_per_key,
+    ) -> None:
+        """Put it in place.
+
+        `link`: what it protects; `sends`, `receives`: the keys of the two directions; `records`:
+        how many there are under each key.
+        """
         conn = link.conn
         self.conn: Connection = conn
         self._link = link
         self.under: Transport = conn.transport
         self.close = self.under.close
-        self._sealer = Cipher(sends)
-        self._opener = Cipher(receives)
+        self._sealer = Cipher(sends, records)
+        self._opener = Cipher(receives, records)
         self._parts: list[bytes] = []  # of a packet that is longer than what has come
         self._have = 0
         self._need = 0
@@ -110,13 +125,13 @@ class RecordLayer:
         """Send bytes as records; may call `Connection.pause` before it returns."""
         seal = self._sealer.seal
         size = len(data)
-        if size <= limits.RECORD_BYTES:
+        if size <= RECORD_BYTES:
             self.under.write(b"\0" + encode_varint(size + TAG_BYTES) + seal(data))
             return
         view = memoryview(data)
         pieces: list[bytes] = []
-        for at in range(0, size, limits.RECORD_BYTES):
-            piece = view[at : at + limits.RECORD_BYTES]
+        for at in range(0, size, RECORD_BYTES):
+            piece = view[at : at + RECORD_BYTES]
             pieces += (b"\0" + encode_varint(len(piece) + TAG_BYTES), seal(piece))
             if len(pieces) >= PIECES:
                 self.under.write(b"".join(pieces))
@@ -166,7 +181,7 @@ class RecordLayer:
                 length, body = read_length(data, position + 1)
                 if body < 0:
                     break
-                if not TAG_BYTES < length <= limits.RECORD_BYTES + TAG_BYTES:
+                if not TAG_BYTES < length <= RECORD_BYTES + TAG_BYTES:
                     raise RecordError(f"a record of {length} bytes")
                 if body + length > size:
                     break

@@ -6,8 +6,15 @@ from __future__ import annotations
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Mapping
 
-from broker.base import limits
-from broker.base.sequence_set import LAST, Ranges, decode_pairs, encode_pairs, find
+from broker.base.sequence_set import (
+    LAST,
+    MAX_GAPS,
+    MAX_ORIGINS,
+    Ranges,
+    decode_pairs,
+    encode_pairs,
+    find,
+)
 from broker.wire.errors import MalformedPacket
 
 
@@ -33,6 +40,10 @@ class OriginWindow:
         return sequence > self.top or find(self.gaps, sequence, sequence) >= 0
 
 
+MAX_VECTOR_GAPS = 2048
+"""gaps told to a neighbour at once; beyond it only the newest of each origin. A few are usual,
+thousands somebody's invention."""
+
 Vector = dict[bytes, OriginWindow]
 """A version vector: origin key -> what has been at a broker."""
 
@@ -43,13 +54,13 @@ VectorView = Mapping[bytes, OriginWindow]
 def encode_vector(vector: VectorView) -> bytes:
     """Return what has been at a broker as bytes, for a neighbour (record SEEN)."""
     parts = []
-    most = limits.MAX_GAPS
+    most = MAX_GAPS
     if (
-        len(vector) * most > limits.MAX_VECTOR_GAPS
-        and sum(len(w.gaps) for w in vector.values()) > limits.MAX_VECTOR_GAPS
+        len(vector) * most > MAX_VECTOR_GAPS
+        and sum(len(w.gaps) for w in vector.values()) > MAX_VECTOR_GAPS
     ):
         # The newest gaps of each origin; the older ones are left out.
-        most = max(1, limits.MAX_VECTOR_GAPS // len(vector))
+        most = max(1, MAX_VECTOR_GAPS // len(vector))
     for key, window in vector.items():
         gaps = window.gaps[-most:]
         parts.append(a2b_base64(key) + window.top.to_bytes(6, "big") + bytes((len(gaps),)))
@@ -72,11 +83,7 @@ def decode_vector(data: bytes, now: float) -> Vector:
         window = OriginWindow(int.from_bytes(data[at + 12 : at + 18], "big"), now)
         gaps = data[at + 18]
         at += 19
-        if (
-            gaps > limits.MAX_GAPS
-            or at + 12 * gaps > len(data)
-            or len(vector) >= limits.MAX_ORIGINS
-        ):
+        if gaps > MAX_GAPS or at + 12 * gaps > len(data) or len(vector) >= MAX_ORIGINS:
             raise MalformedPacket("SEEN record is truncated or too large")
         window.gaps = decode_pairs(data[at : at + 12 * gaps], "SEEN record")
         if gaps and window.gaps[-1][1] > window.top:

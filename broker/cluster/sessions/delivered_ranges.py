@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from broker.base import limits
 from broker.base.sequence_set import Ranges, merge, roughly, subtract
 from broker.cluster.delivery.subscription_start import starts_of
 from broker.cluster.link.version_vector import OriginWindow, Vector
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 class DeliveredRanges:
     """The sequence numbers of each origin that sessions have had at other brokers."""
 
-    __slots__ = ("_fetched", "_node", "_old", "_sessions", "_sharing", "highest")
+    __slots__ = ("_fetched", "_limits", "_node", "_old", "_sessions", "_sharing", "highest")
 
     def __init__(
         self,
@@ -43,6 +42,7 @@ class DeliveredRanges:
         """`node`: this broker; `origins`: where the highest numbers are noted; `sharing`: delivers
         to members of shared subscriptions; `old`: knows whether old messages may arrive."""
         self._node = node
+        self._limits = node.limits
         self._sharing = sharing
         self._old = old
         self._sessions: dict[bytes, dict[Session, Ranges]] = {}
@@ -54,7 +54,7 @@ class DeliveredRanges:
         """Note what a session has had of each origin: ascending inclusive pairs."""
         for key, ranges in had.items():
             sessions = self._sessions.setdefault(key, {})
-            if session not in sessions and len(sessions) >= limits.MAX_REPEATS:
+            if session not in sessions and len(sessions) >= self._limits.max_repeats:
                 self._node.counters.session_takeovers_uncertain += 1
                 continue
             sessions[session] = merge([*sessions.get(session, ()), *ranges])
@@ -62,7 +62,7 @@ class DeliveredRanges:
         if had:
             # Messages that have left all logs are delivered to no session.
             self._node.schedule(
-                self._node.now + limits.LOG_AGE, lambda now: self._forget(session, had)
+                self._node.now + self._limits.log_age, lambda now: self._forget(session, had)
             )
 
     def fetch(self, session: Session, key: bytes, ranges: Ranges) -> None:
@@ -71,7 +71,9 @@ class DeliveredRanges:
         sessions = self._fetched.setdefault(key, {})
         sessions[session] = merge([*sessions.get(session, ()), *ranges])
         self.highest[key] = max(self.highest.get(key, 0), ranges[-1][1])
-        self._node.schedule(self._node.now + limits.LOG_AGE, lambda now: self._got(session, key))
+        self._node.schedule(
+            self._node.now + self._limits.log_age, lambda now: self._got(session, key)
+        )
 
     def alone(self, key: bytes) -> Ranges:
         """Return the numbers for which an origin is asked because single sessions lack them."""
@@ -85,10 +87,12 @@ class DeliveredRanges:
 
     def _forget(self, session: Session, had: Mapping[bytes, Ranges], until: float = 0.0) -> None:
         now = self._node.now
-        until = until or now + limits.ABSENT_TIME
+        until = until or now + self._limits.absent_time
         # While brokers are away, a log's tail may have older messages.
         if now < until and self._old.behind():
-            self._node.schedule(now + limits.LOG_AGE, lambda _: self._forget(session, had, until))
+            self._node.schedule(
+                now + self._limits.log_age, lambda _: self._forget(session, had, until)
+            )
             return
         for key in had:
             sessions = self._sessions.get(key, {})

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING
 
-from broker.base import limits
-from broker.base.sequence_set import LAST, Ranges, intersect, merge, subtract
+from broker.base.sequence_set import LAST, MAX_GAPS, Ranges, intersect, merge, subtract
 from broker.cluster.delivery.subscription_start import starts_of
 from broker.cluster.link.codec import split_key
 from broker.cluster.link.version_vector import OriginWindow, Vector, decode_vector, encode_vector
@@ -109,6 +108,7 @@ class Handover:
         "_gap_recovery",
         "_given",
         "_history",
+        "_limits",
         "_log",
         "_never",
         "_node",
@@ -143,6 +143,7 @@ class Handover:
         was offered: `directory`, `strategy`, `origins`, `log`, `orphans`, `gap_recovery`,
         `delivered_ranges`, `history`."""
         self._node = node
+        self._limits = node.limits
         self._own = own_id
         self._directory = directory
         self._strategy = strategy
@@ -388,7 +389,7 @@ class Handover:
             return Input.MORE
         # Messages that are under way to here alone would be missing, and those that are held back
         # for them would be out of order.
-        longest = export.began + limits.MOVE_LONGEST - limits.MOVE_TIME
+        longest = export.began + self._limits.move_longest - self._limits.move_time
         return Input.EARLY if self._lacks(asked, now, late=now >= longest) else Input.REST
 
     def _read_client(self, asked: Asked, now: float) -> None:
@@ -447,7 +448,7 @@ class Handover:
                 only(known, offered(vector))
             )
         if waits and not late:
-            if len(self._asked) > limits.MAX_MOVES:
+            if len(self._asked) > self._limits.max_moves:
                 del self._asked[next(iter(self._asked))]
             return True
         del self._asked[client_id]
@@ -485,7 +486,7 @@ class Handover:
         }
         for key, ranges in lacks.items():
             if ranges and key in vector:
-                self._never[key] = merge([*self._never.get(key, ()), *ranges])[-limits.MAX_GAPS :]
+                self._never[key] = merge([*self._never.get(key, ()), *ranges])[-MAX_GAPS:]
 
     def _offered(self) -> Vector:
         """Return the numbers that local sessions have been offered, or will never be."""
@@ -573,7 +574,7 @@ class Handover:
         """Encode a session in steps, and send its first parts."""
         node, client_id = self._node, asked.client_id
         session = node.sessions[client_id]
-        if self.size > limits.MAX_EXPORT_BYTES:
+        if self.size > node.limits.max_export_bytes:
             self._make_room(now)
         merged = asked.request == MERGE
         self._whereabouts.leaves(session, now)
@@ -586,7 +587,13 @@ class Handover:
         self._drop(client_id)
         self._exports[client_id] = export
         node.schedule(now + EXPORT_TIME, lambda at: self._expire(client_id, export, at))
-        work = encoding(state, subscriptions_of(session), len(session.subscriptions), now)
+        work = encoding(
+            state,
+            subscriptions_of(session),
+            len(session.subscriptions),
+            now,
+            self._limits.session_written,
+        )
         node.turns.go(
             self._encoded(client_id, export, work),
             lambda: self._exports.get(client_id) is not export,
@@ -682,8 +689,8 @@ class Handover:
             self.size -= export.size
 
     def _make_room(self, now: float) -> None:
-        """Drop sessions whose takers have not asked for MOVE_TIME: they are encoded again when they
-        do."""
+        """Drop sessions whose takers have not asked for `Limits.move_time`: they are encoded again
+        when they do."""
         for client_id, export in list(self._exports.items()):
-            if export.at + limits.MOVE_TIME < now:
+            if export.at + self._limits.move_time < now:
                 self._happens(client_id, export.state, Input.EXPIRED)

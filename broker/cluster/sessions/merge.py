@@ -38,7 +38,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from broker.base import limits
 from broker.base.sequence_set import Ranges, intersect, subtract
 from broker.base.sequence_set import merge as joined
 from broker.cluster.delivery.subscription_start import starts_of
@@ -146,6 +145,7 @@ class SessionMerge:
         "_gap_recovery",
         "_handover",
         "_history",
+        "_limits",
         "_log",
         "_merges",
         "_node",
@@ -177,6 +177,7 @@ class SessionMerge:
         know what a session was offered: `directory`, `origins`, `log`, `gap_recovery`,
         `subscription_starts`, `delivered_ranges`, `history`."""
         self._node = node
+        self._limits = node.limits
         self._own = own_id
         self._directory = directory
         self._origins = origins
@@ -438,13 +439,13 @@ class SessionMerge:
     def _reading(self, merge: Merge, data: bytes) -> Iterator[int]:
         client_id = merge.client_id
         try:
-            state = yield from decoding(data, self._node.now)
+            state = yield from decoding(data, self._node.now, self._limits)
         except WireError as error:
             merge.why = error.message
             self._step(merge, Input.UNUSABLE, self._node.now)
             return
         absorbed = Absorbed(state.seen)
-        yield from absorbed.adding(state.subscriptions)
+        yield from absorbed.adding(state.subscriptions, self._limits.session_written)
         session, now = self._node.sessions.get(client_id), self._node.now
         if session is None or not session.stamp:
             self._step(merge, Input.WITHDRAWN, now)
@@ -558,7 +559,7 @@ class SessionMerge:
             for key, pairs in owed.items()
             if (found := intersect(pairs, ranges_of(here).get(key, [])))
         }
-        for entry in self._log.those(ranges, now - limits.LOG_AGE) if ranges else ():
+        for entry in self._log.those(ranges, now - self._limits.log_age) if ranges else ():
             for number, message in enumerate(entry.messages(), entry.sequence):
                 self._history.offer(session, entry.key, number, message)
 
@@ -575,7 +576,7 @@ class SessionMerge:
         session.stamp = stamp
         self._history.inherit(session, old)
         self._delivered_ranges.add(session, only(old.seen, offered(self._origins.vector)))
-        for key, number, message in self._history.since(old.seen, node.now - limits.LOG_AGE):
+        for key, number, message in self._history.since(old.seen, node.now - node.limits.log_age):
             here = self._origins.vector[key].for_local_subscribers(number)
             if here and (key not in old.before or number > old.before[key].top):
                 self._history.offer(session, key, number, message)
@@ -617,7 +618,7 @@ class SessionMerge:
             key: intersect(joined(pairs), delivered_numbers(starts, here, key))
             for key, pairs in theirs.items()
         }
-        for entry in self._log.those(ranges, now - limits.LOG_AGE):
+        for entry in self._log.those(ranges, now - self._limits.log_age):
             if (topic := entry.topic) not in topics:
                 continue
             for number, message in enumerate(entry.messages(), entry.sequence):

@@ -27,8 +27,9 @@ from itertools import chain
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from broker.base import limits
-from broker.base.sequence_set import LAST, Ranges, encode_pairs
+from broker.base import costs
+from broker.base.limits import DEFAULTS, Limits
+from broker.base.sequence_set import LAST, MAX_ORIGINS, Ranges, encode_pairs
 from broker.cluster.delivery.subscription_start import oldest
 from broker.cluster.link.version_vector import OriginWindow, Vector, decode_vector, encode_vector
 from broker.core.dispatcher import Dispatcher
@@ -59,17 +60,20 @@ IN_FLIGHT, IS_RELEASED, WAITING, REPEATED, MISSED = range(5)
 """Places of a message: sent; sent, and PUBREC came; not sent; sent on an earlier connection; missed
 at QoS 0."""
 
+MAX_GIVEN = 10_000
+"""ranges of numbers of one origin that a session got from logs and older sessions, and that go with
+it when it moves: as many as it can have waiting. Of more the oldest are forgotten, and may come
+twice."""
+
 LONGEST = 0xFFFFFFFF * 1000
 """ms; the longest time until a message expires (MQTT 5, 3.3.2.3.3)."""
 
 LATEST = 1e10
 """s; no broker's clock reaches this: 300 years."""
 
-PIECE, READ_WORK, PUT_WORK = 250, 3, 3
-"""subscriptions or messages that are decoded, and messages that are put into a session, at a time;
-steps of work for each."""
-WRITTEN, WRITE_WORK = 1_000, 1
-"""subscriptions that are encoded at a time; steps of work for each."""
+READ_WORK, PUT_WORK, WRITE_WORK = 3, 3, 1
+"""steps of work for each subscription or message that is decoded, each message that is put into a
+session, and each subscription that is encoded."""
 
 Told = tuple[str, int, bool, bool, int]
 """A subscription: filter, QoS, No Local, Retain As Published, identifier."""
@@ -198,10 +202,14 @@ def encode_state(state: SessionState, now: float) -> bytes:
 
 
 def encoding(
-    state: SessionState, subscriptions: Iterable[Told], count: int, now: float
+    state: SessionState,
+    subscriptions: Iterable[Told],
+    count: int,
+    now: float,
+    at_once: int = DEFAULTS.session_written,
 ) -> Generator[int, None, bytes]:
-    """Encode a session (`state`) as it is at `now` (s), with `count` `subscriptions`, some of these
-    at a time. Yields the steps of work that it took (`Turns.go`)."""
+    """Encode a session (`state`) as it is at `now` (s), with `count` `subscriptions`, `at_once` of
+    these at a time. Yields the steps of work that it took (`Turns.go`)."""
     name = (state.username or "").encode()
     flags = (
         (state.username is not None) | (state.owner is not None) << 1 | isfinite(state.began) << 2
@@ -215,7 +223,7 @@ def encoding(
         parts += [_BEGAN.pack(state.began, len(state.open)), *sorted(state.open)]
     parts.append(len(state.given).to_bytes(4, "big"))
     for key, ranges in state.given.items():
-        ranges = ranges[-limits.MAX_GIVEN :]
+        ranges = ranges[-MAX_GIVEN:]
         parts += [key, len(ranges).to_bytes(4, "big"), encode_pairs(ranges)]
     parts.append(len(state.incoming).to_bytes(4, "big"))
     parts += [packet_id.to_bytes(2, "big") for packet_id in sorted(state.incoming)]
@@ -231,10 +239,10 @@ def encoding(
             name,
             _OPTIONS.pack(qos | no_local << 2 | as_published << 3, identifier),
         ]
-        if not number % WRITTEN:
+        if not number % at_once:
             done.append(b"".join(parts))
             parts.clear()
-            yield WRITTEN * WRITE_WORK
+            yield at_once * WRITE_WORK
     return b"".join((*done, *parts, *items))
 
 
@@ -307,15 +315,18 @@ def decode_state(data: bytes, now: float) -> SessionState:
     return finish(decoding(data, now))
 
 
-def decoding(data: bytes, now: float) -> Generator[int, None, SessionState]:
-    """Decode a session at `now` (s), some of it at a time; yields the steps of work that it took
-    (`Turns.go`).
+def decoding(
+    data: bytes, now: float, limits: Limits = DEFAULTS
+) -> Generator[int, None, SessionState]:
+    """Decode a session, some of it at a time; yields the steps of work that it took (`Turns.go`).
+
+    `data`: the session; `now`: s; `limits`: of its subscriptions.
 
     Raises:
         MalformedPacket: of another version, truncated, beyond the limits, or not what a client
             could have said.
     """
-    reader = _Reader(data)
+    reader, at_once = _Reader(data), limits.session_read
     version, flags, expiry, next_packet_id, born, floor = _HEAD.unpack(reader.take(_HEAD.size))
     if version != VERSION:
         raise MalformedPacket(f"state of a session of version {version}")
@@ -346,29 +357,27 @@ def decoding(data: bytes, now: float) -> Generator[int, None, SessionState]:
                 len(ranges) > 1 and ranges[-2][1] >= ranges[-1][0]
             ):
                 raise MalformedPacket("state of a session with numbers that are not in order")
-        if len(ranges) > limits.MAX_GIVEN or len(state.given) >= limits.MAX_ORIGINS:
+        if len(ranges) > MAX_GIVEN or len(state.given) >= MAX_ORIGINS:
             raise MalformedPacket("state of a session with more from logs than there can be")
         state.given[key] = ranges
     state.incoming = {reader.number(2) for _ in range(reader.number(4))}
     filters = reader.number(4)
-    if filters > limits.MAX_SUBSCRIPTIONS:
+    if filters > limits.max_subscriptions:
         raise MalformedPacket("state of a session with too many subscriptions")
     for _ in range(filters):
         topic_filter, options, identifier = reader.name(), reader.number(1), reader.number(4)
-        sound = topic_filter.count("/") < limits.MAX_TOPIC_LEVELS and valid_topic_filter(
-            topic_filter
-        )
+        sound = _sound(topic_filter, limits.max_topic_levels)
         if not sound or options & 3 == 3 or identifier > 268_435_455:
             raise MalformedPacket("state of a session with a subscription that cannot be")
         state.subscriptions.append(
             (topic_filter, options & 3, bool(options & 4), bool(options & 8), identifier)
         )
-        if not len(state.subscriptions) % PIECE:
-            yield PIECE * READ_WORK
+        if not len(state.subscriptions) % at_once:
+            yield at_once * READ_WORK
     for number in range(1, 1 + reader.number(4)):
         state.items.append(_item(reader, filters, now))
-        if not number % PIECE:
-            yield PIECE * READ_WORK
+        if not number % at_once:
+            yield at_once * READ_WORK
     if (known := reader.number(4)) not in (0, len(state.items)):
         raise MalformedPacket("state of a session with origins that are not those of its messages")
     for _ in range(known):
@@ -376,6 +385,11 @@ def decoding(data: bytes, now: float) -> Generator[int, None, SessionState]:
     if reader.at != len(data):
         raise MalformedPacket("state of a session with something behind it")
     return state
+
+
+def _sound(topic_filter: str, levels: int) -> bool:
+    """Whether a client may have subscribed to this."""
+    return topic_filter.count("/") < levels and valid_topic_filter(topic_filter)
 
 
 def _item(reader: _Reader, filters: int, now: float) -> Item:
@@ -457,7 +471,9 @@ def restoring(
     groups may have a message for it in that moment; with them the queue from the first message of
     theirs on.
     """
-    most = session.node.config.max_qos
+    limits = session.node.limits
+    most, at_once = session.node.config.max_qos, limits.filters_at_once
+    put_at_once = limits.session_read
     session.username = state.username
     session.owner, session.born, session.floor = state.owner, state.born, state.floor
     session.expiry = state.expiry
@@ -478,8 +494,8 @@ def restoring(
             shared.append((number - 1, subscription))
         else:
             dispatcher.subscribe(subscription, None, topic_filter)
-        if not number % limits.FILTERS_AT_ONCE:
-            yield limits.FILTERS_AT_ONCE * limits.PACKET_WORK
+        if not number % at_once:
+            yield at_once * costs.PACKET_WORK
     items = iter(state.items)
     first: list[Item] = []
     for number, item in enumerate(items, 1):
@@ -487,8 +503,8 @@ def restoring(
             first.append(item)
             break
         _put(session, item, None)
-        if not number % PIECE:
-            yield PIECE * PUT_WORK
+        if not number % put_at_once:
+            yield put_at_once * PUT_WORK
     session.ended = False
     groups: dict[int, SharedGroup] = {}
     for number, subscription in shared:

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from broker.base import limits
 from broker.base.sequence_set import Ranges, find, merge, subtract
 from broker.cluster.delivery.subscription_start import older, starts_of
 from broker.cluster.link.version_vector import Vector
@@ -41,9 +40,6 @@ if TYPE_CHECKING:
     from broker.core.local_broker import LocalBroker
     from broker.core.start_point import SubscriptionStart
 
-ABSORBED = 1_000
-"""subscriptions of an old session that are noted at a time."""
-
 Brought = tuple[float, bytes, int, bytes, int]
 """A retained message that retained synchronisation brought: when it was delivered (s), its origin,
 number and topic, and a hash of its content."""
@@ -59,13 +55,13 @@ class Absorbed:
         self._filters: set[str] = set()
         self._forms = WildcardForms()
 
-    def adding(self, subscriptions: list[Told]) -> Iterator[int]:
-        """Add its subscriptions, some at a time. Yields the steps of work that it took."""
-        for at in range(0, len(subscriptions), ABSORBED):
+    def adding(self, subscriptions: list[Told], at_once: int) -> Iterator[int]:
+        """Add its subscriptions, `at_once` at a time. Yields the steps of work that it took."""
+        for at in range(0, len(subscriptions), at_once):
             if at:
-                yield ABSORBED
+                yield at_once
             for topic_filter in {
-                told[0] for told in subscriptions[at : at + ABSORBED]
+                told[0] for told in subscriptions[at : at + at_once]
             } - self._filters:
                 self._filters.add(topic_filter)
                 self._forms.add_filter(topic_filter)
@@ -87,6 +83,7 @@ class SessionHistory:
         "_brought",
         "_delivered_ranges",
         "_elsewhere",
+        "_limits",
         "_log",
         "_node",
         "_offered",
@@ -106,6 +103,7 @@ class SessionHistory:
         last minutes; `unlogged`: notes of messages that have left the log; `delivered_ranges`: what
         sessions had at other brokers."""
         self._node = node
+        self._limits = node.limits
         self._origins = origins
         self._log = log
         self._unlogged = unlogged
@@ -116,7 +114,7 @@ class SessionHistory:
         self._offered: dict[Session, dict[bytes, set[int]]] = {}
         # What sessions had at the brokers from which they came, for as long.
         self._elsewhere: dict[Session, dict[bytes, Ranges]] = {}
-        self._brought: deque[Brought] = deque(maxlen=limits.MAX_BROUGHT)
+        self._brought: deque[Brought] = deque(maxlen=node.limits.max_brought)
 
     # ---------------------------------------------------------------- from logs, and older sessions
 
@@ -207,7 +205,7 @@ class SessionHistory:
         it came."""
         for key, ranges in given.items():
             for low, high in ranges:
-                for number in range(low, min(high, low + limits.MAX_QUEUED) + 1):
+                for number in range(low, min(high, low + self._limits.max_queued) + 1):
                     self.offers(session, key, number)
 
     def had_elsewhere(self, session: Session, key: bytes, number: int, topic: bytes) -> bool:
@@ -229,7 +227,7 @@ class SessionHistory:
 
     def brought_to(self, session: Session) -> list[Brought]:
         """Return the retained messages that retained synchronisation brought to a session."""
-        since = self._node.now - limits.LOG_AGE
+        since = self._node.now - self._limits.log_age
         found = []
         for one in reversed(self._brought):
             if one[0] < since:
@@ -252,7 +250,7 @@ class SessionHistory:
             for key, pairs in start.early.items():
                 early[key] = merge([*early.get(key, ()), *pairs])
         here = offered(self._origins.vector) if early else {}
-        for entry in self._log.those(early, self._node.now - limits.LOG_AGE) if early else ():
+        for entry in self._log.those(early, self._node.now - self._limits.log_age) if early else ():
             for number in range(entry.sequence, entry.sequence + entry.count):
                 if had(session, here, entry.key, number, entry.topic, logged=True):
                     self.offers(session, entry.key, number)
@@ -317,7 +315,7 @@ class SessionHistory:
             places.setdefault((item.message.topic, item.message.payload), []).append(index)
         topics = {topic for topic, _ in places}
         log = self._log
-        for entry in reversed(log.those(ranges, now - limits.LOG_AGE)) if items else ():
+        for entry in reversed(log.those(ranges, now - self._limits.log_age)) if items else ():
             if entry.topic in topics:
                 for number, message in reversed(list(enumerate(entry.messages(), entry.sequence))):
                     if waiting := places.get((message.topic, message.payload)):
@@ -326,7 +324,7 @@ class SessionHistory:
         return found
 
     def _forget_later(self, session: Session) -> None:
-        self._node.schedule(self._node.now + limits.LOG_AGE, lambda at: self._forget(session))
+        self._node.schedule(self._node.now + self._limits.log_age, lambda at: self._forget(session))
 
     def _forget(self, session: Session) -> None:
         self._absorbed.pop(session, None)

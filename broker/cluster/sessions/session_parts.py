@@ -16,7 +16,6 @@ import struct
 from collections.abc import Iterator
 from enum import Enum
 
-from broker.base import limits
 from broker.wire.errors import MalformedPacket
 
 PART_SIZE = 60_000
@@ -25,6 +24,10 @@ WINDOW = 16
 
 AGAIN, AGAIN_MOST = 1.0, 30.0
 """s without progress until a part is sent once more; twice as long each time, up to this."""
+
+MAX_MOVED_BYTES = 512 * 1024 * 1024
+"""bytes of one session on its way: `Limits.max_queued_bytes` waiting, as much in flight, and what
+is around it. Larger: begins anew."""
 
 WHERE = struct.Struct(">III")
 
@@ -73,7 +76,7 @@ class SessionParts:
         if len(part) < WHERE.size:
             raise MalformedPacket("part of a session is truncated")
         number, total, at = WHERE.unpack_from(part)
-        if total > limits.MAX_MOVED_BYTES:
+        if total > MAX_MOVED_BYTES:
             raise MalformedPacket("a session that is too large")
         if self._export != (number, total):
             self._export, self._data = (number, total), bytearray()

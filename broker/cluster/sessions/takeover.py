@@ -23,7 +23,7 @@ Otherwise its connection waits while the session is fetched:
 
 Other answers of a holder: NOTHING, it does not know the client; MOVED, another broker has the
 session; NEWER, the session has a newer connection; COMING, the parts are queued behind messages. A
-holder that is silent for limits.MOVE_TIME is given up (but see `_has_to_wait`).
+holder that is silent for `Limits.move_time` is given up (but see `_has_to_wait`).
 
 Invariants: the holder keeps the session, and queues its messages, until DONE; it accepts DONE from
 the newest taker only. The holder offers the session the messages that it had at TAKE, the taker all
@@ -37,7 +37,6 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from broker.base import limits
 from broker.base.hybrid_clock import LOGICAL, HybridClock
 from broker.base.sequence_set import subtract
 from broker.cluster.events import RouteChanged
@@ -142,6 +141,7 @@ class Takeover:
         "_gap_recovery",
         "_handover",
         "_history",
+        "_limits",
         "_links",
         "_log",
         "_neighbours",
@@ -186,6 +186,7 @@ class Takeover:
         `directory`, `strategy`, `origins`, `log`, `gap_recovery`, `subscription_starts`,
         `delivered_ranges`, `history`."""
         self._node = node
+        self._limits = node.limits
         self._own = own_id
         self._clock = clock
         self._links = links
@@ -293,7 +294,7 @@ class Takeover:
         ]
         if not kept or (own is not None and (own.stamp, self._own) > max(kept)):
             return stamp
-        if len(self._pending) >= limits.MAX_MOVES:
+        if len(self._pending) >= self._limits.max_moves:
             handshake.turn_away(
                 ReasonCode.SERVER_BUSY, "connects while too many session takeovers are under way"
             )
@@ -479,7 +480,7 @@ class Takeover:
             self._step(pending, Input.LEFT, now)
             return
         quiet = now - max(pending.heard, pending.since)
-        if quiet >= limits.MOVE_TIME or now >= pending.began + limits.MOVE_LONGEST:
+        if quiet >= self._limits.move_time or now >= pending.began + self._limits.move_longest:
             if self._has_to_wait(pending, now):
                 self._ask(pending, now)
             else:
@@ -492,7 +493,7 @@ class Takeover:
 
     def _has_to_wait(self, pending: PendingTakeover, now: float) -> bool:
         """Whether a client has to wait for a holder that can be reached but is silent."""
-        if now >= pending.began + limits.MOVE_LONGEST or not self._lives(pending.holder):
+        if now >= pending.began + self._limits.move_longest or not self._lives(pending.holder):
             return False
         if pending.state is State.RESTING:
             return True
@@ -601,7 +602,7 @@ class Takeover:
 
     def _reading(self, pending: PendingTakeover, data: bytes) -> Iterator[int]:
         try:
-            taken = yield from decoding(data, self._node.now)
+            taken = yield from decoding(data, self._node.now, self._limits)
         except WireError as error:
             pending.why = f"its session cannot be read: {error.message}"
             self._step(pending, Input.UNUSABLE, self._node.now)
@@ -652,7 +653,7 @@ class Takeover:
                 left = self._history.old_state(old, node.now)
                 pending.left = (old.stamp, old.permissions, left)
             self.tombstones.discard(old)
-        if len(node.sessions) >= limits.MAX_SESSIONS:
+        if len(node.sessions) >= node.limits.max_sessions:
             self._complete(pending, node.now)
             return
         session = pending.session = node.sessions[client_id] = Session(node, client_id)
@@ -663,7 +664,11 @@ class Takeover:
             self.spared.keep(pending, session)
         stepped = False
         absorbed = None if left is None else Absorbed(left.seen)
-        noting = () if absorbed is None or left is None else absorbed.adding(left.subscriptions)
+        noting = (
+            ()
+            if absorbed is None or left is None
+            else absorbed.adding(left.subscriptions, self._limits.session_written)
+        )
         for steps in chain(noting, restoring(state, session, node.dispatcher, self._starts)):
             yield steps
             stepped = True
@@ -685,7 +690,7 @@ class Takeover:
             # Some messages go to the holder only, until all brokers know of its filters here.
             self._step(pending, Input.UNTOLD, now)
             return
-        found = list(self._history.since(pending.seen, now - limits.LOG_AGE))
+        found = list(self._history.since(pending.seen, now - node.limits.log_age))
         pending.dropped = unlogged(self._origins.vector, pending.seen, state.before, found)
         if ordinary and pending.dropped:
             self._step(pending, Input.LACKING, now)
@@ -746,7 +751,7 @@ class Takeover:
             if n <= all_up_to.get(key, 0) or not holds(key, n)
         }
         self._delivered_ranges.add(session, lacking(numbered(found), offered(self._origins.vector)))
-        horizon = pending.began - LATE if self._strategy.leaves_out else now - limits.LOG_AGE
+        horizon = pending.began - LATE if self._strategy.leaves_out else now - self._limits.log_age
         found |= {
             (key, sequence): message
             for key, sequence, message in self._history.since(pending.seen, horizon)

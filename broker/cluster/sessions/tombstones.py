@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.base import limits
 from broker.cluster.sessions.session_entries import entries_of, key_of
 from broker.core.session_owner import GONE, Entry, digest
 
@@ -22,10 +21,11 @@ if TYPE_CHECKING:
 class Tombstones:
     """The tombstones of one broker, by client id."""
 
-    __slots__ = ("_directory", "_known", "_node", "_superseded")
+    __slots__ = ("_directory", "_known", "_limits", "_node", "_superseded")
 
     def __init__(self, node: LocalBroker, directory: Directory) -> None:
         self._node = node
+        self._limits = node.limits
         self._directory = directory
         self._known: dict[str, Entry] = {}
         self._superseded = 0  # stamp of the session that ends because there is a newer one
@@ -70,7 +70,7 @@ class Tombstones:
                 break
         else:
             return False
-        if len(self._known) >= limits.MAX_SESSION_TOMBSTONES:
+        if len(self._known) >= self._limits.max_session_tombstones:
             self._node.counters.session_tombstones_forgotten += 1
             return False
         floor = session.stamp + 1
@@ -82,7 +82,7 @@ class Tombstones:
             return False
         self._known[session.client_id] = entry
         self._node.schedule(
-            self._node.now + limits.SESSION_TOMBSTONE_TIME,
+            self._node.now + self._limits.session_tombstone_time,
             lambda now: self._remove(session.client_id, entry),
         )
         return True

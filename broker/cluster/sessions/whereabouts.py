@@ -17,7 +17,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.base import limits
 from broker.cluster.sessions.session_entries import entries_of
 from broker.cluster.strategy.directory import CLIENT
 from broker.core.session_owner import GONE
@@ -57,7 +56,9 @@ class Whereabouts:
             left, now = self._left, self._node.now
             left.pop(key, None)
             left[key] = now + self._node.config.link_timeout + LATELY
-            while left and (len(left) > limits.MAX_LEFT or next(iter(left.values())) < now):
+            while left and (
+                len(left) > self._node.limits.max_left or next(iter(left.values())) < now
+            ):
                 left.popitem(last=False)
 
     def leaves(self, session: Session, now: float) -> None:

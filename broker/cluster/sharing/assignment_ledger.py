@@ -13,7 +13,7 @@ from binascii import a2b_base64, b2a_base64
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
-from broker.base import limits
+from broker.base.limits import DEFAULTS, Limits
 from broker.core.message import Message, size_of
 from broker.core.receiver_assignment import Tries
 from broker.wire.errors import MalformedPacket
@@ -79,9 +79,10 @@ class Assignment:
 class Ledger:
     """The assignments of a broker that are not acknowledged."""
 
-    __slots__ = ("_moved", "by_who", "refs", "size")
+    __slots__ = ("_limits", "_moved", "by_who", "refs", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = DEFAULTS) -> None:
+        self._limits = limits
         self.refs: dict[Ref, Assignment] = {}
         self.by_who: dict[bytes, dict[Ref, Assignment]] = {}
         self.size = 0  # bytes
@@ -113,7 +114,7 @@ class Ledger:
         assignment = self.close(ref)
         if assignment is not None:
             self._moved[ref] = now
-            if len(self._moved) > limits.MAX_ASSIGNED_MOVED:
+            if len(self._moved) > self._limits.max_assigned_moved:
                 self._moved.popitem(last=False)
         return assignment
 
@@ -124,7 +125,7 @@ class Ledger:
     def forget_old(self, now: float) -> None:
         """Forget assignments that went to another broker so long ago that the first one cannot
         claim them any more."""
-        horizon = now - 2 * limits.LOG_AGE
+        horizon = now - 2 * self._limits.log_age
         while self._moved and next(iter(self._moved.values())) < horizon:
             self._moved.popitem(last=False)
 
@@ -132,9 +133,10 @@ class Ledger:
 class SequenceSet:
     """The messages that were taken: bits, 256 to an entry, forgotten when they are old."""
 
-    __slots__ = ("_at", "_bits")
+    __slots__ = ("_at", "_bits", "_most")
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = DEFAULTS) -> None:
+        self._most = limits.max_assigned_taken
         self._bits: dict[tuple[bytes, bytes, int], int] = {}
         self._at: OrderedDict[tuple[bytes, bytes, int], float] = OrderedDict()
 
@@ -154,7 +156,7 @@ class SequenceSet:
         """Forget what was put in before `horizon` (s), 256 together."""
         while self._at:
             place, at = next(iter(self._at.items()))
-            if at >= horizon and len(self._at) <= limits.MAX_ASSIGNED_TAKEN:
+            if at >= horizon and len(self._at) <= self._most:
                 break
             del self._at[place], self._bits[place]
 

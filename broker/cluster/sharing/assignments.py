@@ -18,7 +18,7 @@ asked what its journal says: messages that it never took are given to another me
 
 A message that is given back goes to other brokers at once, STEP of them in a turn, to each broker
 once. If none is left it waits, and is given again when members come, or after a pause that grows
-with the time that it has waited, for SHARE_WAITS in all. A message that no member may receive does
+with the time that it has waited, `share_waits` in all. A message that no member may receive does
 not wait.
 """
 
@@ -28,7 +28,6 @@ from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from broker.base import limits
 from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import read_link_packets
 from broker.cluster.link.link import Link
@@ -100,6 +99,7 @@ class Assignments:
         "_gone",
         "_groups",
         "_heard",
+        "_limits",
         "_node",
         "_out",
         "_progress",
@@ -121,12 +121,13 @@ class Assignments:
         that come back to other members; `alarm`: calls the cluster again; `directory`, `forwarder`:
         the modules below that it uses."""
         self._node = node
+        self._limits = node.limits
         self._directory = directory
         self._forwarder = forwarder
         self._groups = groups
         self._giver = giver
         self._alarm = alarm
-        self.ledger = Ledger()
+        self.ledger = Ledger(node.limits)
         self._gone: dict[bytes, float] = {}  # broker that cannot be reached -> since when (s)
         self._came: set[bytes] = set()  # marks of groups that have members again
         self._heard: set[bytes] = set()  # brokers that are back and have not been asked
@@ -176,7 +177,7 @@ class Assignments:
 
     def busy(self, broker_id: bytes) -> bool:
         """Whether a broker has so many messages that others are chosen first."""
-        return len(self.ledger.by_who.get(self._life(broker_id), ())) >= limits.SHARE_QUEUED
+        return len(self.ledger.by_who.get(self._life(broker_id), ())) >= self._limits.share_queued
 
     def _add(self, assignment: Assignment) -> bool:
         """Keep an assignment, unless there are too many. Returns whether there are many."""
@@ -184,14 +185,16 @@ class Assignments:
         same = len(ledger.by_who.get(assignment.who, ()))
         if not self._keep(assignment):
             self._node.counters.shared_untracked += 1
-        return same >= limits.HOLD_QUEUED or 2 * ledger.size >= limits.MAX_ASSIGNED_BYTES
+        return (
+            same >= self._limits.hold_queued or 2 * ledger.size >= self._limits.max_assigned_bytes
+        )
 
     def _keep(self, assignment: Assignment) -> bool:
         """Keep an assignment. Returns False if there are too many."""
         ledger = self.ledger
         if (
-            len(ledger.by_who.get(assignment.who, ())) >= limits.MAX_ASSIGNED
-            or ledger.size >= limits.MAX_ASSIGNED_BYTES
+            len(ledger.by_who.get(assignment.who, ())) >= self._limits.max_assigned
+            or ledger.size >= self._limits.max_assigned_bytes
         ):
             return False
         ledger.add(assignment)
@@ -204,7 +207,10 @@ class Assignments:
         most = max((len(same) for same in ledger.by_who.values()), default=0)
         if self._full and (
             stalled
-            or (most < limits.HOLD_QUEUED // 2 and 4 * ledger.size < limits.MAX_ASSIGNED_BYTES)
+            or (
+                most < self._limits.hold_queued // 2
+                and 4 * ledger.size < self._limits.max_assigned_bytes
+            )
         ):
             self._full = False
             self._node.release_publishers(self)
@@ -296,7 +302,7 @@ class Assignments:
         self._heard.clear()
         if room > 0:
             self._came.clear()
-        self._release(stalled=self._progress + limits.HOLD_TIME <= now)
+        self._release(stalled=self._progress + self._limits.hold_time <= now)
         self._gone = {
             broker: since
             for broker, since in self._gone.items()
@@ -319,7 +325,7 @@ class Assignments:
                 self.ledger.close(ref)
                 self._closed(ref)
                 self._node.counters.expired += 1
-            elif who == NO_MEMBER and assignment.at + limits.SHARE_WAITS <= now:
+            elif who == NO_MEMBER and assignment.at + self._limits.share_waits <= now:
                 self._give_up(assignment)
             elif who == NO_MEMBER and assignment.again_at > now and ref[2] not in self._came:
                 continue
@@ -327,7 +333,7 @@ class Assignments:
                 if life and (who[:8] in self._heard or assignment.asked + ASK_AGAIN <= now):
                     assignment.asked = now
                     asked.append(ref)
-                elif not life and self._gone.get(who[:8], now) + limits.SHARE_WAITS <= now:
+                elif not life and self._gone.get(who[:8], now) + self._limits.share_waits <= now:
                     # A client may have got it, so no other one may.
                     self.ledger.close(ref)
                     self._node.counters.shared_uncertain += 1
@@ -388,7 +394,7 @@ class Assignments:
         for _ in range(min(STEP, len(self._returned))):
             self._give_again(now)
         if self._returned:
-            self._node.turns.work += limits.TURN_WORK
+            self._node.turns.work += self._limits.turn_work
             self._node.turns.later(self._give_returned)
 
     def _give_again(self, now: float) -> None:

@@ -23,11 +23,11 @@ from itertools import chain, takewhile
 from math import ceil
 from typing import TYPE_CHECKING
 
-from broker.base import limits
-from broker.base.sequence_set import LAST, Ranges, intersect, merge, subtract
+from broker.base.sequence_set import LAST, MAX_GAPS, Ranges, intersect, merge, subtract
 from broker.cluster.delivery.replay_log import LogEntry
 from broker.cluster.link.codec import read_link_packets
 from broker.cluster.sharing.assignment_ledger import Ref
+from broker.core.receiver_assignment import MAX_CHOICES
 from broker.wire.errors import MalformedPacket
 from routing.group_selection import MARK_SIZE
 from routing.subscription_trie import SubscriptionTrie
@@ -162,6 +162,7 @@ class Catchup:
         "_groups",
         "_jobs",
         "_kept",
+        "_limits",
         "_node",
         "_since",
         "_size",
@@ -182,6 +183,7 @@ class Catchup:
         to groups; `alarm`: calls the cluster again; `directory`, `forwarder`: the modules below
         that it uses."""
         self._node = node
+        self._limits = node.limits
         self._directory = directory
         self._forwarder = forwarder
         self._groups = groups
@@ -226,7 +228,7 @@ class Catchup:
     def _cover(self, mark: bytes, key: bytes, first: int) -> None:
         """Note that a group gets all messages of an origin from this number on."""
         covered = self._covered.setdefault(mark, {})
-        covered[key] = merge([*covered.get(key, ()), (first, LAST)])[-limits.MAX_GAPS :]
+        covered[key] = merge([*covered.get(key, ()), (first, LAST)])[-MAX_GAPS:]
         self._record(mark, key)
 
     def _record(self, mark: bytes, key: bytes) -> None:
@@ -343,7 +345,7 @@ class Catchup:
         self._size += entry.size
         if self._jobs:
             self._jobs[0].drops(entry)
-        while self._size > limits.SPARED_BYTES and len(self._kept) > 1:
+        while self._size > self._limits.spared_bytes and len(self._kept) > 1:
             oldest = self._kept.popleft()
             self._size -= oldest.size
             self._node.counters.replay_log_reserve_full += oldest.count
@@ -410,7 +412,7 @@ class Catchup:
 
     def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
         size = len(body) - TIME_SIZE
-        if size < 0 or size % MARK_SIZE or size > limits.MAX_CHOICES * MARK_SIZE:
+        if size < 0 or size % MARK_SIZE or size > MAX_CHOICES * MARK_SIZE:
             raise MalformedPacket("question for the age of groups that is truncated")
         found = [body[:TIME_SIZE]]
         for at in range(TIME_SIZE, len(body), MARK_SIZE):

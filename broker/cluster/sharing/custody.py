@@ -11,7 +11,7 @@ has acknowledged it, or when it is in the session of a client that is away.
     held, claimed -(their giver cannot be reached)-> parked -(it is back)-> held
     claimed -(no answer for SILENT)-> parked, and claimed every second -(an answer)-> held
 
-Parked messages do not count against the room of members, and are dropped after SHARE_WAITS.
+Parked messages do not count against the room of members, and are dropped after `share_waits`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
-from broker.base import limits
 from broker.base.sequence_set import find
 from broker.cluster.events import RouteChanged
 from broker.cluster.link.codec import split_key
@@ -89,6 +88,7 @@ class Custody:
         "_groups",
         "_held",
         "_leaving",
+        "_limits",
         "_node",
         "_out",
         "_parked",
@@ -114,6 +114,7 @@ class Custody:
         where; `giver`: delivers to local members; `leaving`: knows which sessions go to other
         brokers; `directory`, `forwarder`: the modules below that it uses."""
         self._node = node
+        self._limits = node.limits
         self._boot = boot
         self._directory = directory
         self._forwarder = forwarder
@@ -142,7 +143,7 @@ class Custody:
         self._due = 0.0  # s; when the timer is
         self._frame = 0  # of the journal, that has what the reports say
         self._checked = 0.0
-        self.taken = SequenceSet()
+        self.taken = SequenceSet(node.limits)
         """What was granted, with a journal."""
         directory.receive(RULING, self._ruling)
         directory.receive(QUERY, self._query)
@@ -215,7 +216,10 @@ class Custody:
             del self._granted[ref]
             self._granted_one(ref, message)
             self._serve(ref[2])
-        elif self._count >= limits.MAX_HELD_SHARED or self.size >= limits.MAX_HELD_SHARED_BYTES:
+        elif (
+            self._count >= self._limits.max_held_shared
+            or self.size >= self._limits.max_held_shared_bytes
+        ):
             self._node.counters.shared_declined += 1
             self.decline(ref)
         elif not self._directory.reaches(split_key(ref[0])[0]):
@@ -275,7 +279,7 @@ class Custody:
     def _say(self, operation: int, ref: Ref) -> None:
         if operation in (DECLINE, DENY):
             self._declined[ref] = (self._node.now, operation)
-            if len(self._declined) > limits.MAX_ASSIGNED_MOVED:
+            if len(self._declined) > self._limits.max_assigned_moved:
                 self._declined.popitem(last=False)
         elif operation == DONE:
             self._frame = self._node.journal.lsn + 1
@@ -350,7 +354,7 @@ class Custody:
             return len(waiting)
         return max(
             _room(group, under_way + len(waiting)) + ahead - under_way,
-            len(waiting) - limits.HOLD_QUEUED,
+            len(waiting) - self._limits.hold_queued,
         )
 
     def _claim(self, mark: bytes, now: float) -> None:
@@ -392,7 +396,7 @@ class Custody:
         for broker_id, parked in list(self._parked.items()):
             for ref, (message, at) in list(parked.items()):
                 # Its giver is gone, and no other broker knows whether it gave it to another one.
-                if at + limits.SHARE_WAITS <= now:
+                if at + self._limits.share_waits <= now:
                     del parked[ref]
                     self._weigh(message, -1)
                     self._node.counters.shared_undelivered += 1
@@ -400,7 +404,7 @@ class Custody:
                     self._say(CLAIM, ref)
             if not parked:
                 del self._parked[broker_id]
-        horizon = now - 2 * limits.LOG_AGE
+        horizon = now - 2 * self._limits.log_age
         self.taken.forget_old(horizon)
         while self._declined and next(iter(self._declined.values()))[0] < horizon:
             self._declined.popitem(last=False)
@@ -458,7 +462,7 @@ class Custody:
             self._weigh(message, -1)
         elif ref not in self._given and not self._came(ref):
             self._granted[ref] = self._node.now
-            if len(self._granted) > limits.MAX_ASSIGNED:
+            if len(self._granted) > self._limits.max_assigned:
                 self._granted.popitem(last=False)
         return message
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from broker.base import limits
+from broker.base import costs
 from broker.cluster.events import RouteChanged
 from broker.cluster.strategy.directory import GROUP, PACE, Changes
 from broker.core.wildcard_forms import filter_memory
@@ -86,6 +86,7 @@ class GroupTable:
         "_counted",
         "_directory",
         "_late",
+        "_limits",
         "_member_came",
         "_next_look",
         "_node",
@@ -105,6 +106,7 @@ class GroupTable:
     def __init__(self, node: LocalBroker, directory: Directory, reporting: Reporting) -> None:
         """`node`: this broker; `directory`: what brokers post; `reporting`: counts and logs."""
         self._node = node
+        self._limits = node.limits
         self._directory = directory
         self._reporting = reporting
         self.pools: dict[bytes, Pool] = {}
@@ -116,7 +118,7 @@ class GroupTable:
         # Sessions with very many groups, which are noted in steps.
         self._noting: dict[Session, Iterator[int]] = {}
         self._planned = False  # `_go_on` is going to look at what they tell
-        self._next_look = node.now + limits.LOG_AGE
+        self._next_look = node.now + node.limits.log_age
         self.memory = 0
         """Bytes of memory of all groups, about."""
         self.here: dict[bytes, SharedGroup] = {}
@@ -242,7 +244,7 @@ class GroupTable:
 
     def _lost(self, teller: Teller | None) -> None:
         if teller is not None:
-            teller.lost(self._node.now + limits.LOG_AGE)
+            teller.lost(self._node.now + self._limits.log_age)
             self._perhaps_silent(teller)
 
     def _note_news(self, teller: Teller, key: bytes, value: bytes | None) -> None:
@@ -293,7 +295,7 @@ class GroupTable:
         broker_id, pool = teller.id, self.pools.get(mark)
         if (
             pool is None or broker_id not in pool.brokers
-        ) and self.memory > limits.TOLD_GROUPS_MEMORY:
+        ) and self.memory > self._limits.told_groups_memory:
             self._reporting.count("groups_refused")
             return
         if pool is None:
@@ -302,14 +304,14 @@ class GroupTable:
             except ValueError:
                 self._reporting.count("groups_refused")
                 return
-            self.memory += limits.GROUP_MEMORY + filter_memory(topic_filter)
+            self.memory += costs.GROUP_MEMORY + filter_memory(topic_filter)
             pool = self.pools[mark] = Pool(mark, group, topic_filter)
             self._trie.insert(topic_filter, group, pool)
             self._node.dispatcher.invalidate(topic_filter)
         late = self._late
         standing = pool.brokers.get(broker_id)
         if standing is None:
-            self.memory += limits.MEMBERS_MEMORY
+            self.memory += costs.MEMBERS_MEMORY
             standing = pool.brokers[broker_id] = Standing(teller)
             standing.pending = late.wanted(mark)
             if not standing.pending:
@@ -344,11 +346,11 @@ class GroupTable:
         teller.stale.discard(mark)
         pool = self.pools.get(mark)
         if pool is not None and pool.brokers.pop(teller.id, None) is not None:
-            self.memory -= limits.MEMBERS_MEMORY
+            self.memory -= costs.MEMBERS_MEMORY
             self._late.forget(teller.id, mark)
             if not pool.brokers:
                 del self.pools[mark]
-                self.memory -= limits.GROUP_MEMORY + filter_memory(pool.filter)
+                self.memory -= costs.GROUP_MEMORY + filter_memory(pool.filter)
                 self._trie.remove(pool.filter, pool.group)
                 self._node.dispatcher.invalidate(pool.filter)
             self._perhaps_unknown(mark)
@@ -390,7 +392,7 @@ class GroupTable:
                 teller.forget()
                 self._forget(teller)
         if now >= self._next_look:
-            self._next_look = now + limits.LOG_AGE / 4
+            self._next_look = now + self._limits.log_age / 4
             self._late.forget_old()
 
     def matching(
@@ -438,7 +440,7 @@ class GroupTable:
                     continue
                 if session.conn is None:
                     best = max(best, Own.AWAY)
-                elif session.conn.backlog or len(session.queue) >= limits.SHARE_QUEUED:
+                elif session.conn.backlog or len(session.queue) >= self._limits.share_queued:
                     best = Own.BUSY
                 else:
                     return Own.READY

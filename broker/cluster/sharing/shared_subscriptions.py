@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.base import limits
+from broker.base import costs
 from broker.cluster.sharing.assignment_ledger import Ref
 from broker.cluster.sharing.assignments import Assignments
 from broker.cluster.sharing.catchup import Catchup
 from broker.cluster.sharing.custody import Custody, ref_of
 from broker.cluster.sharing.group_table import GroupTable
 from broker.core.message import Message
-from broker.core.receiver_assignment import ID, ReceiverAssignment, Tries
+from broker.core.receiver_assignment import ID, MAX_CHOICES, MAX_PASSES, ReceiverAssignment, Tries
 from broker.wire.publish_header import topic_of
 from routing.group_selection import HERE, Own
 
@@ -98,7 +98,7 @@ class SharedSubscriptions:
         """Bytes of memory of the groups, and of what was given and taken, about."""
         refs = len(self.assignments.ledger) + self.custody.count
         kept = self.assignments.ledger.size + self.custody.size + self.catchup.keeps
-        return self.groups.memory + kept + refs * limits.REF_MEMORY
+        return self.groups.memory + kept + refs * costs.REF_MEMORY
 
     # ---------------------------------------------------------------- published here
 
@@ -160,7 +160,7 @@ class SharedSubscriptions:
                     continue
                 if group is not None:
                     groups = [g for g in groups if g is not group]
-                if len(entries) < limits.MAX_CHOICES:
+                if len(entries) < MAX_CHOICES:
                     entries.append((self._life(chosen), pool.mark))
                     self._node.counters.shared_assigned += 1
                 else:
@@ -236,7 +236,7 @@ class SharedSubscriptions:
             for s in pool.brokers.values()
             if s.weight and not s.teller.cut and s.id not in visited
         )
-        if len(visited) >= limits.MAX_PASSES or not any(there):
+        if len(visited) >= MAX_PASSES or not any(there):
             return True
         self.pass_on(
             group.mark,
@@ -257,12 +257,7 @@ class SharedSubscriptions:
         ref = ref_of(message, mark)
         visited = (*_visited(message), self._own)
         target = None
-        if (
-            pool is not None
-            and message.qos
-            and len(visited) <= limits.MAX_PASSES
-            and node.federated
-        ):
+        if pool is not None and message.qos and len(visited) <= MAX_PASSES and node.federated:
             target = pool.choose(Own.NONE, visited)
         if target is not None:
             node.counters.shared_passed_on += 1

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from itertools import repeat
 from operator import itemgetter
 
-from broker.base import limits
 from broker.base.broker_id import Identity
 from broker.cluster.events import (
     ClusterEvents,
@@ -85,8 +84,8 @@ broker as soon as it has its CONNACK finds its session there."""
 
 RESERVED = 300_000
 """entries of this broker's listing that sessions and shared subscriptions of clients cannot take:
-filters (limits.MAX_INTERESTS), links and the tree have to be posted, or no broker would find this
-one."""
+filters (`Limits.max_interests`), links and the tree have to be posted, or no broker would find
+this one."""
 
 CHECK = 5.0
 """s between digests of the directory on a link."""
@@ -126,6 +125,7 @@ class Directory:
         "_going_on",
         "_host",
         "_late",
+        "_limits",
         "_links",
         "_many",
         "_next_check",
@@ -152,6 +152,7 @@ class Directory:
         """`node`: this broker, with the identity `own`; `events`: where changes of routes are told;
         `host`: counts, logs and calls again."""
         self._node = node
+        self._limits = node.limits
         self._own_id = own.id
         self._events = events
         self._host = host
@@ -409,7 +410,7 @@ class Directory:
         if link is None:
             return True
         link.listings.earn(self._node.now)
-        return link.listings.left > 0 and link.conn.backlog_bytes < limits.PIECES_BACKLOG
+        return link.listings.left > 0 and link.conn.backlog_bytes < self._limits.pieces_backlog
 
     def _go_on(self, now: float) -> None:
         """Send more of the listings that were asked for."""
@@ -526,9 +527,9 @@ class Directory:
         piece decides: a large one fills the queue of a slow link itself, and if its last pieces
         were dropped, it would be asked for, and sent, again and again."""
         waiting = link.conn.backlog_bytes
-        if waiting > max(limits.LINK_KEPT_BYTES, limits.PIECES_BACKLOG):
+        if waiting > max(self._limits.link_kept_bytes, self._limits.pieces_backlog):
             return False
-        room = waiting <= limits.PIECES_BACKLOG
+        room = waiting <= self._limits.pieces_backlog
         at = self._piece_at.get(message[17])
         if at is None:
             return room or len(message) <= SHORT

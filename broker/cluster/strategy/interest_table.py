@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from broker.base import limits
 from broker.cluster.events import RouteChanged
 from broker.cluster.strategy.directory import EVERYTHING, INTEREST, PACE, Changes, Directory
 from broker.cluster.strategy.ports import Host, LinkedBroker, LostBrokers
@@ -104,6 +103,7 @@ class InterestTable:
         "_full",
         "_host",
         "_kept",
+        "_limits",
         "_loading",
         "_lost",
         "_node",
@@ -124,6 +124,7 @@ class InterestTable:
         """`node`: this broker; `directory`: what brokers post; `host`: counts, logs and calls
         again; `lost`: decides about the filters of a broker that the tree has lost."""
         self._node = node
+        self._limits = node.limits
         self._directory = directory
         self._host = host
         self._lost = lost
@@ -224,11 +225,11 @@ class InterestTable:
     def _post(self) -> None:
         """Post the filters that cover all that are wanted here; if one replaces many, or many one,
         some at a time."""
-        if not self._crowded and len(self._cover) > limits.MAX_INTERESTS:
+        if not self._crowded and len(self._cover) > self._limits.max_interests:
             self._crowded = True
             self._cover.add("")
             self._host.count("interest_widened")
-        elif self._crowded and len(self._cover) - 1 <= limits.MAX_INTERESTS // 2:
+        elif self._crowded and len(self._cover) - 1 <= self._limits.max_interests // 2:
             self._crowded = False
             self._cover.remove("")
         announced, withdrawn = self._cover.work(0 if self._working else PIECE)
@@ -359,8 +360,8 @@ class InterestTable:
         else:
             self._take(topic_filter, broker_id, late=late)
             if (
-                self._taken[broker_id] > limits.TOLD_FILTERS_MEMORY
-                or self._told > limits.ALL_FILTERS_MEMORY
+                self._taken[broker_id] > self._limits.told_filters_memory
+                or self._told > self._limits.all_filters_memory
             ):
                 self._widen(broker_id)
         self.generation += 1

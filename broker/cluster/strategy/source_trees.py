@@ -19,7 +19,6 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Protocol
 
-from broker.base import limits
 from broker.base.timers import Timer
 from broker.cluster.events import (
     LinkBehind,
@@ -127,6 +126,7 @@ class SourceTrees:
         "_directory",
         "_graph",
         "_learnt",
+        "_limits",
         "_news",
         "_next_hops",
         "_next_review",
@@ -156,6 +156,7 @@ class SourceTrees:
         """`node`: this broker; `directory`: what brokers post; `delivery`: what is above;
         `settings`: what a path through this broker costs."""
         self._node = node
+        self._limits = node.limits
         self._directory = directory
         self._delivery = delivery
         self._settings = settings
@@ -454,8 +455,8 @@ class SourceTrees:
         crowd = len(reachable) / CALM
         self._at = now + (LEAST_PAUSE if crowd <= 1 else PAUSE * crowd * crowd / 4)
         few = (
-            0 < len(reachable) <= limits.MAX_OVERLAY_BROKERS
-            and self._graph.links() <= limits.MAX_OVERLAY_LINKS
+            0 < len(reachable) <= self._limits.max_overlay_brokers
+            and self._graph.links() <= self._limits.max_overlay_links
         )
         before, after = self.active, few and reachable.keys() <= self._others
         if before or after:

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from broker.base import limits
+from broker.base import costs
 from broker.base.broker_id import Identity
 from broker.base.rate_limit import RateLimit
 from broker.base.timers import Timer
@@ -59,7 +59,7 @@ ADMITS = 1.0
 """s for which a client that may have a session at another broker waits at most at a broker that has
 just started, and has not joined the others or does not know their sessions yet."""
 
-VISIT_WORK = 2 * limits.PACKET_WORK
+VISIT_WORK = 2 * costs.PACKET_WORK
 """steps of work for a client that has waited so, and is let in."""
 
 AT_ONCE = 0.1
@@ -76,7 +76,7 @@ time."""
 
 WAVES = 2000.0
 """a second that all brokers together send, about: each crosses every link of the tree twice, and a
-link takes so many records besides all others (limits.LINK_REQUESTS_PER_SECOND)."""
+link takes so many records besides all others (`Limits.link_requests_per_second`)."""
 
 HEARS = 8 + 4 + 6
 """bytes of a broker in HEARD."""
@@ -120,6 +120,7 @@ class SubscriptionBarrier:
         "_early_birds",
         "_handshakes",
         "_known",
+        "_limits",
         "_newest",
         "_news",
         "_node",
@@ -160,6 +161,7 @@ class SubscriptionBarrier:
         those that are not up yet; `searching`: says whether discovery still looks for brokers at a
         time (s), None for a lone broker; `delivery`: what is above."""
         self._node = node
+        self._limits = node.limits
         self._own = own
         self._directory = directory
         self._strategy = strategy
@@ -312,7 +314,7 @@ class SubscriptionBarrier:
             while self._waiters and self._waiters[0][0] <= now + AT_ONCE:
                 self._node.counters.subscriptions_unconfirmed += 1
                 self._waiters.popleft()[2](now)
-                if self._node.turns.work >= limits.TURN_WORK:
+                if self._node.turns.work >= self._limits.turn_work:
                     break  # the others are due at once
         if not self._directory.unsaid:
             self.told(now)
@@ -322,7 +324,7 @@ class SubscriptionBarrier:
         """Let clients go on whose filters all brokers know, in order; if a turn has no room for
         all, the rest goes on later, if that is still so."""
         while self._waiters and self._all_know(self._waiters[0][1]):
-            if self._node.turns.work >= limits.TURN_WORK:
+            if self._node.turns.work >= self._limits.turn_work:
                 self._release_later()
                 break
             until, _, then = self._waiters.popleft()

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from broker.base import limits
 from broker.cluster.events import (
     LinkBehind,
     LinkDown,
@@ -74,7 +73,7 @@ class Topic(Interest):
                 return self._behind(topic, split_key(key)[0])
         found = route.onward.get(key)
         if found is None:
-            if len(route.onward) >= limits.ROUTE_CACHE_ORIGINS:
+            if len(route.onward) >= self._node.limits.route_cache_origins:
                 route.onward.clear()
             found = route.onward[key] = self._behind(topic, split_key(key)[0])
         return found

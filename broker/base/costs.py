@@ -1,0 +1,69 @@
+"""What things cost: bytes of memory that objects take besides their text, and steps of work.
+
+They are measured, or known from how the objects are built; nothing is bounded by them. A step is
+about a microsecond (`broker.base.turns`).
+"""
+
+QUEUED_MEMORY = 700
+"""bytes of memory that a waiting message takes besides its payload and topic."""
+
+UNLOGGED_MEMORY = 320
+"""bytes of memory that the number of a QoS 2 message takes that has left the replay log, or a run
+of them, and 8 for each message."""
+
+HELD_MEMORY = 300
+"""bytes of memory that a message takes besides its packet that waits for what is missing before
+it."""
+
+RETAINED_MEMORY = 500
+"""bytes of memory that a retained message takes besides its payload and topic, its mark
+included."""
+
+TOMBSTONE_MEMORY = 300
+"""bytes of memory that a deleted retained topic takes that is remembered."""
+
+SESSION_MEMORY = 1_500
+SUBSCRIPTION_MEMORY = 600
+CONNECTION_MEMORY = 1_500
+"""bytes of memory that each session, subscription and connection takes, besides names, filters and
+what a client leaves here."""
+
+FILTERS_MEMORY = 8
+"""bytes of memory for each byte of a SUBSCRIBE or UNSUBSCRIBE that waits for its turn."""
+
+REF_MEMORY = 600
+START_MEMORY = 100
+"""bytes of memory that an open message of a shared subscription takes besides its packet, and each
+origin in the position of a subscription."""
+
+LEVEL_MEMORY = 250
+"""bytes of memory that a level of a filter with wildcards takes besides its word, at most: a node
+that no other filter shares."""
+
+IDENTIFIER_MEMORY = 64
+"""bytes of memory that a QoS 2 packet identifier takes that is not released."""
+
+PROPERTY_MEMORY = 130
+"""bytes of memory that a User Property takes besides its text: on the wire it may have five
+bytes."""
+
+ROUTE_MEMORY = 1_000
+ROUTE_SHOWN_MEMORY = 150
+"""bytes of memory that a kept route takes, and each client that has it among its own, as rules are
+in force."""
+
+GROUP_MEMORY = 1_000
+MEMBERS_MEMORY = 300
+"""bytes of memory that a shared subscription that others tell of takes besides its filter, and each
+broker with members."""
+
+PACKET_WORK = 20
+"""steps that a packet that no run takes, and a topic without a route, count besides what is
+found."""
+
+RETAINED_WORK = 30
+"""steps that a retained message counts besides: it is kept, stamped, hashed and goes to the
+journal."""
+
+FILTERS_DECODED = 10
+"""bytes of a SUBSCRIBE or UNSUBSCRIBE that are decoded in a step of work."""
