@@ -40,7 +40,7 @@ def test_with_users_and_no_secret_a_broker_stays_alone(tmp_path: Path, make: Mak
             len(
                 guarded.lines(
                     "WARNING",
-                    "clients are checked (users), other brokers would not be",
+                    "clients are checked (users) and other brokers would not be",
                     "--secret-file",
                 )
             )
