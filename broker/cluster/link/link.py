@@ -468,7 +468,7 @@ class Link:
                     # What follows is encrypted.
                     if conn.owner is not owner and conn.owner is not None:
                         return position + conn.owner.packets(data[position:], now)
-                if conn.closing or conn.closed:
+                if conn.state.over:
                     break
                 if turns.work >= most and position < size:
                     turns.rest(conn)
@@ -476,7 +476,7 @@ class Link:
         except WireError as error:
             self.fail(error)
             return size
-        if position < size and not (conn.closing or conn.closed):
+        if position < size and not conn.state.over:
             self.cluster.heard(self, now)
         return position
 
