@@ -293,3 +293,87 @@ def test_functions_fit_a_screen() -> None:
 def test_a_long_function_is_found() -> None:
     assert long_functions("def f():\n" + "    pass\n" * LONGEST) == ["f"]
     assert long_functions("def f():\n" + "    pass\n" * (LONGEST - 1)) == []
+
+
+ASSIGNED = {
+    "tests/process/test_lab.py:CGROUPS",
+    "tests/process/test_paths.py:SETTLED",
+    "tests/process/test_paths.py:STILL",
+    "tests/sim/test_federation.py:LINK_PROTOCOL",
+    "tests/sim/test_mutants.py:STEP",
+    "tests/sim/test_pieces.py:LATER",
+    "tests/sim/test_pieces.py:MANY",
+    "tests/sim/test_topic.py:WAIT",
+    "tests/unit/test_directory.py:OWN_LIMIT",
+    "tests/unit/test_directory.py:RESERVED",
+    "tests/unit/test_fuzz_corpus.py:PACKAGES",
+    "tests/unit/test_interest_news.py:AT_ONCE",
+    "tests/unit/test_interest_news.py:MOST_NEWS",
+    "tests/unit/test_interest_news.py:PIECE",
+    "tests/unit/test_late_sessions.py:LATER",
+    "tests/unit/test_late_sessions.py:MANY",
+    "tests/unit/test_link_state.py:MAX_BYTES",
+    "tests/unit/test_link_state.py:OWN_BYTES",
+    "tests/unit/test_memory_limit.py:OWN_BYTES",
+    "tests/unit/test_posting.py:PIECE",
+    "tests/unit/test_records.py:VERSION",
+    "tests/unit/test_replay_log.py:PIECE",
+    "tests/unit/test_retained_sync.py:LISTED",
+    "tests/unit/test_scram.py:HASHER",
+    "tests/unit/test_subscription_barrier.py:WAVES",
+    "tests/unit/test_tellers.py:AT_ONCE",
+    "tests/unit/test_tellers.py:NOTED",
+    "tests/unit/test_tellers.py:NOTE_WORK",
+    "tests/unit/test_tellers.py:PIECE",
+    "tests/unit/test_told_tables.py:ALL_MEMORY",
+    "tests/unit/test_told_tables.py:OWN_LIMIT",
+}
+"""Constants of modules that tests still assign to: to be handed in, nothing may be added here."""
+
+
+def assigned_constants(source: str) -> Iterator[str]:
+    """Names of upper-case constants that a test assigns to on something that it imported: by
+    `setattr`, or outright."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+            if name == "setattr":
+                texts = [arg.value for arg in node.args[:2] if isinstance(arg, ast.Constant)]
+                for text in texts:
+                    if isinstance(text, str) and text.rpartition(".")[2].isupper():
+                        yield text.rpartition(".")[2]
+        elif isinstance(node, ast.Assign | ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                owner, _, constant = dotted(target).rpartition(".")
+                if constant.isupper() and owner not in ("", "self", "cls"):
+                    yield constant
+
+
+def test_no_test_assigns_to_a_constant_of_a_module() -> None:
+    """What a test varies is handed to the node or the object that it is about (`Limits`): a
+    constant is the same for all of them."""
+    found = {
+        f"{name}:{constant}"
+        for name in files()
+        if name.startswith("tests/") and name.endswith(".py")
+        for constant in assigned_constants(read(name))
+    }
+    assert not found - ASSIGNED
+    assert not ASSIGNED - found, "not assigned to any more: take it off the list"
+
+
+@pytest.mark.parametrize(
+    ("source", "caught"),
+    [
+        ('monkeypatch.setattr(limits, "MAX_QUEUED", 1)', ["MAX_QUEUED"]),
+        ('monkeypatch.setattr("broker.base.limits.LINGER", 1)', ["LINGER"]),
+        ("limits.MAX_QUEUED = 1", ["MAX_QUEUED"]),
+        ("setattr(limits, name, 1)", []),
+        ('monkeypatch.setattr(Session, "append", wrong)', []),
+        ("world.node.limits = Limits(max_queued=1)", []),
+    ],
+)
+def test_an_assigned_constant_is_found(source: str, caught: list[str]) -> None:
+    assert list(assigned_constants(source)) == caught
