@@ -79,7 +79,7 @@ def broker(one: Broker) -> Iterator[Broker]:
     assert one.running
     yield one
     assert one.running
-    until(lambda: one.view()["open"] == 0, "all connections are gone")
+    until(lambda: one.view()["open_connections"] == 0, "all connections are gone")
     assert not one.lines("Traceback")
 
 
@@ -120,7 +120,7 @@ def test_half_open_connections_and_slow_connects(broker: Broker, witness: Witnes
     before, timeouts = rss(broker), broker.counter("connect_timeout")
     half = open_halfway(broker.port, HALF_OPEN)
     slow = [RawClient(broker.port) for _ in range(20)]
-    until(lambda: broker.view()["open"] == HALF_OPEN + 22, "all are open")
+    until(lambda: broker.view()["open_connections"] == HALF_OPEN + 22, "all are open")
     assert rss(broker) - before < HALF_OPEN * 40_000 + 10 * MIB
     witness.served()
     said = encode(
