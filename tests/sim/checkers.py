@@ -11,6 +11,7 @@ from math import inf
 from broker.base.sequence_set import MAX_GAPS
 from broker.cluster.delivery.forwarder import Forwarder
 from broker.cluster.link.link import Link
+from broker.cluster.link.link_states import State
 from stp.priority_vector import RootVector, better_root
 from tests.sim.clients import Got, Interest, Ledger, Sent, SimClient, matches
 from tests.sim.world import End, Host, World
@@ -292,7 +293,7 @@ def bound_faults(hosts: Iterable[Host]) -> list[tuple[str, str]]:
             faults.append(
                 ("bounds", f"{host.name}: {len(node.cluster.handshakes)} unfinished handshakes")
             )
-        stale = [link for link in links if link.state == "closed"]
+        stale = [link for link in links if link.state is State.CLOSED]
         if stale:
             faults.append(("bounds", f"{host.name}: {len(stale)} closed links are kept"))
     return faults

@@ -15,6 +15,7 @@ from broker.cluster.delivery.forwarder import Forwarder
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
 from broker.cluster.delivery.resync import Resync
+from broker.cluster.link.link_states import State
 from broker.cluster.link.version_vector import OriginWindow
 from broker.cluster.strategy.directory import CLIENT
 from broker.core.client_packets import ClientPackets
@@ -407,7 +408,7 @@ def port_without_twin(world: World, patch: Patch) -> None:
 
 
 def port_without_link(world: World, patch: Patch) -> None:
-    patch.setattr(node(world, 1).cluster.links[world.hosts[2].id], "state", "closed")
+    patch.setattr(node(world, 1).cluster.links[world.hosts[2].id], "up", False)
 
 
 def two_roots_ports(world: World, patch: Patch) -> None:
@@ -513,7 +514,7 @@ def backlog(world: World, patch: Patch) -> None:
 
 def closed_link(world: World, patch: Patch) -> None:
     link = next(conn.link for conn in node(world, 1).connections if conn.link)
-    patch.setattr(link, "state", "closed")
+    patch.setattr(link, "state", State.CLOSED)
 
 
 def many_links(world: World, patch: Patch) -> None:
