@@ -62,7 +62,7 @@ def no_log(level: str, text: str) -> None:
 
 
 class Node:
-    """The broker."""
+    """One broker: puts its parts together, and passes on what its driver gives it."""
 
     def __init__(
         self,
@@ -75,7 +75,10 @@ class Node:
         hooks: Hooks | None = None,
         log: Log = no_log,
     ) -> None:
-        """`now`: s, monotonic; `wall`: the time of day at `now` (s since the epoch)."""
+        """`config`: what this broker was told; `now`: s, monotonic; `wall`: the time of day at
+        `now` (s since the epoch); `rng`: draws ids and delays; `limits`: what bounds its memory
+        and its turns; `hooks`: which effects plugins want; `log`: called with a level and a
+        line."""
         self.config, self.limits = config, limits
         self.now = now
         self.rng, self.log = rng, log
@@ -86,8 +89,8 @@ class Node:
         self.hooks = hooks or Hooks()
         self.fast = not self.hooks.every_packet
         self.turns: Turns = Turns(self)
-        # connections whose transport holds enough; not 0: flush after every read, see
-        # `hold_publishers`
+        # How many transports hold enough. While it is not 0, the driver flushes after each read, so
+        # that `hold_publishers` knows the publisher.
         self.paused = 0
         self.counters: Counters = Counters()
         self.effects: list[Effect] = []
@@ -99,7 +102,7 @@ class Node:
         self._compose_clients()
         self._compose_connections()
         self.forwarding: list[Link] = []  # links in the live stream
-        # Somebody else was there: what is published must be numbered and kept.
+        # Another broker was there: what is published must be numbered and kept.
         self.federated = False
         self.methods: dict[str, Method] = {}
         """Authentication Method -> what begins an exchange; the driver puts them in (they need
@@ -180,24 +183,27 @@ class Node:
     # ---------------------------------------------------------------- inputs
 
     def connection_lost(self, conn: Connection, reason: str, now: float) -> None:
-        """A connection is closed, by whomever; harmless when repeated. `reason`: for the log;
-        `now`: s."""
+        """Note that `conn` is closed, by either side; harmless when repeated. `reason`: for the
+        log; `now`: s."""
         self.connection_registry.lost(conn, reason, now)
 
     def datagram_received(self, data: bytes, source: tuple[str, int], now: float) -> None:
-        """A datagram of the discovery group came from `source` (host, port)."""
+        """Take a datagram (`data`) of the discovery group from `source` (host, port) at `now`
+        (s)."""
         self.now = now
         self.cluster.datagram_received(data, source, now)
 
     def set_wall(self, wall: float, now: float) -> None:
-        """Tell the time of day anew (s since the epoch): clocks are set while a broker runs."""
+        """Take the time of day `wall` (s since the epoch) at `now` (s): clocks are set while a
+        broker runs."""
         self.now = now
         self.cluster.membership.set_wall(wall, now)
         step = self.cluster.clock.set_wall(wall, now)
         self.journal.clock_set(step)
 
     def answer(self, effect: Effect, result: Any, now: float) -> None:
-        """Give the answer to an effect (see `effects` for what each expects)."""
+        """Take the driver's answer `result` to an `effect` (`core.effects` says what each expects)
+        at `now` (s)."""
         self.now = now
         self.answers.answer(effect, result, now)
 
@@ -240,7 +246,7 @@ class Node:
 
     def set_access(self, access: Access | None, now: float) -> None:
         """Put users and rules in force, for all from their next packet on; of some thousand clients
-        a few ms later, as they take turns. Nobody is disconnected."""
+        a few ms later, as they take turns. No client is disconnected."""
         self.now = now
         self.access_control.put_in_force(access)
 
@@ -271,9 +277,9 @@ class Node:
     # ---------------------------------------------------------------- end
 
     def stop(self, now: float, then: Callable[[], None] = lambda: None) -> None:
-        """Say goodbye to everybody: links, announcements, MQTT 5 clients (0x8B). Flush, then close.
-        Of very many clients some go in each turn, and for the others everything goes on until
-        theirs; nobody else is let in. `then` is called at the end."""
+        """Disconnect all clients (MQTT 5: 0x8B) and links, and leave the federation. The driver
+        flushes, then closes. Of very many clients some go in each turn, and the others are served
+        until theirs; no new one is let in. `then` is called at the end."""
         self.now = now
         self.shutdown.begin(then)
 
