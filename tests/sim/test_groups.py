@@ -15,6 +15,7 @@ from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.sharing.catchup import Catchup
 from broker.cluster.sharing.group_table import GroupTable
 from broker.cluster.sharing.shared_subscriptions import SharedSubscriptions
+from broker.core.connection import Connection
 from broker.core.message import Message
 from broker.core.receiver_assignment import ReceiverAssignment
 from broker.core.route import Route
@@ -291,7 +292,9 @@ def everybody(patch: Patch) -> None:
     patch.setattr(
         SharedSubscriptions,
         "received",
-        lambda self, message, choice, *, ordinary: self._node.dispatcher.publish(message),
+        lambda self, message, choice, source, *, ordinary: self._node.dispatcher.publish(
+            message, source
+        ),
     )
 
 
@@ -317,10 +320,15 @@ def twice(patch: Patch) -> None:
     received = SharedSubscriptions.received
 
     def wrong(
-        self: SharedSubscriptions, message: Message, choice: ReceiverAssignment, *, ordinary: bool
+        self: SharedSubscriptions,
+        message: Message,
+        choice: ReceiverAssignment,
+        source: Connection | None,
+        *,
+        ordinary: bool,
     ) -> None:
-        received(self, message, choice, ordinary=ordinary)
-        received(self, message, choice, ordinary=False)
+        received(self, message, choice, source, ordinary=ordinary)
+        received(self, message, choice, source, ordinary=False)
 
     patch.setattr(SharedSubscriptions, "received", wrong)
 
