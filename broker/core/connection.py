@@ -27,7 +27,7 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Close once everything written has gone out; with `Connection.linger` the peer may send
-        for LINGER more."""
+        for `linger` more."""
 
     def abort(self) -> None:
         """Close at once."""

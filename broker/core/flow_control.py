@@ -1,8 +1,8 @@
-"""Backpressure: which publishers are not read because somebody is behind (docs/decisions/0006).
+"""Backpressure: which publishers are not read, as a subscriber is behind (docs/decisions/0006).
 
 A reason to hold a publisher is whatever is behind: the connection of a slow subscriber, a link, the
-journal, plugins, a turn that is full. Each is released by whoever gave it. A connection that makes
-no progress for HOLD_TIME holds nobody any more.
+journal, plugins, a turn that is full. Whoever gave a reason takes it back. A connection that makes
+no progress for `hold_time` is no reason any more.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RemotePublishers(Protocol):
         is, until `release_remote`. `reason`: who is behind."""
 
     def release_remote(self, reason: object, /) -> None:
-        """Have nobody held for `reason` any more; harmless when nobody is."""
+        """Let the publishers go that are held for `reason`; harmless when there are none."""
 
     def session_away(self, session: Session, /) -> None:
         """The client of a session takes nothing."""
@@ -66,14 +66,14 @@ class FlowControl:
 
     def hold_publishers(self, slow: Connection, source: Connection | None) -> None:
         """Do not read `source` until `slow` has caught up; for a client that is slow at most
-        HOLD_TIME without progress, for a link as long as it lives (`LinkAcks` closes one that takes
-        nothing)."""
+        `hold_time` without progress, for a link as long as it lives (`LinkAcks` closes one that
+        takes nothing)."""
         if source is not None and source is not slow and self.watched(slow):
             self.hold(source, slow)
 
     def watched(self, slow: Connection) -> bool:
         """Return whether publishers may wait for `slow`. It is looked at from now on: they do so
-        until HOLD_TIME without progress."""
+        until `hold_time` without progress."""
         if slow not in self._held and slow.link is None and not slow.stalled:
             slow.waiting_since = self._broker.now
             self._watch(slow)
@@ -93,7 +93,7 @@ class FlowControl:
             source.hold()
 
     def holds(self, source: Connection) -> bool:
-        """Return whether a connection is not read because somebody is behind."""
+        """Return whether a connection is not read, for any reason."""
         return any(source in publishers for publishers in self._held.values())
 
     def _watch(self, slow: Connection) -> None:
@@ -131,7 +131,7 @@ class FlowControl:
                     source.unhold()
 
     def closed(self, conn: Connection) -> None:
-        """Note that a connection is closed: nobody waits for it, and it waits for nobody."""
+        """Note that a connection is closed: no publisher waits for it, and it waits for none."""
         self.release(conn)
         for publishers in self._held.values():
             publishers.discard(conn)

@@ -4,7 +4,7 @@ lost for these brokers, and counted exactly (docs/decisions/0027).
 
     broker     reachable -(the tree has lost it)-> absent, with the filters that it had posted
                -(the tree has it again)-> back: it asks for what it lacks
-               -(it lacks nothing of the tail, and asks no more)-> served; or ABSENT_TIME has
+               -(it lacks nothing of the tail, and asks no more)-> served; or `absent_time` has
                passed: the lost messages that it lacks are counted, and one line gives the number
     link       up -(lost)-> brokers that were reached over it are absent, or back if they are
                reached over another one, and may lack messages that were on their way

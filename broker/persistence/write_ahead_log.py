@@ -79,7 +79,7 @@ class WriteAheadLog:
         self._under_way: deque[tuple[int, int, int]] = deque()
         # Bytes of these frames.
         self._pending = 0
-        # The same, but a frame counts JOURNAL_BACKLOG_BYTES at most.
+        # The same, but a frame counts `journal_backlog_bytes` at most.
         self._backlog = 0
         # Publishers are paused while more bytes than this are pending.
         self._backlog_limit = self._limits.journal_backlog_bytes

@@ -119,7 +119,7 @@ def test_without_it_they_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_dead_reader_holds_the_federation_once() -> None:
-    """Who takes nothing is not waited for after HOLD_TIME, wherever the publishers are."""
+    """Who takes nothing is not waited for after `hold_time`, wherever the publishers are."""
     scene = Slow(2, 3, [], pause=1e6)
     acked: list[float] = []
 

@@ -58,7 +58,7 @@ def test_the_end_of_time() -> None:
 
 @given(st.lists(st.tuples(st.floats(-200, 200), st.integers(MS - 10**7, MS + 10**7)), max_size=30))
 def test_ticks_always_grow(steps: list[tuple[float, int]]) -> None:
-    """While the time of day is set by less than CLOCK_AHEAD at a time, as against what was given
+    """While the time of day is set by less than `clock_ahead` at a time, as against what was given
     out."""
     clock = HybridClock(0.0, WALL)
     last = 0

@@ -148,7 +148,7 @@ def test_a_neighbour_that_is_gone_holds_nobody(world: World) -> None:
 
 
 def test_one_that_never_says_what_it_has_holds_for_a_while_only(world: World) -> None:
-    """It is part of the tree and sends no SEEN: the log is kept for it for REPAIR_TIME."""
+    """It is part of the tree and sends no SEEN: the log is kept for it for `repair_time`."""
     client = world.connect("c")
     liar = Answering(world, 101)
     liar.child()

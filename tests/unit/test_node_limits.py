@@ -260,8 +260,8 @@ def test_good_packets_with_bytes_changed(
 
 
 def test_a_subscriber_that_never_reads() -> None:
-    """QoS 0 beyond the backlog is dropped and counted; the publisher waits HOLD_TIME once; another
-    subscriber gets all."""
+    """QoS 0 beyond the backlog is dropped and counted; the publisher waits `hold_time` once;
+    another subscriber gets all."""
     world = World(limits=Limits(client_backlog_bytes=400_000, hold_backlog_bytes=100_000))
     publisher, slow, quick = world.connect("p"), world.connect("slow"), world.connect("quick")
     slow.subscribe("t")

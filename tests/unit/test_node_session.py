@@ -256,7 +256,7 @@ def overrun(world: World) -> tuple[FakeClient, FakeClient]:
 
 def test_a_window_that_is_full_queues() -> None:
     """A connected client that does not acknowledge: bounded, and its publisher is held back for
-    HOLD_TIME at most."""
+    `hold_time` at most."""
     world = World(limits=Limits(hold_queued=10, max_queued=20))
     client, publisher = overrun(world)
     world.advance(DEFAULTS.hold_time + DEFAULTS.hold_look + 0.01)

@@ -117,7 +117,7 @@ class LinkAcks:
         self.free(link)
 
     def part(self, broker_id: bytes, position: int) -> None:
-        """Keep the log for a broker until it has got what it asks for, for PARTED_TIME at most."""
+        """Keep the log for a broker until it has got what it asks for, `parted_time` at most."""
         if len(self._parted) < self._limits.absent_brokers:
             # With flooding it asks its next neighbour.
             patience = self._limits.parted_time if self._origins.sparse else 0.0

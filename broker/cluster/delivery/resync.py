@@ -123,7 +123,7 @@ class Resync:
                 self._acks.free(link)
 
     def send_seen(self, link: Link) -> None:
-        """Send a neighbour the version vector (SEEN); at most one each SEEN_PAUSE."""
+        """Send a neighbour the version vector (SEEN); at most one each `seen_pause`."""
         link.vector_sent = True
         now = self.node.now
         if link.vector_at <= now:
