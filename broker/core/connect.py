@@ -561,27 +561,9 @@ class ConnectHandshake:
             return
         if not stamp and not (stamp := node.cluster.claim_session(self, connect, now)):
             return  # waits for its session, or is refused
-        old = node.sessions.get(connect.client_id)
-        if old is None and not self._begins(connect):
+        if connect.client_id not in node.sessions and not self._begins(connect):
             return
-        if old is not None and old.conn is not None:
-            node.take_over(old)
-            # It is gone when it was to end with its connection.
-            old = node.sessions.get(connect.client_id)
-        if old is not None and connect.clean_start:
-            node.end_session(old, conn)
-            old = None
-        present = old is not None
-        session = old if old is not None else Session(node, connect.client_id)
-        session.will = None  # a delayed one of the last connection is not sent (MQTT-3.1.3-9)
-        session.stop_timers()
-        node.sessions[connect.client_id] = session
-        session.stamp = stamp
-        if not present:
-            session.born = stamp
-            session.floor = node.cluster.session_floor(connect.client_id, self.owner)
-        if connect.clean_start:
-            session.floor = stamp
+        session, present = self._session(connect, stamp)
         self._configure(session, connect, answer)
         node.cluster.session_came(session, present)
         client = ClientPackets(node, conn, session, connect)
@@ -605,6 +587,32 @@ class ConnectHandshake:
         node.journal.session_connected(session, present=present)
         if present:
             session.redeliver()
+
+    def _session(self, connect: Connect, stamp: int) -> tuple[Session, bool]:
+        """Return the client's session, and whether it was there before. An older connection of the
+        client is closed, and Clean Start ends the session that it had. `stamp`: when this
+        connection began (hybrid clock)."""
+        node = self.node
+        client_id = connect.client_id
+        old = node.sessions.get(client_id)
+        if old is not None and old.conn is not None:
+            node.take_over(old)
+            # It is gone when it was to end with its connection.
+            old = node.sessions.get(client_id)
+        if old is not None and connect.clean_start:
+            node.end_session(old, self.conn)
+            old = None
+        session = old if old is not None else Session(node, client_id)
+        session.will = None  # a delayed one of the last connection is not sent (MQTT-3.1.3-9)
+        session.stop_timers()
+        node.sessions[client_id] = session
+        session.stamp = stamp
+        if old is None:
+            session.born = stamp
+            session.floor = node.cluster.session_floor(client_id, self.owner)
+        if connect.clean_start:
+            session.floor = stamp
+        return session, old is not None
 
     def _begins(self, connect: Connect) -> bool:
         """Return whether a new session begins; a client that gets none is turned away."""

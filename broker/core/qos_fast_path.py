@@ -324,14 +324,8 @@ def _batch(
     if count < FEWEST:
         return None
     if qos == 2:
-        numbers = {h << 8 | i for h, i in zip(high, low, strict=True)}
-        if len(numbers) < count or 0 in numbers or not numbers.isdisjoint(client.session.incoming):
-            client.node.turns.work += count  # it may be so for each of them
+        if not _take_identifiers(client, high, low):
             return None
-        session = client.session
-        session.incoming |= numbers
-        if session.recorder is not None:
-            session.recorder.received(b"".join([PACKET_IDS[number] for number in numbers]))
     elif 0 in high and 0 in low and any(not (h or i) for h, i in zip(high, low, strict=True)):
         return None
     answers = bytearray(UNNUMBERED[PUBACK if qos == 1 else PUBREC] * count)
@@ -356,6 +350,21 @@ def _batch(
         packet,
         client.session,
     )
+
+
+def _take_identifiers(client: Client, high: bytes, low: bytes) -> bool:
+    """Note the packet identifiers of a QoS 2 run as received, by their `high` and `low` bytes;
+    False, and nothing is done, when one of them is 0, comes twice or is one of an earlier
+    packet."""
+    session = client.session
+    numbers = {h << 8 | i for h, i in zip(high, low, strict=True)}
+    if len(numbers) < len(high) or 0 in numbers or not numbers.isdisjoint(session.incoming):
+        client.node.turns.work += len(high)  # it may be so for each of them
+        return False
+    session.incoming |= numbers
+    if session.recorder is not None:
+        session.recorder.received(b"".join([PACKET_IDS[number] for number in numbers]))
+    return True
 
 
 def _send(session: Session, head: bytes, tail: bytes) -> None:

@@ -261,9 +261,6 @@ LONG = {
     # The two loops that take every message: a call there costs, as measured.
     "broker/core/client_packets.py:packets",
     "broker/core/qos_fast_path.py:publish_run",
-    # To be shortened: nothing may be added here.
-    "broker/core/connect.py:_accept",
-    "broker/core/qos_fast_path.py:_batch",
 }
 """Functions that are longer."""
 
