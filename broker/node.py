@@ -285,5 +285,5 @@ class Node:
 
     @property
     def stopping(self) -> bool:
-        """Whether this broker is saying goodbye to its clients, and lets nobody else in."""
+        """Whether this broker is disconnecting its clients, and accepts no new ones."""
         return self.shutdown.under_way

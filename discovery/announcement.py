@@ -3,8 +3,8 @@
 Layout, big-endian: magic (4 bytes), version u8, flags u8, id (8 bytes), boot u32, counter u32, wall
 clock u64 (ms since the epoch), port u16, then cluster, host and name, each a length u8 and UTF-8;
 then fields of later versions, which are skipped; at the end, when the flag says so, the IP address
-that it is sent from (16 bytes) and HMAC-SHA256 of everything before. Somebody who sends it again
-from another address cannot have it taken for news of the broker there (`bind`).
+that it is sent from (16 bytes) and HMAC-SHA256 of everything before. An attacker who replays it
+from another address cannot announce the broker there (`bind`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shared subscriptions of a whole federation: which broker gives a message to one of a group's
 members (MQTT 5, 4.8.2).
 
-The choice is made once, where a message is published, from what every broker tells of its own
+The choice is made once, where a message is published, from what every broker announces of its own
 members.
 """
 

@@ -43,9 +43,9 @@ OWN_BYTES = 256 * 1024 * 1024
 MAX_BYTES = 512 * 1024 * 1024
 ALL_MEMORY = 1024 * 1024 * 1024
 """bytes of key and value up to which an entry always finds room in our own listing; bytes of this
-with larger entries, so long filters and client ids, at most; bytes of somebody else's, which may be
-made up. OWN_LIMIT small entries have 100 MB. Bytes of memory of all listings of the others, those
-that are coming included: who cannot be reached makes room, then what is new is not taken."""
+with larger entries, so long filters and client ids, at most; bytes of another broker's, which may
+be made up. OWN_LIMIT small entries have 100 MB. Bytes of memory of all listings of the others,
+those that are coming included: who cannot be reached makes room, then what is new is not taken."""
 
 AT_ONCE = 2 * PART
 """bytes of listings that are sent to one neighbour at a time: some ms of work at each end."""
@@ -193,7 +193,7 @@ class LinkStateDatabase:
 
     @property
     def lacks(self) -> bool:
-        """Whether neighbours have named newer listings than those here, and have not sent them
+        """Whether neighbours have named newer listings than this broker has, and have not sent them
         yet."""
         return any(neighbour.missing for neighbour in self._neighbours.values())
 

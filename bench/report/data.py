@@ -75,7 +75,7 @@ def tables_of(folder: Path) -> Path:
 
 
 def outdated(folder: Path) -> bool:
-    """Whether the tables are missing, or older than what they are made of, or tell of runs that are
+    """Whether the tables are missing, or older than what they are made of, or contain runs that are
     gone.
 
     Where all runs are gone the tables are all there is, and no others can be made.

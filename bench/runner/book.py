@@ -97,7 +97,7 @@ class Book:
         (both ns); return its sequence number.
 
         Its delay counts from `sent`: that we were late ourselves is not the broker's fault, and is
-        counted apart (lag). What waits in a socket's queue counts as sent.
+        counted separately (lag). Bytes in a socket's queue count as sent.
         """
         published = self.publishers[number]
         published.times.append(sent)

@@ -24,7 +24,7 @@ _PATIENCE = 0.5
 
 
 class ClockError(Exception):
-    """Nobody answers; one line."""
+    """No clock server answers; one line."""
 
 
 def best(samples: Iterable[tuple[int, int, int]]) -> tuple[int, int]:

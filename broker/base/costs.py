@@ -54,7 +54,7 @@ in force."""
 
 GROUP_MEMORY = 1_000
 MEMBERS_MEMORY = 300
-"""bytes of memory that a shared subscription that others tell of takes besides its filter, and each
+"""bytes of memory that another broker's shared subscription takes besides its filter, and each
 broker with members."""
 
 PACKET_WORK = 20

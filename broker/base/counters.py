@@ -18,7 +18,8 @@ class Traffic:
         self.other = 0
 
 
-# Nobody compares or prints one, and the methods for that would be compiled at each start (1.5 ms).
+# Counters are never compared or printed, and methods for that would be compiled at each start (1.5
+# ms).
 @dataclass(slots=True, eq=False, repr=False)
 class Counters:
     """All counters of a broker; `broker/io/metric_help.py` has a sentence for each that users

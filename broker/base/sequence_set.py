@@ -13,16 +13,16 @@ LAST = (1 << 48) - 1
 messages can still name the next number."""
 
 MAX_GAPS = 64
-"""holes in the sequence of one origin that records tell of, and so as many as are remembered
+"""gaps in the sequence of one origin that records may contain, and so as many as are remembered
 (`Limits.max_gaps`)."""
 
 MAX_ORIGINS = 4096
-"""origins (broker, incarnation) that records tell of: four times the members."""
+"""origins (broker, incarnation) that records may contain: four times the members."""
 
 MAX_SKIPS = 4096
-"""ranges of one origin's numbers that have not been here, with routing by interest: nobody wanted
-them, or they are asked for. Of those beyond, the oldest are not passed on any more should they
-come; what is still missing here is kept apart, in as many [gaps_forgotten]."""
+"""ranges of one origin's numbers that have not been here, with routing by interest: no subscriber
+wanted them, or they are asked for. Of those beyond, the oldest are not passed on should they come;
+what is still missing here is kept in a list of its own, of the same length [gaps_forgotten]."""
 
 Ranges = list[tuple[int, int]]
 

@@ -702,7 +702,7 @@ class Cluster:
 
     def hurry(self, at: float) -> None:
         """Have `tick` called at `at` (s), or as soon as it can be. A time that has passed is fine:
-        only planned times tell of a stop."""
+        only planned times show that the process was stopped."""
         self._due = min(self._due, at)
 
     def _deadline(self, now: float) -> float:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from stp.tree import TopologyChange
 
 
-# Nobody changes or compares an event. They are not frozen all the same: dataclass would compile six
-# more methods for each class at each start (0.3 ms).
+# Events are never changed or compared. They are not frozen all the same: dataclass would compile
+# six more methods for each class at each start (0.3 ms).
 @dataclass(slots=True, eq=False)
 class LinkUp:
     """The handshake of a link is complete."""

@@ -283,8 +283,8 @@ class ClientPackets(Client):
         self._pong()
 
     def _pong(self) -> None:
-        """Answer a PINGREQ; ahead of what waits for the journal, as the connection is all right,
-        but not of CONNACK."""
+        """Answer a PINGREQ, ahead of output that waits for the journal, as the connection is alive,
+        but behind CONNACK."""
         conn = self.conn
         journal = self.node.journal
         first = conn.outbox[0][:1] if conn.outbox else b""

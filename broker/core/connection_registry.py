@@ -93,8 +93,8 @@ class ConnectionRegistry:
         connection: Open,
         handshake: Callable[[Connection], ConnectHandshake],
     ) -> None:
-        """`broker`: whose connections these are; `flow_control`: who waits for whom; `connection`:
-        makes one; `handshake`: makes what waits for the CONNECT on one."""
+        """`broker`: whose connections these are; `flow_control`: pauses publishers; `connection`:
+        makes a connection; `handshake`: makes what expects the CONNECT on one."""
         self._broker = broker
         self._flow_control = flow_control
         self._open = connection

@@ -142,7 +142,7 @@ TRANSITIONS: dict[tuple[State, Input], tuple[Action, State]] = {
         for s in _LIVING
     },
     **{(s, Input.CLOSE): (Action.NOTHING, s) for s in (*_CLOSING, State.CLOSED)},
-    # The driver tells of an end as often as it likes.
+    # The driver may report an end more than once.
     **{(s, Input.GONE): (Action.LET_GO, State.CLOSED) for s in (*_LIVING, *_CLOSING)},
     (State.CLOSED, Input.GONE): (Action.NOTHING, State.CLOSED),
 }

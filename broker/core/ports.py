@@ -88,8 +88,8 @@ class Journal(Protocol):
         `source`: their publisher."""
 
     def gate_output(self, conn: Connection, outbox: list[bytes], source: Connection | None) -> None:
-        """Hold output of `conn` back until what it tells of is durable; empties `outbox`. `source`:
-        as of `Connection.flush`."""
+        """Hold output of `conn` back until the records that it depends on are durable; empties
+        `outbox`. `source`: as of `Connection.flush`."""
 
     def gates_output(self, conn: Connection) -> bool:
         """Whether output for a connection is held back."""
@@ -108,7 +108,7 @@ class Journal(Protocol):
 
 
 class NullJournal:
-    """The journal of a broker whose state ends with it: it keeps nothing, and nobody waits."""
+    """The journal of a broker whose state ends with it: it keeps nothing, and no output waits."""
 
     __slots__ = ()
 
@@ -351,7 +351,7 @@ class Cluster(Protocol):
         is, until `release_remote`. `reason`: who is behind."""
 
     def release_remote(self, reason: object, /) -> None:
-        """Have nobody held for `reason` any more; harmless when nobody is."""
+        """Release the publishers that are held for `reason`; harmless when there are none."""
 
     def room(self, session: Session, size: int, /) -> bool:
         """Whether a session with a full queue may have one more message of `size` bytes: it was on

@@ -25,8 +25,8 @@ CHOSEN = b"c"
 """First letter of what goes to ordinary subscriptions, too."""
 
 MAX_CHOICES = 1000
-"""shared subscriptions that one message says another broker for, 24 bytes each; the groups beyond
-get it from nobody [shared_undelivered]."""
+"""shared subscriptions for which one message names a broker, 24 bytes each; the groups beyond do
+not get it [shared_undelivered]."""
 
 MAX_PASSES = 8
 """brokers that had a message for a shared subscription and had no member left; then it is dropped

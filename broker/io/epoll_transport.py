@@ -430,8 +430,8 @@ class EpollStream:
             self._shut()
 
     def _sent(self, size: int) -> bool:
-        """Forget the first bytes of what waits; returns whether they end within a piece: there is
-        no room for more."""
+        """Drop the first `size` bytes of the output queue; returns whether they end within a piece:
+        the socket has no room for more."""
         out = self._out
         self._out_size -= size
         whole = 0

@@ -10,7 +10,7 @@ them out, each in a thread.
 Words. A change is a *record*; all records of one turn of the event loop are a *frame*, which counts
 whole or not at all; the number of a frame is its *LSN*; a file of frames is a *segment*. A frame is
 *durable* when the driver says so: the kernel has it (`async`) or the disk has it (`sync`). The
-*output gate* holds back what a connection is sent until the frame that it tells of is durable.
+*output gate* holds back what a connection is sent until the frame that it depends on is durable.
 
 The order of one turn.
 

@@ -54,7 +54,7 @@ KINDS = (
     "reset",
     "drain",
 )
-"""Drawn in turn, shuffled anew each time; `kill` twice: it is what costs most."""
+"""Drawn in turn, reshuffled each time; `kill` twice: it is what costs most."""
 MORE = ("wipe", "slow", "join")
 """Drawn, too, where the run has them."""
 LONG = 5.0

@@ -408,7 +408,7 @@ class Crowd:
 
 
 async def obey(orders: Connection, do: Any) -> None:
-    """Answer orders one by one until there is nobody who gives any."""
+    """Answer orders one by one until the other end of the pipe closes."""
     loop = asyncio.get_running_loop()
     there = asyncio.Event()
     loop.add_reader(orders.fileno(), there.set)

@@ -103,7 +103,7 @@ class Crowds:
         voids: dict[int, list[Range]],
         doubts: dict[int, Range],
     ) -> dict[int, list[Range]]:
-        """Wait until everything has come; returns what nobody is owed."""
+        """Wait until everything has come; returns the messages that no subscriber is owed."""
         end = time.monotonic() + crowd.PATIENCE
         where = {
             number: (self.plan.speakers[number].broker, before)

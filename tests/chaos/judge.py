@@ -38,7 +38,7 @@ class Sent:
     not."""
     next: int = 0
     state: bytearray = field(default_factory=bytearray)
-    """Of each message: FLYING, TAKEN (acknowledged), VOID (nobody owes it: its session was lost
+    """Of each message: FLYING, TAKEN (acknowledged), VOID (it is not owed: its session was lost
     before it was acknowledged)."""
     upto: int = 0
     """Nothing before this number is FLYING."""
@@ -140,8 +140,8 @@ class Receipt:
 
     def lacks(self, upto: int, excused: Iterable[Range]) -> Lack | None:
         """Return what of the numbers before `upto` has to be here and is not. It costs little,
-        however much that is: a subscriber that stands still for half a second is one that nobody
-        waits for."""
+        however much that is: brokers do not wait for a subscriber that stands still for half a
+        second."""
         if self.since < 0:
             return None
         found: Lack | None = None

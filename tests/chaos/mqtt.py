@@ -69,7 +69,7 @@ class Wire(asyncio.Protocol):
         for future in (self.connected, self.subscribed):
             if not future.done():
                 future.set_exception(ConnectionError(f"{self.client_id}: the connection ended"))
-                future.exception()  # nobody may be waiting for it
+                future.exception()  # there may be no one who awaits it
         self.lost()
 
     def pause_writing(self) -> None:

@@ -11,7 +11,7 @@ from tests.chaos.world import SHAPES
 GROUPS = 5
 ROUTINGS = ("topic", "interest", "flood")
 SLOW = 20.0
-"""messages a second of publishers for sessions that roam: what waits for one that is away has to
+"""messages a second of publishers for sessions that roam: the backlog of one that is away has to
 fit its queue (10,000)."""
 SELDOM = 0.1
 """large messages a second."""

@@ -1,5 +1,5 @@
 """A broker is stopped for seconds while its clients go elsewhere, and then goes on: what came for
-them meanwhile is not lost with connections that have ended, and nobody's session is taken back by a
+them meanwhile is not lost with connections that have ended, and no session is taken back by a
 connection that was given up."""
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_a_client_goes_elsewhere_while_its_broker_is_stopped(
         feed = Feed(make(publishers.port))
         feed.start()
         first.got(RATE)
-        # What its client has received, and is not told to release any more, nobody sends again.
+        # What its client has received, and is not asked to release any more, is not sent again.
         with feed.held:
             first.got(len(feed.sent))
             old.pause()

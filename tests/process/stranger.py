@@ -1,5 +1,4 @@
-"""Somebody between two brokers: every byte of their links passes through him, and he does with it
-what he likes."""
+"""An attacker between two brokers: every byte of their links passes through, and may be changed."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ async def test_metrics(server: Server) -> None:
 
 
 async def test_post(server: Server) -> None:
-    """Nobody drains here; and neither bodies nor web pages get that far."""
+    """No broker drains here; and neither bodies nor web pages get that far."""
     for request, status in (
         (b"POST /api/drain HTTP/1.1\r\n\r\n", 404),
         (b"POST /api/drain HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 404),

@@ -1,4 +1,5 @@
-"""Garbage, faults and mistakes: one clear line, a counter, nothing lost, nobody else disturbed."""
+"""Garbage, faults and mistakes: one clear line, a counter, nothing lost, no other client
+disturbed."""
 
 from __future__ import annotations
 
@@ -471,8 +472,8 @@ def test_two_brokers_with_one_id(tmp_path: Path, make: Make) -> None:
             until(lambda: original.lines("WARNING", "one id"), "the original says so")
             until(lambda: double.lines("WARNING", " id "), "the double says so")
             watch.check()
-            # The copy, which came later, serves nobody and says so; nothing is acknowledged that
-            # nobody gets.
+            # The copy, which came later, serves no client and says so; nothing is acknowledged and
+            # then lost.
             until(lambda: double.view()["id_conflict"] == original.address, "the double yields")
             assert len(double.lines("ERROR", "a copied data directory?")) == 1
             assert health(double) == (503, "another broker has this one's id\n")

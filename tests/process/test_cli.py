@@ -305,7 +305,7 @@ def test_the_start_line_says_who_comes_in(
 
 
 class Oracle(BaseAuthPlugin):
-    """Somebody's own plugin."""
+    """A user's own plugin."""
 
     async def authenticate(self, *, session: Session) -> bool | None:
         return True

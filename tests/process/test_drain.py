@@ -1,5 +1,5 @@
-"""`mqttree drain` and restarts one after the other, with real processes: nobody who stays elsewhere
-misses anything."""
+"""`mqttree drain` and restarts one after the other, with real processes: no client that stays
+elsewhere misses anything."""
 
 from __future__ import annotations
 

@@ -620,7 +620,7 @@ def test_only_those_with_the_secret_federate(tmp_path: Path, make: Make) -> None
         outside = outsiders(cluster, pair[0], right, wrong)
         a = pair[0]
         refused_and_counted(cluster, a, outside)
-        # Nobody else is disturbed.
+        # The other links are not disturbed.
         assert [(b.view()["root"], b.counter("links_opened")) for b in pair] == before
         cluster.agree(pair)
         make(a.port).publish("t", b"inside", 1)

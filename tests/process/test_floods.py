@@ -34,7 +34,7 @@ HALF_OPEN = 2_000
 
 
 class Witness:
-    """Somebody else, who wants to be served."""
+    """Another pair of clients, which wants to be served."""
 
     def __init__(self, port: int) -> None:
         self.subscriber, self.publisher = (
@@ -137,7 +137,7 @@ def test_half_open_connections_and_slow_connects(broker: Broker, witness: Witnes
         ),
         5,
     )
-    for index in range(len(said)):  # byte by byte, all of them, somebody else between every two
+    for index in range(len(said)):  # byte by byte, all of them, another client between every two
         for number, raw in enumerate(slow):
             raw.sock.sendall(
                 said[index : index + 1] if index != said.index(b"slow") else b"%d" % (number % 10)
@@ -173,7 +173,7 @@ def test_a_connect_that_announces_to_be_enormous(
 
 
 def test_a_subscriber_that_never_reads(broker: Broker, witness: Witness) -> None:
-    """What it does not take is dropped from a limit on, and counted; nobody waits for it for
+    """What it does not take is dropped from a limit on, and counted; no publisher waits for it for
     long."""
     before = rss(broker)
     deaf = RawClient(broker.port, "deaf", receive_buffer=4096)

@@ -1,5 +1,5 @@
-"""`--routing interest` with real brokers: messages cross the links behind which somebody wants
-them, and no others."""
+"""`--routing interest` with real brokers: messages cross the links that lead to subscribers, and no
+others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_branch_that_wants_nothing_gets_nothing(
     star: list[Broker], make: Callable[..., Client]
 ) -> None:
     """The branch of the subscriber gets everything in order, the other one not a message; after
-    unsubscribing nobody does."""
+    unsubscribing neither does."""
     middle, wanting, other = star
     subscriber, publisher = make(wanting.port), make(middle.port)
     subscriber.subscribe("wanted/#", 2)
@@ -61,7 +61,7 @@ def test_a_branch_that_wants_nothing_gets_nothing(
 
 
 def test_from_leaf_to_leaf(star: list[Broker], make: Callable[..., Client]) -> None:
-    """Over two links, with somebody between who wants something else."""
+    """Over two links, with a subscriber between that wants something else."""
     middle, wanting, other = star
     between, subscriber, publisher = make(middle.port), make(wanting.port), make(other.port)
     between.subscribe("else", 1)

@@ -261,7 +261,7 @@ def test_a_stop_lets_out_what_was_queued(cluster: Cluster) -> None:
         slow.take()
         publisher = make(broker.port)
         payload = bytes(100_000)
-        # These are 4 MB that nobody reads yet.
+        # These are 4 MB that no subscriber reads yet.
         publisher.done(*[publisher.publish("s/t", payload, 1) for _ in range(40)])
         broker_end: list[int] = []
         thread = threading.Thread(target=lambda: broker_end.append(broker.terminate()))

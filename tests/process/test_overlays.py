@@ -171,7 +171,8 @@ def test_status_tells_of_overlays(star: list[Broker]) -> None:
 
 
 def test_leaves_go_on_when_the_root_dies(star: list[Broker], make: Callable[..., Client]) -> None:
-    """The tree has to be grown anew; what is acknowledged meanwhile arrives once and in order."""
+    """The tree has to be computed again; what is acknowledged meanwhile arrives once and in
+    order."""
     middle, wanting, other = star
     subscriber, publisher = make(wanting.port), make(other.port)
     subscriber.subscribe("wanted", 2)

@@ -132,7 +132,7 @@ def test_a_way_opens_and_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two brokers: what is published before UNSUBACK crosses the link, and some time after it
     nothing does."""
     monkeypatch.setattr(paths, "SETTLED", 0.1)
-    # More than a filter is posted when nobody wants it any more.
+    # More than a filter is posted when no subscriber wants it any more.
     monkeypatch.setattr(paths, "STILL", 0.7)
     samples: Samples = {}
     with Lab(paths.loopback_of(2), KINDS["mqttree-interest"], way="relays") as lab:

@@ -95,8 +95,8 @@ class Ways:
 
 
 class Page:
-    """The client's end of a WebSocket. Its stream ends behind the last frame: nobody waits for the
-    broker's close frame."""
+    """The client's end of a WebSocket. Its stream ends behind the last frame: it does not wait for
+    the broker's close frame."""
 
     def __init__(self, sock: socket.socket, uri: str) -> None:
         self.sock = sock

@@ -149,7 +149,7 @@ def test_a_delayed_will_is_cancelled_where_the_client_comes_back(cluster: Cluste
 
 
 def test_mosquitto_sub_goes_on_elsewhere(cluster: Cluster, tmp_path: Path) -> None:
-    """`-c`: its subscription and what waits for it come along."""
+    """`-c`: its subscription and its queue come along."""
     flags = ("-i", "mosquitto", "-c", "-q", "2", "-t", "m/#")
     with clients() as make:
         publisher = make(cluster.brokers[0].port)

@@ -1,5 +1,5 @@
 """A fast publisher at one broker, a slow subscriber at another: what was acknowledged arrives, and
-a dead reader stops nobody."""
+a dead reader stops no publisher."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Fast:
 def test_what_was_acknowledged_reaches_a_slow_subscriber_elsewhere(
     pair: tuple[Broker, Broker], qos: int
 ) -> None:
-    """More than a queue has room for, to somebody who reads a little at a time and takes twenty:
+    """More than a queue has room for, to a client that reads a little at a time and takes twenty:
     all of it, in order, once."""
     here, there = pair
     total = 3 * DEFAULTS.max_queued

@@ -440,7 +440,7 @@ async def test_headers_that_never_come() -> None:
         assert broker.node.counters.proxy_garbage == 20
         broker._servers["lb"].instance.header_timeout = PATIENCE
         gone = await asyncio.open_connection("127.0.0.1", broker.ports["lb"])
-        gone[1].close()  # a health check: nobody's fault
+        gone[1].close()  # a health check: not an error
         server = broker._servers["lb"].instance
         await until(lambda: not server.heads, "the end of all")
         assert broker.node.counters.proxy_garbage == 20

@@ -49,7 +49,7 @@ def test_with_users_and_no_secret_a_broker_stays_alone(tmp_path: Path, make: Mak
         assert guarded.lines("discovery off (does not federate)", "no anonymous access")
         anna = make(guarded.port, user=("anna", "anna's"))
         anna.subscribe("#", 1)
-        # Somebody who is nobody has a broker of the same cluster, and dials.
+        # An outsider runs a broker with the same cluster name, which dials.
         stranger = cluster.add("--discovery", "static", "--seed", guarded.address).up()
         until(lambda: guarded.counter("links_refused") >= 2, "he is refused, and tries again")
         until(lambda: stranger.lines("refused the link"), "and told so")

@@ -1,5 +1,5 @@
 """Users, rules and certificates as files of a running broker: who gets in, what is reloaded, and
-that nobody is dropped."""
+that no client is dropped."""
 
 from __future__ import annotations
 

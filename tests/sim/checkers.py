@@ -559,8 +559,8 @@ class Messages:
 
     def left_behind(self, client: SimClient) -> list[str]:
         """What a client with a session never got although it subscribed before that was published,
-        in whatever session, and all brokers that ever had one of its sessions are there: what waits
-        in an older one comes with the newest. At QoS 1, as what was sent at QoS 2 is not sent
+        in whatever session, and all brokers that ever had one of its sessions are there: the queue
+        of an older one comes with the newest. At QoS 1, as what was sent at QoS 2 is not sent
         again."""
         places = [self.world.hosts[index] for index, _ in client.places]
         here = self._component(client.host)
@@ -645,9 +645,9 @@ class Messages:
     def probes(
         self, first: int, expected: dict[int, set[SimClient]], *, rested: bool = True
     ) -> None:
-        """Messages from number `first` on reached each of the expected clients exactly once, and
-        nobody else. Not `rested`: a link has come to cost something else meanwhile, and messages
-        changed their ways; QoS 0 may be lost then."""
+        """Messages from number `first` on reached each of the expected clients exactly once, and no
+        others. Not `rested`: a link has come to cost something else meanwhile, and messages changed
+        their ways; QoS 0 may be lost then."""
         times: dict[int, dict[SimClient, int]] = defaultdict(lambda: defaultdict(int))
         for client in self.clients:
             for got in client.got:

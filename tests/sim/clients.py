@@ -122,7 +122,7 @@ class SimClient:
         retry: float = 0.3,
         no_local: bool = False,
     ) -> None:
-        """`will`: (topic, QoS, retain), numbered anew with every connection."""
+        """`will`: (topic, QoS, retain), with a new number for every connection."""
         self.world = world
         self.ledger = ledger
         self.name = name
@@ -172,7 +172,7 @@ class SimClient:
         self._out: dict[int, Sent] = {}  # packet id -> unacknowledged PUBLISH
         self._released: dict[int, Sent] = {}  # packet id -> PUBREL out
         self._in: set[int] = set()  # QoS 2 packet ids received and not released
-        # The same of earlier connections, where CONNACK does not tell of a session (MQTT 3.1).
+        # The same of earlier connections, where CONNACK has no Session Present flag (MQTT 3.1).
         self._before: set[int] = set()
         self._subscribing: dict[int, list[SubscriptionRequest]] = {}
         self._stay_down = False
@@ -583,7 +583,7 @@ class SimClient:
 
 
 class _Wire:
-    """One connection of a client; what comes on one that it gave up is nobody's business."""
+    """One connection of a client; what comes on one that it gave up is ignored."""
 
     def __init__(self, client: SimClient, epoch: int) -> None:
         self.client = client

@@ -59,7 +59,7 @@ class Groups:
         return client
 
     def faults(self, length: float) -> None:
-        """Connections break, readers are slow, members come and go for good."""
+        """Connections break, readers are slow, members join and leave permanently."""
         rng, world = self.rng, self.world
         for _ in range(rng.randint(0, 8)):
             client = rng.choice(self.workers)
@@ -203,7 +203,7 @@ def check_group(
 ) -> None:
     """Where all brokers have journals, and all members keep their sessions: each message has a
     receiver, and at QoS 2 one alone, from when the group's first member was told that it is one.
-    `meetings`: what brokers published before they met is owed to nobody (README)."""
+    `meetings`: what brokers published before they met is owed to no member (README)."""
     if not all(client.interests for client in members):
         world.violation("session", f"{group}: not all are subscribed")
         return

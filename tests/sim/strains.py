@@ -342,7 +342,7 @@ class Strain(Schedule):
             )
 
     def _hang(self, host: Host, length: float) -> None:
-        """Stop the broker of somebody who gets the load: what comes meanwhile is held there, or
+        """Stop the broker of a subscriber of the load: what comes meanwhile is held there, or
         elsewhere."""
         host.pause()
         self.world.after(length, host.resume)
@@ -418,9 +418,9 @@ class Strain(Schedule):
                 check_group(self.world, self.ledger, group, members, self.meetings)
 
     def _counted(self, client: SimClient) -> None:
-        """Of what came for somebody who was away as much as may wait is there, and each message of
-        the others is counted. What was published before the two brokers first met need not come
-        (README); some of it does, as they meet between two looks."""
+        """Of what came for an absent client as much as may wait is there, and each message beyond
+        is counted. What was published before the two brokers first met need not come (README); some
+        of it does, as they meet between two looks."""
         since = min((interest.since for interest in client.interests), default=inf)
         acked = [sent for sent in self.ledger.sent if sent.acked is not None]
         load = [sent for sent in acked if sent.topic.startswith("load/") and sent.at > since]

@@ -157,11 +157,11 @@ FAULTS: dict[str, list[Event]] = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_in_the_midst_of_it(name: str) -> None:
-    """Nobody stays held, and what the others were promised is kept."""
+    """No publisher stays held, and what the others were promised is kept."""
     scene = Slow(5, 3, FAULTS[name])
     result = scene.run()
-    # A session that its broker took with it, or a queue that overflowed while nobody could be told,
-    # is what it is.
+    # A session that its broker took with it, or a queue that overflowed while no publisher could be
+    # paused, may lose messages.
     assert not [v for v in result.violations if v[0] != "lost" or "calm" in v[1]]
     assert not any(h.running.cluster.remote_flow_control.held for h in scene.hosts)
     assert not [

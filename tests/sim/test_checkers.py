@@ -484,8 +484,8 @@ def test_listing_that_is_not_known_is_caught(rest: World, monkeypatch: Patch) ->
 
 
 def test_tree_that_does_not_come_to_rest_is_caught() -> None:
-    """Agreement that is younger than two seconds is none, and a root that nobody accepts is told at
-    the end."""
+    """Agreement that is younger than two seconds is none, and a root that no broker accepts is
+    reported at the end."""
     world = world_of(1, 2)
     for host in world.hosts:
         host.start()
@@ -709,7 +709,7 @@ A, B = (0, 1), (1, 1)
 def test_who_has_gone_where_its_session_cannot_be_reached(
     began: float, up: float, strayed: bool
 ) -> None:
-    """Such a client may get a QoS 2 message twice, and nobody else. The brokers are apart from 10
+    """Such a client may get a QoS 2 message twice, and no other. The brokers are apart from 10
     to 12 s, and from 20 to 25."""
     world = World(1)
     world.skew = 0.0

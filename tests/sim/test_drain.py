@@ -210,7 +210,7 @@ def test_persistent_clients_are_handed_round(seed: int, routing: str) -> None:
         assert "ended here" not in scene.drained(index) and "left are" not in scene.drained(
             index
         ), scene.drained(index)
-    # Nobody began a new one.
+    # No client began a new one.
     assert sum(client.session for client in scene.clients) == len(scene.clients)
     since = scene.world.started + 2.0
     due = {

@@ -226,7 +226,7 @@ def test_lone_broker(discovery: str) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_simultaneous_dials_leave_one_link(seed: int) -> None:
-    """Both ends dial at the same instant: one link remains, and nobody loses it again."""
+    """Both ends dial at the same instant: one link remains, and neither end loses it again."""
     world = world_of(seed, 2, discovery="static", seeds=(("10.0.0.1", 1883), ("10.0.0.2", 1883)))
     for host in world.hosts:
         host.start()

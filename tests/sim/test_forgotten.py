@@ -17,7 +17,7 @@ from tests.sim.world import World
 )
 @pytest.mark.parametrize("seed", range(2))
 def test_who_gets_it_again(seed: int, clean: bool) -> None:
-    """A subscriber of that broker that begins a new session, and nobody else: sessions that are
+    """A subscriber of that broker that begins a new session, and no other: sessions that are
     kept, and links, wait for the journal (decision 21)."""
     world = World(seed)
     ledger = Ledger()

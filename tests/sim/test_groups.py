@@ -104,8 +104,8 @@ def test_a_member_leaves_with_messages(seed: int, qos: int) -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_broker_is_cut_off(seed: int, qos: int) -> None:
-    """What it was given waits for it, as nobody knows at first; then the other gets everything.
-    Nothing comes twice."""
+    """What it was given waits for it, as the cut is unknown at first; then the other gets
+    everything. Nothing comes twice."""
     scene = Scene(seed)
     world = scene.world
     world.partition([(1,)])

@@ -1,5 +1,5 @@
-"""A session moves, or is merged, while its broker lacks some of what was published for it, and
-nobody has noticed."""
+"""A session moves, or is merged, while its broker lacks some of what was published for it, and no
+broker has noticed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def direct(row: Row, a: int, b: int) -> bool:
 
 
 def test_what_a_link_has_swallowed() -> None:
-    """The client goes before its broker can know that something is missing, and nobody wanted it at
-    the next one."""
+    """The client goes before its broker can know that something is missing, and no client of the
+    next one wanted it."""
     rows = (Row(3, seed, routing="topic", meshed=True) for seed in range(20))
     # Otherwise the request for the session would be swallowed, too.
     row = next(one for one in rows if direct(one, 0, 1))

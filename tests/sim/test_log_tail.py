@@ -269,7 +269,7 @@ def test_what_was_on_its_way_over_a_slow_link_that_is_cut(
     for reader in scene.readers:
         assert not acked - {one.number for one in reader.got}
     assert scene.counted("replay_log_lost") == 0
-    # Nothing goes round and round because what nobody wanted is missing in between.
+    # Nothing is replayed without end because unwanted messages are missing in between.
     assert 0 < scene.counted("log_tail_replayed") <= len(acked)
 
 

@@ -25,7 +25,7 @@ def away(row: Row, index: int = 1, **options: int) -> Client:
 
 
 def parted(row: Row) -> tuple[Row, Client, Feed]:
-    """The same, with somebody who publishes; the client's broker has been cut off."""
+    """The same, with a publisher; the client's broker has been cut off."""
     first = away(row)
     feed = Feed(row, 0)
     row.run(0.5)
@@ -121,8 +121,8 @@ def test_a_split(routing: str, then: str) -> None:
 
 
 def test_both_sides_have_had_the_client() -> None:
-    """It goes to the other half and comes back: what waits there is added to the session that it
-    has come back to."""
+    """It goes to the other half and comes back: the queue there is added to the session that it has
+    come back to."""
     row, first, feed = parted(Row(3, routing="topic", meshed=True))
     second = row.connect(2, answers=False)
     second.subscribe("a")

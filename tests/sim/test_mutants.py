@@ -108,12 +108,12 @@ def delivers_again(patch: Patch) -> None:
 
 
 def forgets_what_was_left_behind(patch: Patch) -> None:
-    """What waits in an older session of a client is thrown away."""
+    """The queue of an older session of a client is thrown away."""
     patch.setattr(SessionMerge, "absorb", lambda *_: None)
 
 
 def merges_everything(patch: Patch) -> None:
-    """What waits in an older session is added, whether the newer one has had it or not."""
+    """The queue of an older session is added, whether the newer one has had it or not."""
     patch.setattr(SessionMerge, "_both", lambda *_: (set(), Counter()))
     patch.setattr(SessionHistory, "had_elsewhere", lambda *_: False)
     patch.setattr(
@@ -198,7 +198,7 @@ def trims_what_neighbours_lack(patch: Patch) -> None:
 
 
 def holds_nobody_back(patch: Patch) -> None:
-    """All that is held is delivered at once, and nobody waits for those who get it."""
+    """All that is held is delivered at once, and no publisher waits for its subscribers."""
     patch.setattr(paced_release, "STEP", 1 << 30)
     patch.setattr(PacedRelease, "_behind", lambda self, *_: False)
     for name in ("note", "note_for", "hold_origin"):

@@ -1,4 +1,4 @@
-"""What brokers tell of themselves is looked at later, one by one, whatever comes between: whole
+"""What brokers announce of themselves is handled later, one by one, whatever comes between: whole
 schedules hold."""
 
 from __future__ import annotations

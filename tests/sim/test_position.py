@@ -60,8 +60,8 @@ def judge(first: Client, second: Client, feed: Feed, since: float) -> None:
     assert not feed.since(since) - set(got), "lost"
 
 
-# A cut of 1.5 s breaks no link: nobody notices, and what is late then is told from what is new by
-# the numbers at SUBACK.
+# A cut of 1.5 s breaks no link: no broker notices, and what is late then is told from what is new
+# by the numbers at SUBACK.
 CUTS = [
     ("flood", 4.5),
     ("interest", 1.5),
@@ -77,7 +77,7 @@ CUTS = [
 @pytest.mark.parametrize(("routing", "cut"), CUTS)
 def test_a_client_that_moves_across_a_split(routing: str, cut: float, known: bool) -> None:
     """It was on the publisher's side of the split for a part of it, and had what was published
-    there. `known`: its filter is wanted where it comes to, by somebody else."""
+    there. `known`: another client at the broker that it comes to has its filter."""
     row = Row(3, routing=routing, meshed=True)
     if known:
         row.connect(2, "other").subscribe("a")
@@ -108,7 +108,7 @@ def test_what_is_retained_and_on_its_way(routing: str) -> None:
     row.connect(0, "p").send(Publish("r", b"on", 2, retain=True, packet_id=1))
     row.until(lambda: first.payloads)
     first.leave()
-    row.world.after(1.0, row.world.heal)  # nobody has noticed the cut
+    row.world.after(1.0, row.world.heal)  # no broker has noticed the cut
     second = row.connect(2, expiry=0)
     second.subscribe("r")
     row.run(2.0)
@@ -118,7 +118,7 @@ def test_what_is_retained_and_on_its_way(routing: str) -> None:
 
 
 def test_a_publisher_that_began_beyond_the_split() -> None:
-    """Nobody on this side has heard of its broker when the client subscribes."""
+    """No broker on this side has heard of its broker when the client subscribes."""
     row = Row(3, routing="topic", meshed=True)
     row.host(0).kill()
     row.run(3.0)
@@ -157,8 +157,8 @@ def test_a_second_filter_begins_later() -> None:
 
 
 def test_an_origin_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody says where a subscription begins that was made in a split; neighbours replay what is
-    missing, and how old it is."""
+    """No broker says where a subscription begins that was made in a split; neighbours replay what
+    is missing, and how old it is."""
     row = Row(3, routing="interest", meshed=True)
     feed = Feed(row, 0)
     row.connect(1, "other").subscribe("a")

@@ -1,5 +1,5 @@
-"""Routing by topic where messages pass through other brokers, while somebody subscribes to
-something new beside faults.
+"""Routing by topic where messages pass through other brokers, while clients subscribe to new
+filters beside faults.
 
 SEEDS=n runs n schedules instead of the default, FIRST=k begins with seed k.
 """

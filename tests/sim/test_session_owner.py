@@ -62,7 +62,7 @@ def test_two_users_at_once() -> None:
 
 
 def test_a_split_is_no_way_in() -> None:
-    """A stranger is let in where nobody knows of the session, and goes when the two halves meet:
+    """A stranger is let in where no broker knows of the session, and goes when the two halves meet:
     the owner's stays, though its connection is newer."""
     row = guarded()
     anna = row.connect(1, username="anna")

@@ -30,7 +30,7 @@ GROUPS = (("g", "a/#"), ("h", "#"), ("g", "a"))
 TOPICS = ("a", "a/b", "c")
 FAULTS = ("kill", "kill", "drain", "split", "split")
 SLOWEST = 150.0
-"""virtual s in which slow members get through what waits for them."""
+"""virtual s in which slow members get through their queues."""
 GREETING = 5
 """messages that a publisher sends as soon as it is connected: its broker has only just started."""
 
@@ -184,7 +184,7 @@ def test_a_broker_that_is_cut_off_before_it_tells_how_old_its_group_is() -> None
 def test_groups_that_are_looked_at_one_by_one(
     pace: float, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As those of a broker that tells of very many are: brokers die, are cut off and come back
+    """As those of a broker that announces very many are: brokers die, are cut off and come back
     meanwhile."""
     for name, value in (("AT_ONCE", 0), ("PIECE", 1), ("PACE", pace)):
         monkeypatch.setattr(group_table, name, value)

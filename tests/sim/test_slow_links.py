@@ -157,8 +157,8 @@ def broken_link(routing: str) -> SlowLink:
 
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 def test_a_link_that_breaks_for_a_moment_loses_nothing(routing: str) -> None:
-    """Nor is anybody held for a broker that may be gone for good, until there are four logs for
-    it."""
+    """Nor is a publisher held for a broker that may be gone permanently, until there are four logs
+    for it."""
     scene = broken_link(routing)
     assert not scene.run().violations
     assert len(scene.clients[0].got) == 60
@@ -211,7 +211,7 @@ def drain(scene: Scene) -> None:
 def test_what_is_on_its_way_arrives_although_its_way_changes(
     routing: str, event: Event | None
 ) -> None:
-    """The next broker has acknowledged the messages. Those between pass them on to nobody, as their
+    """The next broker has acknowledged the messages. Those between do not pass them on, as their
     ways do not lead to the reader any more, or are killed or drained: the log of the origin still
     has them."""
     scene = NextWay(routing, [event] if event else [])

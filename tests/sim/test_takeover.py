@@ -250,7 +250,7 @@ def test_the_newer_connection_wins() -> None:
 
 
 def test_two_that_end_with_their_connections() -> None:
-    """Nothing is there to be moved, nobody waits, and still only the newer stays."""
+    """There is nothing to move, no client waits, and still only the newer session stays."""
     row = Row()
     first = row.connect(1, clean=True, expiry=0)
     row.run()
@@ -376,8 +376,8 @@ def test_a_broker_that_dies_meanwhile() -> None:
 
 
 def test_the_tree_is_repaired_meanwhile() -> None:
-    """The root dies; until there is another, nobody is in the tree, but who has a link to the
-    holder waits for it."""
+    """The root dies; until there is another, no broker is in the tree, but one that has a link to
+    the holder waits for it."""
     row = Row(3, meshed=True)
     client = row.connect(1)
     client.subscribe("a")

@@ -88,8 +88,8 @@ def test_a_relay_dies(seed: int) -> None:
 
 
 def test_what_was_known_before_a_repair_is_not_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers that the tree has lost for a moment tell their filters anew; nobody goes around the
-    others for that."""
+    """Brokers that the tree has lost for a moment announce their filters again; no message goes
+    around the others for that."""
     learnt: list[float] = []
 
     def watched(self: SourceTrees, broker: bytes, topic_filter: str) -> None:
@@ -103,7 +103,7 @@ def test_what_was_known_before_a_repair_is_not_news(monkeypatch: pytest.MonkeyPa
 
 
 class Unheard(Meshed):
-    """b1's messages for b3 pass through b2. Somebody on b3 subscribes to something new while b2
+    """b1's messages for b3 pass through b2. A client of b3 subscribes to something new while b2
     cannot hear of it."""
 
     def __init__(self, seed: int, events: list[Event]) -> None:
@@ -113,7 +113,7 @@ class Unheard(Meshed):
         super().build()
         for client in self.clients:
             if client.name.startswith("sub"):
-                client.filters = [("t/#", 2)]  # nobody knows the topic already
+                client.filters = [("t/#", 2)]  # no broker knows the topic already
         subscriber = self._client("late", self.hosts[3], filters=[], clean=True, receive_maximum=0)
         publisher = self._client("other", self.hosts[1], clean=True)
 
@@ -245,7 +245,7 @@ def test_schedules_that_broke_it(seed: int) -> None:
     directory did not know for longer than it was waited for. 90018, 90378: what a neighbour
     replayed was passed on as if nothing were missing. 90358: the same was asked for again and
     again. 2000766: messages passed through a broker that the tree had lost, and which had not heard
-    of a filter. 3000482: pieces of an answer were dropped, every time anew."""
+    of a filter. 3000482: pieces of an answer were dropped, each time again."""
     result = run_seed(seed)
     assert result.violations == [], "\n".join(result.transcript)
 

@@ -551,8 +551,8 @@ def test_start_of_a_mesh_is_quick() -> None:
 
 
 def test_news_of_a_dead_root_dies_with_its_age() -> None:
-    """The root vanishes and no link ever tells: max_age and one path delay later nobody follows it,
-    nor ever again."""
+    """The root vanishes and no link shows it: max_age and one path delay later no broker follows
+    it, nor ever again."""
     for seed in seeds(60):
         world = World(seed)
         world.random_graph(world.rng.randint(3, 12))

@@ -175,9 +175,9 @@ class Ring:
 def test_what_one_has_of_a_broker_that_is_gone_is_for_all(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With routing by topic nobody passed it on: the next broker between them took it for history,
-    what did not take the tree was not compared, or what had been left out on another way was taken
-    for unwanted."""
+    """With routing by topic no broker passed it on: the next broker between them took it for
+    history, what did not take the tree was not compared, or what had been left out on another way
+    was taken for unwanted."""
     monkeypatch.setenv("ROUTING", "topic")
     assert Ring(seed).run() == []
 

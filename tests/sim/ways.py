@@ -89,8 +89,8 @@ class Ways:
     def _expect(
         self, host: Host, source: Host | None, topic: str, expected: Counter[Way], key: bytes
     ) -> bool:
-        """Walk the tree of an origin away from `source`; whether somebody from here on wants the
-        topic."""
+        """Walk the tree of an origin away from `source`; whether a subscriber from here on wants
+        the topic."""
         node = host.running
         wanted = not node.cluster.strategy.leaves_out or bool(node.dispatcher.trie.match(topic))
         for link in node.cluster.strategy.everywhere(key):

@@ -717,7 +717,7 @@ class World:
         host.do(made, host.running)
 
     def connect(self, host: Host, far: Far) -> End | None:
-        """Connect to a host's port from the same host; None when nobody listens there."""
+        """Connect to a host's port from the same host; None when no process listens there."""
         if not host.alive:
             return None
         one, two = self.pair(None, host, far)

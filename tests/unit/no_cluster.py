@@ -1,4 +1,5 @@
-"""The null version of what core asks of the cluster: nobody else is there, and nobody will come."""
+"""The null version of what core asks of the cluster: there is no other broker, and none will
+come."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class NoBarrier:
-    """Nobody has to know of a subscription."""
+    """No other broker has to know of a subscription."""
 
     known = True
 

@@ -1,5 +1,5 @@
-"""Two nodes with a cluster secret, and somebody on the wire between them who may read, alter, drop
-and say what he likes."""
+"""Two nodes with a cluster secret, and an attacker on the wire between them who may read, alter,
+drop and insert bytes."""
 
 from __future__ import annotations
 

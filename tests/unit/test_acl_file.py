@@ -169,8 +169,7 @@ async def test_the_keeper_knows_passwords_until_the_next_reload(tmp_path: Path) 
 
 
 def test_rules_are_about_users_in_whatever_spelling_they_log_in(tmp_path: Path) -> None:
-    """The users' file takes full-width letters for the plain ones: nobody sheds a rule about
-    himself by typing them."""
+    """The users' file takes full-width letters for the plain ones: typing them evades no rule."""
     users, rules = tmp_path / "users", tmp_path / "rules"
     users.write_text("\n".join(entries("anna", "right", os.urandom)))
     rules.write_text("user anna\ndeny all secret\nuser *\nallow all #")

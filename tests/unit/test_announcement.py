@@ -128,7 +128,7 @@ def test_an_announcement_sent_again_from_another_address_is_refused() -> None:
             with pytest.raises(AnnouncementError, match="for another address") as caught:
                 decode(data, b"secret", "mqttree", other)
             assert caught.value.kind == "source"
-    # Nobody is to send the template.
+    # The template itself must not be sent.
     with pytest.raises(AnnouncementError, match="for another address"):
         decode(template, b"secret", None, "10.0.0.9")
     # Without a secret there is nothing to rely on.

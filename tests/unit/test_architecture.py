@@ -209,7 +209,7 @@ def test_a_limit_has_one_value() -> None:
 
 
 def test_no_path_of_a_machine() -> None:
-    """A path that exists on one machine only: somebody's home, a scratch folder."""
+    """A path that exists on one machine only: a home folder, a scratch folder."""
     path = re.compile(r"(?<![\w.+#*/$}-])/(?:work|root|Users|home/\w+|(?:var/)?tmp)/\w")
     found = [
         f"{name}:{number} {line.strip()}"

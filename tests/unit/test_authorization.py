@@ -613,7 +613,7 @@ def test_a_session_is_not_handed_on_to_another_user() -> None:
     assert not back.closed
     back.disconnect()
     change(world, "allow all #", users={"bert"})
-    bert = enter(world, "bert", "shared", 4, clean=False)  # nobody can come back for it
+    bert = enter(world, "bert", "shared", 4, clean=False)  # no client can come back for it
     assert bert.connack.code == 0
     assert not bert.connack.session_present
     bert.disconnect()

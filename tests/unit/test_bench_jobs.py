@@ -91,7 +91,7 @@ def test_the_mean_over_repairs_and_none_without_one() -> None:
 
 def test_what_brokers_use_is_the_mean_over_them() -> None:
     one, other, unseen = Use(), Use(), Use()
-    # The broker is started anew before the third.
+    # The broker is restarted before the third.
     for at, cpu, rss in ((0, 1.0, 100), (1, 1.5, 300), (2, 0.1, 200), (3, 0.6, 200)):
         one.add(at * S, cpu, rss)
     other.add(0, 5.0, 400)

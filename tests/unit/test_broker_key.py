@@ -1,4 +1,4 @@
-"""Ids that are hashes of keys: nobody takes another broker's, with or without a cluster secret."""
+"""Ids that are hashes of keys: no broker takes another one's, with or without a cluster secret."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def judge() -> Judge:
 def ear(
     judge: Judge, *indexes: int, publisher: int = 0, life: int = 0, ordered: bool = True
 ) -> Ear:
-    """Somebody to whom these came, and to whom all had to come."""
+    """A subscriber that got these, and that had to get all."""
     ear = Ear("ear", 1, {publisher: Receipt(since=0)}, ordered)
     come(judge, ear, *indexes, publisher=publisher, life=life)
     return ear

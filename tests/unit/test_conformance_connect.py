@@ -62,7 +62,7 @@ def test_client_identifiers_that_must_be_allowed(version: int, length: int) -> N
 
 
 def test_clients_without_an_identifier_are_different_ones() -> None:
-    """MQTT-3.1.3-6 of 3.1.1, where nobody is told which identifier it was."""
+    """MQTT-3.1.3-6 of 3.1.1, where the client does not learn its identifier."""
     world = World()
     clients = [world.connect("", 4) for _ in range(3)]
     for number, client in enumerate(clients):

@@ -82,7 +82,7 @@ ILL_FORMED = {
 @pytest.mark.parametrize("where", STRINGS)
 @pytest.mark.parametrize("text", ILL_FORMED.values(), ids=ILL_FORMED)
 def test_ill_formed_strings_close_the_connection(where: str, text: bytes) -> None:
-    """MQTT-1.5.4-1, -2, MQTT-1.5.7-1; MQTT-1.5.3-1, -2 of 3.1.1. Nobody else notices."""
+    """MQTT-1.5.4-1, -2, MQTT-1.5.7-1; MQTT-1.5.3-1, -2 of 3.1.1. No other client notices."""
     versions, packet = STRINGS[where]
     for version in versions:
         world = World()

@@ -130,7 +130,7 @@ def test_the_exchange_with_the_publisher_does_not_expire() -> None:
 
 
 def test_expired_messages_are_not_sent() -> None:
-    """MQTT-3.3.2-5: neither what waits for a client that is away, nor behind a full window, nor
+    """MQTT-3.3.2-5: neither from the queue of a client that is away, nor behind a full window, nor
     retained."""
     world = World()
     publisher, busy = world.connect("p"), world.connect("b", properties={P.RECEIVE_MAXIMUM: 1})

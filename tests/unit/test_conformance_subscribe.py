@@ -55,8 +55,7 @@ def test_many_filters_are_as_many_packets(version: int) -> None:
 
 @ALL
 def test_a_replaced_subscription_loses_nothing(version: int) -> None:
-    """MQTT-3.8.4-3, -4: the retained message comes again, what was in flight and what waits
-    stays."""
+    """MQTT-3.8.4-3, -4: the retained message comes again, what was in flight and the queue stay."""
     world = World()
     publisher = world.connect("p")
     publisher.publish("t", b"kept", retain=True)
@@ -217,7 +216,7 @@ def shared(world: World, name: str, qos: int = 2) -> FakeClient:
 
 @pytest.mark.parametrize("state", ["nothing answered", "PUBREC sent"])
 def test_qos_2_of_a_shared_subscription_is_completed_with_the_same_client(state: str) -> None:
-    """MQTT-4.8.2-4, -5: when it comes back; nobody else gets it, neither meanwhile nor when its
+    """MQTT-4.8.2-4, -5: when it comes back; no other member gets it, neither meanwhile nor when its
     session ends."""
     world = World()
     first = shared(world, "first")

@@ -30,7 +30,7 @@ ranges = st.lists(numbers, min_size=1, max_size=6).map(merge)
 
 
 class Session:
-    """Somebody who gets messages."""
+    """A session that gets messages."""
 
     def __init__(self) -> None:
         self.subscriptions: dict[str, Any] = {}
@@ -139,7 +139,7 @@ def test_each_gets_what_it_has_not_had(one: Ranges, more: Ranges) -> None:
 
 @pytest.mark.parametrize("passed", (False, True))
 def test_groups_get_theirs(passed: bool) -> None:
-    """Shared subscriptions are none of it; a message for a group alone is for nobody else."""
+    """Shared subscriptions do not count; a message for a group alone is for no other session."""
     place = Place(Session())
     place.repeats.deliver(
         KEY, 1, message(1), ReceiverAssignment([(b"w" * 12, b"m" * 8)], passed=passed), None

@@ -30,7 +30,7 @@ def routed(kind: int, body: bytes, sender: bytes = b"somebody") -> bytes:
 
 
 def known(world: World, neighbour: Neighbour, number: int = 1, **entries: bytes) -> None:
-    """The neighbour tells of itself, so that there is a way to it. `number`: of its listing."""
+    """The neighbour announces itself, so that there is a way to it. `number`: of its listing."""
     me, boot = bid(neighbour.number), neighbour.boot.to_bytes(4, "big")
     mine: list[tuple[bytes, bytes | None]] = [(NEIGHBOUR + OWN, UP + b"\xff" * 12)]
     mine += [(key.encode(), value) for key, value in entries.items()]

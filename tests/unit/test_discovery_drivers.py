@@ -21,7 +21,7 @@ LOOPBACK = ["127.0.0.1"]
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A UDP port that nobody uses."""
+    """A UDP port that is not in use."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind(("127.0.0.1", 0))
         found: int = sock.getsockname()[1]

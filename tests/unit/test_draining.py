@@ -203,7 +203,7 @@ def test_sessions_that_nobody_takes_end_after_a_while() -> None:
     found = Draining(world, to="x")
     assert found.drain.state == "clients"
     world.advance(1.0)
-    assert "c" not in world.node.sessions  # nobody else is in the directory, who could take it
+    assert "c" not in world.node.sessions  # no other broker could take it
     world.advance(DEFAULTS.drain_tree)
     assert found.done
     assert "1 session with 1 message ended here" in world.logged[-1]

@@ -135,8 +135,8 @@ class Conn:
 
 
 class Recorder:
-    """A node that does what a test says, and sees to it that nobody is told of an end in the middle
-    of something."""
+    """A node that does what a test says, and checks that no end is reported in the middle of a
+    call."""
 
     def __init__(self) -> None:
         self.paused = 0
@@ -249,7 +249,7 @@ class Scene:
         return bytes(found)
 
     def quiet(self) -> bool:
-        """Whether nothing wakes us: nobody is read in vain, turn after turn."""
+        """Whether nothing wakes us: no socket is read in vain, turn after turn."""
         before = self.loop.wakes
         self.turns(5)
         return self.loop.wakes == before
@@ -333,7 +333,7 @@ def test_what_replaces_others_is_collected_a_little_at_a_time(scene: Scene) -> N
 @pytest.mark.parametrize("still", [True, False])
 def test_who_left_while_nothing_was_read_comes_first(scene: Scene, still: bool) -> None:
     """What another one sent meanwhile is for a session without a connection then, not on its way to
-    somebody who is gone."""
+    a client that is gone."""
     (_, other, busy), (_, gone, peer) = scene.open(), scene.open()
     found: list[tuple[str, bool]] = []
     scene.node.on_receive = lambda conn, data: found.append((data.decode(), bool(gone.lost)))
@@ -1174,7 +1174,7 @@ def test_dials_that_fail(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
         node.limits = Limits(dial_timeout=0.0)
         full = socket.create_server(("127.0.0.1", 0), backlog=0)
         waiting = [socket.socket() for _ in range(3)]
-        for each in waiting:  # nobody accepts: who comes now waits
+        for each in waiting:  # there is no accept: later connections wait
             each.setblocking(False)
             each.connect_ex(full.getsockname())
         await outreach.dial(Dial(*full.getsockname()), driver)

@@ -73,7 +73,7 @@ def maximal(wanted: Iterable[str]) -> set[str]:
 @pytest.mark.parametrize(
     "story",
     [
-        # (filter, or -filter when nobody wants it any more; what is announced; what is withdrawn)
+        # (filter, or -filter when it is unsubscribed; what is announced; what is withdrawn)
         [("a/b", "a/b", ""), ("a/b", "", ""), ("-a/b", "", "a/b"), ("-a/b", "", "")],
         [("a/+", "a/+", ""), ("a/b", "", ""), ("-a/+", "a/b", "a/+"), ("-a/b", "", "a/b")],
         [

@@ -1,4 +1,4 @@
-"""Who is not read because somebody is behind, and for how long."""
+"""Which publishers are paused because a subscriber is behind, and for how long."""
 
 from __future__ import annotations
 

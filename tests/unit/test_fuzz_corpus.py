@@ -26,7 +26,7 @@ def test_the_corpus(name: str) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_other_targets_take_it_too(name: str) -> None:
-    """Any bytes are an input; and some that nobody has seen."""
+    """Any bytes are an input; and some are new."""
     others = [data for other in TARGETS if other != name for data in kept(other)]
     rng = random.Random(name)
     for data in rng.sample(others, 40):

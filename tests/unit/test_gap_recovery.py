@@ -1,4 +1,4 @@
-"""Routing by interest: what those here get of each origin is whole and in order
+"""Routing by interest: local subscribers get the messages of each origin without gaps and in order
 (docs/decisions/0013)."""
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def test_another_way_is_not_trusted() -> None:
 
 
 class Strategy(OverSpanningTree):
-    """Nobody asks it for filters."""
+    """A strategy that is not asked for filters."""
 
     name = "interest"
     leaves_out = True
@@ -270,12 +270,12 @@ def test_an_answer_may_come_after_the_next_question() -> None:
     assert asking.stream.done == 0
     asking.answer(second, 7)
     assert (asking.stream.done, asking.stream.source) == (7, NEAR)
-    asking.answer(third, 9)  # nobody asks any more
+    asking.answer(third, 9)  # the question is settled
     assert asking.stream.done == 7
 
 
 def test_what_one_session_lacks_and_all_are_about_to_get() -> None:
-    """An answer has brought 1 to 600; what waits of it is for all here, though a session that comes
+    """An answer has brought 1 to 600; the rest of it is for all here, though a session that comes
     from elsewhere lacks it, too. Up to 610 it said that there is nothing else: what that session
     lacks of this is for it alone."""
     asking, alone = Asking(), []
@@ -292,8 +292,8 @@ def test_what_one_session_lacks_and_all_are_about_to_get() -> None:
 
 
 def test_an_answer_that_the_way_has_outlived() -> None:
-    """After a break the answer still says what is here, not that all will come this way; who has
-    asked anew waits for that."""
+    """After a break the answer still says what is here, not that all will come this way; a broker
+    that has asked again waits for that."""
     asking = Asking()
     first = asking.ask()
     asking.gap_recovery.lose(asking.stream)
@@ -345,7 +345,7 @@ def test_who_answers_slowly_is_not_asked_again_meanwhile() -> None:
 
 def test_what_came_while_it_was_waited_for_is_not_waited_for() -> None:
     """1 to 3 have left the origin's log. 2 comes another way: what is behind it must not wait for
-    it, with nobody who asks."""
+    it while no broker asks."""
     asking = Asking()
     stream = asking.stream
     asking.comes(4)
@@ -434,7 +434,7 @@ def test_what_a_lost_incarnation_published_may_be_elsewhere(
 
 
 def test_questions_are_bounded() -> None:
-    """However long nobody answers."""
+    """However long there is no answer."""
     asking = Asking()
     for _ in range(100):
         asking.ask()
@@ -467,8 +467,8 @@ def test_joined_sets_are_merged_ones(some: Ranges) -> None:
 
 
 def test_what_is_refused_costs_the_same_however_much_it_is() -> None:
-    """With holes between, as nobody here wants these: no list without end, and what waits is not
-    owed besides."""
+    """With gaps between, as no subscriber here wants these: no list without end, and what is queued
+    is not owed besides."""
     found, _ = stream()
     found.put_by(HeldPackets(99_001, 10, ("x", None), b"t", 1))  # type: ignore[arg-type]
     for number in range(1, 200_000, 2):

@@ -113,8 +113,8 @@ def test_turns_follow_the_weights(weights: dict[str, int], rounds: int) -> None:
     )
 )
 def test_the_best_is_chosen(steps: list[tuple[str, int, bool, Own]]) -> None:
-    """Whatever was before: nobody is chosen while somebody better is there, and nobody only when
-    nobody is there."""
+    """Whatever was before: no member is chosen while a better one is there, and none only when
+    there is none."""
     there = pool()
     for name, weight, cut, own in steps:
         standing = there.brokers.setdefault(name.encode(), Standing(Teller(name.encode())))
@@ -224,7 +224,7 @@ def test_in_a_publish(properties: bytes, qos: int) -> None:
 
 
 def cluster(count: int = 2, limits: Limits = DEFAULTS) -> tuple[World, list[Neighbour]]:
-    """A node and neighbours, of which nobody has told of groups yet."""
+    """A node and neighbours, which have not announced groups yet."""
     world = lone(limits=limits)
     neighbours = [Neighbour(world, 101 + number) for number in range(count)]
     for neighbour in neighbours:
@@ -335,7 +335,7 @@ def named(
     qos: int = 1,
     choice: ReceiverAssignment | None = None,
 ) -> bytes:
-    """A message of broker 101 that names somebody."""
+    """A message of broker 101 that names a receiver."""
     choice = choice or ReceiverAssignment([(who, MARK)])
     whole = Message(b"t", payload, qos, False, b"", None, None)
     return encode_for_links(whole, origin_key(bid(101), 2_000), sequence, 0.0, choice.encode())

@@ -1,4 +1,4 @@
-"""A copied data directory: of two living brokers with one id, the later one serves nobody."""
+"""A copied data directory: of two living brokers with one id, the later one serves no client."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Very many filters that a broker tells of at once are looked at in pieces (interest.py): it always
-gets what it wants."""
+"""Very many filters that a broker announces at once are handled in pieces (interest_table.py): it
+always gets what it wants."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Told:
-    """What a broker tells of itself, as the directory hands it over."""
+    """What a broker announces of itself, as the directory hands it over."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, many: Iterable[bool] = (False,)) -> None:
-        """`many`: whether it tells of its filters in one piece, in turn."""
+        """`many`: whether it announces its filters in one piece, in turn."""
         self.many = cycle(many)
         monkeypatch.setattr(SourceTrees, "keeps", lambda overlays, broker_id, gone: self.away)
         self.world = lone(routing="topic", link_timeout=1000.0)

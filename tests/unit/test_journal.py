@@ -180,7 +180,7 @@ def test_time_passes_while_the_broker_is_down() -> None:
 
 
 def test_clients_of_an_idle_broker_were_connected_until_it_was_killed() -> None:
-    """It says that it lives, though nobody else has anything to say."""
+    """It records that it lives, though there is nothing else to record."""
     world = Durable()
     keeper(world, "l").subscribe("will", qos=1)
     will = Will("will", b"gone", 1, False, {Property.WILL_DELAY_INTERVAL: 5})
@@ -203,7 +203,7 @@ def test_clients_of_an_idle_broker_were_connected_until_it_was_killed() -> None:
     quiet = Durable()
     quiet.connect("clean")
     quiet.advance(600)
-    assert quiet.counters.journal_frames == 0  # for sessions that nobody keeps it does not matter
+    assert quiet.counters.journal_frames == 0  # no durable session needs it
 
 
 def test_a_will_of_a_connection_that_died_with_the_broker_is_sent_once() -> None:

@@ -115,7 +115,7 @@ def test_after_an_error_nothing_is_written_until_a_generation_begins(
     assert writer.do(BeginSegment(4, full_snapshot=True)) is None
     assert writer.do(AppendFrame(frame(5), 5)) is None
     found = set(JournalWriter(tmp_path, ID, sync=True).load().image.sessions)
-    # What may be on the disk, or not, was promised to nobody.
+    # What may be on the disk, or not, was promised to no client.
     assert found == ({1} if what == "pwrite" else {1, 2})
     assert writer.do(AppendFrame(encode_frame([encode_snapshot_end(4, 0)], 1000), 6)) is None
     writer.disk.close()

@@ -159,7 +159,7 @@ class Drawn(random.Random):
 
 
 def relayed(wire: Wire) -> tuple[Relays, list[int]]:
-    """Relays between b0 and b1 (to be made in a loop) that call nobody; and when they should."""
+    """Relays between b0 and b1 (to be made in a loop) that make no calls; and when they should."""
     made = Relays(Topology("two", ("b0", "b1"), default=wire), {"b0": 1, "b1": 2}, None, 1)
     due: list[int] = []
     cast(Any, made).at = lambda at, _: due.append(at)

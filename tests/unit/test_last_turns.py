@@ -98,8 +98,8 @@ def test_one_that_goes_between_two_turns() -> None:
 
 
 def test_a_stop_with_very_many_clients() -> None:
-    """Those who are not told yet go on: they publish, leave, get the wills of the others. Nobody
-    new is let in."""
+    """Clients that are not disconnected yet go on: they publish, leave, get the wills of the
+    others. No new one is let in."""
     world = lone()
     neighbour = Neighbour(world, 101)
     neighbour.child()

@@ -76,8 +76,8 @@ def test_pieces_that_never_end_are_forgotten() -> None:
 
 
 def test_what_a_piece_stands_for_is_not_asked_for_again() -> None:
-    """Numbers between those that it brings were wanted by nobody here: who asked for them went on
-    asking for ever."""
+    """Numbers between those that it brings were wanted by no subscriber here: a broker that asked
+    for them went on asking for ever."""
     node = World(discovery="static").node
     late, now = node.cluster.late_offers, node.now
     node.forwarder.vector[KEY] = LocalWindow(0, now)

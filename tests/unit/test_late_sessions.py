@@ -1,4 +1,4 @@
-"""Thousands of sessions that a broker tells of in one moment are looked at later, as they are then
+"""Thousands of sessions that a broker announces in one moment are handled later, as they are then
 (directory.py)."""
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def test_what_comes_while_they_are_looked_at(monkeypatch: pytest.MonkeyPatch) ->
     here = world.connect("newer-there", clean=False, properties=KEPT_LONG)
     older = world.connect("older-there", clean=False, properties=KEPT_LONG)
     older.send(Subscribe(1, [SubscriptionRequest("t", 1)]))
-    world.advance(6.0)  # nobody says that he has heard of it
+    world.advance(6.0)  # no broker says that it has heard of it
     older.vanish()
     entries = {"newer-there": NEW, "older-there": OLD, "nowhere": NEW, "other": NEW}
     known(

@@ -376,8 +376,8 @@ def test_nobody_has_the_log_replayed_without_end() -> None:
 
 
 def test_ten_thousand_members_that_are_not_there() -> None:
-    """A neighbour's made-up brokers: few are believed, few are dialled, and nobody is told of each
-    by itself."""
+    """A neighbour's made-up brokers: few are believed, few are dialled, and they are not gossiped
+    one by one."""
     world = lone()
     liar, honest = Neighbour(world, 1), Neighbour(world, 2)
     membership = world.node.cluster.membership
@@ -526,8 +526,8 @@ def test_a_silent_neighbour_is_not_forgiven_as_somebody_subscribes() -> None:
 def test_a_hurried_tick_is_not_a_stop_and_not_many_ticks(
     monkeypatch: pytest.MonkeyPatch, at: float
 ) -> None:
-    """`at` (s from now): long ago, now, or ahead. It is called then, or at once; nobody's silence
-    is forgiven, nothing spins."""
+    """`at` (s from now): long ago, now, or ahead. It is called then, or at once; no neighbour's
+    silence is forgiven, nothing spins."""
     world = lone(link_timeout=2.0)
     Neighbour(world, 101).child()
     cluster = world.node.cluster
@@ -549,7 +549,7 @@ def test_a_hurried_tick_is_not_a_stop_and_not_many_ticks(
 
 @pytest.mark.parametrize("reads_first", [False, True])
 def test_a_broker_that_was_stopped_has_heard_nobody(*, reads_first: bool) -> None:
-    """For 3 s: its links stay up, whether it reads what waits in one of them ahead of its timers or
+    """For 3 s: its links stay up, whether it reads the input of one of them ahead of its timers or
     not. One from which nothing comes after that is closed when it has been silent for as long as
     any other."""
     world = lone(link_timeout=2.0)

@@ -1,6 +1,6 @@
 """docs/reference/metrics.md has every metric with its help line, and no other.
 
-`python -m tests.unit.test_metrics_page` writes the page's tables anew."""
+`python -m tests.unit.test_metrics_page` writes the page's tables again."""
 
 from __future__ import annotations
 

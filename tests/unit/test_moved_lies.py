@@ -133,7 +133,7 @@ def test_a_session_is_taken_though_its_client_does_not_come(why: str) -> None:
         if k == CLIENT + b"k"
     ]
     assert entry is not None
-    assert entry.flags == GONE  # as long as the holder tells of the older one
+    assert entry.flags == GONE  # as long as the holder announces the older one
 
 
 def test_what_is_held_here_is_not_taken_from_the_holder() -> None:
@@ -152,7 +152,7 @@ def test_what_is_held_here_is_not_taken_from_the_holder() -> None:
         return [packet.payload for packet in holder.client.take() if isinstance(packet, Publish)]
 
     assert got() == [b"fifth"]
-    holder.world.advance(STRANGER + 0.1)  # so long it waits for what nobody has
+    holder.world.advance(STRANGER + 0.1)  # so long it waits for what no broker has
     assert got() == [b"third"]
 
 

@@ -324,7 +324,7 @@ def test_a_client_that_does_not_take_its_answers() -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("mixed", [False, True])
 def test_who_goes_on_slowly_loses_nothing(version: int, qos: int, mixed: bool) -> None:
-    """What was read of a publisher when somebody fell behind waits with it: one read holds more
+    """What was read of a publisher when a subscriber fell behind waits with it: one read holds more
     than a queue may."""
     world = World(max_inflight_messages=10, limits=Limits(hold_queued=50, max_queued=100))
     slow = world.connect("s", version)
@@ -361,7 +361,7 @@ def test_who_goes_on_slowly_loses_nothing(version: int, qos: int, mixed: bool) -
 
 
 def test_a_publisher_that_was_held_and_is_gone() -> None:
-    """Nothing of it is handled any more, and nobody waits for it."""
+    """Nothing of it is handled any more, and nothing waits for it."""
     world = World(max_inflight_messages=1, limits=Limits(hold_queued=5))
     slow, publisher = world.connect("s"), world.connect("p")
     slow.subscribe("t", qos=1)

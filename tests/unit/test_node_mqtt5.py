@@ -84,7 +84,7 @@ def test_a_topic_goes_out_once() -> None:
     publisher = world.connect("p")
     for number in range(3):
         publisher.publish(TOPIC, b"%d" % number, 1, properties={Property.CONTENT_TYPE: "text"})
-    # At QoS 0 what may go out byte for byte does; what has to be encoded anew anyway takes the
+    # At QoS 0 what may go out byte for byte does; what has to be encoded again anyway takes the
     # alias.
     expiring = {Property.CONTENT_TYPE: "text", Property.MESSAGE_EXPIRY_INTERVAL: 60}
     publisher.publish(TOPIC, b"3", 0, properties=expiring)

@@ -63,8 +63,8 @@ def active(**config: Any) -> tuple[World, Neighbour]:
 
 
 def test_a_queue_that_overflowed_is_told_when_it_has_drained() -> None:
-    """However soon: what was dropped meanwhile is missing there, and looks like what nobody
-    wanted."""
+    """However soon: what was dropped meanwhile is missing there, and looks as if no subscriber
+    wanted it."""
     world, neighbour = active()
     link = neighbour.link()
     link.overflowed()
@@ -75,7 +75,7 @@ def test_a_queue_that_overflowed_is_told_when_it_has_drained() -> None:
 
 @pytest.mark.parametrize("limit", ("max_overlay_brokers", "max_overlay_links"))
 def test_more_brokers_or_links_than_ways_can_be_found_for(limit: str) -> None:
-    """Somebody may have made them up: messages keep to the tree."""
+    """They may be made up: messages keep to the tree."""
     world = lone(routing="topic", link_timeout=1000.0, limits=Limits(**{limit: 0}))
     neighbour = Neighbour(world, 101, routing="topic")
     neighbour.child()

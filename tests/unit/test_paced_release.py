@@ -1,4 +1,4 @@
-"""What a stream holds goes to those here in steps, in order, as fast as they take it
+"""What an ordered feed holds goes to local subscribers in steps, in order, as fast as they take it
 (paced_release.py)."""
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def test_one_that_takes_nothing_is_not_waited_for(world: World) -> None:
 
 
 def test_what_is_owed_and_comes_in_time_is_not_owed_any_more(world: World) -> None:
-    """What waits is delivered in steps; what was missing behind it may come before its turn is
+    """What is held is delivered in steps; what was missing behind it may come before its turn is
     over, and is delivered once."""
     client = client_of(world)
     world.advance(0.1)
@@ -241,7 +241,7 @@ def test_an_incarnation_of_which_nobody_tells_is_waited_for_for_a_while(world: W
 
 
 def test_time_in_which_this_broker_stood_still_is_not_waited(world: World) -> None:
-    """What came meanwhile is still to be read when it goes on: nobody was away."""
+    """What came meanwhile is still to be read when it goes on: the other brokers were there."""
     stream, client = stream_of(world), client_of(world)
     hold(world, stream, 2)
     world.advance(0.3)
@@ -268,7 +268,7 @@ def test_however_often_it_stood_still(world: World) -> None:
 
 
 def test_what_is_hurried_is_not_waited_any_longer(world: World) -> None:
-    """A tick that was due long ago, as somebody hurried it, does not say that this broker stood
+    """A tick that was due long ago, as it was hurried, does not show that this broker stood
     still."""
     stream, client = stream_of(world), client_of(world)
     hold(world, stream, 2)

@@ -137,7 +137,7 @@ AMONG = [f"t/{number}" for number in range(50)]
 
 
 def subscribed(world: World) -> int:
-    """How many filters lead to somebody."""
+    """How many filters have subscribers."""
     return sum(1 for _ in world.node.dispatcher.trie.filters())
 
 

@@ -75,7 +75,7 @@ def test_a_covered_filter_is_not_announced(world: World) -> None:
     assert after(2 * LINGER) == []
     two.unsubscribe("a/#")
     assert after(LINGER - 0.1) == []
-    subscribe(two, "a/#")  # it is back: nobody hears of it
+    subscribe(two, "a/#")  # it is back: no broker hears of it
     assert after(2 * LINGER) == []
     two.disconnect()
     assert after(LINGER + PACE) == [[("a/b", True), ("a/d", True), ("a/#", False)]]
@@ -84,7 +84,7 @@ def test_a_covered_filter_is_not_announced(world: World) -> None:
 
 
 def test_many_are_exchanged_in_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for that; and what is wanted is posted at every moment."""
+    """No client waits for that; and what is wanted is posted at every moment."""
     monkeypatch.setattr(module, "PIECE", 10)
     neighbour = Neighbour(world, 101)
     neighbour.child()

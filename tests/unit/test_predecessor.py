@@ -169,8 +169,8 @@ def test_those_who_come_meanwhile_wait_in_line() -> None:
 def test_who_goes_while_it_waits_in_line(
     behind: tuple[Packet, ...], *, began: bool, clean: bool
 ) -> None:
-    """Nobody can tell it that its session begins. So it does not begin, unless the client says
-    something in it: it would be told at its next CONNECT of a session that it knows nothing of."""
+    """The client cannot learn that its session begins. So it does not begin, unless the client says
+    something in it: at its next CONNECT a session would be present that it knows nothing of."""
     world = World()
     kept = {Property.SESSION_EXPIRY_INTERVAL: 60}
     old = world.connect("c")
@@ -241,7 +241,7 @@ def test_half_a_packet_is_not_waited_for() -> None:
 
 
 def elsewhere(world: World, old: FakeClient, *, kept: bool) -> None:
-    """The client connects at another broker, which asks for its session (`kept`), or tells of its
+    """The client connects at another broker, which asks for its session (`kept`), or announces its
     own."""
     neighbour = Neighbour(world, 101)
     neighbour.child()

@@ -348,5 +348,5 @@ def test_the_order_of_records_decides() -> None:
     assert image.sessions[1].inflight == {4: (8, 1, False, b"", b"")}
     assert not image.sessions[1].queue
     image.take(2, head.encode())
-    assert not image.sessions[1].inflight  # said anew
+    assert not image.sessions[1].inflight  # recorded again
     assert image.alive == 2

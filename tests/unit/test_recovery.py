@@ -1,4 +1,4 @@
-"""What a journal that was cut off in an unlucky moment leads to, and what waits for it
+"""What a journal that was cut off in an unlucky moment leads to, and what output waits for it
 (docs/decisions/0021)."""
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def test_a_checkpoint_ends_whatever_is_published_meanwhile() -> None:
 
 
 def test_a_generation_that_could_not_be_completed_is_deleted() -> None:
-    """Or every MB that somebody frees on a full disk would be eaten by the next one that fails."""
+    """Or every MB that is freed on a full disk would be filled by the next one that fails."""
     world = Durable(sync=True, limits=Limits(snapshot_step_items=1))
     for number in range(20):
         keeper(world, f"l{number}").subscribe("a", qos=1)
@@ -465,7 +465,7 @@ def test_the_number_of_a_retained_message_comes_back() -> None:
 
 
 def test_nothing_comes_before_connack() -> None:
-    """Not even the answer to a PINGREQ, which overtakes what waits later on [MQTT-3.2.0-1]."""
+    """Not even the answer to a PINGREQ, which overtakes other output later on [MQTT-3.2.0-1]."""
     world = Durable()
     world.files.lazy = True
     client = world.open()

@@ -117,7 +117,7 @@ def test_digests_are_equal_when_stores_are(some: list[Write], others: list[Write
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=80))
 def test_the_table_of_digests(steps: list[tuple[int, bool]]) -> None:
-    """It is what a table made anew of what is in it would be."""
+    """It equals a new table with the same content."""
     digests = RetainedIndex()
     there: dict[int, RetainedVersion] = {}
     for step, (number, put) in enumerate(steps):
@@ -179,7 +179,7 @@ def test_a_sweep_forgets_what_is_over() -> None:
         store.sweep(now, MS + int(now * 1000))
         assert (len(store.digests), store.tombstones) == (left, tombstones), now
     assert state(store) == {"kept": b"x"}
-    assert write(store, "deleted", b"", 0, now=day) is Change.OLD  # nobody's memory brings it back
+    assert write(store, "deleted", b"", 0, now=day) is Change.OLD  # no older write brings it back
     write(store, "kept", b"y", int(day * 1000), now=day)
     # But it deletes what is there.
     assert write(store, "kept", b"", int(day * 1000) + 1, now=3 * day) is Change.NEW

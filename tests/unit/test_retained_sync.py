@@ -567,8 +567,8 @@ def test_bad_messages_cost_the_link(bad: bytes) -> None:
 
 
 def test_a_message_in_our_own_name() -> None:
-    """It is kept if it wins, as by a broker that got it back; nobody here is told, and the numbers
-    stay ours."""
+    """It is kept if it wins, as by a broker that got it back; no subscriber here gets it, and the
+    numbers stay ours."""
     world, neighbour = pair()
     client = world.connect("c")
     client.subscribe("#", qos=1)

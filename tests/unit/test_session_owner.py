@@ -139,8 +139,8 @@ def test_after_a_restart() -> None:
 
 
 def test_a_session_from_before_users_were_asked_for() -> None:
-    """Nobody can come for it as nobody any more: who has the same name has it, who has not begins a
-    new one."""
+    """No anonymous client can come for it any more: a client with the same name gets it, one
+    without begins a new one."""
     world = World()
     for client_id in ("one", "two"):
         enter(world, "anna", client_id=client_id).vanish()

@@ -175,8 +175,8 @@ def flows(run: str) -> Script:
 
 
 def anew() -> Script:
-    """One whose b1 is killed and started anew between two samples, and has then used more than
-    before; and a spoilt network."""
+    """One whose b1 is killed and restarted between two samples, and has then used more than before;
+    and a spoilt network."""
     found = with_faults(
         told(
             "anew",
@@ -672,7 +672,7 @@ def test_tables_become_files_and_a_page(made: Any, spark: Any) -> None:
     assert "1 without: failed" in text
     assert text.count("<svg") >= 2
     shutil.rmtree(folder / "absent")
-    assert outdated(folder)  # as the tables tell of a run that is gone
+    assert outdated(folder)  # as the tables contain a run that is gone
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
 
 

@@ -71,7 +71,7 @@ def confirmed(world: World) -> tuple[Neighbour, FakeClient]:
 
 
 def test_an_answer_that_never_comes_delays_nobody_else(world: World) -> None:
-    """Not even when no client waited for that one, which nobody gave up then."""
+    """Not even when no client waited for that one, so that it was not given up then."""
     neighbour = Neighbour(world, 101)
     neighbour.child()
     world.node.cluster.strategy.table.changed("restored", wanted=True)
@@ -119,7 +119,7 @@ def test_made_up_brokers_are_not_remembered(world: World) -> None:
 
 
 def test_what_is_refused_is_not_told(world: World) -> None:
-    """Somebody who may not subscribe must not draw all messages of the federation here."""
+    """A client that may not subscribe must not draw all messages of the federation here."""
     world.node.set_access(
         Access(None, parse_rules("rules", "everyone\nallow subscribe mine/#")), world.now
     )
@@ -199,7 +199,7 @@ def test_many_brokers_ask_less_often(world: World, monkeypatch: pytest.MonkeyPat
     "how", ("vanish", "taken over", "redirected", "link lost", "answered", "nothing")
 )
 def test_whatever_happens_to_a_client_that_waits(how: str, disk: str) -> None:
-    """Nobody waits for ever, and what nobody wants is told no longer."""
+    """No client waits for ever, and what no client wants is announced no longer."""
     if disk == "none":
         world = lone(routing="interest", link_timeout=1000.0)
     else:
@@ -306,7 +306,8 @@ def test_what_cannot_be_read_costs_the_link(world: World, body: bytes) -> None:
 
 @pytest.mark.parametrize("routing", ("flood", "interest", "topic"))
 def test_who_has_just_started_looks_for_others_first(routing: str) -> None:
-    """Clients that come before it has joined would be told of a subscription that nobody knows."""
+    """Clients that come before it has joined would get a SUBACK for a subscription that no broker
+    knows."""
     world = World(
         id=OWN,
         boot=1_000,
@@ -321,7 +322,7 @@ def test_who_has_just_started_looks_for_others_first(routing: str) -> None:
     world.advance(0.1)
     assert not answered(client)
     world.advance(WAIT)
-    assert answered(client)  # nobody is there
+    assert answered(client)  # there are no others
 
 
 @pytest.mark.parametrize("routing", ("flood", "topic"))
@@ -436,7 +437,7 @@ def crowd(world: World) -> tuple[Neighbour, list[FakeClient]]:
 
 
 def served(clients: list[FakeClient]) -> int:
-    """How many have been answered, and that nobody was who came behind one that has not been."""
+    """How many have been answered; none of them came behind one that has not been."""
     got = [bool(client.transport.written) for client in clients]
     assert got == sorted(got, reverse=True)
     return sum(got)

@@ -81,7 +81,7 @@ def test_numbers_of_the_past(published: list[int], at: float) -> None:
 
 
 def test_the_past_is_bounded() -> None:
-    """However long somebody publishes; the last minutes are known well, the hour before roughly."""
+    """However long a client publishes; the last minutes are known well, the hour before roughly."""
     past = PastNumbers()
     for tick in range(50_000):
         past.note(tick, tick * 2 * NOTED)
@@ -229,7 +229,7 @@ def test_a_question_and_its_answer() -> None:
     late = ask.begin()
     assert late is not None
     late.open.add(key)
-    # One that was made between question and answer: nobody was asked about it.
+    # One that was made between question and answer: the question did not contain it.
     again = ask.question(key, 6, here.now - 1.0)
     late.at = here.now - 5.0
     assert ask.answered(key, 6, answered(there, key, again, here.now)[0], 200, more=False) == (
@@ -274,7 +274,7 @@ def test_of_many_sessions_of_elsewhere_none_begins_too_late() -> None:
 
 
 def test_when_a_session_of_another_broker_began() -> None:
-    """By our clock, rather too early; nobody can say it as long as that one's is not known."""
+    """By our clock, rather too early; it is unknown as long as that one's is not known."""
     node = met().node
     starts = node.cluster.subscription_starts
     assert starts.by_our_clock(500.0, b"s" * 8) == UNKNOWN
@@ -357,7 +357,7 @@ def test_few_points_are_kept_of_what_is_older() -> None:
         found = world.now - positions.published(LogEntry(key, number, b"", sent, world.now))
         assert old - 64 < found < old + 0.002
     positions._ages_received(link, b"\0" + aged(origin_key(FAR, 2), (8, 1.0)), world.now)
-    assert list(positions._older) == [key]  # of an origin that nobody knows nothing is kept
+    assert list(positions._older) == [key]  # nothing is kept of an unknown origin
 
 
 def test_ages_that_go_round_are_passed_on_once() -> None:

@@ -237,7 +237,7 @@ def test_nobody_else_sees_them(told: Told) -> None:
     published = world.counters.published
     world.advance(60.0)
     assert not watcher.take()
-    assert world.counters.published == published  # and nobody counts them
+    assert world.counters.published == published  # and they are not counted
 
 
 def test_averages_approach_the_rate() -> None:

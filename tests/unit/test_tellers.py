@@ -53,7 +53,7 @@ class Others:
     """What other brokers have told, as they would say it themselves."""
 
     def __init__(self, many: Iterable[bool] = (False,)) -> None:
-        """`many`: whether they tell of their groups in one piece, in turn."""
+        """`many`: whether they announce their groups in one piece, in turn."""
         self.many = cycle(many)
         self.world = lone(link_timeout=60_000.0)
         self.sharing: SharedSubscriptions = self.world.node.cluster.sharing
@@ -148,7 +148,7 @@ NONE: dict[bytes, int | None] = dict.fromkeys(NAMES[:2])
 
 # It withdraws all of its groups, and goes while that is still to be looked at.
 @example([("came", 101, TWO), ("post", 101, NONE), ("went", 101, {})], [False])
-# It tells of very many in one moment, withdraws them one by one, and tells of very many again.
+# It announces very many in one moment, withdraws them one by one, and announces very many again.
 @example([("came", 101, TWO), ("post", 101, NONE), ("came", 101, TWO)], [False, True])
 @given(st.lists(step, max_size=20), st.lists(st.booleans(), min_size=1, max_size=4))
 def test_what_others_tell_in_pieces(steps: list[tuple[str, int, object]], many: list[bool]) -> None:

@@ -143,7 +143,7 @@ def test_parts_of_one_listing_from_two_neighbours_at_once() -> None:
 
 
 def memory(world: World) -> int:
-    """What listings take, counted anew."""
+    """What listings take, counted again."""
     known = world.node.cluster.directory.database
     loading = [
         parts for neighbour in known._neighbours.values() for parts in neighbour.loading.values()

@@ -1,4 +1,4 @@
-"""Numbers of what waits for clients that are away, and has left the log (unlogged.py)."""
+"""Numbers of queued messages of absent clients that have left the log (unlogged.py)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.unit.node_harness import FakeClient, World
 
 
 def place(*, qos: int = 2, **more: int) -> tuple[World, FakeClient, UnloggedNumbers]:
-    """A broker whose log has room for next to nothing, somebody who publishes there, and a client
-    that has left its session."""
+    """A broker whose log has room for next to nothing, a publisher there, and a client that has
+    left its session."""
     world = lone(limits=Limits(log_bytes=100, **more))
     world.node.cluster.unlogged.route_changed(RouteChanged(bid(101), bid(101)))
     away = world.connect("away", 5, clean=False, properties={17: 3600})
@@ -64,7 +64,7 @@ def test_what_may_come_twice_is_not_noted(granted: int, published: int) -> None:
 
 
 def test_who_is_alone_notes_nothing() -> None:
-    """There is nobody with whom a session could become one; when somebody comes it begins."""
+    """There is no other broker with a session to merge; when one comes it begins."""
     world = lone()
     client = world.connect("away", 5, clean=False, properties={17: 3600})
     client.subscribe("a", qos=2)

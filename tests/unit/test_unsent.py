@@ -1,5 +1,5 @@
-"""What had not been written to a client when it went is sent for certain to nobody: a broker that
-has a newer session of this client takes it, at QoS 2, too."""
+"""What had not been written to a client when it went was certainly not received: a broker that has
+a newer session of this client takes it, at QoS 2, too."""
 
 from __future__ import annotations
 

@@ -401,7 +401,7 @@ def test_text_is_refused_with_everything_behind_it(data: list[bytes], half: bool
 @pytest.mark.parametrize("half", [True, False])
 def test_frames_that_break_the_rules(data: bytes, code: int, half: bool) -> None:
     """The reason can be read although the peer was still sending: what it sends is taken for a
-    while, and looked at by nobody."""
+    while, and discarded."""
     page = Page(half).connected()
     page.send(data, frame(BINARY, PINGREQ))
     found = page.frames()

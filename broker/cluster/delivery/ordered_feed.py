@@ -181,7 +181,7 @@ class OrderedFeed:
         self.behind: Link | None = None  # the same, but what is before it is still being delivered
         # Brokers behind this one know that messages came over another link than the tree's.
         self.strange = False
-        self.held = False  # something is here that those here have not had
+        self.held = False  # something is here that local subscribers have not had
         self.free = False  # without a source for so long that nothing is held any more
         self.more = False  # the origin said that it has more to answer
         self.since = 0.0  # s; for so long something is held, and the origin can be reached, or not

@@ -320,7 +320,7 @@ class SubscriptionStarts:
     # ---------------------------------------------------------------- questions
 
     def question(self, key: bytes, number: int, now: float) -> bytes:
-        """Return what the question `number` to the origin `key` tells of subscriptions; `now`:
+        """Return the subscriptions in the question `number` to the origin `key`, encoded; `now`:
         s."""
         starts = sorted(self._open(key), key=lambda start: start.began)
         step = max(1, -(-len(starts) // MOST))

@@ -5,7 +5,7 @@ A record is 0x00 (no MQTT packet begins so), its length as MQTT writes it, and t
 to RECORD_BYTES of the link's packets under AES-256-GCM, with a tag of 16 bytes at the end. Each
 direction has its own key, and its records are numbered: the number is the nonce and is not sent.
 Packets are cut wherever a record is full. Records are made when the link's bytes are handed to the
-transport, so that control packets overtake what waits.
+transport, so that control packets overtake the queue.
 """
 
 from __future__ import annotations

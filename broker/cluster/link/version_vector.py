@@ -42,7 +42,7 @@ class OriginWindow:
 
 MAX_VECTOR_GAPS = 2048
 """gaps told to a neighbour at once; beyond it only the newest of each origin. A few are usual,
-thousands somebody's invention."""
+thousands are made up."""
 
 Vector = dict[bytes, OriginWindow]
 """A version vector: origin key -> what has been at a broker."""

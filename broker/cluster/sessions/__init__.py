@@ -16,9 +16,9 @@ Protocols of `broker.cluster.ports` alone.
 * `merge` adds older sessions to newer ones. Its states are a table in `pending_merge`.
 * `takeover_messages` has what two brokers say, `session_codec` a session as bytes, `session_parts`
   how these are sent in parts.
-* `session_history` knows which messages a session had that the start of its subscriptions does not
-  tell of, `delivered_ranges` what a session had elsewhere and comes here later; `message_vectors`
-  are the sets of numbers in which all of them count.
+* `session_history` knows which messages a session had besides those before the start of its
+  subscriptions, `delivered_ranges` what a session had elsewhere and comes here later;
+  `message_vectors` are the sets of numbers in which all of them count.
 * `session_entries` reads what brokers post of their sessions, `tombstones` remembers sessions that
   have ended while brokers are away, `whereabouts` which clients were elsewhere a moment ago.
 

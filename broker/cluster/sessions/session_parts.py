@@ -27,7 +27,7 @@ AGAIN, AGAIN_MOST = 1.0, 30.0
 
 MAX_MOVED_BYTES = 512 * 1024 * 1024
 """bytes of one session on its way: `Limits.max_queued_bytes` waiting, as much in flight, and what
-is around it. Larger: begins anew."""
+is around it. A client with a larger one gets a new session."""
 
 WHERE = struct.Struct(">III")
 

@@ -113,7 +113,7 @@ class GroupTable:
         """Groups that other brokers have members of, by mark."""
         self._trie: SubscriptionTrie[Pool] = SubscriptionTrie()
         self._tellers: dict[bytes, Teller] = {}  # brokers with members, by id
-        # Who tells of groups in this moment, and of how many.
+        # The broker that announces groups in this moment, and how many.
         self._counted, self._count = (b"", 0.0), 0
         # Sessions with very many groups, which are noted in steps.
         self._noting: dict[Session, Iterator[int]] = {}

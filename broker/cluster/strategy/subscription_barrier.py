@@ -182,7 +182,7 @@ class SubscriptionBarrier:
         self._known: dict[bytes, tuple[int, int, float, int]] = {}
         self._confirmed = 0  # so many filters do all brokers know that have to
         self._stale = True  # which brokers have to know may have changed
-        self._covers = 0  # so many filters does this broker's wave tell of
+        self._covers = 0  # so many filters does this broker's wave cover
         self._number = 0
         self._again_at = 0.0  # s; no wave goes to brokers that were not reached before that
         self._pause = PAUSE
@@ -409,7 +409,7 @@ class SubscriptionBarrier:
         return [link for link in self._up() if link.forwarding]
 
     def news_told(self, event: NewsTold) -> None:
-        """Go on with waves that arrived ahead of the filters that they tell of, and send one behind
+        """Go on with waves that arrived ahead of the filters that they cover, and send one behind
         the filters that were posted here."""
         self._learnt(event.now)
         if event.whole:
@@ -475,7 +475,7 @@ class SubscriptionBarrier:
         database = self._directory.database
         if not own and not self._used(broker, state):
             if len(self._early) < MAX_BROKERS or broker in self._early:
-                self._early[broker] = (link, body)  # what it tells of is on its way, after a repair
+                self._early[broker] = (link, body)  # its filters are on their way, after a repair
             return
         waiting = [other for other in self._links() if other is not link]
         if own or body[8:] <= self._newest.get(broker, b"") or not waiting:
