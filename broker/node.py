@@ -101,7 +101,7 @@ class Node:
         self.dispatcher: Dispatcher = Dispatcher(self)
         self._compose_clients()
         self._compose_connections()
-        self.forwarding: list[Link] = []  # links in the live stream
+        self.forwarding: list[Link] = []  # the live links
         # Another broker was there: what is published must be numbered and kept.
         self.federated = False
         self.methods: dict[str, Method] = {}

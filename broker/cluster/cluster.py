@@ -108,7 +108,7 @@ class FederatedBroker(DeliveringBroker, StartingBroker, Protocol):
     """One broker that others may come to."""
 
     forwarding: list[Link]
-    """Links in the live stream. Another list each time one enters or leaves it."""
+    """The live links. Another list each time a link becomes live or stops being so."""
 
     @property
     def journal(self) -> FederatedJournal:

@@ -3,7 +3,7 @@ away when it was published.
 
 A retained PUBLISH carries the time of its writing (`Stamp`, hybrid clock), and is flooded to all
 brokers. A broker may still miss some: it joined later, or was cut off for longer than logs last. So
-neighbours compare hash trees (`retained_index`) when their link enters the live stream, and once a
+neighbours compare hash trees (`retained_index`) when their link becomes live, and once a
 minute: DIGEST, and where it differs PARTS, LIST and FETCH. These are sent behind the messages, so
 that messages under way are not taken for missing. Then the retained messages follow, marked as
 restored; a broker that did not have one passes it on over the tree. So whole partitions merge, in
@@ -173,7 +173,7 @@ class RetainedSync:
     def received(
         self, message: Message, key: bytes, sequence: int, now: float, source: Connection | None
     ) -> bool:
-        """Take a retained `message` that came with the stream of messages; returns whether it is
+        """Take a retained `message` that was published or forwarded just now; returns whether it is
         new to local subscribers.
 
         `key`, `sequence`: its origin and its number there; `now`: s; `source`: the link that it
@@ -272,9 +272,9 @@ class RetainedSync:
                     key, sequence, encode_for_links(message, key, sequence, now), message, now
                 )
                 forwarder.log.append(entry)
-                stream = forwarder.vector[key].stream
-                if stream is not None and stream.holds(sequence):
-                    self._gap_recovery.hold(stream, entry)
+                feed = forwarder.vector[key].feed
+                if feed is not None and feed.holds(sequence):
+                    self._gap_recovery.hold(feed, entry)
                     fresh = False
                 else:
                     fresh = True
@@ -319,7 +319,7 @@ class RetainedSync:
     # ---------------------------------------------------------------- links
 
     def entered(self, link: Link) -> None:
-        """Begin a comparison on a link that has entered the live stream: the neighbour has had all
+        """Begin a comparison on a link that has become live: the neighbour has had all
         messages that the log has.
 
         Links outside of the tree need no comparison: the brokers behind them are reached over the
@@ -329,7 +329,7 @@ class RetainedSync:
             self._tell(self._comparison(link, self.node.now))
 
     def left(self, link: Link) -> None:
-        """Stop the comparison on a link that has left the live stream."""
+        """Stop the comparison on a link that is not live any more."""
         self._comparisons.pop(link, None)
 
     def tick(self, now: float) -> None:

@@ -32,7 +32,7 @@ class Stamp(NamedTuple):
     death: int
     """ms since the epoch; 0: never. Of a deletion: when it was published."""
     restored: bool = False
-    """It comes because stores were compared, not with the stream of messages."""
+    """It comes because stores were compared, not because it was published just now."""
 
 
 class Message:

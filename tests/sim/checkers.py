@@ -192,7 +192,7 @@ def groups_of(hosts: list[Host], near: Callable[[Host, Host], bool]) -> list[lis
 def live_groups(
     hosts: Iterable[Host], works: Callable[[Link], bool] = lambda link: True
 ) -> list[list[Host]]:
-    """Brokers that are joined by links in the live stream, both ends of them, that work."""
+    """Brokers that are joined by links that work and are live at both ends."""
     by_id = {host.id: host for host in hosts}
     near: dict[int, list[Host]] = {host.index: [] for host in by_id.values()}
     for host in by_id.values():

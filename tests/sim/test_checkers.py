@@ -440,7 +440,7 @@ def split(world: World, patch: Patch) -> None:
         patch.setattr(node(world, here).cluster.links[world.hosts[there].id], "live", False)
 
 
-def not_in_the_stream(world: World, patch: Patch) -> None:
+def not_forwarding(world: World, patch: Patch) -> None:
     """The tree says that it forwards, and the relay does not send."""
     patch.setattr(node(world, 0), "forwarding", node(world, 0).forwarding[:1])
 
@@ -457,10 +457,10 @@ TREES: dict[str, tuple[Callable[[World, Patch], None], str, str]] = {
     "two root ports": (two_roots_ports, "roles", "ROOT, ROOT"),
     "two blocked ports": (two_blocked, "roles", "BLOCKED, BLOCKED"),
     "forwards one way": (one_way, "forwarding", "b0 - b1"),
-    "not in the live stream": (not_live, "forwarding", "b0 - b1"),
+    "not live": (not_live, "forwarding", "b0 - b1"),
     "loop": (loop, "tree", "(1, 2)"),
     "split": (split, "tree", "do not span"),
-    "relay leaves a link out": (not_in_the_stream, "tree", "do not span"),
+    "relay leaves a link out": (not_forwarding, "tree", "do not span"),
 }
 
 

@@ -158,7 +158,7 @@ def test_what_a_killed_incarnation_had_sent_and_not_written_holds_nothing_up() -
 
 
 def test_a_broker_that_starts_again_is_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With routing by topic a stream was not asked for when its origin's new life became known:
+    """With routing by topic a feed was not asked for when its origin's new life became known:
     seed 408."""
     monkeypatch.setenv("ROUTING", "topic")
     assert play(408) == []

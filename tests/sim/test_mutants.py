@@ -43,7 +43,7 @@ Found = list[tuple[str, str]]
 
 def gives_up_at_once(patch: Patch) -> None:
     """Feeds hold what came for 50 ms instead of five seconds."""
-    patch.setattr(GapRecovery, "_longest", lambda self, stream: 0.05)
+    patch.setattr(GapRecovery, "_longest", lambda self, feed: 0.05)
 
 
 def answers_at_once(patch: Patch) -> None:

@@ -86,8 +86,7 @@ def counters(scene: Scene, name: str) -> int:
 @pytest.mark.parametrize("routing", ["flood", "interest", "topic"])
 @pytest.mark.parametrize("brokers", [2, 3])
 def test_more_than_the_log_holds_waits_for_a_slow_link(brokers: int, routing: str) -> None:
-    """60 MB at 20 Mbit/s: no message is dropped and none is replayed, as no link leaves the live
-    stream."""
+    """60 MB at 20 Mbit/s: no message is dropped and none is replayed, as every link stays live."""
     scene = SlowLink(1, brokers, 20 * MBIT, 30, MB, [], routing=routing)
     result = scene.run()
     assert not result.violations

@@ -50,24 +50,24 @@ ranges = st.lists(numbers, max_size=40).map(merge)
 
 
 class Owner:
-    """What a stream asks for."""
+    """What an ordered feed asks of gap recovery."""
 
     def __init__(self) -> None:
         self.node = SimpleNamespace(now=1.0, counters=Counters(), journal=NullJournal())
         self.lost = 0
 
-    def lose(self, stream: OrderedFeed) -> None:
+    def lose(self, feed: OrderedFeed) -> None:
         self.lost += 1
-        stream.source = None
+        feed.source = None
 
-    def arm(self, stream: OrderedFeed) -> None:
+    def arm(self, feed: OrderedFeed) -> None:
         """There is no time here."""
 
 
-def stream(done: int = 0) -> tuple[OrderedFeed, Owner]:
+def feed(done: int = 0) -> tuple[OrderedFeed, Owner]:
     owner = Owner()
     window = LocalWindow(done, 0.0)
-    found = window.stream = OrderedFeed(owner, origin_key(b"x" * 8, 1), window, done)  # type: ignore[arg-type]
+    found = window.feed = OrderedFeed(owner, origin_key(b"x" * 8, 1), window, done)  # type: ignore[arg-type]
     return found, owner
 
 
@@ -105,7 +105,7 @@ def test_sets_of_numbers(some: Ranges, others: Ranges) -> None:
 def test_what_is_taken_comes_once_and_in_order(events: list[tuple[Any, int, int, bool]]) -> None:
     """Whatever comes from wherever, and whenever the source is found again: by number, each once,
     while nothing is given up."""
-    found, _ = stream()
+    found, _ = feed()
     window = found.window
     delivered: list[int] = []
     for link, first, count, synchronised in events:
@@ -123,7 +123,7 @@ def test_what_is_taken_comes_once_and_in_order(events: list[tuple[Any, int, int,
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 4)), max_size=60))
 def test_given_up_comes_late_and_once(events: list[tuple[int, int]]) -> None:
     """An origin that is gone holds up nothing; what was missing is taken when it comes."""
-    found, _ = stream()
+    found, _ = feed()
     found.free = True
     delivered: list[int] = []
     for first, count in events:
@@ -140,7 +140,7 @@ def test_given_up_comes_late_and_once(events: list[tuple[int, int]]) -> None:
 
 def test_another_way_is_not_trusted() -> None:
     """A message that comes over another link than the source may have overtaken others."""
-    found, owner = stream()
+    found, owner = feed()
     found.source = NEAR
     assert found.take(NEAR, 1, 1) == 1
     assert found.take(FAR, 3, 1) == 0
@@ -218,15 +218,15 @@ class Asking:
             alarm=alarm,
         )
         self.gap_recovery.met(self.key, self.window)
-        assert self.window.stream is not None
-        self.stream = self.window.stream
+        assert self.window.feed is not None
+        self.feed = self.window.feed
 
     def sent(self, body: bytes) -> bool:
         self.asked.append(int.from_bytes(body[12:16], "big"))
         return True
 
     def ask(self) -> int:
-        self.gap_recovery._ask(self.stream, 1.0)
+        self.gap_recovery._ask(self.feed, 1.0)
         return self.asked[-1]
 
     def answer(
@@ -248,10 +248,10 @@ class Asking:
         self.gap_recovery._answer_received(ORIGIN, head + (b"" if index else bytes(7)), now, NEAR)
 
     def comes(self, number: int) -> None:
-        """Have a message come over a link that the stream does not trust."""
+        """Have a message come over a link that the feed does not trust."""
         assert self.window.accept(number, 1, skipped=True) == 1
-        assert self.stream.take(FAR, number, 1) == 0
-        self.stream.put_by(
+        assert self.feed.take(FAR, number, 1) == 0
+        self.feed.put_by(
             HeldPackets(number, 1, (Message(b"t", b"", 1, False, b"", None, None), None), b"t", 1)
         )
 
@@ -267,11 +267,11 @@ def test_an_answer_may_come_after_the_next_question() -> None:
     first, second, third = asking.ask(), asking.ask(), asking.ask()
     asking.answer(first, 5, flags=0)
     asking.answer(first, 5, index=2)  # the second part was lost
-    assert asking.stream.done == 0
+    assert asking.feed.done == 0
     asking.answer(second, 7)
-    assert (asking.stream.done, asking.stream.source) == (7, NEAR)
+    assert (asking.feed.done, asking.feed.source) == (7, NEAR)
     asking.answer(third, 9)  # the question is settled
-    assert asking.stream.done == 7
+    assert asking.feed.done == 7
 
 
 def test_what_one_session_lacks_and_all_are_about_to_get() -> None:
@@ -279,13 +279,13 @@ def test_what_one_session_lacks_and_all_are_about_to_get() -> None:
     from elsewhere lacks it, too. Up to 610 it said that there is nothing else: what that session
     lacks of this is for it alone."""
     asking, alone = Asking(), []
-    stream = asking.stream
+    feed = asking.feed
     asking.delivered_ranges.alone = lambda key: merge(alone)
     asking.delivered_ranges.fetch = lambda session, key, ranges: alone.extend(ranges)
-    stream.done, stream.settled = 500, 610
+    feed.done, feed.settled = 500, 610
     for number in range(501, 601):
         asking.gap_recovery.release.put_by(
-            stream, HeldPackets(number, 1, (SimpleNamespace(), None), b"t", 1)
+            feed, HeldPackets(number, 1, (SimpleNamespace(), None), b"t", 1)
         )  # type: ignore[arg-type]
     asking.gap_recovery.fetch(SimpleNamespace(), asking.key, [(490, 700)])  # type: ignore[arg-type]
     assert alone == [(490, 500), (601, 610)]
@@ -296,27 +296,27 @@ def test_an_answer_that_the_way_has_outlived() -> None:
     that has asked again waits for that."""
     asking = Asking()
     first = asking.ask()
-    asking.gap_recovery.lose(asking.stream)
+    asking.gap_recovery.lose(asking.feed)
     second = asking.ask()
     asking.answer(first, 5)
-    assert (asking.stream.done, asking.stream.source, asking.asked) == (5, None, [first, second])
+    assert (asking.feed.done, asking.feed.source, asking.asked) == (5, None, [first, second])
     asking.answer(second, 6)
-    assert (asking.stream.done, asking.stream.source) == (6, NEAR)
+    assert (asking.feed.done, asking.feed.source) == (6, NEAR)
 
 
 def test_who_has_asked_asks_again_soon_when_the_way_changes() -> None:
     """The question may have been lost with the old way. However often that is, none that waits is
     dropped."""
     asking = Asking()
-    stream = asking.stream
+    feed = asking.feed
     for count in range(1, 9):
-        stream.pause = 2.0
+        feed.pause = 2.0
         asking.ask()
-        assert stream.ask_at == 3.0
-        asking.gap_recovery.lose(stream)
-        assert stream.ask_at == (1.1 if count < 8 else 3.0)
-        assert stream.pause == 2.0
-    assert len(stream.questions) == 8
+        assert feed.ask_at == 3.0
+        asking.gap_recovery.lose(feed)
+        assert feed.ask_at == (1.1 if count < 8 else 3.0)
+        assert feed.pause == 2.0
+    assert len(feed.questions) == 8
 
 
 def test_more_is_asked_for_once() -> None:
@@ -329,7 +329,7 @@ def test_more_is_asked_for_once() -> None:
     asking.answer(second, 5, flags=3)
     assert len(asking.asked) == 3
     asking.answer(asking.asked[-1], 9)
-    assert (asking.stream.done, asking.stream.source) == (9, NEAR)
+    assert (asking.feed.done, asking.feed.source) == (9, NEAR)
 
 
 def test_who_answers_slowly_is_not_asked_again_meanwhile() -> None:
@@ -337,9 +337,9 @@ def test_who_answers_slowly_is_not_asked_again_meanwhile() -> None:
     asking = Asking()
     for took, pause in ((0.01, 0.1), (0.5, 1.0), (60.0, 2.0)):
         number = asking.ask()
-        asking.stream.questions[number].at = 1.0 - took
-        asking.answer(number, asking.stream.done + 5, flags=3)
-        assert asking.stream.ask_at == 1.0 + pause
+        asking.feed.questions[number].at = 1.0 - took
+        asking.answer(number, asking.feed.done + 5, flags=3)
+        assert asking.feed.ask_at == 1.0 + pause
     assert len(asking.asked) == 6
 
 
@@ -347,15 +347,15 @@ def test_what_came_while_it_was_waited_for_is_not_waited_for() -> None:
     """1 to 3 have left the origin's log. 2 comes another way: what is behind it must not wait for
     it while no broker asks."""
     asking = Asking()
-    stream = asking.stream
+    feed = asking.feed
     asking.comes(4)
     asking.answer(asking.ask(), 4, gone=3)
-    assert (stream.refused, stream.settled, stream.source) == ([(1, 3)], 0, None)
+    assert (feed.refused, feed.settled, feed.source) == ([(1, 3)], 0, None)
     asking.comes(2)
     asking.answer(asking.ask(), 4, gone=3)
-    assert (stream.refused, stream.settled) == ([(1, 1), (3, 3)], 0)
+    assert (feed.refused, feed.settled) == ([(1, 1), (3, 3)], 0)
     asking.answer(asking.ask(), 4, gone=3, now=1.1 + SPLIT)
-    assert (stream.owed, stream.refused, stream.done, stream.source) == (
+    assert (feed.owed, feed.refused, feed.done, feed.source) == (
         [(1, 1), (3, 3)],
         [],
         4,
@@ -366,53 +366,53 @@ def test_what_came_while_it_was_waited_for_is_not_waited_for() -> None:
 def test_what_goes_on_coming_is_waited_for_any_longer() -> None:
     """Over a slow link, one large message after the other: five seconds for each, not for all."""
     asking = Asking()
-    stream = asking.stream
+    feed = asking.feed
     asking.comes(4)
     asking.answer(asking.ask(), 4, gone=3)
     asking.comes(2)
     asking.answer(asking.ask(), 4, gone=3, now=SPLIT)
     asking.answer(asking.ask(), 4, gone=3, now=1.1 + SPLIT)
-    assert (stream.refused, stream.settled) == ([(1, 1), (3, 3)], 0)
+    assert (feed.refused, feed.settled) == ([(1, 1), (3, 3)], 0)
     asking.answer(asking.ask(), 4, gone=3, now=0.1 + 2 * SPLIT)
-    assert (stream.owed, stream.refused, stream.source) == ([(1, 1), (3, 3)], [], NEAR)
+    assert (feed.owed, feed.refused, feed.source) == ([(1, 1), (3, 3)], [], NEAR)
 
 
 def test_nor_is_the_time_in_which_this_broker_stood_still() -> None:
     """What is on its way to it is not read meanwhile."""
     asking = Asking()
-    stream = asking.stream
+    feed = asking.feed
     asking.comes(2)
     asking.answer(asking.ask(), 2, gone=1)
     asking.gap_recovery._away[b"another!"] = 0.5
     asking.gap_recovery.stood_still(2 * HOLD, 1.1 + 2 * HOLD)
     assert asking.gap_recovery._away == {b"another!": 0.5 + 2 * HOLD}
     asking.answer(asking.ask(), 2, gone=1, now=1.1 + 2 * HOLD)
-    assert stream.refused == [(1, 1)]
+    assert feed.refused == [(1, 1)]
     asking.answer(asking.ask(), 2, gone=1, now=1.1 + 3 * HOLD)
-    assert (stream.refused, stream.source) == ([], NEAR)
+    assert (feed.refused, feed.source) == ([], NEAR)
 
 
 def test_what_an_answer_brought_is_not_waited_for_although_it_left_the_log() -> None:
     """An earlier answer brought 1, and the next one says that the log has it no more."""
     asking = Asking()
-    stream = asking.stream
+    feed = asking.feed
     number = asking.ask()
-    stream.put_by(HeldPackets(1, 1, (Message(b"t", b"", 1, False, b"", None, None), None), b"t", 1))
+    feed.put_by(HeldPackets(1, 1, (Message(b"t", b"", 1, False, b"", None, None), None), b"t", 1))
     asking.answer(number, 1, gone=1)
-    assert (stream.refused, stream.done, stream.source, stream.gone_since) == ([], 1, NEAR, 0.0)
+    assert (feed.refused, feed.done, feed.source, feed.gone_since) == ([], 1, NEAR, 0.0)
 
 
 def test_what_was_refused_since_the_question_is_asked_for() -> None:
     """The question was not for it, and its answer is not the last one."""
     asking = Asking()
-    stream = asking.stream
-    stream.settled, asking.window.top = 5, 5
+    feed = asking.feed
+    feed.settled, asking.window.top = 5, 5
     number = asking.ask()
-    stream.refuse(3, 3)
+    feed.refuse(3, 3)
     asking.answer(number, 7)
-    assert (stream.settled, stream.behind, len(asking.asked)) == (2, None, 2)
+    assert (feed.settled, feed.behind, len(asking.asked)) == (2, None, 2)
     asking.answer(asking.asked[-1], 7)
-    assert (stream.done, stream.refused, stream.source) == (7, [], NEAR)
+    assert (feed.done, feed.refused, feed.source) == (7, [], NEAR)
 
 
 @pytest.mark.parametrize(
@@ -427,10 +427,10 @@ def test_what_a_lost_incarnation_published_may_be_elsewhere(
     asking = Asking()
     # It was started again, and knows of nothing.
     asking.directory.database.listings[ORIGIN].boot = 2
-    asking.stream.since, asking.window.heard = 1.0, heard
+    asking.feed.since, asking.window.heard = 1.0, heard
     if away is not None:
         asking.gap_recovery._away[b"another!"] = away
-    assert asking.gap_recovery._longest(asking.stream) == longest
+    assert asking.gap_recovery._longest(asking.feed) == longest
 
 
 def test_questions_are_bounded() -> None:
@@ -438,7 +438,7 @@ def test_questions_are_bounded() -> None:
     asking = Asking()
     for _ in range(100):
         asking.ask()
-    assert len(asking.stream.questions) <= 16
+    assert len(asking.feed.questions) <= 16
 
 
 def test_an_answer_without_an_end_is_dropped() -> None:
@@ -453,9 +453,9 @@ def test_an_answer_without_an_end_is_dropped() -> None:
                 ORIGIN, head + index.to_bytes(4, "big") + b"\0" + bytes(6) + part, 1.0, NEAR
             )
     assert index < 20
-    assert number not in asking.stream.questions
+    assert number not in asking.feed.questions
     asking.answer(asking.ask(), 7)
-    assert asking.stream.done == 7
+    assert asking.feed.done == 7
 
 
 @given(st.lists(numbers, max_size=60))
@@ -469,7 +469,7 @@ def test_joined_sets_are_merged_ones(some: Ranges) -> None:
 def test_what_is_refused_costs_the_same_however_much_it_is() -> None:
     """With gaps between, as no subscriber here wants these: no list without end, and what is queued
     is not owed besides."""
-    found, _ = stream()
+    found, _ = feed()
     found.put_by(HeldPackets(99_001, 10, ("x", None), b"t", 1))  # type: ignore[arg-type]
     for number in range(1, 200_000, 2):
         found.refuse(number, number)
@@ -482,7 +482,7 @@ def test_a_break_tells_that_somebody_leaves_numbers_out(monkeypatch: pytest.Monk
     """Who floods and has not heard of the others yet takes holes for what is to come, unless it
     hears of a break first."""
     asking = Asking()
-    streams = asking.gap_recovery
+    gap_recovery = asking.gap_recovery
     sent: list[bytes] = []
     monkeypatch.setattr(
         asking.directory,
@@ -491,13 +491,13 @@ def test_a_break_tells_that_somebody_leaves_numbers_out(monkeypatch: pytest.Monk
         raising=False,
     )
     asking.origins.sparse = False
-    asking.window.stream = None
-    streams.node.forwarding = [SimpleNamespace(peer=SimpleNamespace(id=b"n" * 8))]  # type: ignore[list-item]
-    streams._break_received(ORIGIN, b"", 1.0, NEAR)
-    assert streams.active
-    assert asking.window.stream is not None
+    asking.window.feed = None
+    gap_recovery.node.forwarding = [SimpleNamespace(peer=SimpleNamespace(id=b"n" * 8))]  # type: ignore[list-item]
+    gap_recovery._break_received(ORIGIN, b"", 1.0, NEAR)
+    assert gap_recovery.active
+    assert asking.window.feed is not None
     assert sent == [b"n" * 8]
-    streams._break_received(ORIGIN, b"", 1.0, NEAR)
+    gap_recovery._break_received(ORIGIN, b"", 1.0, NEAR)
     assert len(sent) == 1
 
 
@@ -508,11 +508,11 @@ def test_what_is_about_to_come_is_waited_for() -> None:
     assert asking.gap_recovery.unsettled()
     asking.answer(asking.ask(), 3)
     assert not asking.gap_recovery.unsettled()
-    asking.gap_recovery.lose(asking.stream)
+    asking.gap_recovery.lose(asking.feed)
     assert asking.gap_recovery.unsettled()
     asking.directory.database.listings.clear()
     assert not asking.gap_recovery.unsettled()
-    assert asking.stream.take(FAR, 5, 1) == 0
+    assert asking.feed.take(FAR, 5, 1) == 0
     assert asking.gap_recovery.unsettled()
 
 
@@ -559,7 +559,7 @@ def test_a_break_goes_ahead_on_the_old_way_too(monkeypatch: pytest.MonkeyPatch) 
 
 def test_holes_without_end_are_owed() -> None:
     """A table of holes that is full forgets the oldest: they may still be asked for."""
-    found, _ = stream()
+    found, _ = feed()
     for number in range(MAX_SKIPS + 1):
         assert found.window.accept(2 * number + 2, 1, skipped=True) == 1
     assert len(found.window.history) <= MAX_SKIPS
@@ -590,5 +590,5 @@ def test_what_crosses_in_vain_is_caught(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_break_that_nobody_minds_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the news of new ways, what was lost on the old ones is taken for unwanted."""
-    monkeypatch.setattr(GapRecovery, "lose", lambda self, stream: None)
+    monkeypatch.setattr(GapRecovery, "lose", lambda self, feed: None)
     assert "lost" in kinds(SEED)

@@ -144,9 +144,9 @@ def test_what_is_held_here_is_not_taken_from_the_holder() -> None:
         message(b"a", b"fifth", key=key, sequence=5),
     )
     holder = Holder(state(), third + fifth, passed=third, routing="interest")
-    stream = holder.world.node.forwarder.vector[key].stream
-    assert stream is not None
-    assert (stream.done, stream.held_count) == (2, 1)
+    feed = holder.world.node.forwarder.vector[key].feed
+    assert feed is not None
+    assert (feed.done, feed.held_count) == (2, 1)
 
     def got() -> list[bytes]:
         return [packet.payload for packet in holder.client.take() if isinstance(packet, Publish)]

@@ -36,19 +36,17 @@ def world(limits: Limits) -> World:
     return lone(routing="interest", link_timeout=1000.0, limits=limits)
 
 
-def stream_of(world: World, boot: int = 1_000) -> OrderedFeed:
+def feed_of(world: World, boot: int = 1_000) -> OrderedFeed:
     key = origin_key(FAR, boot)
     window = world.node.forwarder.vector[key] = LocalWindow(0, world.now, world.node.counters)
     world.node.cluster.gap_recovery.met(key, window)
-    assert window.stream is not None
-    return window.stream
+    assert window.feed is not None
+    return window.feed
 
 
-def entry_of(
-    stream: OrderedFeed, number: int, payload: bytes = b"", topic: bytes = b"t"
-) -> LogEntry:
+def entry_of(feed: OrderedFeed, number: int, payload: bytes = b"", topic: bytes = b"t") -> LogEntry:
     return LogEntry(
-        stream.key,
+        feed.key,
         number,
         b"",
         Message(topic, payload or b"%d" % number, 1, False, b"", None, None),
@@ -56,19 +54,19 @@ def entry_of(
     )
 
 
-def hold(world: World, stream: OrderedFeed, *numbers: int) -> None:
+def hold(world: World, feed: OrderedFeed, *numbers: int) -> None:
     """Have messages come over no link in particular."""
     for number in numbers:
-        assert stream.take(ONE if stream.behind is ONE else SimpleNamespace(), number, 1) == 0  # type: ignore[arg-type]
-        stream.window.top = max(stream.window.top, number)
-        world.node.cluster.gap_recovery.hold(stream, entry_of(stream, number))
+        assert feed.take(ONE if feed.behind is ONE else SimpleNamespace(), number, 1) == 0  # type: ignore[arg-type]
+        feed.window.top = max(feed.window.top, number)
+        world.node.cluster.gap_recovery.hold(feed, entry_of(feed, number))
 
 
-def settle(world: World, stream: OrderedFeed, top: int) -> None:
+def settle(world: World, feed: OrderedFeed, top: int) -> None:
     """Have the origin say that there is nothing else up to a number, and that what follows comes
     over ONE."""
-    stream.settled, stream.behind = top, ONE
-    world.node.cluster.gap_recovery.release.begin(stream, world.now)
+    feed.settled, feed.behind = top, ONE
+    world.node.cluster.gap_recovery.release.begin(feed, world.now)
     world.settle()
 
 
@@ -86,41 +84,41 @@ def got(client: FakeClient, *, acknowledge: bool = True) -> list[int]:
 
 
 def test_it_goes_in_steps_and_what_comes_meanwhile_follows(world: World) -> None:
-    stream, client = stream_of(world), client_of(world)
-    hold(world, stream, *range(1, 3 * STEP + 1))
+    feed, client = feed_of(world), client_of(world)
+    hold(world, feed, *range(1, 3 * STEP + 1))
     assert got(client) == []
-    settle(world, stream, 3 * STEP)
+    settle(world, feed, 3 * STEP)
     assert got(client) == list(range(1, STEP + 1))
-    hold(world, stream, 3 * STEP + 1)
-    assert stream.source is None
+    hold(world, feed, 3 * STEP + 1)
+    assert feed.source is None
     world.advance(0.1)
     assert got(client) == list(range(STEP + 1, 3 * STEP + 2))
-    assert (stream.source, stream.behind, stream.done, stream.held_count) == (
+    assert (feed.source, feed.behind, feed.done, feed.held_count) == (
         ONE,
         None,
         3 * STEP + 1,
         0,
     )
     assert world.node.cluster.gap_recovery.release.held_bytes == 0
-    assert stream.take(ONE, 3 * STEP + 2, 1) == 1
+    assert feed.take(ONE, 3 * STEP + 2, 1) == 1
 
 
 def test_in_the_order_of_numbers_each_once(world: World) -> None:
     """Whatever came first, and though an answer brings what is here."""
-    stream, client = stream_of(world), client_of(world)
-    hold(world, stream, 5, 2, 9)
-    hold(world, stream, 3, 2, 7)
-    settle(world, stream, 7)
+    feed, client = feed_of(world), client_of(world)
+    hold(world, feed, 5, 2, 9)
+    hold(world, feed, 3, 2, 7)
+    settle(world, feed, 7)
     assert got(client) == [2, 3, 5, 7]
-    assert stream.held_count == 1
+    assert feed.held_count == 1
 
 
 @pytest.mark.parametrize("limits", [Limits(hold_queued=1_000, max_queued=2_000)])
 def test_a_slow_session_is_waited_for_and_its_publishers_wait(world: World) -> None:
-    stream, client = stream_of(world), client_of(world, receive_maximum=100)
+    feed, client = feed_of(world), client_of(world, receive_maximum=100)
     backpressure = world.node.cluster.remote_flow_control
-    hold(world, stream, *range(1, 8_001))
-    settle(world, stream, 8_000)
+    hold(world, feed, *range(1, 8_001))
+    settle(world, feed, 8_000)
     found = []
     for _ in range(200):
         world.advance(0.01)
@@ -137,11 +135,11 @@ def test_a_slow_session_is_waited_for_and_its_publishers_wait(world: World) -> N
 
 @pytest.mark.parametrize("limits", [Limits(hold_queued=1_000, max_queued=2_000)])
 def test_one_that_takes_nothing_is_not_waited_for(world: World) -> None:
-    stream, dead = stream_of(world), client_of(world, receive_maximum=100)
+    feed, dead = feed_of(world), client_of(world, receive_maximum=100)
     other = world.connect("other", properties={Property.RECEIVE_MAXIMUM: 60_000})
     other.subscribe("t", qos=1)
-    hold(world, stream, *range(1, 8_001))
-    settle(world, stream, 8_000)
+    hold(world, feed, *range(1, 8_001))
+    settle(world, feed, 8_000)
     found = []
     for _ in range(30):
         world.advance(0.1 * (SLOW_WAIT + DEFAULTS.hold_time))
@@ -155,55 +153,55 @@ def test_what_is_owed_and_comes_in_time_is_not_owed_any_more(world: World) -> No
     over, and is delivered once."""
     client = client_of(world)
     world.advance(0.1)
-    stream = stream_of(world)
-    hold(world, stream, *range(1, 3 * STEP + 1))
-    stream.settled = stream.window.top
-    world.node.cluster.gap_recovery._set_free(stream, world.now)
-    hold(world, stream, 3 * STEP + 11)
-    assert stream.owed == [(3 * STEP + 1, 3 * STEP + 10)]
-    hold(world, stream, *range(3 * STEP + 1, 3 * STEP + 9))
+    feed = feed_of(world)
+    hold(world, feed, *range(1, 3 * STEP + 1))
+    feed.settled = feed.window.top
+    world.node.cluster.gap_recovery._set_free(feed, world.now)
+    hold(world, feed, 3 * STEP + 11)
+    assert feed.owed == [(3 * STEP + 1, 3 * STEP + 10)]
+    hold(world, feed, *range(3 * STEP + 1, 3 * STEP + 9))
     found = got(client)
     world.advance(0.1)
     found += got(client)
     assert found == [*range(1, 3 * STEP + 9), 3 * STEP + 11]
-    assert stream.owed == [(3 * STEP + 9, 3 * STEP + 10)]
-    assert stream.take(ONE, 3 * STEP + 9, 1) == 1
-    assert stream.owed == [(3 * STEP + 10, 3 * STEP + 10)]
+    assert feed.owed == [(3 * STEP + 9, 3 * STEP + 10)]
+    assert feed.take(ONE, 3 * STEP + 9, 1) == 1
+    assert feed.owed == [(3 * STEP + 10, 3 * STEP + 10)]
 
 
 @pytest.mark.parametrize("limits", [Limits(hold_feed=100)])
 def test_publishers_wait_while_much_is_held(world: World) -> None:
-    stream, client = stream_of(world), client_of(world)
+    feed, client = feed_of(world), client_of(world)
     wishes = world.node.cluster.remote_flow_control._wishes
-    hold(world, stream, *range(1, 100))
+    hold(world, feed, *range(1, 100))
     assert not wishes
-    hold(world, stream, 100)
-    assert list(wishes) == [stream]
-    settle(world, stream, 100)
+    hold(world, feed, 100)
+    assert list(wishes) == [feed]
+    settle(world, feed, 100)
     assert got(client) == list(range(1, 101))
     assert not wishes
 
 
 @pytest.mark.parametrize("limits", [Limits(held_feeds_bytes=10 * (HELD_MEMORY + 10))])
 def test_what_there_is_no_room_for_is_asked_for_again(world: World) -> None:
-    stream, client = stream_of(world), client_of(world)
-    hold(world, stream, *range(1, 21))
-    assert world.counters.ordered_feed_full == 20 - stream.held_count > 0
-    first = stream.held_count + 1
-    assert stream.lacks() == [(first, LAST)]
+    feed, client = feed_of(world), client_of(world)
+    hold(world, feed, *range(1, 21))
+    assert world.counters.ordered_feed_full == 20 - feed.held_count > 0
+    first = feed.held_count + 1
+    assert feed.lacks() == [(first, LAST)]
     assert [level for level, text in world.lines if "asked for again" in text].count("warning") == 1
-    stream.settled = min(20, first - 1)
-    world.node.cluster.gap_recovery.release.begin(stream, world.now)
+    feed.settled = min(20, first - 1)
+    world.node.cluster.gap_recovery.release.begin(feed, world.now)
     world.settle()
     assert got(client) == list(range(1, first))
-    assert stream.done == first - 1
-    assert not stream.fed
+    assert feed.done == first - 1
+    assert not feed.fed
 
 
 def test_what_an_earlier_incarnation_published_comes_first(world: World) -> None:
     """Though the later one has answered before, as long as the broker says that it has more of the
     earlier one."""
-    early, late = stream_of(world, 1_000), stream_of(world, 1_001)
+    early, late = feed_of(world, 1_000), feed_of(world, 1_001)
     client = client_of(world)
     directory = world.node.cluster.directory.database
     listing: Any = SimpleNamespace(
@@ -224,7 +222,7 @@ def test_what_an_earlier_incarnation_published_comes_first(world: World) -> None
 
 
 def test_an_incarnation_of_which_nobody_tells_is_waited_for_for_a_while(world: World) -> None:
-    early, late = stream_of(world, 1_000), stream_of(world, 1_001)
+    early, late = feed_of(world, 1_000), feed_of(world, 1_001)
     client = client_of(world)
     listing: Any = SimpleNamespace(
         id=FAR, boot=1_001, via=FAR, entries={EARLIER: (1_000).to_bytes(4, "big")}
@@ -242,21 +240,21 @@ def test_an_incarnation_of_which_nobody_tells_is_waited_for_for_a_while(world: W
 
 def test_time_in_which_this_broker_stood_still_is_not_waited(world: World) -> None:
     """What came meanwhile is still to be read when it goes on: the other brokers were there."""
-    stream, client = stream_of(world), client_of(world)
-    hold(world, stream, 2)
+    feed, client = feed_of(world), client_of(world)
+    hold(world, feed, 2)
     world.advance(0.3)
     world.now += 4.0
     world.advance(0.3)
     assert got(client) == []
-    hold(world, stream, 1)
-    settle(world, stream, 2)
+    hold(world, feed, 1)
+    settle(world, feed, 2)
     assert got(client) == [1, 2]
 
 
 def test_however_often_it_stood_still(world: World) -> None:
     """What counts is the time in which it ran."""
-    stream, client = stream_of(world), client_of(world)
-    hold(world, stream, 2)
+    feed, client = feed_of(world), client_of(world)
+    hold(world, feed, 2)
     for _ in range(20):
         world.now += 0.9
         world.advance(0.02)
@@ -270,8 +268,8 @@ def test_however_often_it_stood_still(world: World) -> None:
 def test_what_is_hurried_is_not_waited_any_longer(world: World) -> None:
     """A tick that was due long ago, as it was hurried, does not show that this broker stood
     still."""
-    stream, client = stream_of(world), client_of(world)
-    hold(world, stream, 2)
+    feed, client = feed_of(world), client_of(world)
+    hold(world, feed, 2)
     begin = world.now
     while world.now < begin + STRANGER - 0.1:
         due = world.node.next_deadline()
@@ -286,7 +284,7 @@ def test_what_is_hurried_is_not_waited_any_longer(world: World) -> None:
 
 
 def test_nor_has_an_earlier_incarnation_been_silent_meanwhile(world: World) -> None:
-    early, late = stream_of(world, 1_000), stream_of(world, 1_001)
+    early, late = feed_of(world, 1_000), feed_of(world, 1_001)
     client = client_of(world)
     listing: Any = SimpleNamespace(
         id=FAR, boot=1_001, via=FAR, entries={EARLIER: (1_000).to_bytes(4, "big")}

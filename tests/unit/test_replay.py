@@ -40,7 +40,7 @@ def logged(world: World, numbers: range, key: bytes = KEY) -> None:
 
 
 def joining(world: World, seen: Vector, number: int = 1) -> Neighbour:
-    """A neighbour that has just said what it has, to be let into the live stream."""
+    """A neighbour that has just said what it has, whose link is to become live."""
     neighbour = Neighbour(world, number)
     neighbour.bpdu(world.node.cluster.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
     own = world.node.forwarder

@@ -54,9 +54,9 @@ LOOKS = 25_000
 on behind them."""
 
 SMALL = 8 * 1024
-"""bytes of messages in an ANSWER, which takes only links in the live stream. More bytes come as
-PIECEs, which take any link: they may fill the queue of a slow link, so that it leaves the live
-stream, and that must not stop them."""
+"""bytes of messages in an ANSWER, which takes only live links. More bytes come as PIECEs, which
+take any link: they may fill the queue of a slow link, so that it is not live any more, and that
+must not stop them."""
 
 READ_COST = 5.0
 """Units of work (`Limits.link_requests`) of a question for which the disk is read."""

@@ -4,7 +4,7 @@ Every broker numbers the messages that are published on it; (origin, boot number
 travels with the message. A broker accepts a message once, from whichever link it comes, delivers it
 and passes it on over its other links, as the routing strategy says. Messages at QoS 1 and 2 and
 retained messages stay in the replay log for a while, from which `Resync` replays what a neighbour
-lacks before its link enters the live stream.
+lacks before its link is live.
 
 A broker that meets an origin delivers what is published from then on; what is older is history. If
 the first messages of a new origin are lost on the way, they must not be taken for history: so a new
@@ -69,7 +69,7 @@ ILLEGAL = frozenset(
 
 
 class Forwarder:
-    """Passes on what is published here and what links bring, and keeps the live stream's links."""
+    """Passes on what is published here and what links bring, and keeps the live links."""
 
     def __init__(
         self,
@@ -252,7 +252,7 @@ class Forwarder:
         window.heard = now
         if self.node.journal.recording:
             self.node.journal.origin_seen(key)
-        return window.accept(first, count, skipped=window.stream is not None)
+        return window.accept(first, count, skipped=window.feed is not None)
 
     def _accept_run(self, key: bytes, first: int, count: int) -> int:
         runs = self.runs
@@ -319,7 +319,7 @@ class Forwarder:
 
     def _note_told(self, link: Link, origins: Vector) -> None:
         """Note that a neighbour was told of origins that are new here, and begins with them where
-        this broker does: it lacks what they publish before its link enters the live stream."""
+        this broker does: it lacks what they publish before its link is live."""
         if link.seen is not None:
             for key, window in origins.items():
                 if key not in link.seen:
@@ -369,30 +369,30 @@ class Forwarder:
         if message.qos or message.retain:
             link.arrival = (key, message.topic, now)
             window = self.vector[key]
-            stream = window.stream
+            feed = window.feed
             had = (
-                stream is not None
-                and sequence <= stream.kept_top
-                and find(stream.kept, sequence, sequence) >= 0
+                feed is not None
+                and sequence <= feed.kept_top
+                and find(feed.kept, sequence, sequence) >= 0
             )
             if not had:
                 entry = LogEntry(key, sequence, data, message, now)
                 self.log.append(entry, link.conn)
-            if stream is None:
+            if feed is None:
                 here = window.for_local_subscribers(sequence)
             else:
-                here = stream.take(link, sequence, 1) > 0
-                held = not here and sequence > stream.done
+                here = feed.take(link, sequence, 1) > 0
+                held = not here and sequence > feed.done
         if message.qos or message.retain:
-            self._admit(key, window.stream, link)
+            self._admit(key, window.feed, link)
         links = self._everywhere(key) if message.retain else self._onward(message.topic, key, link)
         if choice is not None and not message.retain:
             links = self._assigned(choice, links, key)
         self._send(data, 1, links, link)
         if message.topic[:1] == b"$":
             return
-        if held and entry is not None and stream is not None:
-            self._gap_recovery.hold(stream, entry)
+        if held and entry is not None and feed is not None:
+            self._gap_recovery.hold(feed, entry)
         new = (
             message.retain
             and self._above.retained_sync.received(message, key, sequence, now, link.conn)
@@ -437,28 +437,28 @@ class Forwarder:
             entry = LogEntry.run(key, sequence, count, data, batch.size, now)
             self.log.append(entry, link.conn)
             window = self.vector[key]
-            self._admit(key, window.stream, link)
+            self._admit(key, window.feed, link)
             self._send(data, count, self._onward(batch.topic, key, link), link)
             # So many were published before this broker met their origin, or are held back for now.
-            stream = window.stream
+            feed = window.feed
             old = (
                 window.begin + 1 - sequence
-                if stream is None
-                else count - stream.take(link, sequence, count)
+                if feed is None
+                else count - feed.take(link, sequence, count)
             )
             if old < count:
                 if batch.topic[:1] != b"$":
                     deliver_run(self.node, batch.part(old, count) if old > 0 else batch, link.conn)
-            elif stream is not None and sequence + count - 1 > stream.done:
-                self._gap_recovery.hold(stream, entry)
+            elif feed is not None and sequence + count - 1 > feed.done:
+                self._gap_recovery.hold(feed, entry)
 
     def _mixed(self, key: bytes, sequence: int) -> bool:
         """Whether of the consecutive numbers from `sequence` on some may be for local subscribers
         and some not."""
         window = self.vector[key]
-        if (stream := window.stream) is None:
+        if (feed := window.feed) is None:
             return bool(window.owed)
-        return sequence <= stream.kept_top or (bool(stream.owed) and sequence <= stream.owed[-1][1])
+        return sequence <= feed.kept_top or (bool(feed.owed) and sequence <= feed.owed[-1][1])
 
     def run_received(
         self,
@@ -505,10 +505,10 @@ class Forwarder:
         else:
             node.dispatcher.run(route, chunk, prefix, size, 5, None, groups=False)
 
-    # ---------------------------------------------------------------- live stream
+    # ---------------------------------------------------------------- live links
 
     def enter(self, link: Link) -> None:
-        """Let a link into the live stream: its neighbour has had the older messages."""
+        """Make a link live: its neighbour has had the older messages."""
         if not link.live and link.move(Input.REPLAYED) is Action.CHANGE:
             self._refresh()
             self._above.retained_sync.entered(link)
@@ -519,11 +519,11 @@ class Forwarder:
 
     @property
     def live_links(self) -> list[Link]:
-        """The links in the live stream."""
+        """The live links."""
         return self.node.forwarding
 
     def leave(self, link: Link) -> None:
-        """Take a link out of the live stream."""
+        """Remove a link from the live ones."""
         if link.live:
             link.move(Input.TAKEN_OUT)
         if link in self.node.forwarding:

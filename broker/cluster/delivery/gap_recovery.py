@@ -14,7 +14,7 @@ origin has sent what is missing:
     ANSWER  back, behind the messages that are on their way: of that, what is wanted here; "up to
             number n that is all"
 
-A broker on the path passes an ANSWER on over a link in the live stream only, and only while it
+A broker on the path passes an ANSWER on over a live link only, and only while it
 knows all filters that the asking broker had posted when it asked. So what is published behind the
 answer takes the same path, or a BREAK precedes it.
 
@@ -244,15 +244,11 @@ class GapRecovery:
         listing = self._directory.listing(broker_id)
         if listing is None:
             return
-        for stream in self._of(broker_id):
-            if (
-                listing.boot != stream.boot
-                and not stream.finished
-                and stream.seen_boot != listing.boot
-            ):
-                stream.seen_boot = listing.boot
-                stream.questions.clear()
-                self.lose(stream)
+        for feed in self._of(broker_id):
+            if listing.boot != feed.boot and not feed.finished and feed.seen_boot != listing.boot:
+                feed.seen_boot = listing.boot
+                feed.questions.clear()
+                self.lose(feed)
                 self._events.dispatch(OriginLost(broker_id))
 
     def tell_earlier(self) -> None:
@@ -262,25 +258,25 @@ class GapRecovery:
         boots = (split_key(key)[1] for key in origins.ours if key != origins.key)
         self._directory.post(EARLIER, b"".join(boot.to_bytes(4, "big") for boot in boots))
 
-    def follows(self, stream: OrderedFeed) -> bool:
+    def follows(self, feed: OrderedFeed) -> bool:
         """Whether a feed has to wait for the feed of an earlier incarnation of its broker, whose
         messages come first. It waits for PATIENCE at most, if the broker does not answer."""
         earlier = [
-            s for s in self._of(stream.broker_id) if s.boot < stream.boot and self._unfinished(s)
+            s for s in self._of(feed.broker_id) if s.boot < feed.boot and self._unfinished(s)
         ]
-        if not earlier or stream.free:
-            stream.follows_since = 0.0
+        if not earlier or feed.free:
+            feed.follows_since = 0.0
             return False
         now = self.node.now
-        stream.follows_since = stream.follows_since or now
-        if now >= stream.follows_since + PATIENCE:
+        feed.follows_since = feed.follows_since or now
+        if now >= feed.follows_since + PATIENCE:
             for unfinished in earlier:
                 unfinished.finished = True
         return True
 
-    def _unfinished(self, stream: OrderedFeed) -> bool:
-        return bool(stream.waiting) or (
-            not stream.finished and (stream.held or self._orphans.reachable(stream))
+    def _unfinished(self, feed: OrderedFeed) -> bool:
+        return bool(feed.waiting) or (
+            not feed.finished and (feed.held or self._orphans.reachable(feed))
         )
 
     def activate(self) -> None:
@@ -299,20 +295,20 @@ class GapRecovery:
         """Begin the feed of the origin `key` that is new here, or that was flooded until now;
         `window`: which of its numbers have been here."""
         broker_id, _ = split_key(key)
-        if self.active and window.stream is None and broker_id != self._origins.own_id:
-            stream = window.stream = OrderedFeed(self, key, window, max(window.top, window.begin))
+        if self.active and window.feed is None and broker_id != self._origins.own_id:
+            feed = window.feed = OrderedFeed(self, key, window, max(window.top, window.begin))
             if window.top > window.begin:
-                stream.owe(intersect(window.gaps, [(window.begin + 1, window.top)]))
+                feed.owe(intersect(window.gaps, [(window.begin + 1, window.top)]))
             if window.owed:
-                stream.owe(intersect(window.gaps, window.owed))
-            self._broken(stream)
+                feed.owe(intersect(window.gaps, window.owed))
+            self._broken(feed)
 
     def _all(self) -> Iterable[OrderedFeed]:
-        return [window.stream for window in self._vector.values() if window.stream is not None]
+        return [window.feed for window in self._vector.values() if window.feed is not None]
 
     def _of(self, broker_id: bytes) -> Iterable[OrderedFeed]:
         """Return the feeds of all incarnations of a broker."""
-        return [stream for stream in self._all() if stream.broker_id == broker_id]
+        return [feed for feed in self._all() if feed.broker_id == broker_id]
 
     # ---------------------------------------------------------------- paths
 
@@ -345,16 +341,16 @@ class GapRecovery:
         """Ask a broker that is reached by another path, or that was restarted, for what may be
         missing; hold its feeds while it cannot be reached."""
         gap_recovery = self._of(broker_id)
-        newest = max((stream.boot for stream in gap_recovery), default=0)
-        for stream in gap_recovery:
+        newest = max((feed.boot for feed in gap_recovery), default=0)
+        for feed in gap_recovery:
             if (
-                stream.boot == newest or not stream.held
+                feed.boot == newest or not feed.held
             ):  # no path to a later incarnation brings what an earlier one did not send
-                stream.since = self.node.now
-            self.lose(stream)
+                feed.since = self.node.now
+            self.lose(feed)
 
     def entering(self, link: Link) -> None:
-        """Tell the neighbour of a link that is about to enter the live stream that its messages
+        """Tell the neighbour of a link that is about to be live that its messages
         take another path from now on (BREAK)."""
         if self.active:
             self._strategy.link_joining(link)
@@ -362,36 +358,36 @@ class GapRecovery:
 
     def link_down(self, event: LinkDown) -> None:
         """Take the source from all feeds that had a link that is gone as theirs."""
-        for stream in self._all():
-            if event.link in (stream.source, stream.behind):
-                self.lose(stream)
+        for feed in self._all():
+            if event.link in (feed.source, feed.behind):
+                self.lose(feed)
 
     def _break_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
         self.activate()
-        for stream in self._all():
-            if self._strategy.breaks(stream, link):
-                self.lose(stream)
-            elif not stream.fed:
-                stream.outdate()
+        for feed in self._all():
+            if self._strategy.breaks(feed, link):
+                self.lose(feed)
+            elif not feed.fed:
+                feed.outdate()
 
     def _changed_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) != 8:
             raise MalformedPacket("path change of one broker is truncated")
-        for stream in self._of(body):
-            self.lose(stream)
+        for feed in self._of(body):
+            self.lose(feed)
 
-    def came(self, stream: Feed, link: Link) -> None:
-        """Note that a message of the feed `stream` is about to be passed on that came over `link`,
+    def came(self, feed: Feed, link: Link) -> None:
+        """Note that a message of the feed `feed` is about to be passed on that came over `link`,
         which is not the feed's source. If the link is not on the tree's path either (retained
         messages take all links, also those that a repair has left in a circle), the message may be
         ahead of older ones. The brokers behind this one trust that what comes from here is
         complete, so they are told before they get it."""
-        if link is stream.behind:
+        if link is feed.behind:
             return
-        if link is self._paths.get(stream.broker_id):
-            stream.strange = False
-        elif not stream.strange:
-            stream.strange = True
+        if link is self._paths.get(feed.broker_id):
+            feed.strange = False
+        elif not feed.strange:
+            feed.strange = True
             directory = self._directory
             for listing in directory.reachable():
                 onward = directory.link_to(listing.id)
@@ -399,31 +395,31 @@ class GapRecovery:
                     onward is not None
                     and onward is not link
                     and onward.live
-                    and listing.id != stream.broker_id
+                    and listing.id != feed.broker_id
                 ):
-                    tell_changed_over(directory, onward, listing.id, stream.broker_id)
+                    tell_changed_over(directory, onward, listing.id, feed.broker_id)
 
     def answered(self, broker_id: bytes) -> None:
         """Note that an answer of a broker is passed on: the messages behind it have to come over
         the tree's path again."""
-        for stream in self._of(broker_id):
-            stream.strange = False
+        for feed in self._of(broker_id):
+            feed.strange = False
 
-    def lose(self, stream: OrderedFeed) -> None:
+    def lose(self, feed: OrderedFeed) -> None:
         """Take the source from a feed: a message of its origin may be missing. Plan a question."""
-        if stream.fed:
-            stream.source = stream.behind = None
-            self._broken(stream)
+        if feed.fed:
+            feed.source = feed.behind = None
+            self._broken(feed)
         else:
-            stream.outdate()
-            if not stream.questions:
-                stream.ask_at = min(stream.ask_at, self.node.now + ASK_PAUSE)
-                stream.pause = RETRY
+            feed.outdate()
+            if not feed.questions:
+                feed.ask_at = min(feed.ask_at, self.node.now + ASK_PAUSE)
+                feed.pause = RETRY
             elif (
-                len(stream.questions) < MAX_QUESTIONS // 2
+                len(feed.questions) < MAX_QUESTIONS // 2
             ):  # questions may be lost, and answers may be queued behind much else
-                stream.ask_at = min(stream.ask_at, self.node.now + RETRY)
-            self.arm(stream)
+                feed.ask_at = min(feed.ask_at, self.node.now + RETRY)
+            self.arm(feed)
 
     def holds(self, key: bytes, sequence: int) -> bool:
         """Whether a message is held here, for all local subscribers, until the earlier ones have
@@ -431,8 +427,8 @@ class GapRecovery:
         window = self._vector.get(key)
         if (
             window is None
-            or window.stream is None
-            or sequence <= window.stream.done
+            or window.feed is None
+            or sequence <= window.feed.done
             or window.missing(sequence)
         ):
             return False
@@ -442,19 +438,19 @@ class GapRecovery:
         """Ask the origin `key` for the numbers `ranges` that `session` lacks, and that no local
         subscriber wanted when they were published."""
         window = self._vector.get(key)
-        stream = None if window is None else window.stream
-        if window is None or stream is None:
+        feed = None if window is None else window.feed
+        if window is None or feed is None:
             return
-        waiting = intersect(stream.here(), [(stream.done + 1, stream.settled)])
+        waiting = intersect(feed.here(), [(feed.done + 1, feed.settled)])
         owed = subtract(
-            merge([*stream.owed, *waiting]), self._above.delivered_ranges.alone(key)
+            merge([*feed.owed, *waiting]), self._above.delivered_ranges.alone(key)
         )  # to all local subscribers
         missing = subtract(intersect(ranges, merge([*window.history, *window.lacks])), owed)
-        if old := intersect(missing, [(1, max(stream.done, stream.settled))]):
+        if old := intersect(missing, [(1, max(feed.done, feed.settled))]):
             self._above.delivered_ranges.fetch(session, key, old)
-            stream.owe(old)
+            feed.owe(old)
         if missing:
-            self.lose(stream)
+            self.lose(feed)
 
     def doubt(self) -> None:
         """Ask all origins: not all brokers know which filters are wanted here, so none is trusted
@@ -465,48 +461,48 @@ class GapRecovery:
         """Ask all origins but the brokers in `known`: the others do not know all filters that are
         wanted here, and may have answered earlier questions without them."""
         if self.active:
-            for stream in self._all():
-                if stream.broker_id not in known:
-                    stream.questions.clear()
-                    self.lose(stream)
+            for feed in self._all():
+                if feed.broker_id not in known:
+                    feed.questions.clear()
+                    self.lose(feed)
 
     def want(self, key: bytes, ranges: Ranges, now: float) -> None:
         """Ask all neighbours for the numbers `ranges` of the origin `key`, which no longer has them
         in its log. `now`: s."""
         self._history.want(key, ranges, now)
 
-    def _broken(self, stream: OrderedFeed) -> None:
+    def _broken(self, feed: OrderedFeed) -> None:
         now = self.node.now
-        stream.since = now
-        stream.held = bool(stream.waiting)
-        stream.free = stream.more = False
-        stream.gone_since = 0.0
-        stream.questions.clear()
-        stream.pause = RETRY
-        stream.ask_at = now + ASK_PAUSE
-        self.arm(stream)
+        feed.since = now
+        feed.held = bool(feed.waiting)
+        feed.free = feed.more = False
+        feed.gone_since = 0.0
+        feed.questions.clear()
+        feed.pause = RETRY
+        feed.ask_at = now + ASK_PAUSE
+        self.arm(feed)
 
     # ---------------------------------------------------------------- time
 
     def _arm_all(self, broker_id: bytes) -> None:
-        for stream in self._of(broker_id):
-            if not stream.fed:
-                self.arm(stream)
+        for feed in self._of(broker_id):
+            if not feed.fed:
+                self.arm(feed)
 
-    def arm(self, stream: OrderedFeed) -> None:
+    def arm(self, feed: OrderedFeed) -> None:
         """Set the timer of a feed without a source: for the next question, and for the end of the
         wait."""
         times = []
-        if self._orphans.reachable(stream) and not stream.more:
-            times.append(stream.ask_at)
-        if stream.held and not stream.free:
-            times.append(stream.since + self._longest(stream))
-        if stream.timer is not None:
-            self.node.cancel(stream.timer)
-            stream.timer = None
+        if self._orphans.reachable(feed) and not feed.more:
+            times.append(feed.ask_at)
+        if feed.held and not feed.free:
+            times.append(feed.since + self._longest(feed))
+        if feed.timer is not None:
+            self.node.cancel(feed.timer)
+            feed.timer = None
         if times:
-            stream.timer = self.node.schedule(
-                max(min(times), self.node.now + 0.001), lambda now: self._due(stream, now)
+            feed.timer = self.node.schedule(
+                max(min(times), self.node.now + 0.001), lambda now: self._due(feed, now)
             )
 
     def stood_still(self, seconds: float, now: float) -> None:
@@ -515,59 +511,59 @@ class GapRecovery:
         self._away = {
             broker_id: min(now, since + seconds) for broker_id, since in self._away.items()
         }
-        for stream in self._all():
-            stream.stood_still(seconds, now)
+        for feed in self._all():
+            feed.stood_still(seconds, now)
 
-    def _due(self, stream: OrderedFeed, now: float) -> None:
-        stream.timer = None
-        known = self._vector.get(stream.key)
+    def _due(self, feed: OrderedFeed, now: float) -> None:
+        feed.timer = None
+        known = self._vector.get(feed.key)
         # Its origin is forgotten.
-        if known is None or known.stream is not stream:
-            self.release.drop(stream)
+        if known is None or known.feed is not feed:
+            self.release.drop(feed)
             return
-        if stream.fed:
+        if feed.fed:
             return
         self.node.now = now
-        if self._orphans.reachable(stream) and now >= stream.ask_at and not stream.more:
-            self._ask(stream, now)
-        if stream.held and not stream.free and now >= stream.since + self._longest(stream):
-            self._set_free(stream, now)
-        self.arm(stream)
+        if self._orphans.reachable(feed) and now >= feed.ask_at and not feed.more:
+            self._ask(feed, now)
+        if feed.held and not feed.free and now >= feed.since + self._longest(feed):
+            self._set_free(feed, now)
+        self.arm(feed)
 
-    def _longest(self, stream: OrderedFeed) -> float:
-        if self._orphans.reachable(stream):
+    def _longest(self, feed: OrderedFeed) -> float:
+        if self._orphans.reachable(feed):
             return PATIENCE
-        listing = self._directory.listing(stream.broker_id)
-        if listing is not None and listing.via is not None and listing.boot > stream.boot:
+        listing = self._directory.listing(feed.broker_id)
+        if listing is not None and listing.via is not None and listing.boot > feed.boot:
             # The broker is back and has no messages of that incarnation. Others may have some: one
             # that hangs or is cut off, which is noticed within link_timeout, or one whose log is
             # being replayed to here.
             split = any(since > self.node.now - HOLD for since in self._away.values())
-            quiet = max(0.0, stream.window.heard - stream.since) + self._link_timeout + STRANGER
+            quiet = max(0.0, feed.window.heard - feed.since) + self._link_timeout + STRANGER
             return HOLD if split else min(HOLD, quiet)
         # Directory entries take the tree only: on source-rooted trees messages of an origin can
         # arrive before its directory entry.
         known = listing is not None or self._strategy.precedes_directory()
         return HOLD if known else STRANGER
 
-    def _set_free(self, stream: OrderedFeed, now: float) -> None:
+    def _set_free(self, feed: OrderedFeed, now: float) -> None:
         """Stop holding messages back: deliver those that are held, and deliver the missing ones
         whenever they arrive."""
-        stream.free = True
-        here = self._settle_all(stream)
-        stream.owe(subtract(stream.refused, here))
-        stream.refused = []
-        self.release.begin(stream, now)
+        feed.free = True
+        here = self._settle_all(feed)
+        feed.owe(subtract(feed.refused, here))
+        feed.refused = []
+        self.release.begin(feed, now)
 
-    def _settle_all(self, stream: OrderedFeed) -> Ranges:
+    def _settle_all(self, feed: OrderedFeed) -> Ranges:
         """Let all held messages be delivered, and note the missing ones before them as owed.
         Returns the numbers that are held."""
-        begin = max(stream.done, stream.settled)
-        here = stream.here()
-        top = max(stream.window.top, here[-1][1] if here else 0)
+        begin = max(feed.done, feed.settled)
+        here = feed.here()
+        top = max(feed.window.top, here[-1][1] if here else 0)
         if top > begin:
-            stream.owe(subtract([(begin + 1, top)], here))
-            stream.settled = top
+            feed.owe(subtract([(begin + 1, top)], here))
+            feed.settled = top
         return here
 
     def unsettled(self) -> bool:
@@ -583,29 +579,29 @@ class GapRecovery:
 
     # ---------------------------------------------------------------- asking
 
-    def _ask(self, stream: OrderedFeed, now: float) -> None:
+    def _ask(self, feed: OrderedFeed, now: float) -> None:
         self._number = self._number + 1 & 0xFFFFFFFF
-        question = stream.questions[self._number] = Question(stream.lacks(), now)
-        if len(stream.questions) > MAX_QUESTIONS:
-            del stream.questions[next(iter(stream.questions))]
-        stream.ask_at = now + stream.pause
-        stream.pause = min(2 * stream.pause, RETRY_MOST)
+        question = feed.questions[self._number] = Question(feed.lacks(), now)
+        if len(feed.questions) > MAX_QUESTIONS:
+            del feed.questions[next(iter(feed.questions))]
+        feed.ask_at = now + feed.pause
+        feed.pause = min(2 * feed.pause, RETRY_MOST)
         body = [
             self._directory.own_state(),
             self._number.to_bytes(4, "big"),
-            a2b_base64(stream.key)[8:],
+            a2b_base64(feed.key)[8:],
         ]
-        body.append(self._starts.question(stream.key, self._number, now))
+        body.append(self._starts.question(feed.key, self._number, now))
         body.append(encode_pairs(question.asked))
-        self._directory.send(stream.broker_id, ASK, b"".join(body))
+        self._directory.send(feed.broker_id, ASK, b"".join(body))
         self._alarm.hurry(now)
 
     def _answer_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
         """Take a part of an answer (ANSWER)."""
         part = decode_answer(body)
-        stream = next((s for s in self._of(sender) if part.number in s.questions), None)
-        question = None if stream is None else stream.questions.get(part.number)
-        if stream is None or question is None or stream.fed or part.position != len(question.parts):
+        feed = next((s for s in self._of(sender) if part.number in s.questions), None)
+        question = None if feed is None else feed.questions.get(part.number)
+        if feed is None or question is None or feed.fed or part.position != len(question.parts):
             return
         question.parts.append(part.data)
         question.size += len(body)
@@ -613,137 +609,135 @@ class GapRecovery:
             question.size >> 20 != question.size - len(body) >> 20
             and self._answers() > self._limits.answers_bytes
         ):
-            del stream.questions[part.number]
+            del feed.questions[part.number]
             raise MalformedPacket("answer with messages that is too large")
-        stream.ask_at = max(stream.ask_at, now + stream.pause)
+        feed.ask_at = max(feed.ask_at, now + feed.pause)
         if part.last:
-            self._take_answer(stream, question, part, now, link)
-        elif not stream.free and now < question.at + PATIENCE:  # it answers, over a slow link
-            stream.since = now
+            self._take_answer(feed, question, part, now, link)
+        elif not feed.free and now < question.at + PATIENCE:  # it answers, over a slow link
+            feed.since = now
 
     def _take_answer(
-        self, stream: OrderedFeed, question: Question, part: AnswerPart, now: float, link: Link
+        self, feed: OrderedFeed, question: Question, part: AnswerPart, now: float, link: Link
     ) -> None:
         """Take an answer of which the last part has come, and go on with its feed: wait for
         messages that may be under way, ask on, or trust the link that brought it."""
-        before, top = max(stream.done, stream.settled), part.top
-        for older in list(stream.questions):
-            del stream.questions[older]
+        before, top = max(feed.done, feed.settled), part.top
+        for older in list(feed.questions):
+            del feed.questions[older]
             if older == part.number:
                 break
         data, again = self._starts.answered(
-            stream.key, part.number, b"".join(question.parts), top, more=part.more
+            feed.key, part.number, b"".join(question.parts), top, more=part.more
         )
         if data is None:
-            stream.pause = RETRY
-            self._ask(stream, now)
-            self.arm(stream)
+            feed.pause = RETRY
+            self._ask(feed, now)
+            self.arm(feed)
             return
         question.again |= again
-        waits = self._take_found(stream, question, data, top, now, min(part.gone, top))
+        waits = self._take_found(feed, question, data, top, now, min(part.gone, top))
         advanced = part.more and top > before
         if advanced:
-            self._advanced(stream, now)
-        listing = self._directory.listing(stream.broker_id)
+            self._advanced(feed, now)
+        listing = self._directory.listing(feed.broker_id)
         # An incarnation that was killed may have sent messages that it had not recorded: the next
         # one does not know of them.
-        later = listing is not None and listing.boot > stream.boot
+        later = listing is not None and listing.boot > feed.boot
         # Refused after the question, which did not ask for it.
-        missed = bool(stream.refused) and stream.refused[0][0] <= top
+        missed = bool(feed.refused) and feed.refused[0][0] <= top
         if waits:
-            self.release.begin(stream, now)
-            stream.ask_at = now + stream.pause
-            self.arm(stream)
-        elif part.more or question.again or missed or (stream.window.top > top and not later):
-            self.release.begin(stream, now)
-            stream.pause = max(RETRY, min(RETRY_MOST, 2 * (now - question.at)))
-            self._ask_on(stream, now, advanced=advanced)
+            self.release.begin(feed, now)
+            feed.ask_at = now + feed.pause
+            self.arm(feed)
+        elif part.more or question.again or missed or (feed.window.top > top and not later):
+            self.release.begin(feed, now)
+            feed.pause = max(RETRY, min(RETRY_MOST, 2 * (now - question.at)))
+            self._ask_on(feed, now, advanced=advanced)
         elif link.up:
-            stream.behind = link
-            stream.free = stream.more = False
-            stream.finished = later
+            feed.behind = link
+            feed.free = feed.more = False
+            feed.finished = later
             if later:  # no broker knows more than this one
-                self._settle_all(stream)
-            self.release.begin(stream, now)
+                self._settle_all(feed)
+            self.release.begin(feed, now)
 
-    def _ask_on(self, stream: OrderedFeed, now: float, *, advanced: bool) -> None:
+    def _ask_on(self, feed: OrderedFeed, now: float, *, advanced: bool) -> None:
         """Ask for what an answer did not bring; `advanced`: it was a step forward. A question that
         is under way is not repeated, unless its answer would be no step after this one."""
-        if advanced or all(newer.again for newer in stream.questions.values()):
-            if stream.next_held() is None:
-                self._ask(stream, now)
+        if advanced or all(newer.again for newer in feed.questions.values()):
+            if feed.next_held() is None:
+                self._ask(feed, now)
             else:
-                stream.more = True  # asked when local subscribers have had this part
-        self.arm(stream)
+                feed.more = True  # asked when local subscribers have had this part
+        self.arm(feed)
 
     def _answers(self) -> int:
         """Return the bytes of all answers of which parts are here."""
-        return sum(
-            question.size for stream in self._all() for question in stream.questions.values()
-        )
+        return sum(question.size for feed in self._all() for question in feed.questions.values())
 
-    def _advanced(self, stream: OrderedFeed, now: float) -> None:
+    def _advanced(self, feed: OrderedFeed, now: float) -> None:
         """Note that an answer advanced a feed: later feeds of the same broker wait on for the rest,
         however long that takes."""
-        stream.since = now
-        for later in self._of(stream.broker_id):
-            if later.boot > stream.boot and later.follows_since:
+        feed.since = now
+        for later in self._of(feed.broker_id):
+            if later.boot > feed.boot and later.follows_since:
                 later.follows_since = now
 
     def _take_found(
-        self, stream: OrderedFeed, question: Question, data: bytes, top: int, now: float, gone: int
+        self, feed: OrderedFeed, question: Question, data: bytes, top: int, now: float, gone: int
     ) -> bool:
         """Take the messages `data` of an answer to `question`. Up to `top` there are no others that
         are wanted, but those up to `gone` have left the origin's log and may be under way. Returns
         whether these are waited for: for as long as a split may last without a loss of order."""
         found: Ranges = []
         for key, sequence, message, choice, _ in read_link_packets(data, now):
-            if key != stream.key or not 0 < sequence <= top:
+            if key != feed.key or not 0 < sequence <= top:
                 continue
-            late = sequence <= stream.done
-            if late and find(stream.owed, sequence, sequence) < 0:
+            late = sequence <= feed.done
+            if late and find(feed.owed, sequence, sequence) < 0:
                 continue
             found.append((sequence, sequence))
-            self._keep(stream, sequence, message, choice, now)
+            self._keep(feed, sequence, message, choice, now)
             size = size_of(message) + costs.HELD_MEMORY
             self.release.put_by(
-                stream, HeldPackets(sequence, 1, (message, choice), message.topic, size, late=late)
+                feed, HeldPackets(sequence, 1, (message, choice), message.topic, size, late=late)
             )
         settled = intersect(question.asked, [(1, top)]) if top else []
-        stream.answered(settled, merge(found))
-        waits = gone > 0 and stream.await_gone(
+        feed.answered(settled, merge(found))
+        waits = gone > 0 and feed.await_gone(
             subtract(intersect(settled, [(1, gone)]), merge(found)), now - SPLIT, now
         )
-        if stream.refused:
-            top = min(top, stream.refused[0][0] - 1)
-        stream.settled = max(stream.settled, top)
+        if feed.refused:
+            top = min(top, feed.refused[0][0] - 1)
+        feed.settled = max(feed.settled, top)
         return waits
 
     # ---------------------------------------------------------------- to local subscribers
 
-    def hold(self, stream: OrderedFeed, entry: LogEntry) -> None:
+    def hold(self, feed: OrderedFeed, entry: LogEntry) -> None:
         """Hold back an entry of the log from local subscribers until the feed has got so far."""
         self.release.hold(
-            stream,
+            feed,
             HeldPackets(
                 entry.sequence, entry.count, entry, entry.topic, entry.size + costs.HELD_MEMORY
             ),
         )
 
-    def released(self, stream: OrderedFeed, now: float) -> None:
+    def released(self, feed: OrderedFeed, now: float) -> None:
         """Note that local subscribers have had all messages of a feed that may be delivered."""
-        stream.done = max(stream.done, stream.settled)
-        stream.held = bool(stream.waiting)
-        if stream.behind is not None and not stream.waiting and not self.follows(stream):
-            stream.source, stream.behind = stream.behind, None
-        elif stream.more and not stream.fed:
-            stream.more = False
-            self._ask(stream, now)
-            self.arm(stream)
+        feed.done = max(feed.done, feed.settled)
+        feed.held = bool(feed.waiting)
+        if feed.behind is not None and not feed.waiting and not self.follows(feed):
+            feed.source, feed.behind = feed.behind, None
+        elif feed.more and not feed.fed:
+            feed.more = False
+            self._ask(feed, now)
+            self.arm(feed)
 
     def _keep(
         self,
-        stream: OrderedFeed,
+        feed: OrderedFeed,
         sequence: int,
         message: Message,
         choice: ReceiverAssignment | None,
@@ -751,19 +745,19 @@ class GapRecovery:
     ) -> None:
         """Keep a message that an answer brought in the log: a session that moves on may need it.
         The message may still cross this broker, for others."""
-        window = stream.window
+        window = feed.window
         if not window.missing(sequence) and find(window.history, sequence, sequence) < 0:
             return
-        kept = stream.kept
+        kept = feed.kept
         if find(kept, sequence, sequence) < 0:
             if kept and kept[-1][1] == sequence - 1:
                 kept[-1] = (kept[-1][0], sequence)
             else:
-                stream.kept = merge([*kept, (sequence, sequence)])[-MAX_SKIPS:]
-            stream.kept_top = max(stream.kept_top, sequence)
-            self._log.keep(stream.key, sequence, message, choice, now)
+                feed.kept = merge([*kept, (sequence, sequence)])[-MAX_SKIPS:]
+            feed.kept_top = max(feed.kept_top, sequence)
+            self._log.keep(feed.key, sequence, message, choice, now)
             if message.retain:
-                self._above.retained_sync.received(message, stream.key, sequence, now, None)
+                self._above.retained_sync.received(message, feed.key, sequence, now, None)
 
     # ---------------------------------------------------------------- what is not wanted
 
@@ -778,13 +772,13 @@ class GapRecovery:
             return
         news = []
         for key, window in self._vector.items():
-            stream = window.stream
+            feed = window.feed
             if window is self._origins.own:
                 done = window.top
-            elif stream is None or stream.source is None or stream.source is link:
+            elif feed is None or feed.source is None or feed.source is link:
                 continue
             else:
-                done = stream.done
+                done = feed.done
             if link.upto.get(key) != done and link in self._strategy.everywhere(key):
                 link.upto[key] = done
                 news.append(a2b_base64(key) + done.to_bytes(6, "big"))
@@ -806,13 +800,13 @@ class GapRecovery:
             if done >= LAST:
                 raise MalformedPacket("UPTO record with a number that no broker reaches")
             window = self._vector.get(key)
-            stream = None if window is None else window.stream
-            if window is None or stream is None or link not in (stream.source, stream.behind):
+            feed = None if window is None else window.feed
+            if window is None or feed is None or link not in (feed.source, feed.behind):
                 continue
-            if done > max(stream.done, stream.settled):
+            if done > max(feed.done, feed.settled):
                 if done > window.top:
                     window.skip(window.top + 1, done)
                     window.top = done
-                stream.settled = done
-                if stream.source is link:
-                    stream.done = done
+                feed.settled = done
+                if feed.source is link:
+                    feed.done = done

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from broker.core.local_broker import LocalBroker
 
 FETCH_TIME = 0.5
-"""s; longest wait for an answer: a neighbour that hangs must not keep another one out of the live
-stream."""
+"""s; longest wait for an answer: a neighbour that hangs must not keep the link to another one from
+becoming live."""
 
 Then = Callable[[float], None]
 """Called with the time (s) when all neighbours have answered, or after FETCH_TIME."""

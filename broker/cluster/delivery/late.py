@@ -192,8 +192,8 @@ class LateOffers:
             return
         missing = window.lacks
         # A feed takes messages that were lost on their way for unwanted ones.
-        if window.stream is not None:
-            missing = subtract(merge([*window.history, *missing]), window.stream.kept)
+        if window.feed is not None:
+            missing = subtract(merge([*window.history, *missing]), window.feed.kept)
         lacks = roughly(intersect(offered, missing))
         if not lacks:
             del self._asked[sender, key]

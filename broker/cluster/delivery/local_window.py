@@ -26,7 +26,7 @@ class LocalWindow(OriginWindow):
     here wanted. It is taken all the same if it comes, to be passed on.
     """
 
-    __slots__ = ("begin", "counters", "history", "most_gaps", "owed", "stream")
+    __slots__ = ("begin", "counters", "feed", "history", "most_gaps", "owed")
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class LocalWindow(OriginWindow):
         # had all the rest.
         self.owed: Ranges = []
         # Where a broker routes by interest: what local subscribers have had.
-        self.stream: OrderedFeed | None = None
+        self.feed: OrderedFeed | None = None
         self.counters = counters
         self.most_gaps = most_gaps
 
@@ -103,8 +103,8 @@ class LocalWindow(OriginWindow):
             beyond = len(history) - most + most // 4
             old = history[:beyond]
             del history[:beyond]
-            if self.stream is not None and old[-1][1] > self.stream.done:
-                self.stream.owe(intersect(old, [(self.stream.done + 1, LAST)]))
+            if self.feed is not None and old[-1][1] > self.feed.done:
+                self.feed.owe(intersect(old, [(self.feed.done + 1, LAST)]))
 
     def limit(self) -> None:
         """Give up the oldest of too many gaps: what is in them counts as seen from now on."""
@@ -118,9 +118,7 @@ class LocalWindow(OriginWindow):
     def ranges(self) -> int:
         """How many ranges are kept."""
         count = len(self.gaps) + len(self.history) + len(self.owed)
-        return (
-            count if self.stream is None else count + len(self.stream.owed) + len(self.stream.kept)
-        )
+        return count if self.feed is None else count + len(self.feed.owed) + len(self.feed.kept)
 
     def give_up(self, most: int) -> int:
         """Keep `most` ranges of each kind, the newest, and those gaps that it may have; return how
@@ -128,9 +126,9 @@ class LocalWindow(OriginWindow):
         before = self.ranges
         self._limit_history(most)
         del self.owed[:-most]
-        if self.stream is not None:
-            del self.stream.owed[:-most]
-            del self.stream.kept[:-most]
+        if self.feed is not None:
+            del self.feed.owed[:-most]
+            del self.feed.kept[:-most]
         return before - self.ranges
 
     def miss(self, theirs: OriginWindow) -> Ranges:

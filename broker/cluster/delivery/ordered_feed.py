@@ -97,10 +97,10 @@ class FeedOwner(Protocol):
     def node(self) -> LocalBroker:
         """This broker."""
 
-    def lose(self, stream: OrderedFeed) -> None:
+    def lose(self, feed: OrderedFeed) -> None:
         """What comes of an origin may not be all any more."""
 
-    def arm(self, stream: OrderedFeed) -> None:
+    def arm(self, feed: OrderedFeed) -> None:
         """Plan what is to be done next for a feed without a source."""
 
     def want(self, key: bytes, ranges: Ranges, now: float) -> None:
@@ -155,7 +155,7 @@ class OrderedFeed:
         self.broker_id, self.boot = split_key(key)
         self.seen_boot = self.boot  # the incarnation of the broker that it has been asked for again
         self.finished = False  # a later incarnation of the broker has sent all that there is
-        # s; so long it waits for streams of earlier incarnations; 0: it does not.
+        # s; so long it waits for feeds of earlier incarnations; 0: it does not.
         self.follows_since = 0.0
         self.window = window
         self.done = done
@@ -255,7 +255,7 @@ class OrderedFeed:
             self.gone_since = min(now, self.gone_since + seconds)
 
     def holds(self, sequence: int) -> bool:
-        """Whether a message that came another way than over the streams of links has to wait
+        """Whether a message that did not come as a PUBLISH over a link has to wait
         (`GapRecovery.hold`)."""
         if sequence <= self.done:
             discard(self.owed, sequence, sequence)

@@ -53,9 +53,7 @@ class Orphans:
     def gone(self, key: bytes) -> bool:
         """Whether an origin that has an ordered feed cannot be asked for messages."""
         window = self._origins.vector.get(key)
-        return (
-            window is not None and window.stream is not None and not self.reachable(window.stream)
-        )
+        return window is not None and window.feed is not None and not self.reachable(window.feed)
 
     def told(self) -> VectorView:
         """Return the version vector for neighbours. Of origins that are gone, numbers that are
@@ -64,9 +62,9 @@ class Orphans:
         told: Vector = {}
         for key, window in vector.items():
             if (
-                window.stream is not None
+                window.feed is not None
                 and self.gone(key)
-                and (lacks := intersect(window.stream.lacks(), [(1, window.top)]))
+                and (lacks := intersect(window.feed.lacks(), [(1, window.top)]))
             ):
                 told[key] = OriginWindow(window.top, window.heard)
                 told[key].gaps = merge([*window.gaps, *lacks])

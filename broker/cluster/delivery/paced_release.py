@@ -50,13 +50,13 @@ has room in its own queue, and must not delay the others."""
 class FeedKeeper(Protocol):
     """Decides which messages of a feed may be delivered (`GapRecovery`)."""
 
-    def follows(self, stream: OrderedFeed) -> bool:
+    def follows(self, feed: OrderedFeed) -> bool:
         """Whether a feed has to wait for one of an earlier incarnation of its broker."""
 
-    def lose(self, stream: OrderedFeed) -> None:
+    def lose(self, feed: OrderedFeed) -> None:
         """Take the source from a feed: a message of its origin may be missing."""
 
-    def released(self, stream: OrderedFeed, now: float) -> None:
+    def released(self, feed: OrderedFeed, now: float) -> None:
         """Note that local subscribers have had all messages of a feed that may be delivered."""
 
 
@@ -103,30 +103,30 @@ class PacedRelease:
 
     # ---------------------------------------------------------------- messages that arrive
 
-    def hold(self, stream: OrderedFeed, held: HeldPackets) -> None:
+    def hold(self, feed: OrderedFeed, held: HeldPackets) -> None:
         """Hold back messages that have just arrived. While there are many, the publishers at their
         origin are held as well."""
-        if self.held_bytes + held.size > self._limits.held_feeds_bytes and stream.waiting:
-            self._refuse(stream, held)
+        if self.held_bytes + held.size > self._limits.held_feeds_bytes and feed.waiting:
+            self._refuse(feed, held)
             return
-        self.put_by(stream, held)
+        self.put_by(feed, held)
         if (
-            stream.held_count >= self._limits.hold_feed
+            feed.held_count >= self._limits.hold_feed
             or self.held_bytes >= self._limits.hold_feeds_bytes
         ):
-            self._flow_control.note_for(stream, stream.key, held.topic)
-        if held.first <= stream.settled:
-            self._go_on(stream)
+            self._flow_control.note_for(feed, feed.key, held.topic)
+        if held.first <= feed.settled:
+            self._go_on(feed)
 
-    def put_by(self, stream: OrderedFeed, held: HeldPackets) -> None:
+    def put_by(self, feed: OrderedFeed, held: HeldPackets) -> None:
         """Put messages into the queue of a feed."""
-        stream.put_by(held)
+        feed.put_by(held)
         self.held_bytes += held.size
 
-    def _refuse(self, stream: OrderedFeed, held: HeldPackets) -> None:
+    def _refuse(self, feed: OrderedFeed, held: HeldPackets) -> None:
         """Drop messages for which there is no room: their origin is asked for them again."""
         self._node.counters.ordered_feed_full += held.count
-        origin = stream.broker_id.hex()
+        origin = feed.broker_id.hex()
         text = (
             f"{self.held_bytes >> 20} MiB of messages wait for missing ones before them; "
             "further messages are dropped and asked for again later"
@@ -134,97 +134,97 @@ class PacedRelease:
         self._report.log(
             "warning", f"broker {origin}: {text}", cause="too many messages are held", peer=origin
         )
-        stream.refuse(held.first, held.first + held.count - 1)
-        if stream.fed:
-            self._feeds.lose(stream)
+        feed.refuse(held.first, held.first + held.count - 1)
+        if feed.fed:
+            self._feeds.lose(feed)
 
-    def drop(self, stream: OrderedFeed) -> None:
+    def drop(self, feed: OrderedFeed) -> None:
         """Drop the held messages of a feed: its origin is forgotten."""
-        self.held_bytes -= stream.held_bytes
-        stream.held_count = stream.held_bytes = 0
-        stream.waiting.clear()
-        self._flow_control.released(stream)
+        self.held_bytes -= feed.held_bytes
+        feed.held_count = feed.held_bytes = 0
+        feed.waiting.clear()
+        self._flow_control.released(feed)
 
     # ---------------------------------------------------------------- messages that are delivered
 
-    def _go_on(self, stream: OrderedFeed) -> None:
+    def _go_on(self, feed: OrderedFeed) -> None:
         """Deliver the messages of a feed that may be delivered, in turn with all other feeds."""
-        if stream not in self._turns:
-            self._turns.append(stream)
+        if feed not in self._turns:
+            self._turns.append(feed)
         if self._timer is None:
             self._timer = self._node.schedule(self._node.now + PACE, self._turn)
 
-    def begin(self, stream: OrderedFeed, now: float) -> None:
+    def begin(self, feed: OrderedFeed, now: float) -> None:
         """Deliver the messages of a feed that may be delivered: a step at once, the rest in turn
         with all other feeds."""
-        if stream in self._turns:
+        if feed in self._turns:
             return
-        self._step(stream, now)
-        if stream.next_held() is not None:
-            self._go_on(stream)
+        self._step(feed, now)
+        if feed.next_held() is not None:
+            self._go_on(feed)
         else:
-            self._feeds.released(stream, now)
+            self._feeds.released(feed, now)
 
     def _turn(self, now: float) -> None:
         self._timer = None
         self._node.now = now
         worked = False
         for _ in range(len(self._turns)):
-            stream = self._turns.popleft()
-            worked = self._step(stream, now)
-            if stream.next_held() is not None:
-                self._turns.append(stream)
+            feed = self._turns.popleft()
+            worked = self._step(feed, now)
+            if feed.next_held() is not None:
+                self._turns.append(feed)
             else:
-                self._feeds.released(stream, now)
+                self._feeds.released(feed, now)
             if worked:
                 break
         if self._turns and self._timer is None:
             self._timer = self._node.schedule(now + (PACE if worked else SLOW_PACE), self._turn)
 
-    def _step(self, stream: OrderedFeed, now: float) -> bool:
+    def _step(self, feed: OrderedFeed, now: float) -> bool:
         """Deliver some messages of a feed. Returns False if a subscriber has to catch up first."""
         node = self._node
-        if self._feeds.follows(stream):
+        if self._feeds.follows(feed):
             return False
-        node.journal.origin_seen(stream.key)
+        node.journal.origin_seen(feed.key)
         left = STEP
         ready: set[bytes] = set()
-        while left > 0 and (held := stream.next_held()) is not None:
+        while left > 0 and (held := feed.next_held()) is not None:
             if held.topic not in ready:
-                if self._behind(stream, held.topic, now):
+                if self._behind(feed, held.topic, now):
                     break
                 ready.add(held.topic)
             self.held_bytes -= held.size
-            stream.pop_held()
+            feed.pop_held()
             before = node.counters.delivered
-            self._deliver(stream, held, now)
+            self._deliver(feed, held, now)
             left -= max(held.count, node.counters.delivered - before)
-        if stream.held_count < node.limits.hold_feed // 2 and (
-            not stream.waiting or self.held_bytes < node.limits.hold_feeds_bytes // 2
+        if feed.held_count < node.limits.hold_feed // 2 and (
+            not feed.waiting or self.held_bytes < node.limits.hold_feeds_bytes // 2
         ):
-            self._flow_control.released(stream)
+            self._flow_control.released(feed)
         if left < STEP:
-            stream.slow_since = 0.0
+            feed.slow_since = 0.0
         return left < STEP
 
-    def _deliver(self, stream: OrderedFeed, held: HeldPackets, now: float) -> None:
+    def _deliver(self, feed: OrderedFeed, held: HeldPackets, now: float) -> None:
         last = held.first + held.count - 1
         if not isinstance(held.item, LogEntry):
-            self._one(stream, held.first, *held.item, now, late=held.late)
-        elif last > stream.done:
-            first = max(held.first, stream.done + 1)
+            self._one(feed, held.first, *held.item, now, late=held.late)
+        elif last > feed.done:
+            first = max(held.first, feed.done + 1)
             entry = held.item.part(first, last)
-            if entry.step and first > self._highest.get(stream.key, 0):
-                stream.advance(first, last)
+            if entry.step and first > self._highest.get(feed.key, 0):
+                feed.advance(first, last)
                 if entry.topic[:1] != b"$":
                     deliver_run(self._node, batch_of(entry), None)
                 return
             for _, sequence, message, choice, _ in read_link_packets(entry.data(now), entry.at):
-                self._one(stream, sequence, message, choice, now)
+                self._one(feed, sequence, message, choice, now)
 
     def _one(
         self,
-        stream: OrderedFeed,
+        feed: OrderedFeed,
         sequence: int,
         message: Message,
         choice: ReceiverAssignment | None,
@@ -233,14 +233,14 @@ class PacedRelease:
         late: bool = False,
     ) -> None:
         # No connection waits: publishers at the origin are held, by name (`_behind`).
-        if sequence > stream.done:
-            stream.advance(sequence, sequence)
-        elif not late or not discard(stream.owed, sequence, sequence):
+        if sequence > feed.done:
+            feed.advance(sequence, sequence)
+        elif not late or not discard(feed.owed, sequence, sequence):
             return
         if message.expired(now) or message.topic[:1] == b"$":
             return
-        if sequence <= self._highest.get(stream.key, 0):
-            self._above.delivered_ranges.deliver(stream.key, sequence, message, choice, None)
+        if sequence <= self._highest.get(feed.key, 0):
+            self._above.delivered_ranges.deliver(feed.key, sequence, message, choice, None)
         elif choice is not None:
             self._above.sharing.received(message, choice, None, ordinary=True)
         else:
@@ -248,7 +248,7 @@ class PacedRelease:
 
     # ---------------------------------------------------------------- subscribers
 
-    def _behind(self, stream: OrderedFeed, topic: bytes, now: float) -> bool:
+    def _behind(self, feed: OrderedFeed, topic: bytes, now: float) -> bool:
         """Whether a subscriber to a topic has to catch up first. The publishers at the origin are
         held for these subscribers."""
         node = self._node
@@ -271,13 +271,13 @@ class PacedRelease:
         for session in found:
             conn = session.conn
             if conn is not None:
-                self._flow_control.hold_origin(conn, stream.key, topic)
+                self._flow_control.hold_origin(conn, feed.key, topic)
                 waits |= not self._flow_control.spacious(session)
         if not found or waits:
             return waits
-        if not stream.slow_since:
-            stream.slow_since = now
-        return now < stream.slow_since + SLOW_WAIT
+        if not feed.slow_since:
+            feed.slow_since = now
+        return now < feed.slow_since + SLOW_WAIT
 
 
 def crowded(session: Session) -> bool:

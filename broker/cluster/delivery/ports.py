@@ -35,7 +35,7 @@ class DeliveringBroker(LocalBroker, Protocol):
     """One broker that sends messages to others."""
 
     forwarding: list[Link]
-    """Links in the live stream. A new list replaces it each time a link enters or leaves it."""
+    """The live links. A new list replaces it each time a link becomes live or stops being so."""
 
     @property
     def journal(self) -> LogJournal:
@@ -110,10 +110,10 @@ class RetainedMessages(Protocol):
         here."""
 
     def entered(self, link: Link) -> None:
-        """Note that a link is in the live stream."""
+        """Note that a link is live."""
 
     def left(self, link: Link) -> None:
-        """Note that a link has left the live stream."""
+        """Note that a link is not live any more."""
 
 
 class AbsentBrokers(Protocol):

@@ -3,7 +3,7 @@ thousands of entries.
 
 A walk scans the log up to its end, notes what the neighbour may lack, and takes that (it is sent,
 say); then it does the same with what was logged meanwhile, until nothing is left. In that very turn
-it tells so, and a link may enter the live stream.
+it tells so, and a link may become live.
 
     scan, SCAN entries at a time -> put in order -> take, FEW at a time -> has more been logged?
         yes: scan that

@@ -1,8 +1,8 @@
 """Replay after a repair of the tree: a neighbour gets the messages that it missed before new ones.
 
 When a link begins to forward, a broker first tells the neighbour its version vector (SEEN). The
-neighbour replays from its log what is missing, in order, and only then lets the link into the live
-stream. What was published before a broker met an origin is history to that broker. It is fetched
+neighbour replays from its log what is missing, in order, and only then makes the link live.
+What was published before a broker met an origin is history to that broker. It is fetched
 (WANT, DONE) when a neighbour that was cut off lacks it and can get it only through here. With
 routing by interest each broker asks the origins itself (`gap_recovery`), and history is fetched
 only of origins that are gone (`orphans`).
@@ -52,7 +52,7 @@ its table is full."""
 
 
 class Resync:
-    """Brings links into the live stream, and answers neighbours that want old messages."""
+    """Makes links live, and answers neighbours that want old messages."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Resync:
             ORIGINS: self.origins_received,
             WANT: self.want_received,
         }
-        # The replay on each link that is about to enter the live stream.
+        # The replay on each link that is about to be live.
         self._joining: dict[Link, LogWalk] = {}
         self._wants: dict[Link, deque[LogWalk]] = {}  # what answers WANTs, one after the other
         # Links of which it is not known yet which brokers are behind them; until when (s) that is
@@ -104,7 +104,7 @@ class Resync:
     # ---------------------------------------------------------------- forwarding
 
     def link_forwards(self, event: LinkForwards) -> None:
-        """Begin to bring a link into the live stream as the tree lets it forward, or take it out as
+        """Begin to make a link live as the tree lets it forward, or stop using it as
         the tree blocks it."""
         link, now = event.link, event.now
         link.move(Input.FORWARDS if event.forwarding else Input.BLOCKS)
@@ -152,8 +152,8 @@ class Resync:
         self.forwarder.learn(decode_vector(body, now), link, now)
 
     def seen_received(self, link: Link, body: bytes, now: float) -> None:
-        """Take SEEN, a neighbour's version vector, and go on to bring its link into the live
-        stream. Origins that are new here begin where the neighbour is. `link`: over which it came;
+        """Take SEEN, a neighbour's version vector, and go on to make its link live.
+        Origins that are new here begin where the neighbour is. `link`: over which it came;
         `body`: the vector; `now`: s."""
         seen = decode_vector(body, now)
         self.forwarder.learn(seen, link, now)
@@ -174,7 +174,7 @@ class Resync:
                 self.send_seen(link)
             self._prepare(link, now)
 
-    # ---------------------------------------------------------------- into the live stream
+    # ---------------------------------------------------------------- making a link live
 
     def _prepare(self, link: Link, now: float) -> None:
         """Join, but first make known the origins that the neighbour has not met, so that it says
@@ -237,9 +237,9 @@ class Resync:
                     self._waiting.append(entry)
 
     def _join(self, link: Link, now: float) -> None:
-        """Replay what the neighbour lacks, then let its link into the live stream, in the turn in
-        which nothing is left to replay. The neighbour is told first that messages take another path
-        than before, as those of the first step already do."""
+        """Replay what the neighbour lacks, then make its link live, in the turn in which nothing is
+        left to replay. The neighbour is told first that messages take another path than before, as
+        those of the first step already do."""
         assert link.seen is not None
         self._gap_recovery.entering(link)
         walk = self._joining[link] = self.walk(link, link.seen, lambda at: self._enter(link, at))
@@ -351,14 +351,14 @@ class Resync:
         self.exchange()
 
     def exchange(self) -> None:
-        """Exchange version vectors with the neighbours in the live stream, as an origin is gone:
+        """Exchange version vectors with the neighbours on live links, as an origin is gone:
         they may have got other messages of it."""
         for link in self._strategy.exchanging():
             self.send_seen(link)
             link.add_record(ASK_SEEN, b"")
 
     def _send_orphans(self, link: Link, seen: Vector, now: float) -> None:
-        """Send a neighbour in the live stream what it lacks of origins that are gone."""
+        """Send a neighbour on a live link what it lacks of origins that are gone."""
         lacking = self._orphans.lacked(seen)
         if lacking and link in self._strategy.exchanging():
             self.walk(link, lacking, lambda at: None).begin(now)

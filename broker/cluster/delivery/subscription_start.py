@@ -143,7 +143,7 @@ class StartingBroker(LocalBroker, Protocol):
 
     @property
     def forwarding(self) -> list[Link]:
-        """Links in the live stream."""
+        """The live links."""
 
     @property
     def journal(self) -> StartsJournal:
@@ -229,14 +229,14 @@ class SubscriptionStarts:
         highest = origins.highest
         last_before = self._barrier.last_before
         for key, window in origins.vector.items():
-            stream = window.stream
-            top = tops[key] = max(window.top, window.begin if stream is None else stream.done)
+            feed = window.feed
+            top = tops[key] = max(window.top, window.begin if feed is None else feed.done)
             if window is not origins.own:
                 if (
                     last := last_before(key)
                 ) is not None:  # it may have left numbers out until then, or they are on their way
                     top = tops[key] = max(top, last)
-                elif stream is not None and not stream.fed:
+                elif feed is not None and not feed.fed:
                     unsettled.add(key)
                 highest[key] = max(highest.get(key, 0), top)
         start = SubscriptionStart(node.now, tops, unsettled, state)
@@ -292,7 +292,7 @@ class SubscriptionStarts:
         """Note that the numbers of the origin `key` up to `number` are not for the subscriptions
         that began at `starts`; `settled`: and that all higher ones are."""
         window = self._origins.vector.get(key)
-        done = 0 if window is None else window.top if window.stream is None else window.stream.done
+        done = 0 if window is None else window.top if window.feed is None else window.feed.done
         for start in starts:
             top = start.tops.get(key, 0)
             begin = max(top, 0 if window is None else window.begin)
@@ -497,11 +497,11 @@ class SubscriptionStarts:
             if window is None:
                 continue
             self._note_older(key, points, now)
-            for start in self._starts if window.stream is None else self._open(key):
+            for start in self._starts if window.feed is None else self._open(key):
                 if start.began == UNKNOWN:
                     continue
                 last = newest[bisect_right(points, start.began, key=itemgetter(0))]
-                if window.stream is not None:
+                if window.feed is not None:
                     if last > start.tops.get(key, 0):
                         self.raised(
                             key, [start], last, settled=False

@@ -592,7 +592,7 @@ class PublishReader(Generic[L]):
         now: float,
     ) -> None:
         """Take a retained message; `payload`: where in its `packet` the payload begins. One that a
-        comparison brought is no part of the stream of messages: its number may be 0, or old."""
+        comparison brought does not follow its origin's order: its number may be 0, or old."""
         receiver, first = self._receiver, packet[0]
         stamp, properties = _stamped(properties)
         restored = stamp.restored

@@ -426,12 +426,12 @@ class Link:
         return data
 
     def overflowed(self) -> None:
-        """Leave the live stream: the log replays what it kept when the queue has drained."""
+        """Stop being live: the log replays what it kept when the queue has drained."""
         if not self.behind and self.move(Input.OVERFLOWED) is Action.CHANGE:
             self.cluster.link_behind(self)
 
     def drained(self, now: float) -> None:
-        """Go back into the live stream after an overflow."""
+        """Become live again after an overflow."""
         if self._control:
             self.conn.send(self.control_first())
         if self.behind and self.move(Input.DRAINED) is Action.CHANGE:

@@ -19,7 +19,7 @@ from broker.wire.errors import ProtocolViolation
 
 
 class State(Enum):
-    """Where a link has got to: in its handshake, then in the tree and in the live stream."""
+    """Where a link has got to: in its handshake, then in the tree, then live."""
 
     # A member is equal to itself alone; that of Enum hashes its name, by a call in Python.
     __hash__ = object.__hash__
@@ -70,7 +70,7 @@ class Input(Enum):
     BLOCKS = "blocking in the tree"
     REPLAYED = "the end of a replay"
     """The neighbour has been sent what it lacked."""
-    TAKEN_OUT = "the end of the live stream"
+    TAKEN_OUT = "removal from the live links"
     """This broker drains, and the neighbour sends its messages elsewhere."""
     OVERFLOWED = "an overflow"
     """More waits for the link than may wait."""

@@ -506,12 +506,12 @@ class Handover:
         them."""
         if self._reachable(key):
             return waited < (MERGE_TIME if merge else COMPLETE_TIME)
-        stream = self._origins.vector[key].stream
+        feed = self._origins.vector[key].feed
         if not merge:
             return False
-        if stream is None:  # flooding brings them over links
+        if feed is None:  # flooding brings them over links
             return waited < MERGE_AWAY
-        return waited < (MERGE_TIME if self._orphans.reachable(stream) else MERGE_AWAY)
+        return waited < (MERGE_TIME if self._orphans.reachable(feed) else MERGE_AWAY)
 
     def _answer(self, asked: Asked, answer: int, rest: bytes = b"") -> None:
         body = say(answer, asked.stamp, asked.client_id, rest)

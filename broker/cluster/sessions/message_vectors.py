@@ -25,9 +25,9 @@ def offered(vector: LocalVector) -> Vector:
     broker met an origin are never delivered."""
     found: Vector = {}
     for key, window in vector.items():
-        if (stream := window.stream) is not None:
-            seen = found[key] = OriginWindow(min(stream.done, LAST), window.heard)
-            seen.gaps = roughly(stream.owed)
+        if (feed := window.feed) is not None:
+            seen = found[key] = OriginWindow(min(feed.done, LAST), window.heard)
+            seen.gaps = roughly(feed.owed)
             continue
         seen = found[key] = OriginWindow(max(window.top, min(window.begin, LAST)), window.heard)
         seen.gaps = [
@@ -52,9 +52,9 @@ def only_here(vector: LocalVector, theirs: Vector, *, held: bool = True) -> dict
 
 
 def _top(window: LocalWindow, held: bool) -> int:
-    if window.stream is None:
+    if window.feed is None:
         return window.top
-    return max(window.top, window.stream.done) if held else window.stream.done
+    return max(window.top, window.feed.done) if held else window.feed.done
 
 
 def _only(mine: Iterable[tuple[bytes, OriginWindow, int]], theirs: Vector) -> dict[bytes, Ranges]:

@@ -528,15 +528,13 @@ class Custody:
         window, number = self._forwarder.vector.get(ref[0]), ref[1]
         if window is None or window.missing(number):
             return False
-        stream = window.stream
-        if stream is None:
+        feed = window.feed
+        if feed is None:
             return True
         # Numbers that did not arrive count as not wanted here, but the message may have been lost
         # on its path. An answer may have brought it since.
-        left_out = (
-            find(window.history, number, number) >= 0 and find(stream.kept, number, number) < 0
-        )
-        return number <= stream.done and not left_out
+        left_out = find(window.history, number, number) >= 0 and find(feed.kept, number, number) < 0
+        return number <= feed.done and not left_out
 
 
 def _room(group: SharedGroup, most: int) -> int:

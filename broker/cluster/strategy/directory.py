@@ -55,7 +55,7 @@ BEHIND = 0x80
 them."""
 
 LIVE = 0x40
-"""Kinds with this bit take only links in the live stream."""
+"""Kinds with this bit take only live links."""
 
 KNOWN = 0x20
 """Kinds with this bit begin with the state of the receiver's listing (12 bytes) that each broker on
@@ -261,7 +261,7 @@ class Directory:
 
     def send_over(self, link: Link, broker_id: bytes, kind: int, body: bytes) -> None:
         """Send `body` as a message of this `kind` to the broker `broker_id`, over a `link` that is
-        about to enter the live stream, behind its messages."""
+        about to be live, behind its messages."""
         link.send_behind(ROUTED, broker_id + self._own_id + bytes((0, kind)) + body)
 
     def listing(self, broker_id: bytes) -> Listing | None:

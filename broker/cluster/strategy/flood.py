@@ -48,11 +48,11 @@ class Flood(OverSpanningTree):
     # ---------------------------------------------------------------- next hops
 
     def next_hops(self, topic: bytes) -> list[Link]:
-        """Return all links in the live stream."""
+        """Return all live links."""
         return self._node.forwarding
 
     def onward(self, topic: bytes, key: bytes, source: Link) -> list[Link]:
-        """Return all links in the live stream, whatever `topic`, `key` and `source` are."""
+        """Return all live links, whatever `topic`, `key` and `source` are."""
         return self._node.forwarding
 
     def assigned(self, choice: ReceiverAssignment, links: list[Link], key: bytes) -> list[Link]:

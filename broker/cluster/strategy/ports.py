@@ -21,7 +21,7 @@ class LinkedBroker(LocalBroker, Protocol):
 
     @property
     def forwarding(self) -> list[Link]:
-        """Links in the live stream."""
+        """The live links."""
 
 
 class Feed(Protocol):
@@ -36,7 +36,7 @@ class Feed(Protocol):
 class Recovery(Protocol):
     """Gap recovery: finds missing messages."""
 
-    def came(self, stream: Feed, link: Link) -> None:
+    def came(self, feed: Feed, link: Link) -> None:
         """Note that a message is about to be passed on that did not come from a feed's source."""
 
     def answered(self, broker_id: bytes) -> None:

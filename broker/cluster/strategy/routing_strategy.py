@@ -92,8 +92,9 @@ class RoutingStrategy(Protocol):
         """Whether the filters behind a link are known, if these decide which messages take it."""
 
     def wanted_behind(self, link: Link, *, gone: bool = False) -> Callable[[bytes], bool]:
-        """Return a function that says whether a topic is wanted behind a link, whether it is in the
-        live stream or not. `gone`: the origin of the messages cannot be reached."""
+        """Return a function that says whether a topic is wanted behind a link, whether it is live
+        or not.
+        `gone`: the origin of the messages cannot be reached."""
 
     def wanted_by(self, broker_id: bytes) -> Callable[[bytes], bool]:
         """Return a function that says whether one broker wants a topic; it does if that is not
@@ -113,11 +114,11 @@ class RoutingStrategy(Protocol):
         """Note that a handshake is complete."""
 
     def link_joining(self, link: Link) -> None:
-        """Note that a link is about to enter the live stream: other messages take it than before.
+        """Note that a link is about to be live: other messages take it than before.
         Called only while numbers are left out."""
 
     def live_changed(self) -> None:
-        """Note that a link has entered or left the live stream."""
+        """Note that a link has become live, or is not live any more."""
 
     def link_measured(self, link: Link) -> None:
         """Note a round trip."""

@@ -46,7 +46,7 @@ class OverSpanningTree:
         return True
 
     def carries(self, link: Link) -> bool:
-        """Whether a link is in the live stream."""
+        """Whether a link is live."""
         return link.live
 
     def uses(self, link: Link) -> bool:
@@ -76,10 +76,10 @@ class OverSpanningTree:
         """Do nothing: the spanning tree measures round trips itself."""
 
     def link_overflowed(self, event: LinkBehind) -> None:
-        """Do nothing: the link has left the live stream."""
+        """Do nothing: the link is not live any more."""
 
     def link_drained(self, event: LinkDrained) -> None:
-        """Do nothing: the link enters the live stream again after a replay."""
+        """Do nothing: the link becomes live again after a replay."""
 
     def link_lost(self, event: LinkDown) -> None:
         """Do nothing: the spanning tree is told."""

@@ -162,7 +162,7 @@ class Topic(Interest):
         self.trees.link_opened(event)
 
     def link_joining(self, link: Link) -> None:
-        """Do nothing: the live stream is that of the spanning tree, which messages do not take."""
+        """Do nothing: live links are those of the spanning tree, which messages do not take."""
         if not self.trees.active:
             super().link_joining(link)
 

@@ -1,4 +1,5 @@
-"""What streams keep, and for how long; what a neighbour may have them do (gap_recovery.py)."""
+"""What ordered feeds keep, and for how long; what a neighbour may have them do
+(gap_recovery.py)."""
 
 from __future__ import annotations
 
@@ -64,14 +65,16 @@ def test_what_an_answer_brought_slows_nothing_that_is_newer(world: World) -> Non
     """Only a run with a number that came by an answer is looked at message by message."""
     neighbour = Neighbour(world, 101)
     neighbour.child()
-    relay, streams = world.node.forwarder, world.node.cluster.gap_recovery
+    relay, gap_recovery = world.node.forwarder, world.node.cluster.gap_recovery
     key = origin_key(bid(101), 1)
     window = relay.vector[key] = LocalWindow(9, world.now, world.node.counters)
     window.history = [(3, 5)]
-    streams.met(key, window)
-    assert window.stream is not None
-    streams._keep(window.stream, 4, Message(b"t", b"x", 1, False, b"", None, None), None, world.now)
-    assert window.stream.kept == [(4, 4)]
+    gap_recovery.met(key, window)
+    assert window.feed is not None
+    gap_recovery._keep(
+        window.feed, 4, Message(b"t", b"x", 1, False, b"", None, None), None, world.now
+    )
+    assert window.feed.kept == [(4, 4)]
     single = relay.received
     seen: list[int] = []
 
