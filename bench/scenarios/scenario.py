@@ -19,6 +19,7 @@ from bench.lab import topology as topologies
 from bench.lab.brokers import KINDS
 from bench.lab.topology import WIRE_FIELDS, Topology, Wire, shown, wire_from
 from bench.scenarios import run_table
+from bench.scenarios.measures import MEASURES
 from broker.config.yaml_file import ConfigError, ConfigFile, KeyPath, kind_of
 
 FOLDER = Path(__file__).parent
@@ -58,39 +59,6 @@ DEEDS = (
 )
 ON_BROKERS = frozenset(("kill", "restart", "pause", "resume"))
 SELECTORS = ("root", "leaf", "random", "same")
-MEASURES = (
-    "published_per_s",
-    "accepted_per_s",
-    "delivered_per_s",
-    "delivered_bytes_per_s",
-    "delay_mean_ms",
-    "delay_p50_ms",
-    "delay_p90_ms",
-    "delay_p99_ms",
-    "delay_p999_ms",
-    "delay_max_ms",
-    "accept_mean_ms",
-    "lost",
-    "lost_accepted",
-    "unknown",
-    "duplicates",
-    "disordered",
-    "control_bytes",
-    "data_bytes",
-    "control_bytes_per_s",
-    "data_bytes_per_s",
-    "control_bytes_run",
-    "broker_cpu",
-    "broker_rss",
-    "generator_cpu",
-    "convergence_s",
-    "repair_s",
-    "repair_service_s",
-    "stretch",
-    "jain",
-)
-"""What the tables of traces have (docs/reference/traces.md): `asked` names some, or how they
-begin."""
 LONGEST = 86_400
 """s that anything in a scenario may take."""
 MAX_NUMBER = 10**15

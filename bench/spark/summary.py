@@ -8,41 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.scenarios.measures import MEASURES
 from bench.spark.means import mean
 from bench.spark.source import Run
 
-MEASURES = (
-    "published_per_s",
-    "accepted_per_s",
-    "delivered_per_s",
-    "delivered_bytes_per_s",
-    "delay_mean_ms",
-    "delay_p50_ms",
-    "delay_p90_ms",
-    "delay_p99_ms",
-    "delay_p999_ms",
-    "delay_max_ms",
-    "accept_mean_ms",
-    "lost",
-    "lost_accepted",
-    "unknown",
-    "duplicates",
-    "disordered",
-    "control_bytes",
-    "data_bytes",
-    "control_bytes_per_s",
-    "data_bytes_per_s",
-    "control_bytes_run",
-    "broker_cpu",
-    "broker_rss",
-    "generator_cpu",
-    "convergence_s",
-    "repair_s",
-    "repair_service_s",
-    "stretch",
-    "jain",
-)
-"""What is averaged over repetitions, in the order of the columns."""
 COUNTS = (
     "published",
     "accepted",

@@ -14,13 +14,14 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
+from bench.scenarios.measures import MEASURES
 from bench.spark import network, source
 from bench.spark.events import Events, load, small
 from bench.spark.lines import delays, lines
 from bench.spark.messages import messages
 from bench.spark.repairs import Fault
 from bench.spark.session import cause
-from bench.spark.summary import COUNTS, MEASURES, Line, cases, name_cases, row
+from bench.spark.summary import COUNTS, Line, cases, name_cases, row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -414,13 +414,6 @@ def test_junk_anywhere_is_one_line(path: tuple[Any, ...], junk: Any, short: bool
         assert math.isfinite(cell.duration()) and cell.fingerprint() and cell.name
 
 
-def test_measures_that_may_be_asked_for_are_those_of_the_tables() -> None:
-    pytest.importorskip("pyarrow")
-    from bench.spark.summary import MEASURES
-
-    assert scenario.MEASURES == MEASURES
-
-
 def test_an_unknown_name_is_one_line() -> None:
     with pytest.raises(ConfigError, match=r"^unknown scenario 'x': one of .*hetero.*, or a file$"):
         scenario.load("x")
