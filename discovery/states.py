@@ -9,7 +9,9 @@ messages when both ends agree on it: a start would only be slower by Td otherwis
 
 from __future__ import annotations
 
-from enum import Enum, StrEnum, auto
+from enum import StrEnum
+
+from broker.base.state_table import ImpossibleInputError, Table, TableEnum
 
 
 class State(StrEnum):
@@ -25,38 +27,34 @@ class State(StrEnum):
     """This broker has left: it does nothing, and ignores inputs."""
 
 
-class Input(Enum):
+class Input(TableEnum):
     """The inputs."""
 
-    MET = auto()
+    MET = "met"
     """A new broker, or a new incarnation of one."""
-    TD_OVER = auto()
-    AGREED = auto()
+    TD_OVER = "Td over"
+    AGREED = "agreed"
     """The tree is settled."""
-    DISAGREED = auto()
-    LEAVE = auto()
+    DISAGREED = "disagreed"
+    LEAVE = "leave"
 
 
-class Action(Enum):
+class Action(TableEnum):
     """The actions."""
 
-    BEGIN_DISCOVERY = auto()
+    BEGIN_DISCOVERY = "begin discovery"
     """Note when the search for others began."""
-    EXTEND_TD = auto()
+    EXTEND_TD = "extend Td"
     """Wait for Td from now on, up to a limit since DISCOVERY began."""
-    LOOK_AT_TREE = auto()
+    LOOK_AT_TREE = "look at the tree"
     """The tree may be settled already: if so, take the input AGREED."""
-    SAY_GOODBYE = auto()
-
-
-class ImpossibleError(Exception):
-    """An input that cannot happen in this state."""
+    SAY_GOODBYE = "say goodbye"
 
 
 _BEGIN = (Action.BEGIN_DISCOVERY, Action.EXTEND_TD), State.DISCOVERY
 _LEAVE = (Action.SAY_GOODBYE,), State.LEFT
 
-TRANSITIONS: dict[tuple[State, Input], tuple[tuple[Action, ...], State]] = {
+TRANSITIONS: Table[State, Input, tuple[Action, ...]] = {
     (State.DISCOVERY, Input.MET): ((Action.EXTEND_TD,), State.DISCOVERY),
     (State.DISCOVERY, Input.TD_OVER): ((Action.LOOK_AT_TREE,), State.FORMING),
     (State.DISCOVERY, Input.AGREED): ((), State.DISCOVERY),
@@ -77,9 +75,9 @@ TRANSITIONS: dict[tuple[State, Input], tuple[tuple[Action, ...], State]] = {
 def step(state: State, given: Input) -> tuple[tuple[Action, ...], State]:
     """Return the actions, in order, and the next state, which holds when they are carried out.
 
-    Raises ImpossibleError: the pair is not in the table.
+    Raises ImpossibleInputError: the pair is not in the table.
     """
     found = TRANSITIONS.get((state, given))
     if found is None:
-        raise ImpossibleError(f"{given.name} in state {state.value}")
+        raise ImpossibleInputError(given, "discovery", state)
     return found

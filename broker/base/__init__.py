@@ -11,4 +11,5 @@ machine has) and `version`.
 * Names and keys: `address`, `broker_id`, `broker_key` (proves an id), `link_keys` (what the cluster
   secret becomes).
 * `sequence_set`: sets of sequence numbers as ranges.
+* `state_table`: what all state machines that are tables have in common.
 """

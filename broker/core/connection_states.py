@@ -10,10 +10,10 @@ A connection may wait, and may have ended, while it is held.
 
 from __future__ import annotations
 
-from enum import Enum
+from broker.base.state_table import ImpossibleInputError, Table, TableEnum
 
 
-class State(Enum):
+class State(TableEnum):
     """What a connection does with what comes on it. The words of a state are attributes of it."""
 
     READING = "reading"
@@ -50,7 +50,7 @@ class State(Enum):
         """Nothing that comes is handled any more."""
 
 
-class Input(Enum):
+class Input(TableEnum):
     """What happens to a connection."""
 
     WAIT = "wait"
@@ -69,7 +69,7 @@ class Input(Enum):
     """The driver says that it is closed, or it is closed at once."""
 
 
-class Action(Enum):
+class Action(TableEnum):
     """What a connection does when an input has brought it to the next state."""
 
     NOTHING = "nothing"
@@ -78,10 +78,6 @@ class Action(Enum):
     DROP_KEPT_OUTPUT = "drop the output that waits: there is no peer any more"
     SAY_LAST_WORDS = "send what is queued, then have the transport close"
     LET_GO = "drop all that is kept, and release those who wait for it"
-
-
-class ImpossibleInputError(Exception):
-    """An input that cannot come in a state: a fault of the broker's, never of a peer's."""
 
 
 _OPEN = (State.READING, State.WAITING, State.HELD, State.WAITING_HELD)
@@ -105,7 +101,7 @@ def _with(state: State, *, waiting: bool | None = None, held: bool | None = None
     raise AssertionError(state)
 
 
-TRANSITIONS: dict[tuple[State, Input], tuple[Action, State]] = {
+TRANSITIONS: Table[State, Input, Action] = {
     # What follows a packet in the same turn may have to wait, too, or the answer may have come at
     # once. A connection that is being closed waits for nothing.
     **{(s, Input.WAIT): (Action.NOTHING, _with(s, waiting=True)) for s in _LIVING},
@@ -154,6 +150,4 @@ def transition(state: State, given: Input) -> tuple[Action, State]:
     try:
         return TRANSITIONS[state, given]
     except KeyError:
-        raise ImpossibleInputError(
-            f"{given.value!r} while a connection is {state.value!r}"
-        ) from None
+        raise ImpossibleInputError(given, "a connection", state) from None

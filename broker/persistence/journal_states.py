@@ -9,10 +9,10 @@ REBUILDING, REBUILD_ENDING -WRITE_FAILED-> FAILED
 
 from __future__ import annotations
 
-from enum import Enum
+from broker.base.state_table import ImpossibleInputError, Table, TableEnum
 
 
-class State(Enum):
+class State(TableEnum):
     """What the journal does with the records that it gets."""
 
     NEW = "new"
@@ -32,7 +32,7 @@ class State(Enum):
     """All of that is recorded, and its end is not durable yet."""
 
 
-class Input(Enum):
+class Input(TableEnum):
     """What happens to the journal."""
 
     STARTED = "started"
@@ -57,7 +57,7 @@ class Input(Enum):
     """A second has passed since a failure."""
 
 
-class Action(Enum):
+class Action(TableEnum):
     """What the journal does when an input has brought it to the next state."""
 
     NOTHING = "nothing"
@@ -74,17 +74,13 @@ class Action(Enum):
     RECOVER = "say that all is durable again, and have the older segments deleted"
 
 
-class ImpossibleInputError(Exception):
-    """An input that cannot come in a state: a fault of the journal's, never of a disk's."""
-
-
 _RUNNING = (State.WRITING, State.SNAPSHOT, State.SNAPSHOT_ENDING)
 _REBUILDING = (State.REBUILDING, State.REBUILD_ENDING)
 
 HEALTHY = frozenset((State.NEW, *_RUNNING))
 """What is recorded is written, and nothing is missing before it."""
 
-TRANSITIONS: dict[tuple[State, Input], tuple[Action, State]] = {
+TRANSITIONS: Table[State, Input, Action] = {
     (State.NEW, Input.STARTED): (Action.NOTHING, State.WRITING),
     (State.NEW, Input.STARTED_WITH_MANY): (Action.BEGIN_SNAPSHOT, State.SNAPSHOT),
     (State.WRITING, Input.SNAPSHOT_DUE): (Action.BEGIN_SEGMENT, State.SNAPSHOT),
@@ -115,6 +111,4 @@ def transition(state: State, given: Input) -> tuple[Action, State]:
     try:
         return TRANSITIONS[state, given]
     except KeyError:
-        raise ImpossibleInputError(
-            f"{given.value!r} while the journal is {state.value!r}"
-        ) from None
+        raise ImpossibleInputError(given, "the journal", state) from None

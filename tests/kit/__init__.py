@@ -1,2 +1,2 @@
-"""What tests with real brokers share: brokers as processes, their agreement, clients, a relay. What
-the measuring tools need as well is in `bench`."""
+"""What tests share: with real brokers, these as processes, their agreement, clients, a relay; of
+state machines, the walk through a table. What the measuring tools need as well is in `bench`."""

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.base.state_table import ImpossibleInputError
 from broker.core.connection_states import (
     TRANSITIONS,
     Action,
-    ImpossibleInputError,
     Input,
     State,
     transition,
 )
 from broker.wire import Publish
+from tests.kit.state_tables import check_table
 from tests.unit.node_harness import World
 
 WAITING = (State.WAITING, State.WAITING_HELD)
@@ -55,18 +55,7 @@ def test_each_pair_has_one_outcome_or_cannot_come(state: State, given_input: Inp
 
 
 def test_each_state_is_reached_and_left_and_each_input_and_action_is_used() -> None:
-    reached, waiting = {State.READING}, deque([State.READING])
-    while waiting:
-        state = waiting.popleft()
-        for (before, _), (_, after) in TRANSITIONS.items():
-            if before is state and after not in reached:
-                reached.add(after)
-                waiting.append(after)
-    assert reached == set(State)
-    assert {given_input for _, given_input in TRANSITIONS} == set(Input)
-    assert {action for action, _ in TRANSITIONS.values()} == set(Action)
-    for state in set(State) - {State.CLOSED}:
-        assert any(b is state and a is not state for (b, _), (_, a) in TRANSITIONS.items())
+    check_table(TRANSITIONS, Action, [State.READING], last=State.CLOSED)
 
 
 STEPS = ("publish", "wait", "answer", "hold", "release", "other", "lost", "close", "time")

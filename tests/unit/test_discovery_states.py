@@ -11,11 +11,19 @@ from hypothesis import strategies as st
 
 from broker.base.address import Address
 from broker.base.broker_id import Identity
+from broker.base.state_table import ImpossibleInputError
 from discovery.effects import MembershipConfig, StateChanged
 from discovery.membership import DISCOVERY_STRETCH, Membership
-from discovery.states import TRANSITIONS, Action, ImpossibleError, Input, State, step
+from discovery.states import TRANSITIONS, Action, Input, State, step
+from tests.kit.state_tables import check_walk
 
 LIVE = (State.DISCOVERY, State.FORMING, State.RUNTIME)
+
+
+def test_the_table_is_whole() -> None:
+    actions = {action for given_actions, _ in TRANSITIONS.values() for action in given_actions}
+    assert actions == set(Action)
+    check_walk(TRANSITIONS, [State.DISCOVERY], last=State.LEFT)
 
 
 @pytest.mark.parametrize(("state", "happened"), list(product(State, Input)))
@@ -25,7 +33,9 @@ def test_every_pair(state: State, happened: Input) -> None:
     )
     assert ((state, happened) in TRANSITIONS) is possible
     if not possible:
-        with pytest.raises(ImpossibleError, match=f"{happened.name} in state {state.value}"):
+        with pytest.raises(
+            ImpossibleInputError, match=f"{happened.value!r} while discovery is {state.value!r}"
+        ):
             step(state, happened)
         return
     actions, following = step(state, happened)

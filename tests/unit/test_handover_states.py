@@ -31,6 +31,7 @@ from broker.cluster.sessions.takeover_messages import (
 )
 from broker.core.session_owner import digest
 from broker.wire import Property
+from tests.kit.state_tables import check_table
 from tests.unit.link_harness import OWN, Neighbour, bid, lone, ping
 from tests.unit.node_harness import World, connect_packet
 from tests.unit.test_directory import known
@@ -47,12 +48,8 @@ REQUESTS = (
 
 def test_the_table_is_whole() -> None:
     """Every state is reached and left, every input and action is used."""
-    assert {happens for _, happens in TRANSITIONS} == set(Input)
-    assert {action for action, _ in TRANSITIONS.values()} == set(Action)
-    assert {following for _, following in TRANSITIONS.values()} == set(State)
-    # A client that connects has a session: that is not the table's.
-    left = {state for (state, _), (_, following) in TRANSITIONS.items() if following is not state}
-    assert left == set(State) - {State.NONE}
+    # Out of NONE leads a client that connects: it has a session, and that is not the table's.
+    check_table(TRANSITIONS, Action, [State.HERE], last=State.NONE)
 
 
 def test_every_action_is_done_by_the_handover() -> None:

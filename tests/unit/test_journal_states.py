@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.base.state_table import ImpossibleInputError
 from broker.persistence.journal_states import (
     HEALTHY,
     TRANSITIONS,
     Action,
-    ImpossibleInputError,
     Input,
     State,
     transition,
 )
 from broker.persistence.write_ahead_log import RETRY, STEP_PAUSE, WriteAheadLog
+from tests.kit.state_tables import check_table
 from tests.unit.journal_harness import Durable
 from tests.unit.test_journal import keeper
 
@@ -46,18 +46,7 @@ def test_each_pair_has_one_outcome_or_cannot_come(state: State, given_input: Inp
 
 
 def test_each_state_is_reached_and_left_and_each_input_and_action_is_used() -> None:
-    reached, waiting = {State.NEW}, deque([State.NEW])
-    while waiting:
-        state = waiting.popleft()
-        for (before, _), (_, after) in TRANSITIONS.items():
-            if before is state and after not in reached:
-                reached.add(after)
-                waiting.append(after)
-    assert reached == set(State)
-    assert {given_input for _, given_input in TRANSITIONS} == set(Input)
-    assert {action for action, _ in TRANSITIONS.values()} == set(Action)
-    for state in set(State) - {State.NEW}:
-        assert any(b is state and a is not state for (b, _), (_, a) in TRANSITIONS.items())
+    check_table(TRANSITIONS, Action, [State.NEW])
 
 
 def test_what_a_driver_or_a_timer_may_say_is_in_the_table() -> None:

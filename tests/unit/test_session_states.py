@@ -17,6 +17,7 @@ from broker.cluster.sessions.pending_merge import Merge
 from broker.cluster.sessions.pending_takeover import PendingTakeover
 from broker.cluster.sessions.takeover import ANSWERS
 from broker.cluster.sessions.takeover_messages import ANSWER, COMING, ENDED, MOVED, say
+from tests.kit.state_tables import check_table
 from tests.unit.node_harness import World
 from tests.unit.test_pending_takeover import STAMP, Taking, state_of
 
@@ -61,10 +62,7 @@ def test_the_tables_are_whole(module: ModuleType) -> None:
     """Every state is reached, every one comes to an end, every input and action is used."""
     table, over = module.TRANSITIONS, module.State.OVER
     assert not any(state is over for state, _ in table)
-    assert {happens for _, happens in table} == set(module.Input)
-    assert {action for action, _ in table.values()} == set(module.Action)
-    first = next(iter(module.State))
-    assert {following for _, following in table.values()} | {first} == set(module.State)
+    check_table(table, module.Action, [next(iter(module.State))], last=over)
     for state in module.State:
         assert state is over or any(table[key][1] is over for key in table if key[0] is state)
 

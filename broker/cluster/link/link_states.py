@@ -12,17 +12,14 @@ each state -LOST-> CLOSED
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import NamedTuple
 
+from broker.base.state_table import Table, TableEnum
 from broker.wire.errors import ProtocolViolation
 
 
-class State(Enum):
+class State(TableEnum):
     """Where a link has got to: in its handshake, then in the tree, then live."""
-
-    # A member is equal to itself alone; that of Enum hashes its name, by a call in Python.
-    __hash__ = object.__hash__
 
     DIALLED = "dialled"
     """This broker dialled and has sent its CONNECT."""
@@ -46,10 +43,8 @@ class State(Enum):
     """The link is gone."""
 
 
-class Input(Enum):
+class Input(TableEnum):
     """What happens to a link."""
-
-    __hash__ = object.__hash__
 
     CONNECT = "CONNECT"
     AUTH = "AUTH"
@@ -78,7 +73,7 @@ class Input(Enum):
     LOST = "the end of the connection"
 
 
-class Action(Enum):
+class Action(TableEnum):
     """What the link does when an input has brought it to the next state."""
 
     IGNORE = "nothing"
@@ -123,11 +118,9 @@ STANDING = {
     for state in State
 }
 
-Table = dict[tuple[State, Input], tuple[Action, State]]
 
-
-def _table() -> Table:
-    table: Table = {
+def _table() -> Table[State, Input, Action]:
+    table: Table[State, Input, Action] = {
         (State.DIALLED, Input.CONNECT): (Action.INTRODUCE, State.PROVING),
         (State.CALLED, Input.CONNECT): (Action.INTRODUCE, State.PROVING),
         (State.PROVING, Input.UNPROVEN): (Action.CHANGE, State.AGREEING),

@@ -16,14 +16,14 @@ know that the taker has the session.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import NamedTuple
 
+from broker.base.state_table import Table, TableEnum
 from broker.cluster.link.version_vector import Vector
 from broker.cluster.sessions.session_parts import Sending
 
 
-class State(Enum):
+class State(TableEnum):
     """Where the handover of a client's session has got to."""
 
     NONE = 1
@@ -34,7 +34,7 @@ class State(Enum):
     GIVEN = 6
 
 
-class Input(Enum):
+class Input(TableEnum):
     """What happens to it."""
 
     CONNECTED = "a request of a newer connection came, and the older one is open here"
@@ -57,7 +57,7 @@ class Input(Enum):
     FOUND = "all brokers have had the time to hear of it"
 
 
-class Action(Enum):
+class Action(TableEnum):
     """What is to be done then."""
 
     READ_CLIENT = "answer COMING, and read the client's connection to its end before the request"
@@ -80,11 +80,8 @@ class Action(Enum):
     WITHDRAW = "drop the note, and withdraw the session's directory entry"
 
 
-Table = dict[tuple[State, Input], tuple[Action, State]]
-
-
-def _table() -> Table:
-    table: Table = {
+def _table() -> Table[State, Input, Action]:
+    table: Table[State, Input, Action] = {
         (State.NONE, Input.ELSEWHERE): (Action.SAY_MOVED, State.NONE),
         (State.NONE, Input.ABSENT): (Action.SAY_NOTHING, State.NONE),
         (State.ENCODING, Input.MORE): (Action.SEND_LATER, State.ENCODING),

@@ -16,15 +16,15 @@ The older session is its holder's before READING has ended; in one step it is ad
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum
 
+from broker.base.state_table import Table, TableEnum
 from broker.cluster.sessions.session_parts import SessionParts
 
 RETRY, RETRY_MOST = 0.25, 1.0
 """s until an old broker is asked again; twice as long each time."""
 
 
-class State(Enum):
+class State(TableEnum):
     """Where a merge has got to."""
 
     WANTED = 1
@@ -35,7 +35,7 @@ class State(Enum):
     OVER = 6
 
 
-class Input(Enum):
+class Input(TableEnum):
     """What happens to it."""
 
     BEGUN = "it is known where the newer session's subscriptions begin, or was waited for too long"
@@ -51,7 +51,7 @@ class Input(Enum):
     WITHDRAWN = "the older session, or the newer one, has ended"
 
 
-class Action(Enum):
+class Action(TableEnum):
     """What is to be done then."""
 
     ASK = "send the request whose answer the new state waits for"
@@ -65,11 +65,8 @@ class Action(Enum):
     LOOK_AGAIN = "drop the merge, and find the older sessions of the client again"
 
 
-Table = dict[tuple[State, Input], tuple[Action, State]]
-
-
-def _table() -> Table:
-    table: Table = {
+def _table() -> Table[State, Input, Action]:
+    table: Table[State, Input, Action] = {
         (State.WANTED, Input.BEGUN): (Action.ASK, State.ASKING),
         (State.ASKING, Input.WHOLE): (Action.READ, State.READING),
         (State.ASKING, Input.WHOLE_EARLY): (Action.HOLD, State.HELD),

@@ -18,9 +18,9 @@ Before CLOSING the session is its holder's; from then on it is this broker's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum
 from typing import TYPE_CHECKING
 
+from broker.base.state_table import Table, TableEnum
 from broker.cluster.link.version_vector import Vector
 from broker.cluster.sessions.message_vectors import need_of
 from broker.cluster.sessions.session_parts import SessionParts
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from broker.core.start_point import SubscriptionStart
 
 
-class State(Enum):
+class State(TableEnum):
     """Where the takeover of a session has got to."""
 
     ASKING = 1
@@ -46,7 +46,7 @@ class State(Enum):
     OVER = 8
 
 
-class Input(Enum):
+class Input(TableEnum):
     """What happens to it."""
 
     SESSION = "all parts of the session have come"
@@ -68,7 +68,7 @@ class Input(Enum):
     LEFT = "the client is gone, or has connected once more"
 
 
-class Action(Enum):
+class Action(TableEnum):
     """What is to be done then."""
 
     WAIT = "nothing"
@@ -88,12 +88,9 @@ class Action(Enum):
     HANG_UP = "drop what is here, and close the client's connection"
 
 
-Table = dict[tuple[State, Input], tuple[Action, State]]
-
-
-def _table() -> Table:
+def _table() -> Table[State, Input, Action]:
     taking = [state for state in State if state not in (State.CLOSING, State.OVER)]
-    table: Table = {
+    table: Table[State, Input, Action] = {
         (State.ASKING, Input.SESSION): (Action.READ, State.READING),
         (State.READING, Input.DECODED): (Action.COVER, State.COVERING),
         (State.COVERING, Input.COVERED): (Action.RESTORE, State.RESTORING),
