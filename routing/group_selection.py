@@ -15,9 +15,9 @@ from typing import Final
 
 from routing.topic_filter import is_wildcard, well_formed
 
-MARK_SIZE: Final = 6
+GROUP_ID_SIZE: Final = 6
 """bytes of the hash that names a group and its filter on links: few groups match one topic, so that
-two of them share a mark once in many billions of years."""
+two of them share an id once in many billions of years."""
 
 HERE: Final = b""
 """The choice of this broker. No broker has an empty id."""
@@ -39,7 +39,7 @@ class Teller:
     however many they are. What it announces when it is back may be handled later, and what it no
     longer announces is forgotten later still (`shared_subscriptions`)."""
 
-    __slots__ = ("cut", "id", "marks", "news", "stale", "told", "until")
+    __slots__ = ("cut", "group_ids", "id", "news", "stale", "told", "until")
 
     def __init__(self, broker_id: bytes) -> None:
         self.id = broker_id
@@ -48,7 +48,7 @@ class Teller:
         # When its announcements are forgotten while it is cut off (s).
         self.until = 0.0
         # Marks of its groups.
-        self.marks: set[bytes] = set()
+        self.group_ids: set[bytes] = set()
         # Marks of groups that it no longer announces.
         self.stale: set[bytes] = set()
         # Group -> announcement that is still to be handled (None: no member).
@@ -63,7 +63,7 @@ class Teller:
             self.cut, self.until = True, until
             self.news.clear()
             self.told.clear()
-            self.marks |= self.stale
+            self.group_ids |= self.stale
             self.stale.clear()
 
     def back(self) -> None:
@@ -74,8 +74,8 @@ class Teller:
 
     def forget(self) -> None:
         """Forget what the broker has announced, but for what it announces from now on."""
-        self.stale |= self.marks
-        self.marks = set()
+        self.stale |= self.group_ids
+        self.group_ids = set()
 
     @property
     def busy(self) -> bool:
@@ -106,12 +106,12 @@ class Standing:
 
 class Pool:
     """The brokers that have members of one shared subscription: of the group named `group` with the
-    filter `topic_filter`. `mark` is the hash of both, which brokers use as its name."""
+    filter `topic_filter`. `group_id` is the hash of both, which brokers use as its name."""
 
-    __slots__ = ("brokers", "filter", "group", "mark")
+    __slots__ = ("brokers", "filter", "group", "group_id")
 
-    def __init__(self, mark: bytes, group: str, topic_filter: str) -> None:
-        self.mark = mark
+    def __init__(self, group_id: bytes, group: str, topic_filter: str) -> None:
+        self.group_id = group_id
         self.group = group
         self.filter = topic_filter
         self.brokers: dict[bytes, Standing] = {}
@@ -196,9 +196,9 @@ def parse_key(key: bytes) -> tuple[str, str]:
     return group, topic_filter
 
 
-def mark_of(key: bytes) -> bytes:
+def group_id_of(key: bytes) -> bytes:
     """Return the 6 bytes that name a `group_key` on links."""
-    return blake2b(key, digest_size=MARK_SIZE).digest()
+    return blake2b(key, digest_size=GROUP_ID_SIZE).digest()
 
 
 def encode_standing(connected: int) -> bytes:

@@ -148,15 +148,15 @@ class RetainedSync:
         """Keep or delete a retained message without publishing it: subscribers here get nothing,
         and plugins are not told."""
         self.written(message, None, tell=False)
-        mark = self.store.digests.get(place_of(message.topic))
-        if mark is not None and message.topic[:1] != b"$":
-            self._pass_on(None, self._encode(mark, self.node.now), self.node.now)
+        version = self.store.digests.get(place_of(message.topic))
+        if version is not None and message.topic[:1] != b"$":
+            self._pass_on(None, self._encode(version, self.node.now), self.node.now)
 
     def stamp_for(self, message: Message) -> Stamp:
         """Return the stamp of what is published now; it wins over what is known of its topic."""
         now = self.node.now
-        mark = self.store.digests.get(place_of(message.topic))
-        time = self.clock.tick(now, 0 if mark is None else mark.time)
+        version = self.store.digests.get(place_of(message.topic))
+        time = self.clock.tick(now, 0 if version is None else version.time)
         death = 0 if message.payload else time >> LOGICAL
         if message.payload and message.expires_at is not None:
             death = (time >> LOGICAL) + max(0, round((message.expires_at - now) * 1000))
@@ -164,11 +164,11 @@ class RetainedSync:
 
     def numbered(self, message: Message, sequence: int) -> None:
         """Note the number of a message that is flooded: by it copies of it are known."""
-        mark = self.store.digests.get(place_of(message.topic))
-        if mark is not None and mark.time == message.stamp.time:
-            mark.sequence = sequence
-            self.store.digests.put(mark)
-            self.node.journal.retained_changed(mark)
+        version = self.store.digests.get(place_of(message.topic))
+        if version is not None and version.time == message.stamp.time:
+            version.sequence = sequence
+            self.store.digests.put(version)
+            self.node.journal.retained_changed(version)
 
     def received(
         self, message: Message, key: bytes, sequence: int, now: float, source: Connection | None
@@ -198,12 +198,12 @@ class RetainedSync:
             return Change.OLD
         node.turns.work += costs.RETAINED_WORK
         topic = message.topic
-        mark = RetainedVersion(
+        version = RetainedVersion(
             topic, place_of(topic), stamp.time, key, sequence, stamp.death, message.qos
         )
-        change = self.store.write(kept(message), mark, now, self.clock.physical(now))
+        change = self.store.write(kept(message), version, now, self.clock.physical(now))
         if change >= Change.DROPPED:
-            node.journal.retained_changed(mark)
+            node.journal.retained_changed(version)
             node.journal.require(source)
         if change >= Change.TAKEN and tell:
             node.retain(message)
@@ -423,11 +423,11 @@ class RetainedSync:
             return
         wall = self.clock.physical(now)
         for full, prefix, theirs in leaves:
-            for mark in self.store.digests.marks(prefix):
-                other = theirs.get(mark.place)
-                full_there = full and (other is None or (other.dead and not mark.dead))
-                if not full_there and (other is None or other.before(mark.time, mark.key)):
-                    comparison.places.append(mark.place)
+            for version in self.store.digests.versions(prefix):
+                other = theirs.get(version.place)
+                full_there = full and (other is None or (other.dead and not version.dead))
+                if not full_there and (other is None or other.before(version.time, version.key)):
+                    comparison.places.append(version.place)
             for place, other in theirs.items():
                 known = self.store.digests.get(place)
                 if known is None:
@@ -559,30 +559,38 @@ class RetainedSync:
     def _send_place(self, comparison: Comparison, place: bytes, now: float) -> int:
         """Send the message at a place, or its tombstone; returns its size in bytes."""
         comparison.sent += 1
-        mark = self.store.digests.get(place)
-        if mark is None:
+        version = self.store.digests.get(place)
+        if version is None:
             return 0
-        data = self._encode(mark, now)
+        data = self._encode(version, now)
         self._send(comparison.link, data)
         return len(data)
 
-    def _encode(self, mark: RetainedVersion, now: float) -> bytes:
-        """Encode what is at a mark as a restored message."""
-        message = self.store.living(mark, now)
-        stamp = Stamp(mark.time, mark.death, True)
+    def _encode(self, version: RetainedVersion, now: float) -> bytes:
+        """Encode a version as a restored message."""
+        message = self.store.living(version, now)
+        stamp = Stamp(version.time, version.death, True)
         if message is None:
             return encode_link_publish(
-                mark.topic, b"", mark.qos, True, b"", None, mark.key, mark.sequence, stamp
+                version.topic,
+                b"",
+                version.qos,
+                True,
+                b"",
+                None,
+                version.key,
+                version.sequence,
+                stamp,
             )
         return encode_link_publish(
-            mark.topic,
+            version.topic,
             message.payload,
             message.qos,
             True,
             message.properties,
             remaining(message, now),
-            mark.key,
-            mark.sequence,
+            version.key,
+            version.sequence,
             stamp,
         )
 
@@ -593,11 +601,11 @@ class RetainedSync:
             return bytes((len(where),)) + where
         head = bytes((len(where) | (FULL if self._full(now) else 0),)) + where
         if kind == LIST:
-            marks = digests.marks(where)
+            versions = digests.versions(where)
             return (
                 head
-                + len(marks).to_bytes(2, "big")
-                + b"".join(encode_entry(mark) for mark in marks)
+                + len(versions).to_bytes(2, "big")
+                + b"".join(encode_entry(version) for version in versions)
             )
         found = [(index, digests.digest(where + bytes((index,)))) for index in range(256)]
         there = sum(1 << index for index, digest in found if digest)
@@ -621,15 +629,15 @@ def kept(message: Message) -> Message:
     )
 
 
-def encode_entry(mark: RetainedVersion) -> bytes:
+def encode_entry(version: RetainedVersion) -> bytes:
     """Encode a topic for a LIST."""
     return b"".join(
         (
-            mark.place,
-            mark.time.to_bytes(8, "big"),
-            mark.key,
-            mark.death.to_bytes(6, "big"),
-            bytes((mark.dead,)),
+            version.place,
+            version.time.to_bytes(8, "big"),
+            version.key,
+            version.death.to_bytes(6, "big"),
+            bytes((version.dead,)),
         )
     )
 
@@ -663,7 +671,7 @@ def decode_parts(data: bytes) -> list[tuple[bool, bytes, dict[int, int]]]:
 
 
 def decode_list(data: bytes) -> list[tuple[bool, bytes, dict[bytes, RetainedVersion]]]:
-    """Decode a LIST: (whether its sender is full, prefix, place -> mark without a topic) of each
+    """Decode a LIST: (whether its sender is full, prefix, place -> version without a topic) of each
     leaf.
 
     Raises:
@@ -679,17 +687,17 @@ def decode_list(data: bytes) -> list[tuple[bool, bytes, dict[bytes, RetainedVers
         end = begin + ENTRY * int.from_bytes(data[at + 3 : begin], "big")
         if data[at] & ~FULL != 2 or begin > len(data) or end > len(data) or prefix in found:
             raise MalformedPacket("LIST record is truncated, or not of leaves")
-        marks = {}
+        versions = {}
         for entry in range(begin, end, ENTRY):
             place = data[entry : entry + PLACE]
             time = int.from_bytes(data[entry + PLACE : entry + PLACE + 8], "big")
             if place[:2] != prefix or time >= END:
                 raise MalformedPacket("LIST record with a topic or a time that cannot be there")
             death = int.from_bytes(data[entry + PLACE + 24 : entry + PLACE + 30], "big")
-            mark = marks[place] = RetainedVersion(
+            version = versions[place] = RetainedVersion(
                 b"", place, time, data[entry + PLACE + 8 : entry + PLACE + 24], 0, death, 0
             )
-            mark.dead = bool(data[entry + ENTRY - 1])
-        found[prefix] = (bool(data[at] & FULL), prefix, marks)
+            version.dead = bool(data[entry + ENTRY - 1])
+        found[prefix] = (bool(data[at] & FULL), prefix, versions)
         at = end
     return list(found.values())

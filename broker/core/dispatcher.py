@@ -445,7 +445,7 @@ class Dispatcher:
             if message.sender is None and message.qos:
                 self.node.cluster.shared_delivered(member.session, outgoing, kept=kept)
         else:
-            self.node.cluster.pass_on(group.mark, message, source, denied=bool(group.members))
+            self.node.cluster.pass_on(group.group_id, message, source, denied=bool(group.members))
 
     def pass_on(self, outgoing: SharedOutgoing) -> None:
         """Give a message of a member whose session ended to another one."""

@@ -77,10 +77,10 @@ class Journal(Protocol):
         """Messages of other brokers were granted to members here."""
 
     def shared_covered(
-        self, mark: bytes, key: bytes, ranges: Ranges, since: float | None, /
+        self, group_id: bytes, key: bytes, ranges: Ranges, since: float | None, /
     ) -> None:
-        """Record which messages of an origin (`key`, one of this broker's) a group (`mark`) got:
-        those with the numbers `ranges`. `since`: when (s) the group became known, None: not
+        """Record which messages of an origin (`key`, one of this broker's) the group `group_id`
+        got: those with the numbers `ranges`. `since`: when (s) the group became known, None: not
         known."""
 
     def run_published(self, route: Route, batch: PublishRun, source: Connection | None) -> None:
@@ -290,10 +290,10 @@ class Cluster(Protocol):
         it now. `allowed`: members that may receive it, None: all; `source`: as of `forward`."""
 
     def pass_on(
-        self, mark: bytes, message: Message, source: Connection | None, *, denied: bool = False
+        self, group_id: bytes, message: Message, source: Connection | None, *, denied: bool = False
     ) -> None:
         """Give `message` to a group's members at another broker: here is none, or (`denied`) none
-        that may have it. `mark`: the name of the group and its filter; `source`: as of
+        that may have it. `group_id`: hash of the group and its filter; `source`: as of
         `forward`."""
 
     @property

@@ -3,9 +3,10 @@ group (docs/decisions/0015).
 
 It stands behind the sequence number in the origin property (`codec`), as one letter and base64:
 
-    "c"  id and boot of a broker, mark of a group, as often as groups that match were given to other
+    "c"  id and boot of a broker, id of a group, as often as groups that match were given to other
          brokers than the origin
-    "p"  id and boot, mark, ids of the brokers that had it before: passed on, as none of them had a
+    "p"  id and boot, group id, ids of the brokers that had it before: passed on, as none of them
+    had a
          member; for this group alone
     "r"  the same of a message that was published with RETAIN
 
@@ -19,7 +20,7 @@ from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 
 from broker.wire.errors import MalformedPacket
-from routing.group_selection import MARK_SIZE
+from routing.group_selection import GROUP_ID_SIZE
 
 CHOSEN = b"c"
 """First letter of what goes to ordinary subscriptions, too."""
@@ -34,7 +35,7 @@ MAX_PASSES = 8
 
 ID = 8
 WHO = ID + 4
-ENTRY = WHO + MARK_SIZE
+ENTRY = WHO + GROUP_ID_SIZE
 
 
 class Tries:
@@ -61,7 +62,7 @@ class ReceiverAssignment:
         retain: bool = False,
         visited: tuple[bytes, ...] = (),
     ) -> None:
-        """`entries`: (id and boot of a broker, mark of a group); one entry if it is `passed` on,
+        """`entries`: (id and boot of a broker, id of a group); one entry if it is `passed` on,
         and then the message is for that group alone. `retain`: whether it was published with
         RETAIN; `visited`: ids of brokers that had no member for it."""
         self.entries = entries

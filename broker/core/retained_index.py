@@ -26,7 +26,7 @@ class RetainedVersion:
     characters) it was published.
 
     `sequence`: its number there, 0 when it was never flooded; `death`: ms since the epoch when it
-    was deleted, or expires, 0 for never; `dead`: nothing is left but the mark.
+    was deleted, or expires, 0 for never; `dead`: nothing is left but this version, a tombstone.
     """
 
     __slots__ = ("dead", "death", "key", "place", "qos", "sequence", "time", "topic")
@@ -62,17 +62,17 @@ class RetainedVersion:
 
 
 WRITE = 24
-"""bytes of time and origin at the beginning of a packed mark."""
+"""bytes of time and origin at the beginning of a packed version."""
 
 FIXED = 37
 """bytes ahead of its topic."""
 
 
 def unpack(place: bytes, packed: bytes) -> RetainedVersion:
-    """Return the mark that was packed."""
+    """Return the version that was packed."""
     flags = packed[FIXED - 1]
     sequence, death = int.from_bytes(packed[WRITE:30], "big"), int.from_bytes(packed[30:36], "big")
-    mark = RetainedVersion(
+    version = RetainedVersion(
         packed[FIXED:],
         place,
         int.from_bytes(packed[:8], "big"),
@@ -81,12 +81,12 @@ def unpack(place: bytes, packed: bytes) -> RetainedVersion:
         death,
         flags & 3,
     )
-    mark.dead = flags > 127
-    return mark
+    version.dead = flags > 127
+    return version
 
 
 def _digest(place: bytes, packed: bytes) -> int:
-    """Return what a mark adds to the digests that it is part of."""
+    """Return what a version adds to the digests that it is part of."""
     return int.from_bytes(blake2b(place + packed[:WRITE], digest_size=8).digest(), "big")
 
 
@@ -109,36 +109,36 @@ class RetainedIndex:
         return self._size
 
     def get(self, place: bytes) -> RetainedVersion | None:
-        """Return the mark at a place."""
+        """Return the version at a place."""
         leaf = self._leaves.get(place[:2])
         packed = None if leaf is None else leaf.get(place)
         return None if packed is None else unpack(place, packed)
 
-    def put(self, mark: RetainedVersion) -> None:
-        """Put a mark in, in place of an older one."""
-        prefix = mark.place[:2]
+    def put(self, version: RetainedVersion) -> None:
+        """Put a version in, in place of an older one."""
+        prefix = version.place[:2]
         leaf = self._leaves.get(prefix)
         if leaf is None:
             leaf = self._leaves[prefix] = {}
-        packed = mark.pack()
-        change = _digest(mark.place, packed)
-        old = leaf.get(mark.place)
+        packed = version.pack()
+        change = _digest(version.place, packed)
+        old = leaf.get(version.place)
         if old is None:
             self._size += 1
             self._counts[prefix[0]] += 1
         else:
-            change ^= _digest(mark.place, old)
-        leaf[mark.place] = packed
+            change ^= _digest(version.place, old)
+        leaf[version.place] = packed
         self._change(prefix, change)
 
-    def remove(self, mark: RetainedVersion) -> None:
-        """Take a mark out that is in it."""
-        prefix = mark.place[:2]
+    def remove(self, version: RetainedVersion) -> None:
+        """Take out a version that is in it."""
+        prefix = version.place[:2]
         leaf = self._leaves[prefix]
-        packed = leaf.pop(mark.place)
+        packed = leaf.pop(version.place)
         self._size -= 1
         self._counts[prefix[0]] -= 1
-        self._change(prefix, _digest(mark.place, packed))
+        self._change(prefix, _digest(version.place, packed))
         if not leaf:
             del self._leaves[prefix], self._values[prefix]
 
@@ -154,7 +154,7 @@ class RetainedIndex:
         return self._values.get(prefix, 0)
 
     def count(self, prefix: bytes) -> int:
-        """Return how many marks are in a part or leaf."""
+        """Return how many versions are in a part or leaf."""
         if len(prefix) == 1:
             return self._counts[prefix[0]]
         return len(self._leaves.get(prefix, ()))
@@ -170,7 +170,7 @@ class RetainedIndex:
         """Return the prefixes of all leaves in which something is."""
         return list(self._leaves)
 
-    def marks(self, prefix: bytes) -> list[RetainedVersion]:
+    def versions(self, prefix: bytes) -> list[RetainedVersion]:
         """Return what is in a part or leaf."""
         found: list[RetainedVersion] = []
         for leaf in self.leaves(prefix):

@@ -1,9 +1,8 @@
 """Retained messages (MQTT-3.3.1-5 to -8), and which of several writes of a topic wins: the last by
 (time, origin), in any order.
 
-A deletion and a message that expired leave their mark behind, a tombstone, so that an older write
-that comes later is known to be older. Tombstones are forgotten by the time of day, so on all
-brokers at the same time.
+A deletion and a message that expired leave a tombstone, so that an older write that comes later is
+known to be older. Tombstones are forgotten by the time of day, so on all brokers at the same time.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ class RetainedStore:
         self._trie: TopicTrie[bytes] = TopicTrie()  # messages, packed
         self._bytes = 0
         self._own = 0  # topics that begin with `$`
-        self._expiring = Deadlines(self._lives)  # (when, ms; place; time of the mark)
+        self._expiring = Deadlines(self._lives)  # (when, ms; place; time of the version)
         self._graves = Deadlines(self._tomb)  # the same of tombstones: when they are forgotten
         self._floor = 0  # ms; tombstones up to this death were too many
         self.digests = RetainedIndex()
@@ -158,71 +157,71 @@ class RetainedStore:
             return True
         return self._set(topic, message)
 
-    def write(self, message: Message, mark: RetainedVersion, now: float, wall: int) -> Change:
-        """Store a retained `message` that may not be the newest of its topic, if it is. `mark`: its
-        version; `now`: s; `wall`: ms since the epoch. A message that has expired is a tombstone
+    def write(self, message: Message, version: RetainedVersion, now: float, wall: int) -> Change:
+        """Store a retained `message` that may not be the newest of its topic, if it is. `version`:
+        its version; `now`: s; `wall`: ms since the epoch. A message that has expired is a tombstone
         already."""
-        old = self.digests.get(mark.place)
-        if old is not None and not old.before(mark.time, mark.key):
+        old = self.digests.get(version.place)
+        if old is not None and not old.before(version.time, version.key):
             return Change.OLD
         topic = message.topic.decode()
         if message.payload and not message.expired(now):
             if not self._set(topic, message):
                 self.refused_at = now
-                return self._refuse(topic, old, mark, wall)
+                return self._refuse(topic, old, version, wall)
             if old is not None and old.dead:
                 self.tombstones -= 1
-            self.digests.put(mark)
-            if mark.death:
-                self._expiring.add((mark.death, mark.place, mark.time), len(self))
+            self.digests.put(version)
+            if version.death:
+                self._expiring.add((version.death, version.place, version.time), len(self))
             return Change.NEW
         had = self._trie.get(topic)
         if had is not None:
             self._drop(topic)
-        remembered = self.remembers(mark.death, wall)
+        remembered = self.remembers(version.death, wall)
         if old is not None:
             self.tombstones -= old.dead
             self.digests.remove(old)
         if remembered:
-            self._bury(mark)
+            self._bury(version)
         elif old is None:
             return Change.OLD
         return Change.TAKEN if had is None or _expired(had, now) else Change.NEW
 
     def _refuse(
-        self, topic: str, old: RetainedVersion | None, mark: RetainedVersion, wall: int
+        self, topic: str, old: RetainedVersion | None, version: RetainedVersion, wall: int
     ) -> Change:
         """Forget what was at the topic, as it is older than what has no room.
 
-        The mark becomes that of a deletion right before the write: nothing older comes back, and
+        The version becomes a deletion right before the write: nothing older comes back, and
         the write itself may, when there is room. It has no number, and no death of its own time, as
         what expired: no subscriber is told.
         """
         if old is None:
             return Change.REFUSED
-        if (mark.time - 1, mark.key) > (old.time, old.key):
-            mark.time -= 1
+        if (version.time - 1, version.key) > (old.time, old.key):
+            version.time -= 1
         elif old.dead:
             return Change.REFUSED  # again
         else:
-            mark.time, mark.key = old.time, old.key
-        mark.sequence, mark.death = 0, (mark.time >> LOGICAL) + 1
+            version.time, version.key = old.time, old.key
+        version.sequence, version.death = 0, (version.time >> LOGICAL) + 1
         self._drop(topic)
         self.tombstones -= old.dead
         self.digests.remove(old)
-        if self.remembers(mark.death, wall):
-            self._bury(mark)
+        if self.remembers(version.death, wall):
+            self._bury(version)
         return Change.DROPPED
 
-    def bring_back(self, message: Message, mark: RetainedVersion, now: float, wall: int) -> None:
-        """Store a `message` that was here before a restart, each topic once. `mark`, `now`, `wall`:
-        as of `write`."""
+    def bring_back(self, message: Message, version: RetainedVersion, now: float, wall: int) -> None:
+        """Store a `message` that was here before a restart, each topic once. `version`, `now`,
+        `wall`: as of `write`."""
         if not message.payload or (message.expires_at is not None and now >= message.expires_at):
-            self.write(message, mark, now, wall)
+            self.write(message, version, now, wall)
         elif self._set(message.topic.decode(), message):
-            self.digests.put(mark)
-            if mark.death:
-                self._expiring.add((mark.death, mark.place, mark.time), len(self))
+            self.digests.put(version)
+            if version.death:
+                self._expiring.add((version.death, version.place, version.time), len(self))
 
     def remembers(self, death: int, wall: int) -> bool:
         """Whether a tombstone of that death (ms) is kept at `wall` (ms)."""
@@ -292,21 +291,21 @@ class RetainedStore:
     def _all(self) -> Iterator[str]:
         """Each topic that does not begin with `$`, leaf by leaf."""
         for prefix in self.digests.present():
-            for mark in self.digests.marks(prefix):
-                yield mark.topic.decode()
+            for version in self.digests.versions(prefix):
+                yield version.topic.decode()
 
-    def living(self, mark: RetainedVersion, now: float) -> Message | None:
-        """Return the message of a mark; None when it is deleted or has expired."""
-        if mark.dead:
+    def living(self, version: RetainedVersion, now: float) -> Message | None:
+        """Return the message of a version; None when it is deleted or has expired."""
+        if version.dead:
             return None
-        topic = mark.topic.decode()
+        topic = version.topic.decode()
         packed = self._trie.get(topic)
         if packed is None:
             return None
         if _expired(packed, now):
             self._expire(topic)
             return None
-        return _unpack(mark.topic, packed)
+        return _unpack(version.topic, packed)
 
     def items(self) -> list[tuple[str, Message]]:
         """Return every topic with its message, the broker's own included."""
@@ -321,16 +320,16 @@ class RetainedStore:
     def _expire(self, topic: str) -> None:
         self._drop(topic)
         self._counters.expired += 1
-        mark = self.digests.get(place_of(topic.encode()))
-        if mark is not None and not mark.dead:
-            self._bury(mark)
+        version = self.digests.get(place_of(topic.encode()))
+        if version is not None and not version.dead:
+            self._bury(version)
 
-    def _bury(self, mark: RetainedVersion) -> None:
-        mark.dead = True
-        self.digests.put(mark)
+    def _bury(self, version: RetainedVersion) -> None:
+        version.dead = True
+        self.digests.put(version)
         self.tombstones += 1
         self._graves.add(
-            (mark.death + int(self._limits.tombstone_age * 1000), mark.place, mark.time),
+            (version.death + int(self._limits.tombstone_age * 1000), version.place, version.time),
             self.tombstones,
         )
         while (
@@ -341,20 +340,22 @@ class RetainedStore:
             self._counters.retained_tombstones_forgotten += self._exhume()
 
     def _tomb(self, grave: Entry) -> RetainedVersion | None:
-        mark = self.digests.get(grave[1])
-        return mark if mark is not None and mark.dead and mark.time == grave[2] else None
+        version = self.digests.get(grave[1])
+        return (
+            version if version is not None and version.dead and version.time == grave[2] else None
+        )
 
     def _lives(self, entry: Entry) -> bool:
-        mark = self.digests.get(entry[1])
-        return mark is not None and not mark.dead and mark.time == entry[2]
+        version = self.digests.get(entry[1])
+        return version is not None and not version.dead and version.time == entry[2]
 
     def _exhume(self) -> bool:
         """Forget the oldest tombstone; False when its topic had been written again."""
-        mark = self._tomb(self._graves.pop())
-        if mark is None:
+        version = self._tomb(self._graves.pop())
+        if version is None:
             return False
         self.tombstones -= 1
-        self.digests.remove(mark)
+        self.digests.remove(version)
         return True
 
     def sweep(self, now: float, wall: int, most: int = 250) -> bool:
@@ -366,10 +367,10 @@ class RetainedStore:
         while most and (first := self._expiring.first()) is not None and first <= wall:
             most -= 1
             _, place, time = self._expiring.pop()
-            mark = self.digests.get(place)
-            if mark is None or mark.dead or mark.time != time:
+            version = self.digests.get(place)
+            if version is None or version.dead or version.time != time:
                 continue
             # It came late, or our time of day was set: its own time counts.
-            if self.living(mark, now) is not None:
+            if self.living(version, now) is not None:
                 self._expiring.add((wall + 1000, place, time), len(self))
         return not most

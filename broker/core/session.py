@@ -22,7 +22,7 @@ from broker.wire.publish_header import (
     topic_end,
 )
 from broker.wire.varint import read_length
-from routing.group_selection import group_key, mark_of
+from routing.group_selection import group_id_of, group_key
 
 if TYPE_CHECKING:
     from broker.auth.authorization import Access, Permissions
@@ -77,11 +77,11 @@ class SharedGroup:
     """The members here of one `$share/<group>/<filter>` (MQTT-4.8.2); each message goes to one of
     them, in turn."""
 
-    __slots__ = ("_turn", "connected", "key", "mark", "members", "told")
+    __slots__ = ("_turn", "connected", "group_id", "key", "members", "told")
 
     def __init__(self, name: str, inner: str) -> None:
         self.key = group_key(name, inner)
-        self.mark = mark_of(self.key)
+        self.group_id = group_id_of(self.key)
         self.members: dict[str, Subscription] = {}
         self.connected: set[str] = set()  # of them
         self.told = b""  # to other brokers

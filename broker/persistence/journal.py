@@ -314,16 +314,18 @@ class Journal:
         which."""
         self.frames.record(shared_records.taken(refs))
 
-    def shared_covered(self, mark: bytes, key: bytes, ranges: Ranges, since: float | None) -> None:
+    def shared_covered(
+        self, group_id: bytes, key: bytes, ranges: Ranges, since: float | None
+    ) -> None:
         """Record which messages of this broker a group got.
 
-        `mark`: of the group. `key`: of the origin. `ranges`: the sequence numbers. `since`: when
-        (s) the group became known, None: not known.
+        `group_id`: of the group. `key`: of the origin. `ranges`: the sequence numbers. `since`:
+        when (s) the group became known, None: not known.
         """
         at = 0
         if since is not None:
             at = max(1, self.frames.wall() - round((self.node.now - since) * 1000))
-        self.frames.record(shared_records.covered(mark, key, ranges, at))
+        self.frames.record(shared_records.covered(group_id, key, ranges, at))
 
     # ---------------------------------------------------------------- snapshots
 
@@ -336,7 +338,7 @@ class Journal:
         yield from self.sessions.everything()
         digests = self.node.retained.digests
         for leaf in digests.present():
-            versions = digests.marks(leaf)
+            versions = digests.versions(leaf)
             for version in versions:
                 self._retained_now(version)
             yield 1 + len(versions)

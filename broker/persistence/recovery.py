@@ -582,7 +582,7 @@ class Recovery:
                 self._expires(record.expires),
                 None,
             )
-            mark = RetainedVersion(
+            version = RetainedVersion(
                 topic,
                 place_of(topic),
                 record.time,
@@ -591,7 +591,7 @@ class Recovery:
                 record.death,
                 record.qos,
             )
-            store.bring_back(message, mark, now, wall)
+            store.bring_back(message, version, now, wall)
         retention.clock.merge(newest, now)
         node.counters.retained_loaded += len(store)
 

@@ -4,7 +4,7 @@ Pure.
     CLOSED   refs of messages of this broker that a member elsewhere has acknowledged, or that were
              assigned to another one
     TAKEN    refs of messages of other brokers that were granted to members here
-    COVERED  mark of a group, origin (an incarnation of this broker), u64 ms since when the group
+    COVERED  id of a group, origin (an incarnation of this broker), u64 ms since when the group
              is known (0: not known), numbers that it got
 
 Refs are encoded as between brokers (`assignment_ledger`).
@@ -20,7 +20,7 @@ from broker.base.sequence_set import Ranges, encode_pairs
 from broker.cluster.sharing.assignment_ledger import Ref, decode_refs, encode_refs
 from broker.persistence.records import encode_shared
 from broker.wire.errors import MalformedPacket
-from routing.group_selection import MARK_SIZE
+from routing.group_selection import GROUP_ID_SIZE
 
 if TYPE_CHECKING:
     from broker.cluster.cluster import Cluster
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CLOSED, TAKEN, COVERED = 1, 2, 3
 
 KEY = 16
-_HEAD = 1 + MARK_SIZE + KEY + 8
+_HEAD = 1 + GROUP_ID_SIZE + KEY + 8
 PIECE = 1000
 """refs of one record."""
 
@@ -46,14 +46,14 @@ def taken(refs: list[Ref]) -> bytes:
     return b"".join(encode_shared(body) for body in encode_refs([(TAKEN, ref) for ref in refs]))
 
 
-def covered(mark: bytes, key: bytes, ranges: Ranges, since: int) -> bytes:
+def covered(group_id: bytes, key: bytes, ranges: Ranges, since: int) -> bytes:
     """Return the record of the messages of this broker that a group got.
 
-    `mark`: of the group. `key`: of the origin. `ranges`: the sequence numbers. `since`: ms since
-    the epoch when the group became known, 0: not known.
+    `group_id`: of the group. `key`: of the origin. `ranges`: the sequence numbers. `since`: ms
+    since the epoch when the group became known, 0: not known.
     """
     return encode_shared(
-        bytes((COVERED,)) + mark + key + since.to_bytes(8, "big") + encode_pairs(ranges)
+        bytes((COVERED,)) + group_id + key + since.to_bytes(8, "big") + encode_pairs(ranges)
     )
 
 
@@ -61,9 +61,12 @@ def everything(cluster: Cluster, now: float) -> Iterator[bytes]:
     """Yield records of the present state at `now` (s), and b"" for steps without one. `cluster`:
     has it."""
     wall = cluster.clock.physical(now)
-    for mark, key, ranges, since in list(cluster.catchup.covered()):
+    for group_id, key, ranges, since in list(cluster.catchup.covered()):
         yield covered(
-            mark, key, ranges, 0 if since is None else max(1, wall - round((now - since) * 1000))
+            group_id,
+            key,
+            ranges,
+            0 if since is None else max(1, wall - round((now - since) * 1000)),
         )
     refs: list[Ref] = []
     for ref in cluster.custody.taken.refs():
@@ -86,8 +89,8 @@ def everything(cluster: Cluster, now: float) -> Iterator[bytes]:
         if choice is not None:
             refs += [
                 ref
-                for _, mark in choice.entries
-                if (ref := (entry.key, entry.sequence, mark)) not in open_refs
+                for _, group_id in choice.entries
+                if (ref := (entry.key, entry.sequence, group_id)) not in open_refs
             ]
         if len(refs) >= PIECE:
             yield closed(refs)
@@ -105,7 +108,10 @@ def restore(cluster: Cluster, bodies: list[bytes], now: float) -> int:
     bad = 0
     for body in bodies:
         if body[:1] == bytes((COVERED,)):
-            mark, key = body[1 : 1 + MARK_SIZE], body[1 + MARK_SIZE : 1 + MARK_SIZE + KEY]
+            group_id, key = (
+                body[1 : 1 + GROUP_ID_SIZE],
+                body[1 + GROUP_ID_SIZE : 1 + GROUP_ID_SIZE + KEY],
+            )
             since = int.from_bytes(body[_HEAD - 8 : _HEAD], "big")
             ranges = [
                 (
@@ -114,8 +120,8 @@ def restore(cluster: Cluster, bodies: list[bytes], now: float) -> int:
                 )
                 for at in range(_HEAD, len(body), 12)
             ]
-            groups[mark, key] = (
-                mark,
+            groups[group_id, key] = (
+                group_id,
                 key,
                 ranges,
                 now - max(0, wall - since) / 1000 if since else None,

@@ -31,7 +31,7 @@ from broker.core.session_owner import ANONYMOUS, KEPT, digest
 from broker.core.session_owner import Entry as Posted
 from broker.wire import Property, Publish, Subscribe, SubscriptionRequest, Will, encode_packet
 from broker.wire.properties import MOST
-from routing.group_selection import encode_standing, group_key, mark_of
+from routing.group_selection import encode_standing, group_id_of, group_key
 from routing.link_state import ASK as ASK_LISTING
 from routing.link_state import LISTING
 from routing.listing import NEIGHBOUR, UP, encode_changes
@@ -142,7 +142,7 @@ def test_groups_are_given_back() -> None:
         publisher.publish("t", b"|%d" % number, qos=1, packet_id=number + 1)
     sharing.groups._posted(bid(102), group_key("g", "t"), encode_standing(1))
     said = encode_refs(
-        (DECLINE, (world.node.forwarder.key, number, mark_of(group_key("g", "t"))))
+        (DECLINE, (world.node.forwarder.key, number, group_id_of(group_key("g", "t"))))
         for number in range(1, count + 1)
     )
     report = ping(*((ROUTED, OWN + bid(101) + bytes((0, REPORT)) + body) for body in said))

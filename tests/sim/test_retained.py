@@ -90,8 +90,8 @@ class Story:
 
     @staticmethod
     def version(node: Node, topic: str) -> Version | None:
-        mark = node.retained.digests.get(place_of(topic.encode()))
-        return None if mark is None else (mark.time, mark.key)
+        version = node.retained.digests.get(place_of(topic.encode()))
+        return None if version is None else (version.time, version.key)
 
     def settle(self, seconds: float = 8.0) -> None:
         quiet(self.world)
@@ -343,12 +343,12 @@ def test_who_has_most_in_common_exchanges_what_differs(short_log: None) -> None:
         for number in range(5000):
             topic = f"r/{number % 100}/{number}".encode()
             newer = number < 100 and number % 2 == side
-            mark = RetainedVersion(
+            version = RetainedVersion(
                 topic, place_of(topic), (wall - 100_000 + 1000 * newer) << 16, b"A" * 16, 1, 0, 1
             )
             payload = b"new" if newer else b"old"
             node.retained.write(
-                Message(topic, payload, 1, True, b"", None, None), mark, node.now, wall
+                Message(topic, payload, 1, True, b"", None, None), version, node.now, wall
             )
     same = partial(_same_digests, nodes)
     assert not same()

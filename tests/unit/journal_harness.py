@@ -207,13 +207,13 @@ def picture(world: World) -> dict[str, Any]:
     digests = world.node.retained.digests
     retained = {}
     for part in range(256):
-        for mark in digests.marks(bytes((part,))):
-            message = world.node.retained.living(mark, world.now)
-            retained[mark.topic] = (
-                mark.time,
-                mark.key,
-                mark.death,
-                mark.dead,
+        for version in digests.versions(bytes((part,))):
+            message = world.node.retained.living(version, world.now)
+            retained[version.topic] = (
+                version.time,
+                version.key,
+                version.death,
+                version.dead,
                 None if message is None else _message(message),
             )
     return {"sessions": sessions, "retained": retained, "digest": digests.whole}

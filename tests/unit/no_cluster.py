@@ -66,7 +66,7 @@ class NoCluster:
         return True
 
     def pass_on(
-        self, mark: bytes, message: Message, source: object, *, denied: bool = False
+        self, group_id: bytes, message: Message, source: object, *, denied: bool = False
     ) -> None: ...
 
     def shared_delivered(self, session: object, outgoing: object, *, kept: bool) -> None: ...

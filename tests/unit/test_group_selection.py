@@ -37,28 +37,28 @@ from broker.wire import Properties, Property, Publish
 from broker.wire.decode import decode_packet
 from broker.wire.errors import MalformedPacket
 from routing.group_selection import (
+    GROUP_ID_SIZE,
     HERE,
-    MARK_SIZE,
     Own,
     Pool,
     Standing,
     Teller,
     decode_standing,
     encode_standing,
+    group_id_of,
     group_key,
-    mark_of,
     parse_key,
 )
 from tests.unit.link_harness import FAR, OWN, Neighbour, bid, lone, message, ping
 from tests.unit.node_harness import FakeClient, World
 
 KEY = origin_key(FAR, 1)
-MARK = mark_of(group_key("g", "t"))
+GROUP_ID = group_id_of(group_key("g", "t"))
 
 
 def pool(**brokers: int | None) -> Pool:
     """A pool; weights by broker, None: cut off."""
-    made = Pool(MARK, "g", "t")
+    made = Pool(GROUP_ID, "g", "t")
     for name, weight in brokers.items():
         standing = made.brokers[name.encode()] = Standing(Teller(name.encode()))
         standing.weight = weight or 0
@@ -161,10 +161,10 @@ def test_nonsense_of_others() -> None:
 # ------------------------------------------------------------------ on the link
 
 whos = st.binary(min_size=12, max_size=12)
-marks = st.binary(min_size=MARK_SIZE, max_size=MARK_SIZE)
+group_ids = st.binary(min_size=GROUP_ID_SIZE, max_size=GROUP_ID_SIZE)
 
 
-@given(st.lists(st.tuples(whos, marks), min_size=1, max_size=20))
+@given(st.lists(st.tuples(whos, group_ids), min_size=1, max_size=20))
 def test_choices_there_and_back(entries: list[tuple[bytes, bytes]]) -> None:
     found = decode_choice(ReceiverAssignment(entries).encode())
     assert (found.entries, found.passed, found.visited) == (entries, False, ())
@@ -172,20 +172,20 @@ def test_choices_there_and_back(entries: list[tuple[bytes, bytes]]) -> None:
 
 @given(
     whos,
-    marks,
+    group_ids,
     st.booleans(),
     st.lists(st.binary(min_size=8, max_size=8), min_size=1, max_size=MAX_PASSES),
 )
 def test_passed_on_there_and_back(
-    who: bytes, mark: bytes, retain: bool, visited: list[bytes]
+    who: bytes, group_id: bytes, retain: bool, visited: list[bytes]
 ) -> None:
     found = decode_choice(
         ReceiverAssignment(
-            [(who, mark)], passed=True, retain=retain, visited=tuple(visited)
+            [(who, group_id)], passed=True, retain=retain, visited=tuple(visited)
         ).encode()
     )
     assert (found.entries, found.passed, found.retain, found.visited) == (
-        [(who, mark)],
+        [(who, group_id)],
         True,
         retain,
         tuple(visited),
@@ -206,7 +206,7 @@ def test_other_bytes_are_refused_or_read(text: bytes) -> None:
 def test_in_a_publish(properties: bytes, qos: int) -> None:
     """It is read from the packet wherever it is needed."""
     whole = Message(b"t", b"hello", qos, False, properties, None, None)
-    told = ReceiverAssignment([(FAR + bytes(4), MARK)] * 3).encode()
+    told = ReceiverAssignment([(FAR + bytes(4), GROUP_ID)] * 3).encode()
     packet = encode_for_links(whole, KEY, 7, 0.0, told)
     found = choice_of(packet)
     assert found is not None
@@ -215,7 +215,7 @@ def test_in_a_publish(properties: bytes, qos: int) -> None:
     assert choice_of(plain) is None
     ((key, sequence, read),) = read_link_messages(packet, 0.0)
     assert (key, sequence, read.properties, read.payload) == (KEY, 7, properties, b"hello")
-    alone = ReceiverAssignment([(FAR + bytes(4), MARK)], passed=True, visited=(FAR,)).encode()
+    alone = ReceiverAssignment([(FAR + bytes(4), GROUP_ID)], passed=True, visited=(FAR,)).encode()
     packet = encode_for_links(whole, KEY, 7, 0.0, alone)
     assert list(read_link_messages(packet, 0.0)) == []
 
@@ -263,7 +263,7 @@ def chosen(neighbour: Neighbour) -> list[tuple[bytes, ReceiverAssignment | None]
 
 def at(*numbers: int) -> list[tuple[bytes, bytes]]:
     """What names the group g of topic t at these brokers, whose listings are not known."""
-    return [(bid(number) + bytes(4), MARK) for number in numbers]
+    return [(bid(number) + bytes(4), GROUP_ID) for number in numbers]
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -336,14 +336,14 @@ def named(
     choice: ReceiverAssignment | None = None,
 ) -> bytes:
     """A message of broker 101 that names a receiver."""
-    choice = choice or ReceiverAssignment([(who, MARK)])
+    choice = choice or ReceiverAssignment([(who, GROUP_ID)])
     whole = Message(b"t", payload, qos, False, b"", None, None)
     return encode_for_links(whole, origin_key(bid(101), 2_000), sequence, 0.0, choice.encode())
 
 
 def rule(broker: Neighbour, ruling: int, number: int) -> None:
     """Broker 101 answers a claim."""
-    (body,) = encode_refs([(ruling, (origin_key(bid(101), 2_000), number, MARK))])
+    (body,) = encode_refs([(ruling, (origin_key(bid(101), 2_000), number, GROUP_ID))])
     broker.send(ping((ROUTED, OWN + bid(101) + bytes((0, RULING)) + body)))
 
 
@@ -400,7 +400,7 @@ def test_what_was_passed_on_is_for_the_group_alone() -> None:
             b"|x",
             b"",
             1,
-            choice=ReceiverAssignment([(ME, MARK)], passed=True, visited=(bid(102),)),
+            choice=ReceiverAssignment([(ME, GROUP_ID)], passed=True, visited=(bid(102),)),
         )
     )
     assert [p.payload for p in client.take_publishes()] == [b"|x"]
@@ -415,7 +415,10 @@ def test_nobody_gets_it_twice() -> None:
     post(world, 102, 1)
     one.send(
         named(
-            b"|x", b"", 1, choice=ReceiverAssignment([(ME, MARK)], passed=True, visited=(bid(102),))
+            b"|x",
+            b"",
+            1,
+            choice=ReceiverAssignment([(ME, GROUP_ID)], passed=True, visited=(bid(102),)),
         )
     )
     assert (world.counters.shared_passed_on, world.counters.shared_undelivered) == (0, 0)
@@ -452,7 +455,7 @@ def test_the_last_member_leaves_with_messages_in_flight() -> None:
                 st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), max_size=5).map(
                     lambda said: b"".join(
                         encode_refs(
-                            [(op, (origin_key(bid(101), 2_000), n, MARK)) for op, n in said]
+                            [(op, (origin_key(bid(101), 2_000), n, GROUP_ID)) for op, n in said]
                         )
                     )
                 ),
@@ -563,7 +566,7 @@ def test_what_is_given_back_and_was_not_kept_is_counted() -> None:
     )
     key = world.node.forwarder.key
     for operation in (DECLINE, DENY):
-        (body,) = encode_refs([(operation, (key, number, MARK)) for number in range(1, 6)])
+        (body,) = encode_refs([(operation, (key, number, GROUP_ID)) for number in range(1, 6)])
         one.send(ping((ROUTED, OWN + bid(101) + bytes((0, REPORT)) + body)))
         world.advance(0.1)
     # Three were never kept; two wait for a member, and are not given back by those who do not have
@@ -597,7 +600,7 @@ def test_publishers_wait_for_members_elsewhere_and_go_on() -> None:
 
 def reported(operation: int, key: bytes, numbers: range) -> bytes:
     """What broker 101 says of messages, in as many records as it takes."""
-    bodies = encode_refs([(operation, (key, number, MARK)) for number in numbers])
+    bodies = encode_refs([(operation, (key, number, GROUP_ID)) for number in numbers])
     return ping(*((ROUTED, OWN + bid(101) + bytes((0, REPORT)) + body) for body in bodies))
 
 

@@ -647,13 +647,13 @@ def test_what_waits_for_a_client_may_be_more_than_it_may_be_behind(sync: bool) -
 def test_the_largest_piece_that_waits_is_free(sizes: tuple[int, int]) -> None:
     conn = World().open().conn
     withheld = OutputGate(Limits(client_backlog_bytes=1000))
-    for mark, size in enumerate([*sizes, 990], 1):
-        assert withheld.put(mark, conn, [bytes(size)], None)
+    for lsn, size in enumerate([*sizes, 990], 1):
+        assert withheld.put(lsn, conn, [bytes(size)], None)
     assert not withheld.put(4, conn, [b"x"], None)
     withheld.release(3)
     assert conn not in withheld
-    for mark in (4, 5):  # none is free for ever
-        assert withheld.put(mark, conn, [bytes(700)], None)
+    for lsn in (4, 5):  # none is free for ever
+        assert withheld.put(lsn, conn, [bytes(700)], None)
     assert not withheld.put(6, conn, [bytes(700)], None)
     withheld.gone(conn)
     assert len(withheld) == 0

@@ -25,7 +25,7 @@ from broker.core.publish_run import PublishRun
 from broker.core.receiver_assignment import ReceiverAssignment
 from broker.wire.errors import WireError
 from broker.wire.varint import read_length
-from routing.group_selection import MARK_SIZE
+from routing.group_selection import GROUP_ID_SIZE
 
 KEY = origin_key(b"an-origi", 7)
 NOW = 100.0
@@ -126,7 +126,7 @@ def messages(draw: Any) -> tuple[Message, ReceiverAssignment | None]:
     )
     if retain:
         message.stamp = Stamp(draw(st.integers(0, 1 << 60)), draw(st.integers(0, 1 << 47)))
-    entries = [(b"12345678" + bytes(4), bytes(MARK_SIZE))]
+    entries = [(b"12345678" + bytes(4), bytes(GROUP_ID_SIZE))]
     choice = draw(st.none() | st.just(entries).map(ReceiverAssignment))
     return message, choice
 

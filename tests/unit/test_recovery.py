@@ -454,9 +454,9 @@ def test_the_number_of_a_retained_message_comes_back() -> None:
     publisher = world.connect("p")
     world.node.federated = True
     publisher.publish("r", b"kept" * 100, 1, 1, retain=True)
-    mark = world.node.retained.digests.get(place_of(b"r"))
-    assert mark is not None
-    assert mark.sequence == 1
+    version = world.node.retained.digests.get(place_of(b"r"))
+    assert version is not None
+    assert version.sequence == 1
     found = world.again(1).node.retained.digests.get(place_of(b"r"))
     assert found is not None
     assert found.sequence == 1

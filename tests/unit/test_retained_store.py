@@ -34,9 +34,9 @@ def write(
     """Write at MS + `at` ms; `expires`, `now`: s from MS on."""
     name = topic.encode()
     death = MS + int(expires * 1000) if expires is not None else 0 if payload else MS + at
-    mark = RetainedVersion(name, place_of(name), MS + at << 16, KEYS[key], 1, death, 1)
+    version = RetainedVersion(name, place_of(name), MS + at << 16, KEYS[key], 1, death, 1)
     return store.write(
-        Message(name, payload, 1, True, b"", expires, None), mark, now, MS + int(now * 1000)
+        Message(name, payload, 1, True, b"", expires, None), version, now, MS + int(now * 1000)
     )
 
 
@@ -96,19 +96,19 @@ def test_digests_are_equal_when_stores_are(some: list[Write], others: list[Write
         write(one, *w)
     for w in others:
         write(other, *w)
-    marks = [
+    versions = [
         {
             (m.topic, m.time, m.key)
             for part in range(256)
-            for m in store.digests.marks(bytes((part,)))
+            for m in store.digests.versions(bytes((part,)))
         }
         for store in (one, other)
     ]
-    assert (marks[0] == marks[1]) == (one.digests.whole == other.digests.whole)
+    assert (versions[0] == versions[1]) == (one.digests.whole == other.digests.whole)
     for topic in "abcd":
         for size in (1, 2):
             prefix = place_of(topic.encode())[:size]
-            inside = [{m for m in found if place_of(m[0]).startswith(prefix)} for found in marks]
+            inside = [{m for m in found if place_of(m[0]).startswith(prefix)} for found in versions]
             assert (inside[0] == inside[1]) == (
                 one.digests.digest(prefix) == other.digests.digest(prefix)
             )
@@ -128,21 +128,21 @@ def test_the_table_of_digests(steps: list[tuple[int, bool]]) -> None:
         elif number in there:
             digests.remove(there.pop(number))
     anew = RetainedIndex()
-    for mark in there.values():
-        anew.put(mark)
+    for version in there.values():
+        anew.put(version)
     assert len(digests) == len(there)
     assert digests.whole == anew.whole
     for part in range(256):
         prefix = bytes((part,))
         assert digests.digest(prefix) == anew.digest(prefix)
-        assert digests.count(prefix) == anew.count(prefix) == len(digests.marks(prefix))
-    for mark in there.values():
-        found = digests.get(mark.place)
+        assert digests.count(prefix) == anew.count(prefix) == len(digests.versions(prefix))
+    for version in there.values():
+        found = digests.get(version.place)
         assert found is not None
-        assert found.pack() == mark.pack()
-        assert mark.pack() in [other.pack() for other in digests.marks(mark.place[:2])]
-        assert mark.place in digests.places(mark.place[:1])
-        assert digests.count(mark.place[:2]) == len(digests.marks(mark.place[:2]))
+        assert found.pack() == version.pack()
+        assert version.pack() in [other.pack() for other in digests.versions(version.place[:2])]
+        assert version.place in digests.places(version.place[:1])
+        assert digests.count(version.place[:2]) == len(digests.versions(version.place[:2]))
 
 
 # ---------------------------------------------------------------- the dead
@@ -249,9 +249,9 @@ def test_an_update_that_does_not_fit_leaves_nothing_older() -> None:
 def test_an_update_right_behind_the_last_one_that_does_not_fit() -> None:
     store = RetainedStore(Counters(), limit=10)
     assert write(store, "t", b"old", 0) is Change.NEW
-    mark = RetainedVersion(b"t", place_of(b"t"), (MS << 16) + 1, KEYS[0], 2, 0, 1)
+    version = RetainedVersion(b"t", place_of(b"t"), (MS << 16) + 1, KEYS[0], 2, 0, 1)
     large = Message(b"t", bytes(10), 1, True, b"", None, None)
-    assert store.write(large, mark, 0.0, MS) is Change.DROPPED
+    assert store.write(large, version, 0.0, MS) is Change.DROPPED
     known = store.digests.get(place_of(b"t"))
     assert known is not None and known.dead and known.time == MS << 16
     assert write(store, "t", b"old", 0) is Change.OLD

@@ -154,7 +154,9 @@ def test_a_clock_that_is_far_ahead() -> None:
     client.publish("t", b"now", 1, retain=True)
     client.publish("u", b"now", 1, retain=True)
     times = [world.node.retained.digests.get(place_of(topic)) for topic in (b"t", b"u")]
-    assert [mark is not None and mark.time >> LOGICAL > NOW + year - 1 for mark in times] == [
+    assert [
+        version is not None and version.time >> LOGICAL > NOW + year - 1 for version in times
+    ] == [
         True,
         False,
     ]
@@ -310,9 +312,9 @@ def test_parts_and_leaves_that_differ() -> None:
     assert records[FETCH] == bytes((1, missing))
     neighbour.send(ping((PARTS, part((place[:1], {place[1]: 3})))))
     steps(world)
-    ((_, prefix, marks),) = decode_list(neighbour.records(LIST)[0])
+    ((_, prefix, versions),) = decode_list(neighbour.records(LIST)[0])
     assert prefix == place[:2]
-    assert list(marks) == [place]
+    assert list(versions) == [place]
     for absent in (part((b"", {})), part((place[:1], {}))):
         neighbour.send(ping((PARTS, absent)))
         steps(world)

@@ -22,7 +22,7 @@ from broker.cluster.strategy.directory import GROUP, PACE, Changes
 from broker.core.wildcard_forms import filter_memory
 from broker.wire import Property
 from broker.wire.errors import MalformedPacket
-from routing.group_selection import decode_standing, encode_standing, group_key, mark_of
+from routing.group_selection import decode_standing, encode_standing, group_id_of, group_key
 from routing.topic_filter import split_shared
 from tests.unit.link_harness import Neighbour, bid, lone
 from tests.unit.node_harness import World
@@ -102,7 +102,7 @@ class Others:
     def check(self) -> None:
         """What holds at every moment."""
         sharing, memory = self.sharing, 0
-        for mark, pool in sharing.groups.pools.items():
+        for group_id, pool in sharing.groups.pools.items():
             memory += (
                 costs.GROUP_MEMORY
                 + filter_memory(pool.filter)
@@ -110,14 +110,16 @@ class Others:
             )
             for broker_id, standing in pool.brokers.items():
                 assert standing.teller is sharing.groups._tellers[broker_id]
-                assert (mark in standing.teller.marks) is not (mark in standing.teller.stale)
+                assert (group_id in standing.teller.group_ids) is not (
+                    group_id in standing.teller.stale
+                )
         assert sharing.groups.memory == memory
         for broker_id, teller in sharing.groups._tellers.items():
             assert all(
-                broker_id in sharing.groups.pools[mark].brokers
-                for mark in teller.marks | teller.stale
+                broker_id in sharing.groups.pools[group_id].brokers
+                for group_id in teller.group_ids | teller.stale
             )
-            assert teller.busy or teller.marks
+            assert teller.busy or teller.group_ids
         for broker in BROKERS:
             seen = sharing.groups._tellers.get(bid(broker))
             if broker not in self.told:
@@ -134,12 +136,15 @@ class Others:
                 if key in news:
                     assert news[key] == encode_standing(weight)
                 else:
-                    assert sharing.groups.pools[mark_of(key)].brokers[
+                    assert sharing.groups.pools[group_id_of(key)].brokers[
                         bid(broker)
                     ].weight == decode_standing(encode_standing(weight))
-                    assert mark_of(key) in seen.marks
-            waiting = {mark_of(key) for key in news} | seen.stale
-            assert seen.marks - waiting == {mark_of(key) for key in self.told[broker]} - waiting
+                    assert group_id_of(key) in seen.group_ids
+            waiting = {group_id_of(key) for key in news} | seen.stale
+            assert (
+                seen.group_ids - waiting
+                == {group_id_of(key) for key in self.told[broker]} - waiting
+            )
 
 
 TWO: dict[bytes, int] = dict.fromkeys(NAMES[:2], 0)
@@ -195,7 +200,7 @@ def test_a_broker_is_asked_for_the_age_of_many_groups_in_pieces() -> None:
         some = asked(neighbour)
         assert len(some) <= 2 * ASKED
         first += some
-    assert sorted(first) == sorted(mark_of(name.encode()[1:]) for name in names)
+    assert sorted(first) == sorted(group_id_of(name.encode()[1:]) for name in names)
     world.advance(RETRY)
     world.advance(0.1)
     assert sorted(asked(neighbour)) == sorted(first)
@@ -233,14 +238,14 @@ def test_each_group_is_asked_for_until_it_is_answered(steps: list[tuple[str, str
     begun: dict[bytes, float] = {}
     last: dict[bytes, float] = {}
     for name, what in steps:
-        mark = name.encode()
+        group_id = name.encode()
         if what == "ask":
-            asking.ask(mark, now)
-            if mark not in begun:
-                begun[mark], last[mark] = now, now - RETRY
+            asking.ask(group_id, now)
+            if group_id not in begun:
+                begun[group_id], last[group_id] = now, now - RETRY
         elif what == "answer":
-            asking.marks.pop(mark, None)
-            begun.pop(mark, None)
+            asking.group_ids.pop(group_id, None)
+            begun.pop(group_id, None)
         else:
             now += 0.25
         again, late = asking.take(now, 100)
@@ -249,7 +254,7 @@ def test_each_group_is_asked_for_until_it_is_answered(steps: list[tuple[str, str
             last[one] = now
         for one, first in late.items():
             assert first == begun.pop(one) <= now - PATIENCE
-        assert asking.marks.keys() == begun.keys()
+        assert asking.group_ids.keys() == begun.keys()
         assert all(now < last[one] + RETRY for one in begun)
     assert len(asking.again) <= len(steps) + 4
 

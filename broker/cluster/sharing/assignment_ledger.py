@@ -1,7 +1,7 @@
 """The messages that a broker gave to members of shared subscriptions at other brokers, until they
 have acknowledged them (docs/decisions/0015). Pure.
 
-An assignment is named by the origin of its message, the sequence number there and the mark of its
+An assignment is named by the origin of its message, the sequence number there and the id of its
 group. At QoS 2 it is OPEN until the other broker claims it: before that no member has seen it, so
 it may be given to another. GRANTED, it stays there. RETURNED, it goes to another in a moment.
 """
@@ -17,7 +17,7 @@ from broker.base.limits import DEFAULTS, Limits
 from broker.core.message import Message, size_of
 from broker.core.receiver_assignment import Tries
 from broker.wire.errors import MalformedPacket
-from routing.group_selection import MARK_SIZE
+from routing.group_selection import GROUP_ID_SIZE
 
 OPEN, GRANTED, RETURNED = range(3)
 
@@ -25,10 +25,10 @@ NO_MEMBER = b""
 """Stands for the broker of a message that waits for a member."""
 
 Ref = tuple[bytes, int, bytes]
-"""Origin of a message (16 characters), its sequence number, mark of the group."""
+"""Origin of a message (16 characters), its sequence number, id of the group."""
 
 KEY = 12
-_HEAD = 1 + KEY + MARK_SIZE + 2
+_HEAD = 1 + KEY + GROUP_ID_SIZE + 2
 MOST = 8000
 """sequence numbers of one block, some 48 kB."""
 
@@ -142,15 +142,15 @@ class SequenceSet:
 
     def add(self, ref: Ref, now: float) -> None:
         """Put one in."""
-        key, sequence, mark = ref
-        place = (key, mark, sequence >> 8)
+        key, sequence, group_id = ref
+        place = (key, group_id, sequence >> 8)
         self._bits[place] = self._bits.get(place, 0) | 1 << (sequence & 255)
         self._at[place] = now
         self._at.move_to_end(place)
 
     def __contains__(self, ref: Ref) -> bool:
-        key, sequence, mark = ref
-        return self._bits.get((key, mark, sequence >> 8), 0) >> (sequence & 255) & 1 != 0
+        key, sequence, group_id = ref
+        return self._bits.get((key, group_id, sequence >> 8), 0) >> (sequence & 255) & 1 != 0
 
     def forget_old(self, horizon: float) -> None:
         """Forget what was put in before `horizon` (s), 256 together."""
@@ -162,22 +162,22 @@ class SequenceSet:
 
     def refs(self) -> Iterator[Ref]:
         """Return all of them; some may be added or forgotten meanwhile."""
-        for (key, mark, block), bits in list(self._bits.items()):
+        for (key, group_id, block), bits in list(self._bits.items()):
             for bit in range(256):
                 if bits >> bit & 1:
-                    yield key, block << 8 | bit, mark
+                    yield key, block << 8 | bit, group_id
 
 
 def encode_refs(operations: Iterable[tuple[int, Ref]]) -> list[bytes]:
     """Encode operations on assignments as messages: u8 operation, id and boot number of the origin,
-    mark, u16 count, so many u48 sequence numbers."""
+    group id, u16 count, so many u48 sequence numbers."""
     blocks: dict[tuple[int, bytes, bytes], list[int]] = {}
-    for operation, (key, sequence, mark) in operations:
-        blocks.setdefault((operation, key, mark), []).append(sequence)
+    for operation, (key, sequence, group_id) in operations:
+        blocks.setdefault((operation, key, group_id), []).append(sequence)
     bodies: list[bytes] = []
     body = b""
-    for (operation, key, mark), sequences in blocks.items():
-        head = bytes((operation,)) + a2b_base64(key) + mark
+    for (operation, key, group_id), sequences in blocks.items():
+        head = bytes((operation,)) + a2b_base64(key) + group_id
         for at in range(0, len(sequences), MOST):
             some = sequences[at : at + MOST]
             body += (
@@ -206,7 +206,7 @@ def decode_refs(body: bytes) -> Iterator[tuple[int, Ref]]:
             key = b2a_base64(body[at + 1 : at + 1 + KEY], newline=False)
         except Base64Error:  # cannot be: any bytes can be encoded
             raise MalformedPacket("message about shared subscriptions has no origin") from None
-        mark = body[at + 1 + KEY : at + _HEAD - 2]
+        group_id = body[at + 1 + KEY : at + _HEAD - 2]
         for place in range(at + _HEAD, end, 6):
-            yield operation, (key, int.from_bytes(body[place : place + 6], "big"), mark)
+            yield operation, (key, int.from_bytes(body[place : place + 6], "big"), group_id)
         at = end

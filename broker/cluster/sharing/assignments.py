@@ -129,7 +129,7 @@ class Assignments:
         self._alarm = alarm
         self.ledger = Ledger(node.limits)
         self._gone: dict[bytes, float] = {}  # broker that cannot be reached -> since when (s)
-        self._came: set[bytes] = set()  # marks of groups that have members again
+        self._came: set[bytes] = set()  # ids of groups that have members again
         self._heard: set[bytes] = set()  # brokers that are back and have not been asked
         self._out: dict[bytes, list[tuple[int, Ref]]] = {}  # rulings, by broker
         self._timer: Timer | None = None
@@ -153,9 +153,14 @@ class Assignments:
         `choice` names have acknowledged it. Its publisher is held while they have many. `source`:
         its publisher; None: no connection has to wait."""
         hold = False
-        for who, mark in choice.entries:
+        for who, group_id in choice.entries:
             assignment = Assignment(
-                (key, sequence, mark), who, message, self._node.now, choice.visited, choice.retain
+                (key, sequence, group_id),
+                who,
+                message,
+                self._node.now,
+                choice.visited,
+                choice.retain,
             )
             assignment.tries = choice.tries
             hold |= self._add(assignment)
@@ -277,10 +282,10 @@ class Assignments:
         elif self.ledger.refs:
             self._gone.setdefault(broker_id, self._node.now)
 
-    def member_came(self, mark: bytes) -> None:
+    def member_came(self, group_id: bytes) -> None:
         """Give messages that wait for members of a group, as it has new ones."""
         if NO_MEMBER in self.ledger.by_who:
-            self._came.add(mark)
+            self._came.add(group_id)
             self._sweep_soon()
 
     def _sweep_soon(self) -> None:
@@ -316,7 +321,7 @@ class Assignments:
     def _give_those_of(self, who: bytes, life: bytes, room: int, now: float) -> int:
         """Give the messages of a broker that is gone, or back with another boot number (`life`), to
         others. Returns the room that is left in this turn."""
-        stuck: set[bytes] = set()  # marks of groups without any other member
+        stuck: set[bytes] = set()  # ids of groups without any other member
         asked: list[Ref] = []
         for ref, assignment in list(self.ledger.by_who.get(who, {}).items()):
             if room <= 0:
@@ -466,8 +471,8 @@ class Assignments:
             for key, sequence, message, choice, _ in read_link_packets(
                 entry.data(self._node.now), entry.at
             ):
-                for who, mark in () if choice is None else choice.entries:
-                    ref = (key, sequence, mark)
+                for who, group_id in () if choice is None else choice.entries:
+                    ref = (key, sequence, group_id)
                     if ref in closed or choice is None:
                         continue
                     assignment = Assignment(

@@ -9,7 +9,7 @@ and are not covered are given to its members, in order, in steps. Until that is 
 no new messages, which would overtake the old ones. The old messages are kept here even when they
 leave the log: large messages empty it before an answer arrives behind them over a slow link.
 
-    to one broker   ASK: u48 time, marks          TOLD: the same time, mark, u32 age (ms) for each
+    to one broker   ASK: u48 time, group ids    TOLD: the same time, group id, u32 age (ms) for each
 
 The time (ms) is that of the question, by the clock of the broker that asks: the age in an answer
 counts from its own question, even if another one was sent since, as members came and went.
@@ -29,7 +29,7 @@ from broker.cluster.link.codec import read_link_packets
 from broker.cluster.sharing.assignment_ledger import Ref
 from broker.core.receiver_assignment import MAX_CHOICES
 from broker.wire.errors import MalformedPacket
-from routing.group_selection import MARK_SIZE
+from routing.group_selection import GROUP_ID_SIZE
 from routing.subscription_trie import SubscriptionTrie
 
 if TYPE_CHECKING:
@@ -62,19 +62,19 @@ PATIENCE = 5.0
 OLDEST = 0xFFFFFFFF
 TIME_SIZE = 6
 """bytes of the time of a question."""
-_ITEM = MARK_SIZE + 4
+_ITEM = GROUP_ID_SIZE + 4
 
 
 class Job:
     """Groups of one broker that are being caught up."""
 
-    __slots__ = ("broker", "entries", "first", "last", "looked", "marks", "missed", "trie")
+    __slots__ = ("broker", "entries", "first", "group_ids", "last", "looked", "missed", "trie")
 
-    def __init__(self, broker: bytes, marks: dict[bytes, float]) -> None:
-        """`marks`: with when (s) each group began."""
+    def __init__(self, broker: bytes, group_ids: dict[bytes, float]) -> None:
+        """`group_ids`: with when (s) each group began."""
         self.broker = broker
-        self.marks = marks
-        self.trie: SubscriptionTrie[bytes] | None = None  # marks by filter, once it has begun
+        self.group_ids = group_ids
+        self.trie: SubscriptionTrie[bytes] | None = None  # group ids by filter, once it has begun
         self.entries: Iterator[LogEntry] = iter(())  # to look at
         self.last: LogEntry | None = None  # of these
         self.missed: deque[LogEntry] = deque()  # and what has left the log and comes before these
@@ -101,23 +101,23 @@ class Job:
 class Asking:
     """Groups of one broker that has been asked how old they are, or is going to be asked."""
 
-    __slots__ = ("again", "marks", "new", "since")
+    __slots__ = ("again", "group_ids", "new", "since")
 
     def __init__(self) -> None:
         # s; when the broker could be reached again: no question before that counts.
         self.since = float("-inf")
         # Marks, with when (s) the question was first, and when it is next.
-        self.marks: dict[bytes, tuple[float, float]] = {}
+        self.group_ids: dict[bytes, tuple[float, float]] = {}
         self.new: deque[bytes] = deque()  # to be asked for the first time
         # When (s) which is asked once more, in order.
         self.again: deque[tuple[float, bytes]] = deque()
 
-    def ask(self, mark: bytes, now: float) -> None:
+    def ask(self, group_id: bytes, now: float) -> None:
         """Ask for a group, from now on, if it is not asked for already."""
-        first, _ = self.marks.get(mark, (None, None))
+        first, _ = self.group_ids.get(group_id, (None, None))
         if first is None or first < self.since:
-            self.marks[mark] = (now, now)
-            self.new.append(mark)
+            self.group_ids[group_id] = (now, now)
+            self.new.append(group_id)
 
     def due(self, now: float) -> bool:
         """Whether any is to be asked for now."""
@@ -132,18 +132,18 @@ class Asking:
         for _ in range(most):
             if not self.due(now):
                 break
-            when, mark = (now, self.new.popleft()) if self.new else self.again.popleft()
-            first, following = self.marks.get(mark, (now, float("inf")))
+            when, group_id = (now, self.new.popleft()) if self.new else self.again.popleft()
+            first, following = self.group_ids.get(group_id, (now, float("inf")))
             first = max(first, self.since)
             if following > when:
                 continue  # it was answered, or asked for again
             if first + PATIENCE <= now:
-                late[mark] = first
-                del self.marks[mark]
+                late[group_id] = first
+                del self.group_ids[group_id]
             else:
-                asked.append(mark)
-                self.marks[mark] = (first, now + RETRY)
-                self.again.append((now + RETRY, mark))
+                asked.append(group_id)
+                self.group_ids[group_id] = (first, now + RETRY)
+                self.again.append((now + RETRY, group_id))
         return asked, late
 
 
@@ -191,7 +191,7 @@ class Catchup:
         self._alarm = alarm
         # Mark -> origin (an incarnation of this broker) -> numbers.
         self._covered: dict[bytes, dict[bytes, Ranges]] = {}
-        self._since: dict[bytes, float] = {}  # mark of a group that is known -> since when (s)
+        self._since: dict[bytes, float] = {}  # id of a group that is known -> since when (s)
         self._asked: dict[bytes, Asking] = {}  # by broker
         self._jobs: deque[Job] = deque()
         # Messages that have left the log and are for groups that wait for old ones.
@@ -205,42 +205,42 @@ class Catchup:
 
     # ---------------------------------------------------------------- known groups
 
-    def known(self, mark: bytes) -> None:
+    def known(self, group_id: bytes) -> None:
         """Note that a group is known from now on: it gets the messages that are published here."""
-        if mark not in self._since:
-            self._since[mark] = self._node.now
+        if group_id not in self._since:
+            self._since[group_id] = self._node.now
             forwarder = self._forwarder
-            self._cover(mark, forwarder.key, forwarder.own.top + 1)
+            self._cover(group_id, forwarder.key, forwarder.own.top + 1)
 
-    def unknown(self, mark: bytes) -> None:
+    def unknown(self, group_id: bytes) -> None:
         """Note that a group has no member at any broker."""
-        if self._since.pop(mark, None) is None:
+        if self._since.pop(group_id, None) is None:
             return
         forwarder = self._forwarder
-        for key, ranges in self._covered[mark].items():
+        for key, ranges in self._covered[group_id].items():
             if ranges and ranges[-1][1] == LAST:
                 top = forwarder.vector[key].top if key in forwarder.vector else 0
                 low = ranges.pop()[0]
                 if low <= top:
                     ranges.append((low, top))
-                self._record(mark, key)
+                self._record(group_id, key)
 
-    def _cover(self, mark: bytes, key: bytes, first: int) -> None:
+    def _cover(self, group_id: bytes, key: bytes, first: int) -> None:
         """Note that a group gets all messages of an origin from this number on."""
-        covered = self._covered.setdefault(mark, {})
+        covered = self._covered.setdefault(group_id, {})
         covered[key] = merge([*covered.get(key, ()), (first, LAST)])[-MAX_GAPS:]
-        self._record(mark, key)
+        self._record(group_id, key)
 
-    def _record(self, mark: bytes, key: bytes) -> None:
+    def _record(self, group_id: bytes, key: bytes) -> None:
         self._node.journal.shared_covered(
-            mark, key, self._covered[mark][key], self._since.get(mark)
+            group_id, key, self._covered[group_id][key], self._since.get(group_id)
         )
 
     def covered(self) -> Iterable[tuple[bytes, bytes, Ranges, float | None]]:
-        """Return mark, origin, numbers and since when (s) the group is known, of all groups."""
-        for mark, origins in self._covered.items():
+        """Return group id, origin, numbers and since when (s) the group is known, of all groups."""
+        for group_id, origins in self._covered.items():
             for key, ranges in origins.items():
-                yield mark, key, ranges, self._since.get(mark)
+                yield group_id, key, ranges, self._since.get(group_id)
 
     def restore(
         self, found: Iterable[tuple[bytes, bytes, Ranges, float | None]], closed: Iterable[Ref]
@@ -248,7 +248,7 @@ class Catchup:
         """Take over which groups earlier incarnations knew (`found`), and which messages they gave
         late (`closed`). For groups with local members also since when."""
         forwarder = self._forwarder
-        for mark, key, ranges, since in found:
+        for group_id, key, ranges, since in found:
             if key == forwarder.key:
                 continue
             top = (
@@ -257,20 +257,20 @@ class Catchup:
                 else 0
             )
             if ranges := intersect(ranges, [(1, top)] if top else []):
-                self._covered.setdefault(mark, {})[key] = ranges
-            if since is not None and mark in self._since:
-                self._since[mark] = min(self._since[mark], since)
+                self._covered.setdefault(group_id, {})[key] = ranges
+            if since is not None and group_id in self._since:
+                self._since[group_id] = min(self._since[group_id], since)
         given: dict[tuple[bytes, bytes], Ranges] = {}
-        for key, sequence, mark in closed:
-            given.setdefault((mark, key), []).append((sequence, sequence))
-        for (mark, key), ranges in given.items():
-            covered = self._covered.setdefault(mark, {})
+        for key, sequence, group_id in closed:
+            given.setdefault((group_id, key), []).append((sequence, sequence))
+        for (group_id, key), ranges in given.items():
+            covered = self._covered.setdefault(group_id, {})
             covered[key] = merge([*covered.get(key, ()), *ranges])
 
     def forget_old(self) -> None:
         """Forget groups without members when no log has messages for them."""
         oldest: dict[bytes, int] = {}
-        if all(mark in self._since for mark in self._covered):
+        if all(group_id in self._since for group_id in self._covered):
             return
         forwarder = self._forwarder
         for entry in chain.from_iterable(forwarder.log.pieces()):
@@ -280,13 +280,15 @@ class Catchup:
                 and len(oldest) == len(forwarder.ours)
             ):
                 break
-        self._forget_some([mark for mark in self._covered if mark not in self._since], oldest)
+        self._forget_some(
+            [group_id for group_id in self._covered if group_id not in self._since], oldest
+        )
 
-    def _forget_some(self, marks: list[bytes], oldest: dict[bytes, int]) -> None:
+    def _forget_some(self, group_ids: list[bytes], oldest: dict[bytes, int]) -> None:
         self._node.turns.work += FORGOTTEN
-        for mark in marks[:FORGOTTEN]:
-            origins = self._covered.get(mark)
-            if origins is None or mark in self._since:
+        for group_id in group_ids[:FORGOTTEN]:
+            origins = self._covered.get(group_id)
+            if origins is None or group_id in self._since:
                 continue
             for key in [
                 k
@@ -295,16 +297,16 @@ class Catchup:
             ]:
                 del origins[key]
             if not origins:
-                del self._covered[mark]
-        if rest := marks[FORGOTTEN:]:
+                del self._covered[group_id]
+        if rest := group_ids[FORGOTTEN:]:
             self._node.turns.later(lambda now: self._forget_some(rest, oldest))
 
     # ---------------------------------------------------------------- groups that others post
 
-    def wanted(self, mark: bytes) -> bool:
+    def wanted(self, group_id: bytes) -> bool:
         """Whether the log may have messages for a group that another broker posts only now."""
         forwarder = self._forwarder
-        covered = self._covered.get(mark, {})
+        covered = self._covered.get(group_id, {})
         for key in forwarder.ours:
             top = (
                 forwarder.own.top
@@ -317,11 +319,11 @@ class Catchup:
                 return len(forwarder.log) > 0
         return False
 
-    def ask(self, broker_id: bytes, mark: bytes) -> None:
+    def ask(self, broker_id: bytes, group_id: bytes) -> None:
         """Ask a broker how old its group is. Its members get no new messages before it has answered
         and they have got the old ones."""
         now = self._node.now
-        self._asked.setdefault(broker_id, Asking()).ask(mark, now)
+        self._asked.setdefault(broker_id, Asking()).ask(group_id, now)
         self.expect()
         self._soon(now)
 
@@ -368,14 +370,14 @@ class Catchup:
         if (asking := self._asked.get(broker_id)) is not None:
             asking.since = self._node.now
 
-    def forget(self, broker_id: bytes, mark: bytes) -> None:
+    def forget(self, broker_id: bytes, group_id: bytes) -> None:
         """Stop asking a broker for a group of which it has no member, or as it cannot be
         reached."""
         if (asking := self._asked.get(broker_id)) is not None:
-            asking.marks.pop(mark, None)
+            asking.group_ids.pop(group_id, None)
         for job in self._jobs:
             if job.broker == broker_id:
-                job.marks.pop(mark, None)
+                job.group_ids.pop(group_id, None)
 
     def _soon(self, when: float) -> None:
         if self._timer is not None:
@@ -389,7 +391,7 @@ class Catchup:
         self._timer = None
         more = False
         for broker_id, asking in list(self._asked.items()):
-            if not asking.marks:
+            if not asking.group_ids:
                 del self._asked[broker_id]
             elif self._directory.reaches(broker_id):
                 asked, late = asking.take(now, ASKED)
@@ -412,13 +414,13 @@ class Catchup:
 
     def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
         size = len(body) - TIME_SIZE
-        if size < 0 or size % MARK_SIZE or size > MAX_CHOICES * MARK_SIZE:
+        if size < 0 or size % GROUP_ID_SIZE or size > MAX_CHOICES * GROUP_ID_SIZE:
             raise MalformedPacket("question for the age of groups that is truncated")
         found = [body[:TIME_SIZE]]
-        for at in range(TIME_SIZE, len(body), MARK_SIZE):
-            mark = body[at : at + MARK_SIZE]
-            age = 0.0 if mark not in self._since else now - self._since[mark]
-            found.append(mark + max(0, min(OLDEST, ceil(age * 1000))).to_bytes(4, "big"))
+        for at in range(TIME_SIZE, len(body), GROUP_ID_SIZE):
+            group_id = body[at : at + GROUP_ID_SIZE]
+            age = 0.0 if group_id not in self._since else now - self._since[group_id]
+            found.append(group_id + max(0, min(OLDEST, ceil(age * 1000))).to_bytes(4, "big"))
         self._directory.send(sender, TOLD, b"".join(found))
 
     def _told_received(self, sender: bytes, body: bytes, now: float) -> None:
@@ -426,16 +428,18 @@ class Catchup:
             raise MalformedPacket("answer with the age of groups that is truncated")
         asking = self._asked.get(sender, Asking())
         asked = min(now, int.from_bytes(body[:TIME_SIZE], "big") / 1000)
-        marks: dict[bytes, float] = {}
+        group_ids: dict[bytes, float] = {}
         for at in range(TIME_SIZE, len(body), _ITEM):
-            mark = body[at : at + MARK_SIZE]
-            if mark in asking.marks and len(marks) < ASKED:  # no more are asked for at a time
-                del asking.marks[mark]
-                marks[mark] = (
-                    asked - int.from_bytes(body[at + MARK_SIZE : at + _ITEM], "big") / 1000
+            group_id = body[at : at + GROUP_ID_SIZE]
+            if (
+                group_id in asking.group_ids and len(group_ids) < ASKED
+            ):  # no more are asked for at a time
+                del asking.group_ids[group_id]
+                group_ids[group_id] = (
+                    asked - int.from_bytes(body[at + GROUP_ID_SIZE : at + _ITEM], "big") / 1000
                 )
-        if marks:
-            self._jobs.append(Job(sender, marks))
+        if group_ids:
+            self._jobs.append(Job(sender, group_ids))
             self._soon(now)
 
     # ---------------------------------------------------------------- old messages for groups
@@ -444,10 +448,10 @@ class Catchup:
         """Give some more messages. Returns whether that was all."""
         if job.trie is None:
             job.trie = SubscriptionTrie()
-            for mark in job.marks:
-                if (pool := self._groups.pool(mark)) is not None:
-                    job.trie.insert(pool.filter, pool.group, mark)
-            self._gather(job, min(job.marks.values(), default=self._node.now))
+            for group_id in job.group_ids:
+                if (pool := self._groups.pool(group_id)) is not None:
+                    job.trie.insert(pool.filter, pool.group, group_id)
+            self._gather(job, min(job.group_ids.values(), default=self._node.now))
         given, looks = 0, LOOKS
         while given < STEP and looks > 0:
             looks -= 1
@@ -484,20 +488,20 @@ class Catchup:
             return 0
         numbers = [(entry.sequence, entry.sequence + entry.count - 1)]
         lacking: dict[bytes, Ranges] = {}
-        for mark in job.trie.match(entry.topic.decode()):
-            if entry.at >= job.marks.get(mark, float("inf")):
-                job.first.setdefault((mark, entry.key), entry.sequence)
-                if lacks := subtract(numbers, self._covered.get(mark, {}).get(entry.key, [])):
-                    lacking[mark] = lacks
+        for group_id in job.trie.match(entry.topic.decode()):
+            if entry.at >= job.group_ids.get(group_id, float("inf")):
+                job.first.setdefault((group_id, entry.key), entry.sequence)
+                if lacks := subtract(numbers, self._covered.get(group_id, {}).get(entry.key, [])):
+                    lacking[group_id] = lacks
         if not lacking:
             return 0
         given = 0
         for key, sequence, message, _, alone in read_link_packets(entry.data(now), entry.at):
             if alone or message.expired(now):
                 continue
-            for mark, lacks in lacking.items():
+            for group_id, lacks in lacking.items():
                 if any(low <= sequence <= high for low, high in lacks):
-                    ref: Ref = (key, sequence, mark)
+                    ref: Ref = (key, sequence, group_id)
                     given += 1
                     self._giver.give_late(ref, message)
                     self._node.journal.shared_closed([ref])
@@ -506,8 +510,8 @@ class Catchup:
     def _end(self, job: Job) -> None:
         """Let groups get new messages like all others, as they have got the old ones."""
         forwarder = self._forwarder
-        for mark, since in job.marks.items():
-            self._since[mark] = min(self._since.get(mark, self._node.now), since)
+        for group_id, since in job.group_ids.items():
+            self._since[group_id] = min(self._since.get(group_id, self._node.now), since)
             for key in forwarder.ours:
                 top = (
                     forwarder.own.top
@@ -516,8 +520,8 @@ class Catchup:
                     if key in forwarder.vector
                     else 0
                 )
-                self._cover(mark, key, min(job.first.get((mark, key), LAST), top + 1))
-            self._groups.caught_up(job.broker, mark)
+                self._cover(group_id, key, min(job.first.get((group_id, key), LAST), top + 1))
+            self._groups.caught_up(job.broker, group_id)
 
 
 def encode_time(now: float) -> bytes:

@@ -121,12 +121,12 @@ class Custody:
         self._groups = groups
         self._giver = giver
         self._leaving = leaving
-        self._held: dict[bytes, OrderedDict[Ref, Message]] = {}  # by mark: not claimed
+        self._held: dict[bytes, OrderedDict[Ref, Message]] = {}  # by id: not claimed
         self.size = 0  # bytes of these, and of those that are
         self._count = 0
         self._claimed: dict[Ref, tuple[Message, float]] = {}  # when (s)
-        self._claims: dict[bytes, int] = {}  # of these, by mark
-        # By mark: granted, and not delivered.
+        self._claims: dict[bytes, int] = {}  # of these, by id
+        # By id: granted, and not delivered.
         self._ready: dict[bytes, OrderedDict[Ref, Message]] = {}
         # By giver, which does not answer: since when (s).
         self._parked: dict[bytes, OrderedDict[Ref, tuple[Message, float]]] = {}
@@ -169,7 +169,7 @@ class Custody:
             if known.setdefault(ref[0], split_key(ref[0])[0]) == broker_id:
                 self._answered(ref)
                 self._aside(ref, message, at)
-        for mark, held in list(self._held.items()):
+        for group_id, held in list(self._held.items()):
             for ref in [
                 ref for ref in held if known.setdefault(ref[0], split_key(ref[0])[0]) == broker_id
             ]:
@@ -177,7 +177,7 @@ class Custody:
                 self._weigh(message, -1)
                 self._aside(ref, message, self._node.now)
             if not held:
-                del self._held[mark]
+                del self._held[group_id]
 
     def _unpark(self, broker_id: bytes) -> None:
         """Hold the parked messages of a broker again, as it can be reached, or answers again."""
@@ -236,7 +236,7 @@ class Custody:
     def delivered(self, session: Session, outgoing: SharedOutgoing, *, kept: bool) -> None:
         """Note that the message `outgoing` was delivered to the local member `session`, if another
         broker gave it. `kept`: it is in flight or in the queue."""
-        ref = ref_of(outgoing.message, outgoing.group.mark)
+        ref = ref_of(outgoing.message, outgoing.group.group_id)
         if ref is None:
             return
         if not kept or self._stays(session):
@@ -262,7 +262,7 @@ class Custody:
 
     def settled(self, outgoing: SharedOutgoing) -> None:
         """Note that a client has acknowledged a message, or will not get it."""
-        ref = ref_of(outgoing.message, outgoing.group.mark)
+        ref = ref_of(outgoing.message, outgoing.group.group_id)
         if ref is not None and self._given.pop(ref, None) is not None:
             self._say(DONE, ref)
 
@@ -300,10 +300,10 @@ class Custody:
     def _look(self, now: float) -> None:
         """Claim as many messages as members have room for, and send reports."""
         self._timer = None
-        for mark in list(self._ready):
-            self._serve(mark)
-        for mark in list(self._held):
-            self._claim(mark, now)
+        for group_id in list(self._ready):
+            self._serve(group_id)
+        for group_id in list(self._held):
+            self._claim(group_id, now)
         if now >= self._checked + CHECK:
             self._checked = now
             self._check(now)
@@ -329,11 +329,11 @@ class Custody:
                 for body in encode_refs(reports):
                     self._directory.send(broker_id, REPORT, body)
 
-    def _lacks_members(self, mark: bytes) -> bool:
+    def _lacks_members(self, group_id: bytes) -> bool:
         """Whether a group has no local member for its messages, or only members that are away while
         other brokers have connected ones."""
-        group = self._groups.here.get(mark)
-        return group is None or (not group.connected and self._groups.connected_elsewhere(mark))
+        group = self._groups.here.get(group_id)
+        return group is None or (not group.connected and self._groups.connected_elsewhere(group_id))
 
     def _give_back(self, waiting: OrderedDict[Ref, Message]) -> None:
         for ref, message in waiting.items():
@@ -342,12 +342,12 @@ class Custody:
         waiting.clear()
 
     def _takes(
-        self, mark: bytes, waiting: OrderedDict[Ref, Message], ahead: int, under_way: int
+        self, group_id: bytes, waiting: OrderedDict[Ref, Message], ahead: int, under_way: int
     ) -> int:
         """Return how many of the held messages the local members of a group have room for, and
         `ahead` more. Without members they are given back."""
-        group = self._groups.here.get(mark)
-        if group is None or self._lacks_members(mark):
+        group = self._groups.here.get(group_id)
+        if group is None or self._lacks_members(group_id):
             self._give_back(waiting)
             return 0
         if not group.connected:
@@ -357,27 +357,30 @@ class Custody:
             len(waiting) - self._limits.hold_queued,
         )
 
-    def _claim(self, mark: bytes, now: float) -> None:
+    def _claim(self, group_id: bytes, now: float) -> None:
         """Claim as many messages as members have room for, and a few more."""
-        held = self._held[mark]
+        held = self._held[group_id]
         room = self._takes(
-            mark, held, AHEAD, self._claims.get(mark, 0) + len(self._ready.get(mark, ()))
+            group_id,
+            held,
+            AHEAD,
+            self._claims.get(group_id, 0) + len(self._ready.get(group_id, ())),
         )
         for _ in range(min(room, len(held))):
             ref, message = held.popitem(last=False)
             self._claimed[ref] = (message, now)
-            self._claims[mark] = self._claims.get(mark, 0) + 1
+            self._claims[group_id] = self._claims.get(group_id, 0) + 1
             self._say(CLAIM, ref)
         if not held:
-            del self._held[mark]
+            del self._held[group_id]
 
-    def _serve(self, mark: bytes) -> None:
+    def _serve(self, group_id: bytes) -> None:
         """Deliver the granted messages for which members have room."""
-        ready = self._ready[mark]
-        room = self._takes(mark, ready, 0, 0)
+        ready = self._ready[group_id]
+        room = self._takes(group_id, ready, 0, 0)
         taken = [ready.popitem(last=False) for _ in range(min(room, len(ready)))]
         if not ready:
-            del self._ready[mark]
+            del self._ready[group_id]
         self._take(taken)
 
     def _check(self, now: float) -> None:
@@ -427,7 +430,7 @@ class Custody:
     # ---------------------------------------------------------------- rulings of givers
 
     def _ruling(self, sender: bytes, body: bytes, now: float) -> None:
-        marks: set[bytes] = set()
+        group_ids: set[bytes] = set()
         said = list(decode_refs(body))
         if any(
             split_key(ref[0])[0] != sender or operation not in (GRANT, REFUSE)
@@ -442,10 +445,10 @@ class Custody:
                 message = self._ahead(ref)
             if message is not None and operation == GRANT:
                 self._granted_one(ref, message)
-                marks.add(ref[2])
+                group_ids.add(ref[2])
         self._unpark(sender)
-        for mark in marks:
-            self._serve(mark)
+        for group_id in group_ids:
+            self._serve(group_id)
         if self._ready:
             self._soon(LOOK)
 
@@ -483,9 +486,9 @@ class Custody:
             for ref in once:
                 self.taken.add(ref, self._node.now)
             self._node.journal.shared_taken(once)
-        for (_, _, mark), message in taken:
+        for (_, _, group_id), message in taken:
             self._weigh(message, -1)
-            self._giver.deliver_here(mark, message)
+            self._giver.deliver_here(group_id, message)
 
     def _query(self, sender: bytes, body: bytes, now: float) -> None:
         """Answer a giver that asks about messages of which it has no report; those that are under
@@ -558,7 +561,7 @@ def _held_ids(session: Session) -> set[int]:
     return {id(outgoing) for outgoing in (*session.inflight.values(), *waiting)}
 
 
-def ref_of(message: Message, mark: bytes) -> Ref | None:
+def ref_of(message: Message, group_id: bytes) -> Ref | None:
     """Return the name that a message has at the broker that gave it; None for all others."""
     choice = getattr(message, "choice", None)
-    return (choice.key, choice.sequence, mark) if choice is not None and choice.key else None
+    return (choice.key, choice.sequence, group_id) if choice is not None and choice.key else None

@@ -22,7 +22,7 @@ from routing.group_selection import (
     Teller,
     decode_standing,
     encode_standing,
-    mark_of,
+    group_id_of,
     parse_key,
 )
 from routing.subscription_trie import SubscriptionTrie
@@ -50,16 +50,16 @@ work for a shared one."""
 class LateGroups(Protocol):
     """Gives groups the messages that were published before they were known (`catchup`)."""
 
-    def known(self, mark: bytes) -> None:
+    def known(self, group_id: bytes) -> None:
         """Note that a group gets the messages that are published here from now on."""
 
-    def unknown(self, mark: bytes) -> None:
+    def unknown(self, group_id: bytes) -> None:
         """Note that a group has no member at any broker."""
 
-    def wanted(self, mark: bytes) -> bool:
+    def wanted(self, group_id: bytes) -> bool:
         """Whether the log may have messages for a group that another broker posts only now."""
 
-    def ask(self, broker_id: bytes, mark: bytes) -> None:
+    def ask(self, broker_id: bytes, group_id: bytes) -> None:
         """Ask a broker how old its group is."""
 
     def expect(self) -> None:
@@ -71,7 +71,7 @@ class LateGroups(Protocol):
     def back(self, broker_id: bytes) -> None:
         """Note that a broker can be reached again."""
 
-    def forget(self, broker_id: bytes, mark: bytes) -> None:
+    def forget(self, broker_id: bytes, group_id: bytes) -> None:
         """Note that a broker has no member of a group any more."""
 
     def forget_old(self) -> None:
@@ -110,7 +110,7 @@ class GroupTable:
         self._directory = directory
         self._reporting = reporting
         self.pools: dict[bytes, Pool] = {}
-        """Groups that other brokers have members of, by mark."""
+        """Groups that other brokers have members of, by id."""
         self._trie: SubscriptionTrie[Pool] = SubscriptionTrie()
         self._tellers: dict[bytes, Teller] = {}  # brokers with members, by id
         # The broker that announces groups in this moment, and how many.
@@ -122,12 +122,12 @@ class GroupTable:
         self.memory = 0
         """Bytes of memory of all groups, about."""
         self.here: dict[bytes, SharedGroup] = {}
-        """Groups with members here, by mark."""
+        """Groups with members here, by id."""
         directory.watch(GROUP, self._posted, self._many_posted)
 
     def connect(self, late: LateGroups, member_came: Callable[[bytes], None]) -> None:
-        """Set what is told of groups: `late` of those that may lack old messages, `member_came` (by
-        mark) of those that have new members."""
+        """Set who is notified of groups: `late` of those that may lack old messages, `member_came`
+        (by id) of those that have new members."""
         self._late = late
         self._member_came = member_came
 
@@ -138,14 +138,14 @@ class GroupTable:
         directory = self._directory
         if not group.members:
             group.told = b""
-            self.here.pop(group.mark, None)
-            self._perhaps_unknown(group.mark)
+            self.here.pop(group.group_id, None)
+            self._perhaps_unknown(group.group_id)
             directory.withdraw(GROUP + group.key)
             return
-        if group.mark not in self.here:
-            self.here[group.mark] = group
-            self._late.known(group.mark)
-            self._member_came(group.mark)
+        if group.group_id not in self.here:
+            self.here[group.group_id] = group
+            self._late.known(group.group_id)
+            self._member_came(group.group_id)
         told = encode_standing(len(group.connected))
         if told != group.told:
             group.told = told
@@ -255,8 +255,8 @@ class GroupTable:
 
     def _has_told(self, teller: Teller, key: bytes) -> bool:
         """Whether a group of a broker has been handled."""
-        mark = mark_of(key)
-        return mark in teller.marks or mark in teller.stale
+        group_id = group_id_of(key)
+        return group_id in teller.group_ids or group_id in teller.stale
 
     @property
     def looks(self) -> bool:
@@ -288,11 +288,11 @@ class GroupTable:
             self._late.rest()
 
     def _learn(self, teller: Teller, key: bytes, value: bytes | None) -> None:
-        mark = mark_of(key)
+        group_id = group_id_of(key)
         if value is None:
-            self._remove(teller, mark)
+            self._remove(teller, group_id)
             return
-        broker_id, pool = teller.id, self.pools.get(mark)
+        broker_id, pool = teller.id, self.pools.get(group_id)
         if (
             pool is None or broker_id not in pool.brokers
         ) and self.memory > self._limits.told_groups_memory:
@@ -305,7 +305,7 @@ class GroupTable:
                 self._reporting.count("groups_refused")
                 return
             self.memory += costs.GROUP_MEMORY + filter_memory(topic_filter)
-            pool = self.pools[mark] = Pool(mark, group, topic_filter)
+            pool = self.pools[group_id] = Pool(group_id, group, topic_filter)
             self._trie.insert(topic_filter, group, pool)
             self._node.dispatcher.invalidate(topic_filter)
         late = self._late
@@ -313,51 +313,51 @@ class GroupTable:
         if standing is None:
             self.memory += costs.MEMBERS_MEMORY
             standing = pool.brokers[broker_id] = Standing(teller)
-            standing.pending = late.wanted(mark)
+            standing.pending = late.wanted(group_id)
             if not standing.pending:
-                late.known(mark)
-        teller.marks.add(pool.mark)
-        teller.stale.discard(mark)
+                late.known(group_id)
+        teller.group_ids.add(pool.group_id)
+        teller.stale.discard(group_id)
         if standing.pending:
-            late.ask(broker_id, mark)
+            late.ask(broker_id, group_id)
         standing.weight = decode_standing(value)
-        self._member_came(mark)
+        self._member_came(group_id)
 
-    def caught_up(self, broker_id: bytes, mark: bytes) -> None:
+    def caught_up(self, broker_id: bytes, group_id: bytes) -> None:
         """Note that members of a group at a broker have got the old messages: they get new ones."""
-        pool = self.pools.get(mark)
+        pool = self.pools.get(group_id)
         if pool is not None and broker_id in pool.brokers:
             pool.brokers[broker_id].pending = False
-            self._late.known(mark)
+            self._late.known(group_id)
 
-    def pool(self, mark: bytes) -> Pool | None:
+    def pool(self, group_id: bytes) -> Pool | None:
         """Return a group of which other brokers have members, None if they have none."""
-        return self.pools.get(mark)
+        return self.pools.get(group_id)
 
-    def _perhaps_unknown(self, mark: bytes) -> None:
-        pool = self.pools.get(mark)
-        if mark not in self.here and (
+    def _perhaps_unknown(self, group_id: bytes) -> None:
+        pool = self.pools.get(group_id)
+        if group_id not in self.here and (
             pool is None or all(standing.pending for standing in pool.brokers.values())
         ):
-            self._late.unknown(mark)
+            self._late.unknown(group_id)
 
-    def _remove(self, teller: Teller, mark: bytes) -> None:
-        teller.marks.discard(mark)
-        teller.stale.discard(mark)
-        pool = self.pools.get(mark)
+    def _remove(self, teller: Teller, group_id: bytes) -> None:
+        teller.group_ids.discard(group_id)
+        teller.stale.discard(group_id)
+        pool = self.pools.get(group_id)
         if pool is not None and pool.brokers.pop(teller.id, None) is not None:
             self.memory -= costs.MEMBERS_MEMORY
-            self._late.forget(teller.id, mark)
+            self._late.forget(teller.id, group_id)
             if not pool.brokers:
-                del self.pools[mark]
+                del self.pools[group_id]
                 self.memory -= costs.GROUP_MEMORY + filter_memory(pool.filter)
                 self._trie.remove(pool.filter, pool.group)
                 self._node.dispatcher.invalidate(pool.filter)
-            self._perhaps_unknown(mark)
+            self._perhaps_unknown(group_id)
         self._perhaps_silent(teller)
 
     def _perhaps_silent(self, teller: Teller) -> None:
-        if not (teller.marks or teller.busy):
+        if not (teller.group_ids or teller.busy):
             self._tellers.pop(teller.id, None)
 
     def route_changed(self, event: RouteChanged) -> None:
@@ -388,7 +388,7 @@ class GroupTable:
         """Forget brokers that are cut off for longer than logs last: no log has messages for
         them."""
         for teller in list(self._tellers.values()):
-            if teller.cut and teller.until <= now and teller.marks:
+            if teller.cut and teller.until <= now and teller.group_ids:
                 teller.forget()
                 self._forget(teller)
         if now >= self._next_look:
@@ -402,8 +402,8 @@ class GroupTable:
         one of the same name."""
         if not self.pools or topic.startswith("$"):
             return []
-        here = {group.mark: group for group in groups}
-        return [(pool, here.get(pool.mark)) for pool in self._trie.match(topic)]
+        here = {group.group_id: group for group in groups}
+        return [(pool, here.get(pool.group_id)) for pool in self._trie.match(topic)]
 
     # ---------------------------------------------------------------- which brokers have members
 
@@ -416,17 +416,17 @@ class GroupTable:
             for standing in pool.brokers.values()
         )
 
-    def connected_elsewhere(self, mark: bytes) -> bool:
+    def connected_elsewhere(self, group_id: bytes) -> bool:
         """Whether a group has connected members at other brokers that can be reached."""
-        pool = self.pools.get(mark)
+        pool = self.pools.get(group_id)
         return pool is not None and any(
             s.weight and not s.teller.cut for s in pool.brokers.values()
         )
 
-    def others(self, mark: bytes, but: Container[bytes]) -> bool:
+    def others(self, group_id: bytes, but: Container[bytes]) -> bool:
         """Whether other brokers than `but` have members of a group, even if they cannot be
         reached."""
-        pool = self.pools.get(mark)
+        pool = self.pools.get(group_id)
         return pool is not None and any(broker_id not in but for broker_id in pool.brokers)
 
     def best(self, group: SharedGroup | None, allowed: set[Session] | None) -> Own:

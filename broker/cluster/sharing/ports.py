@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 class Giver(Protocol):
     """Gives a message to a member of one group."""
 
-    def target(self, mark: bytes, message: Message, skip: tuple[bytes, ...]) -> bytes | None:
+    def target(self, group_id: bytes, message: Message, skip: tuple[bytes, ...]) -> bytes | None:
         """Return where a `message` may be given that was given to a member before: `HERE`, the id
-        of a broker, or None. `mark`: of the group; `skip`: ids of brokers that do not get it."""
+        of a broker, or None. `group_id`: of the group; `skip`: ids of brokers that do not get
+        it."""
 
     def give(
         self,
         target: bytes,
-        mark: bytes,
+        group_id: bytes,
         message: Message,
         visited: tuple[bytes, ...],
         *,
@@ -32,7 +33,7 @@ class Giver(Protocol):
 
         Args:
             `target`: `HERE`, or the id of a broker.
-            `mark`: of the group.
+            `group_id`: of the group.
             `message`: what is given.
             `visited`: brokers that had no member for it.
             `retain`: whether it was retained where it was published.
@@ -42,5 +43,5 @@ class Giver(Protocol):
     def give_late(self, ref: Ref, message: Message) -> None:
         """Give a message that was published here to a group that was not known then."""
 
-    def deliver_here(self, mark: bytes, message: Message) -> None:
+    def deliver_here(self, group_id: bytes, message: Message) -> None:
         """Give a message to a local member of a group."""

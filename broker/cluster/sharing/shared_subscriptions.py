@@ -161,7 +161,7 @@ class SharedSubscriptions:
                 if group is not None:
                     groups = [g for g in groups if g is not group]
                 if len(entries) < MAX_CHOICES:
-                    entries.append((self._life(chosen), pool.mark))
+                    entries.append((self._life(chosen), pool.group_id))
                     self._node.counters.shared_assigned += 1
                 else:
                     self._node.counters.shared_undelivered += 1
@@ -188,8 +188,8 @@ class SharedSubscriptions:
         route = dispatcher.route(message.topic)
         message.choice = choice
         groups: list[SharedGroup] = []
-        marks = {mark for who, mark in choice.entries if who == self._who}
-        if marks:
+        group_ids = {group_id for who, group_id in choice.entries if who == self._who}
+        if group_ids:
             if choice.retain:
                 message = Message(
                     message.topic,
@@ -202,16 +202,16 @@ class SharedSubscriptions:
                 )
                 message.choice = choice
             if choice.key and self.custody.claims(choice.key, message.qos):
-                for mark in marks:
-                    self.custody.hold((choice.key, choice.sequence, mark), message)
-                marks.clear()
+                for group_id in group_ids:
+                    self.custody.hold((choice.key, choice.sequence, group_id), message)
+                group_ids.clear()
             for group in route.shared:
-                if group.mark in marks:
-                    marks.discard(group.mark)
+                if group.group_id in group_ids:
+                    group_ids.discard(group.group_id)
                     if self.stays(group, message, route.permitted, source):
                         groups.append(group)
-            for mark in marks:
-                self.pass_on(mark, message, source)
+            for group_id in group_ids:
+                self.pass_on(group_id, message, source)
         if ordinary and not choice.passed:
             dispatcher.publish_along(route, message, groups, source)
         elif groups:
@@ -227,7 +227,7 @@ class SharedSubscriptions:
         """Whether the local members of a `group` get a `message` that was given to them. If they do
         not, it has been passed on, as they are away or gone and others are connected. `allowed`:
         the sessions that may receive it; None: all. `source`: as of `Dispatcher.publish`."""
-        pool = self._pools.get(group.mark)
+        pool = self._pools.get(group.group_id)
         if pool is None or not message.qos or self.groups.best(group, allowed) > Own.AWAY:
             return True
         visited = _visited(message)
@@ -239,7 +239,7 @@ class SharedSubscriptions:
         if len(visited) >= MAX_PASSES or not any(there):
             return True
         self.pass_on(
-            group.mark,
+            group.group_id,
             message,
             source,
             denied=bool(group.members) and self.groups.best(group, allowed) is Own.NONE,
@@ -247,14 +247,14 @@ class SharedSubscriptions:
         return False
 
     def pass_on(
-        self, mark: bytes, message: Message, source: Connection | None, *, denied: bool = False
+        self, group_id: bytes, message: Message, source: Connection | None, *, denied: bool = False
     ) -> None:
-        """Give a `message` for the group `mark` to another broker, as the group has no local
+        """Give a `message` for the group `group_id` to another broker, as the group has no local
         member, or (`denied`) none that may receive it. If it came from a broker and no other one is
         known, it goes back there. `source`: as of `Dispatcher.publish`."""
         node = self._node
-        pool = self._pools.get(mark)
-        ref = ref_of(message, mark)
+        pool = self._pools.get(group_id)
+        ref = ref_of(message, group_id)
         visited = (*_visited(message), self._own)
         target = None
         if pool is not None and message.qos and len(visited) <= MAX_PASSES and node.federated:
@@ -262,7 +262,7 @@ class SharedSubscriptions:
         if target is not None:
             node.counters.shared_passed_on += 1
             retain, tries = message.retain, _tries(message)
-            self.give(target, mark, message, visited, retain=retain, tries=tries, source=source)
+            self.give(target, group_id, message, visited, retain=retain, tries=tries, source=source)
             if ref is not None:
                 self.custody.gave(ref)
         elif ref is not None and message.qos:
@@ -272,10 +272,10 @@ class SharedSubscriptions:
 
     # ---------------------------------------------------------------- given to one group
 
-    def target(self, mark: bytes, message: Message, skip: tuple[bytes, ...]) -> bytes | None:
-        """Return where a `message` for the group `mark` may be given that was given to a member
+    def target(self, group_id: bytes, message: Message, skip: tuple[bytes, ...]) -> bytes | None:
+        """Return where a `message` for the group `group_id` may be given that was given to a member
         before: `HERE`, the id of a broker, or None. `skip`: ids of brokers that do not get it."""
-        group, pool = self.groups.here.get(mark), self._pools.get(mark)
+        group, pool = self.groups.here.get(group_id), self._pools.get(group_id)
         own = (
             Own.NONE
             if self._own in skip
@@ -288,7 +288,7 @@ class SharedSubscriptions:
     def give(
         self,
         target: bytes,
-        mark: bytes,
+        group_id: bytes,
         message: Message,
         visited: tuple[bytes, ...],
         *,
@@ -296,7 +296,7 @@ class SharedSubscriptions:
         tries: Tries | None = None,
         source: Connection | None = None,
     ) -> None:
-        """Give a `message` to the group `mark` alone. `target`: `HERE`, or the id of a broker;
+        """Give a `message` to the group `group_id` alone. `target`: `HERE`, or the id of a broker;
         `visited`: brokers that had no member for it; `retain`: whether it was retained where it was
         published; `tries`: brokers that gave it back. `source`: its publisher; None: no connection
         has to wait."""
@@ -311,7 +311,7 @@ class SharedSubscriptions:
             None,
         )
         choice = ReceiverAssignment(
-            [] if here else [(self._life(target), mark)],
+            [] if here else [(self._life(target), group_id)],
             passed=True,
             retain=retain,
             visited=visited,
@@ -319,7 +319,7 @@ class SharedSubscriptions:
         choice.tries = tries
         if here:
             copy.choice = choice  # in case that no member takes it
-            self.deliver_here(mark, copy)
+            self.deliver_here(group_id, copy)
             return
         forwarder = self._forwarder
         forwarder.forward(copy, source, choice)
@@ -334,11 +334,11 @@ class SharedSubscriptions:
             self._node.counters.shared_late += 1
             self.give(target, ref[2], message, (), retain=message.retain)
 
-    def deliver_here(self, mark: bytes, message: Message) -> None:
+    def deliver_here(self, group_id: bytes, message: Message) -> None:
         """Give a message to a local member."""
-        group, dispatcher = self.groups.here.get(mark), self._node.dispatcher
+        group, dispatcher = self.groups.here.get(group_id), self._node.dispatcher
         if group is None:
-            self.pass_on(mark, message, None)
+            self.pass_on(group_id, message, None)
         else:
             route = dispatcher.route(message.topic)
             dispatcher.publish_along(route, message, [group], None, only=True)
