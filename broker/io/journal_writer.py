@@ -29,6 +29,7 @@ from broker.base.limits import DEFAULTS, Limits
 from broker.config.yaml_file import ConfigError
 from broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
 from broker.io.tail_writer import TailWriter
+from broker.persistence.image import Image
 from broker.persistence.records import (
     HEADER_SIZE,
     Cut,
@@ -41,7 +42,6 @@ from broker.persistence.records import (
     is_full_snapshot,
     read_frames,
 )
-from broker.persistence.recovery import Image
 from broker.persistence.write_ahead_log import MANY_SEGMENTS
 
 FLUSH = 1.0

@@ -44,6 +44,7 @@ as a failure.
 
 Where to look: what is recorded, `journal`, `durable_sessions`, `session_recorder`,
 `message_records`, `shared_records`; what becomes of it, `write_ahead_log`, `journal_states`,
-`output_gate`, `snapshot`; how it looks as bytes, `records`; what a broker that starts makes of it,
-`recovery`; messages for members that are away, `absent_members`, `log_tail`, `tail_segment`.
+`output_gate`, `snapshot`; how it looks as bytes, `records`, `will_record`; what it adds up to,
+`image`; how a broker that starts gets that, `recovery`; messages for members that are away,
+`absent_members`, `log_tail`, `tail_segment`.
 """

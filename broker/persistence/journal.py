@@ -20,9 +20,10 @@ from broker.core.connection import Connection
 from broker.core.effects import AppendFrame, BeginSegment
 from broker.persistence import shared_records
 from broker.persistence.durable_sessions import DurableSessions
+from broker.persistence.image import Image
 from broker.persistence.message_records import MessageRecords
 from broker.persistence.records import LoggedRecord, RetainedRecord, encode_seen
-from broker.persistence.recovery import Image, Recovery
+from broker.persistence.recovery import Recovery
 from broker.persistence.write_ahead_log import WriteAheadLog
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from broker.persistence.records import (
     encode_start_vector,
     encode_unsubscribed,
 )
-from broker.persistence.recovery import encode_will
+from broker.persistence.will_record import encode_will
 from broker.wire.publish_header import PACKET_IDS, PUBREC, PUBREC_HEAD, PUBREL
 
 if TYPE_CHECKING:

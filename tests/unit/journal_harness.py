@@ -22,6 +22,7 @@ from broker.core.effects import (
 from broker.core.message import Message
 from broker.core.session import RELEASED, Repeat, Session
 from broker.node import Node
+from broker.persistence.image import Image
 from broker.persistence.journal import Journal
 from broker.persistence.journal_states import Input, State
 from broker.persistence.log_tail import TailLoaded
@@ -33,7 +34,6 @@ from broker.persistence.records import (
     is_full_snapshot,
     read_frames,
 )
-from broker.persistence.recovery import Image
 from broker.persistence.tail_segment import read_frames as read_segment
 from tests.unit.node_harness import World
 

@@ -21,7 +21,7 @@ from broker.cluster.sharing.assignment_ledger import (
     encode_refs,
 )
 from broker.core.message import Message
-from broker.persistence.recovery import Image
+from broker.persistence.image import Image
 from broker.persistence.shared_records import closed, covered, taken
 from broker.wire.errors import MalformedPacket
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.persistence.image import Image
 from broker.persistence.records import (
     HEADER_SIZE,
     Cut,
@@ -39,7 +40,7 @@ from broker.persistence.records import (
     read_frames,
     read_records,
 )
-from broker.persistence.recovery import Image, decode_will, encode_will
+from broker.persistence.will_record import decode_will, encode_will
 from broker.wire import Property, Will
 
 ID = b"abcdefgh"
