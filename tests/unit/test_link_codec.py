@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from broker.base.counters import Counters
 from broker.cluster.link.codec import (
-    PublishReader,
     choice_of,
     encode_for_links,
     expiry_of,
@@ -20,6 +19,7 @@ from broker.cluster.link.codec import (
     read_link_packets,
     with_expiry,
 )
+from broker.cluster.link.publish_reader import PublishReader
 from broker.core.message import Message, Stamp, encode_halves
 from broker.core.publish_run import PublishRun
 from broker.core.receiver_assignment import ReceiverAssignment

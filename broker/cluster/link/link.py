@@ -13,7 +13,6 @@ from collections.abc import Callable, Sized
 from typing import Protocol
 
 from broker.base.rate_limit import Budget
-from broker.cluster.link.codec import PublishReader, Receiver, Restorer
 from broker.cluster.link.control_records import (
     ORIGINS,
     PING,
@@ -25,6 +24,7 @@ from broker.cluster.link.control_records import (
 )
 from broker.cluster.link.link_states import STANDING, Action, Input, State, transition
 from broker.cluster.link.peer import Peer
+from broker.cluster.link.publish_reader import PublishReader, Receiver, Restorer
 from broker.cluster.link.version_vector import Vector
 from broker.cluster.ports import Reporting
 from broker.config.node_config import NodeConfig
