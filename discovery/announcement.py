@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import hmac
 import struct
-from dataclasses import dataclass
 
 from broker.base.address import MAX_HOST, Address, is_wildcard, normal_host, packed
 from broker.base.broker_id import ID_BYTES
+from broker.base.record import Record
 
 MAGIC = b"MQTr"
 VERSION = 1
@@ -43,8 +43,7 @@ class AnnouncementError(ValueError):
         self.kind = kind
 
 
-@dataclass(slots=True, frozen=True)
-class Announcement:
+class Announcement(Record):
     """The content of an announcement. `address.host` "" means "the address that this datagram came
     from"; `wall` is in seconds since the epoch, to the millisecond; `counter` rises with every
     announcement of a `boot`; `new` asks for answers, `leave` says that the broker leaves."""

@@ -34,7 +34,7 @@ _COUNTER_OF_KIND = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Seen:
     boot: int
     counter: int

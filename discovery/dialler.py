@@ -34,7 +34,7 @@ must not make this one dial a thousand addresses, and a federation of a hundred 
 without delay."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Target:
     """One address to dial. `owner` is the id of the broker known to be there; `wanted` is false
     while it is linked."""

@@ -2,70 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from broker.base.address import Address
 from broker.base.broker_id import Identity
+from broker.base.record import Record
 from discovery.announcement import MAX_CLUSTER, MAX_NAME, check_text
 from discovery.seeds import MAX_SEEDS
 from discovery.states import State
 
 
-@dataclass(slots=True, frozen=True)
-class Announce:
+class Announce(Record):
     """Send this datagram to the multicast group, from each interface as `announcement.bind` makes
     it."""
 
     data: bytes
 
 
-@dataclass(slots=True, frozen=True)
-class Dial:
+class Dial(Record):
     """Open a link to this address. To be answered: dial_failed, link_up, address_is_peer or
     address_is_self."""
 
     address: Address
 
 
-@dataclass(slots=True, frozen=True)
-class Log:
+class Log(Record):
     """One line for the log; `level` is "debug", "info" or "warning"."""
 
     level: str
     text: str
 
 
-@dataclass(slots=True, frozen=True)
-class NewMember:
+class NewMember(Record):
     """A new broker, or a new incarnation of a known one."""
 
     id: bytes
 
 
-@dataclass(slots=True, frozen=True)
-class Left:
+class Left(Record):
     """A broker that has left, or was silent for so long that it is forgotten."""
 
     id: bytes
 
 
-@dataclass(slots=True, frozen=True)
-class StateChanged:
+class StateChanged(Record):
     """The state has changed to this one."""
 
     state: State
 
 
-@dataclass(slots=True, frozen=True)
-class Surplus:
+class Surplus(Record):
     """The link to this broker, which this one dialled, has not been needed for a while: close it if
     the tree can do without it."""
 
     id: bytes
 
 
-@dataclass(slots=True, frozen=True)
-class SameId:
+class SameId(Record):
     """A broker that announces this address claims this broker's id. It has proven nothing."""
 
     address: Address
@@ -79,8 +70,7 @@ DISCOVERY_TIME = 0.3
 """s for which announcements are awaited before a first tree is formed (Overlays 3: Td)."""
 
 
-@dataclass(slots=True, frozen=True)
-class MembershipConfig:
+class MembershipConfig(Record):
     """Settings of discovery; times in seconds. Raises ValueError with one line for a setting that
     is impossible."""
 

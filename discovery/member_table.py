@@ -33,7 +33,7 @@ REDIAL_JITTER = 0.02
 """Seconds of jitter: brokers that lose the same one do not dial it in the same instant."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Member:
     """Another broker. `heard` is when its last own announcement came, `since` when it was learnt or
     last linked."""
@@ -63,7 +63,7 @@ class Member:
         return self.was_linked or self.heard > -NEVER
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Tombstone:
     boot: int
     until: float

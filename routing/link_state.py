@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from broker.base.record import Record
 from routing.listing import (
     DOWN,
     MAX_ENTRY,
@@ -54,31 +55,28 @@ STAMPS, ASK, LISTING, CHANGES, DIGEST, ASK_ALL, ALL = range(7)
 """Kinds of messages, their first byte. ALL: stamps of everything, the answer to ASK_ALL."""
 
 
-@dataclass(slots=True, frozen=True)
-class Came:
+class Came(Record):
     """A broker is reachable, via this neighbour."""
 
     id: bytes
     via: bytes
 
 
-@dataclass(slots=True, frozen=True)
-class Moved:
+class Moved(Record):
     """A broker is reached via another neighbour than before."""
 
     id: bytes
     via: bytes
 
 
-@dataclass(slots=True, frozen=True)
-class Went:
+class Went(Record):
     """A broker is not reachable any more. keys: all that it had posted."""
 
     id: bytes
     keys: tuple[bytes, ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Posted:
     """A reachable broker posted entries, or withdrew them (None)."""
 

@@ -3,8 +3,7 @@ exactly once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from broker.base.record import Record
 from stp.bpdu import ChangeNumber, Role
 from stp.priority_vector import RootVector
 
@@ -18,23 +17,20 @@ __all__ = [
 ]
 
 
-@dataclass(slots=True, frozen=True)
-class RootChanged:
+class RootChanged(Record):
     """This broker follows another root now (possibly itself)."""
 
     root: RootVector
 
 
-@dataclass(slots=True, frozen=True)
-class RoleChanged:
+class RoleChanged(Record):
     """The role of a port changed."""
 
     peer: bytes
     role: Role
 
 
-@dataclass(slots=True, frozen=True)
-class ForwardingChanged:
+class ForwardingChanged(Record):
     """A port began or ceased to forward messages; so did a port that went down while it
     forwarded."""
 
@@ -42,8 +38,7 @@ class ForwardingChanged:
     forwarding: bool
 
 
-@dataclass(slots=True, frozen=True)
-class TopologyChange:
+class TopologyChange(Record):
     """A numbered topology change was seen here for the first time."""
 
     number: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from broker.base.record import Record
 
 __all__ = ["HELLO_S", "MAX_AGE_S", "TreeConfig"]
 
@@ -11,8 +11,7 @@ MAX_AGE_S = 2.0
 """s; `TreeConfig` has their meaning."""
 
 
-@dataclass(slots=True, frozen=True)
-class TreeConfig:
+class TreeConfig(Record):
     """Times in seconds. The defaults suit links from loopback to intercontinental."""
 
     hello_s: float = HELLO_S

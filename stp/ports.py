@@ -31,7 +31,7 @@ _CHANGE_REPEATS = 2
 PortRank = tuple[int, int, SortKey, bytes]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Port:
     """One link of the tree. Status pages read the public fields; only the Tree writes them."""
 

@@ -83,7 +83,7 @@ def better_root(a: RootVector, b: RootVector) -> bool:
     return a.key < b.key
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Distance:
     """Feasibility distance to one root: the smallest (newest seq, lowest cost) that was ever
     advertised."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from broker.base.limits import DEFAULTS, Limits
+from broker.base.record import Record
 from routing.subscription_trie import SubscriptionTrie
 from routing.topic_filter import covers, matches
 
@@ -31,8 +31,7 @@ delivers."""
 _NAMES = re.compile("%[uc]")
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Record):
     """The clients that a rule is about. `kind`: "everyone", "user", "users" (all that have a name),
     "anonymous" or "client" (`name` is a pattern with * and ?). `listener`: only clients of this
     listener; None: of any."""

@@ -10,9 +10,9 @@ import hmac
 import stringprep
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from broker.auth.enhanced_auth import AuthenticationFailed
+from broker.base.record import Record
 
 NAME = "SCRAM-SHA-256"
 """Its name in Authentication Method (MQTT 5, 4.12)."""
@@ -83,8 +83,7 @@ def prepare(text: str) -> str:
         return text
 
 
-@dataclass(slots=True, frozen=True)
-class Verifier:
+class Verifier(Record):
     """The stored form of a password (RFC 5802, 3): it verifies a client, and cannot be used to log
     in."""
 

@@ -32,7 +32,7 @@ at a time exhaust a small machine; a stronger hash of another program is taken a
 MAX_ARGON2_MEMORY."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class User:
     """One user. None: the user cannot log in that way."""
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from broker.base.address import Address
+from broker.base.record import Record
 
 ID_BYTES = 8
 """Length of a broker id in bytes."""
 MAX_BOOT = 0xFFFFFFFF
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Record):
     """A broker: its id (8 bytes, the same after restarts), boot number (u32, rises with each
     restart), advertised address, and a name for people. A wildcard host in an announcement means
     the address from which its datagrams come.

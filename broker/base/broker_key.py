@@ -9,9 +9,9 @@ copy of the data directory contains the key, too: with it, another broker can pr
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 
 from broker.base.broker_id import ID_BYTES
+from broker.base.record import Record
 from broker.wire.errors import MalformedPacket
 
 SEED_BYTES = 32
@@ -19,8 +19,7 @@ PUBLIC_BYTES = 32
 SIGNATURE_BYTES = 64
 
 
-@dataclass(slots=True, frozen=True)
-class BrokerKey:
+class BrokerKey(Record):
     """An Ed25519 key (RFC 8032): `seed` is secret, `public` goes with every CONNECT to a broker."""
 
     seed: bytes

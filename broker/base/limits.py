@@ -8,14 +8,12 @@ module that speaks it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from broker.base.record import Record
 from broker.base.sequence_set import MAX_GAPS, MAX_ORIGINS
 from broker.wire.constants import MAX_PACKET_SIZE
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class Limits:
+class Limits(Record, kw_only=True):
     """What one broker keeps to. Several fields in a row share the text below the last of them."""
 
     # -------------------------------- clients: their connections and packets

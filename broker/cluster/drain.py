@@ -18,10 +18,10 @@ import math
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.base.address import is_loopback, is_wildcard, parse_address
+from broker.base.record import Record
 from broker.base.timers import Scheduler
 from broker.cluster.link.control_records import ASK_SEEN
 from broker.cluster.strategy.directory import CLIENTS_AT, DRAINING
@@ -49,8 +49,7 @@ SLICE = 1000
 _WITH_PORT = re.compile(r"(^[^:]+|\]):[0-9]+$")
 
 
-@dataclass(slots=True, frozen=True)
-class DrainOptions:
+class DrainOptions(Record):
     """The options of a drain."""
 
     rate: float | None = None

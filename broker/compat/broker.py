@@ -16,7 +16,6 @@ import ssl
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -189,25 +188,24 @@ class Broker(BrokerApi):
             if self.settings is not None
             else NodeConfig(discovery="off")
         )
-        config = replace(
-            config,
+        config = config.replace(
             max_qos=self.max_qos,
             session_expiry_max=self.config.session_expiry_interval,
             keep_missed=True,
         )
-        config = replace(config, **self.mqtt_options)
+        config = config.replace(**self.mqtt_options)
         named = [
             name
             for name, options in self.listener_options.items()
             if options.use_identity_as_username
         ]
-        config = replace(
-            config, identity_listeners=frozenset(named), link_listener=self._link_listener()
+        config = config.replace(
+            identity_listeners=frozenset(named), link_listener=self._link_listener()
         )
         # The port is known once the listeners are open; until then it is not announced.
         if not config.port:
-            config = replace(config, port=port or 1)
-        config = replace(config, instance=int.from_bytes(os.urandom(8), "big"))
+            config = config.replace(port=port or 1)
+        config = config.replace(instance=int.from_bytes(os.urandom(8), "big"))
         make = ShowingNode if hooks.packets else HookedNode
         self.node = node = make(
             config,

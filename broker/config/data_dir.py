@@ -7,10 +7,10 @@ import fcntl
 import os
 import random
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from broker.base.broker_key import SEED_BYTES, BrokerKey, make_key
+from broker.base.record import Record
 from broker.config.yaml_file import ConfigError
 
 MAX_BOOT = (1 << 32) - 1
@@ -20,8 +20,7 @@ MAX_BOOT = (1 << 32) - 1
 _MAX_FILE = 160
 
 
-@dataclass(slots=True, frozen=True)
-class BrokerIdentity:
+class BrokerIdentity(Record):
     """Id (8 bytes), boot number (u32, grows with every start), and the key whose hash the id is."""
 
     id: bytes

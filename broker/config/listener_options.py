@@ -8,8 +8,9 @@ amqtt sees it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from broker.base.record import Record
 
 UNIX = "unix:"
 """The beginning of the bind value of a Unix socket."""
@@ -22,8 +23,7 @@ DEFAULT_SOCKET_MODE = 0o660
 broker."""
 
 
-@dataclass(slots=True, frozen=True)
-class ListenerOptions:
+class ListenerOptions(Record):
     """The options of one listener that amqtt does not have."""
 
     require_certificate: bool = False

@@ -8,18 +8,17 @@ from there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Any
 
 from broker.base.address import DEFAULT_PORT
 from broker.base.broker_id import ID_BYTES
 from broker.base.broker_key import BrokerKey
+from broker.base.record import Settings
 from discovery.effects import DEFAULT_CLUSTER, DISCOVERY_TIME
 from stp.config import HELLO_S, MAX_AGE_S
 
 
-@dataclass(slots=True)
-class ClusterModel:
+class ClusterModel(Settings):
     """Settings that are the same for all brokers of a cluster, or should be. Times in s, sizes in
     bytes."""
 
@@ -42,7 +41,6 @@ class ClusterModel:
     are dropped [replay_log_lost]. An hour of 300 KB/s."""
 
 
-@dataclass(slots=True)
 class BrokerModel(ClusterModel):
     """The settings of one broker."""
 
@@ -69,4 +67,4 @@ class BrokerModel(ClusterModel):
 
 def values(settings: ClusterModel, model: type[ClusterModel]) -> dict[str, Any]:
     """Return the values of `settings` for each field of `model`, which they extend."""
-    return {field.name: getattr(settings, field.name) for field in fields(model)}
+    return {name: getattr(settings, name) for name in model.FIELDS}

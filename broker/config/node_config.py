@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from broker.base.address import Address, is_wildcard
 from broker.base.broker_id import Identity
 from broker.base.limits import Limits
@@ -17,7 +15,6 @@ MAX_INFLIGHT = 16_384
 announces: with most packet identifiers in use the search for a free one would take long."""
 
 
-@dataclass(slots=True)
 class NodeConfig(BrokerModel):
     """All settings of a `Node`. Times in s, sizes in bytes."""
 

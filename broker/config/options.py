@@ -8,12 +8,12 @@ import math
 import os
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from broker.base.address import DEFAULT_PORT, Address, is_loopback, is_wildcard, parse_address
 from broker.base.link_keys import cluster_key
+from broker.base.record import Record
 from broker.config.model import BrokerModel, ClusterModel, values
 from broker.config.node_config import NodeConfig
 from broker.config.yaml_file import ConfigError, ConfigFile, kind_of
@@ -41,8 +41,7 @@ LEVELS = ("debug", "info", "warning", "error")
 LOOPBACK_BIND = f"127.0.0.1:{DEFAULT_PORT}"
 
 
-@dataclass(slots=True, frozen=True)
-class TlsSettings:
+class TlsSettings(Record):
     """TLS for links to other brokers. Files are PEM."""
 
     cafile: Path
@@ -55,8 +54,7 @@ class TlsSettings:
     """Whether a certificate must be for the address that was dialled."""
 
 
-@dataclass(slots=True, frozen=True)
-class AccessSettings:
+class AccessSettings(Record):
     """Users and rules (docs/guides/security.md)."""
 
     users: Path | None = None
@@ -68,7 +66,6 @@ class AccessSettings:
     no users."""
 
 
-@dataclass(slots=True)
 class FederationSettings(BrokerModel):
     """The settings of a broker in a federation. Its name is "" until the port is known, if it
     contains that; `memory_limit` and `max_connections` hold unless the file's section `mqtt` has
@@ -117,7 +114,6 @@ class FederationSettings(BrokerModel):
         return NodeConfig(**values(self, BrokerModel), client_address=client_address)
 
 
-@dataclass(slots=True)
 class RunSettings(ClusterModel):
     """All options of `mqttree run`, read and checked. None: not given."""
 

@@ -40,7 +40,7 @@ class AskingClient(Protocol):
         """Its session."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Authenticate:
     """May this client connect? Answer: bool. Its connection waits."""
 
@@ -50,7 +50,7 @@ class Authenticate:
     """Whether the answer has come."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class AuthorizePublish:
     """May this client publish this message? Answer: bool. Its connection waits."""
 
@@ -63,7 +63,7 @@ class AuthorizePublish:
     """Whether the answer has come."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class AuthorizeSubscribe:
     """Which filters may this client subscribe to? Answer: list[bool]. Its connection waits."""
 
@@ -75,7 +75,7 @@ class AuthorizeSubscribe:
     """Whether the answer has come."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class AuthorizeReceive:
     """Which sessions may receive this message? Answer: set of those that may. Messages wait for
     each other, in order."""
@@ -95,7 +95,7 @@ class AuthorizeReceive:
     """Whether the answer has come."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Event:
     """Something that amqtt's plugins are told (`on_<name>`). No answer."""
 
@@ -103,7 +103,7 @@ class Event:
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Dial:
     """Open a link to an address. Answer: nothing when it stands (`Node.connection_made` came
     first), else the error's text."""
@@ -112,7 +112,7 @@ class Dial:
     port: int
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Datagram:
     """Send an announcement to the discovery group, from each interface as
     `discovery.announcement.bind` makes it. No answer."""
@@ -120,7 +120,7 @@ class Datagram:
     data: bytes
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class AppendFrame:
     """Write a frame to the journal. Answer: None when it is durable, else the error's text. One
     answer to the last of several frames stands for all of them. A second answer, an error, says
@@ -131,7 +131,7 @@ class AppendFrame:
     """The number of the frame."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class BeginSegment:
     """Begin a new segment of the journal. Later frames go there; if it cannot begin, they go where
     they went before, unless `full_snapshot` is set.
@@ -147,7 +147,7 @@ class BeginSegment:
     the end of that. Only such a segment can begin after an error."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class DiscardSegments:
     """Delete the segments before `segment`, whose records the snapshot in it replaces. No
     answer."""
@@ -157,7 +157,7 @@ class DiscardSegments:
     """The snapshot in `segment` was not completed: delete this segment alone."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class TailWrite:
     """Write at a place of a segment of the log tail; a segment begins at place 0. Answer: None when
     the kernel has the data, else the error's text, in the order of the effects."""
@@ -170,7 +170,7 @@ class TailWrite:
     """Tells the answers to requests apart, here and below."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class TailRead:
     """Read a piece of a segment of the log tail. Answer: its bytes, or the error's text."""
 
@@ -182,7 +182,7 @@ class TailRead:
     request: int
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class TailSync:
     """Put on the disk what was written to the log tail before. Answer: None when it is there, else
     the error's text."""
@@ -190,7 +190,7 @@ class TailSync:
     request: int
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class TailDrop:
     """Delete a segment of the log tail. No answer."""
 

@@ -64,7 +64,7 @@ at the end of a snapshot."""
 Told = Callable[[AppendFrame | BeginSegment, str | None], None]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Loaded:
     """What was read at the start."""
 

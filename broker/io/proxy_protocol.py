@@ -8,8 +8,9 @@ it stays in the socket.
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 from typing import Any
+
+from broker.base.record import Record
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 """How version 2 begins."""
@@ -37,8 +38,7 @@ class ProxyError(ValueError):
     """The bytes are no valid header; the text is one line."""
 
 
-@dataclass(slots=True, frozen=True)
-class ProxyHeader:
+class ProxyHeader(Record):
     """What a header says. `peer`: HOST:PORT of the client, "" when the balancer speaks for itself
     (LOCAL, UNKNOWN, health checks). `common_name`: of the client certificate that the balancer
     verified, else None."""

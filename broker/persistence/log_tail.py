@@ -83,7 +83,7 @@ class Segment:
         self.frames: list[Frame] = []
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class TailLoaded:
     """What was there at the start."""
 

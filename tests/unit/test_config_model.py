@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from dataclasses import fields
 from pathlib import Path
 
 from broker.base.address import Address
@@ -69,9 +68,9 @@ def test_the_defaults_of_all_are_those_of_the_model() -> None:
 
 def test_what_is_said_reaches_the_node() -> None:
     said = {
-        field.name: 7.5 if field.type == "float" else "x"
-        for field in fields(ClusterModel)
-        if field.type in ("float", "str")
+        name: 7.5 if kind == "float" else "x"
+        for name, kind in ClusterModel.__annotations__.items()
+        if kind in ("float", "str")
     }
     settings = RunSettings(**said)
     own = settings.federation(

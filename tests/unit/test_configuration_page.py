@@ -68,4 +68,4 @@ def test_the_other_sections() -> None:
     assert set(re.findall(r"`([a-z_]+)`", section("Of a listener"))) == set(
         listener_options.OPTIONS
     )
-    assert all(f"`{name}`" in PAGE for name in TlsSettings.__dataclass_fields__)
+    assert all(f"`{name}`" in PAGE for name in TlsSettings.FIELDS)

@@ -3,7 +3,6 @@ that."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -234,7 +233,7 @@ def test_marks_are_answered_however_much_else_waits() -> None:
     assert neighbour.link().control_first().count(b"\xd0\x04" + mark) == 1
 
 
-@pytest.mark.parametrize("limits", [replace(SMALL, log_large=10 * SIZE)])
+@pytest.mark.parametrize("limits", [SMALL.replace(log_large=10 * SIZE)])
 def test_a_log_that_is_too_large_is_acknowledged_though_nothing_more_comes(world: World) -> None:
     """A neighbour joins that needs a part of an entry; no mark was asked for any more when room for
     large messages ended."""
@@ -253,7 +252,7 @@ def test_a_log_that_is_too_large_is_acknowledged_though_nothing_more_comes(world
     assert log.size <= LOG
 
 
-@pytest.mark.parametrize("limits", [replace(SMALL, log_large=10 * SIZE)])
+@pytest.mark.parametrize("limits", [SMALL.replace(log_large=10 * SIZE)])
 def test_room_for_large_messages_lets_nobody_publish_more(world: World) -> None:
     neighbour, client = joined(world), world.connect("c")
     log = world.node.forwarder.log

@@ -78,7 +78,7 @@ def known_words() -> set[str]:
     state = federation_state(node.cluster)
     words = set(OPTIONS) | set(mqtt_options.OPTIONS) | set(listener_options.OPTIONS) | set(ACCESS)
     words |= {field.name for kind in (BrokerConfig, ListenerConfig) for field in fields(kind)}
-    words |= set(TlsSettings.__dataclass_fields__) | set(COUNTER_HELP) | set(GAUGE_HELP)
+    words |= set(TlsSettings.FIELDS) | set(COUNTER_HELP) | set(GAUGE_HELP)
     words |= set(state) | set(state.get("source_trees", {})) | {"max_qos"}
     for name in ("broker/io/admin_http.py", "broker/cluster/state_view.py"):
         words |= set(re.findall(r'"([a-z]+_[a-z_]+)":', read(name)))

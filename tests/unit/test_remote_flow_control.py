@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from broker.base.costs import QUEUED_MEMORY
@@ -224,7 +222,7 @@ def test_not_for_who_publishes_here(world: World, said: Said) -> None:
 
 @pytest.mark.parametrize(
     "limits",
-    [replace(SMALL, held_queue_bytes=100_000), replace(SMALL, held_queues_bytes=100_000)],
+    [SMALL.replace(held_queue_bytes=100_000), SMALL.replace(held_queues_bytes=100_000)],
 )
 def test_it_is_bounded(world: World, said: Said) -> None:
     far = Far(world)
@@ -263,7 +261,7 @@ def test_of_an_absent_client_not_more_waits(world: World, said: Said) -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [replace(SMALL, hold_queued_bytes=10_000, max_queued_bytes=20_000)]
+    "limits", [SMALL.replace(hold_queued_bytes=10_000, max_queued_bytes=20_000)]
 )
 def test_large_messages_fill_a_queue_too(world: World, said: Said) -> None:
     far, client = Far(world), slow(world)
@@ -326,7 +324,7 @@ def test_a_slow_subscriber_behind_a_plugin(said: Said) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-@pytest.mark.parametrize("limits", [replace(SMALL, hold_link_bytes=10_000)])
+@pytest.mark.parametrize("limits", [SMALL.replace(hold_link_bytes=10_000)])
 def test_a_slow_link_holds_who_publishes_what_is_kept_for_it(world: World, qos: int) -> None:
     neighbour = Neighbour(world, 101)
     neighbour.child()
@@ -440,7 +438,7 @@ def test_who_publishes_what_is_not_held_any_more_goes_on(
     assert publisher.conn.held
 
 
-@pytest.mark.parametrize("limits", [replace(SMALL, hold_longest=5.0)])
+@pytest.mark.parametrize("limits", [SMALL.replace(hold_longest=5.0)])
 def test_a_broker_that_never_pauses_is_ignored(world: World, publisher: FakeClient) -> None:
     for _ in range(60):
         asks(world, EVERYTHING)

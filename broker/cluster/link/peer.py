@@ -14,7 +14,7 @@ MAX_VERSION = 65_535
 """The highest version of the link protocol that a broker may say."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Peer:
     """What a broker says of itself when it connects."""
 

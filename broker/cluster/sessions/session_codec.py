@@ -88,7 +88,7 @@ _NOT_KEPT = frozenset(
 """Properties that a kept message does not have: they are of one connection, or kept otherwise."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Item:
     """One message of a session. `shared`: number of its subscription, if that is a shared one."""
 
@@ -101,7 +101,7 @@ class Item:
     shared: int | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class SessionState:
     """A session without its connection. `seen`: which messages it was offered, whether they matched
     or not."""
