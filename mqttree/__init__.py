@@ -9,7 +9,8 @@ This package is all that is public; other packages of the distribution change wi
 `python -m mqttree` is the command `mqttree`.
 """
 
+from broker.base.limits import Limits
 from broker.config.yaml_file import ConfigError
 from mqttree.embedded_broker import Broker
 
-__all__ = ["Broker", "ConfigError"]
+__all__ = ["Broker", "ConfigError", "Limits"]

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from broker.base.address import Address
+from broker.base.limits import DEFAULTS, Limits
 from broker.base.version import version
 from broker.config.options import read_keywords
 
@@ -40,6 +41,11 @@ class Broker:
     say goes to the logger "mqttree" (and amqtt's to "amqtt").
     """
 
+    _assembly: Assembly | None
+    _broker: Running | None
+    _admin: Admin | None
+    _admin_port: int | None
+
     def __init__(
         self,
         *,
@@ -56,6 +62,7 @@ class Broker:
         admin: str | None = None,
         wait_for: int | None = None,
         config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """Check the options: those of `mqttree run`, by their names; None means not given. The
         environment (MQTTREE_...) does not count.
@@ -84,6 +91,7 @@ class Broker:
             `wait_for`: number of brokers, this one included, before it is ready (1).
             `config`: a file for `mqttree run -c`, or the mapping that such a file holds; arguments
                 win over it.
+            `limits`: how much it may keep and do at once; see `Limits` (None: its defaults).
 
         Raises:
             ConfigError: an option cannot be used; one line that names it.
@@ -104,12 +112,10 @@ class Broker:
             "config": config,
         }
         read_keywords(self._keywords)
+        self._limits = DEFAULTS if limits is None else limits
         # One start or stop at a time.
         self._changing = asyncio.Lock()
-        self._assembly: Assembly | None = None
-        self._broker: Running | None = None
-        self._admin: Admin | None = None
-        self._admin_port: int | None = None
+        self._admin = self._admin_port = self._broker = self._assembly = None
 
     async def start(self) -> None:
         """Open the listeners and begin to serve, in the running event loop.
@@ -135,7 +141,7 @@ class Broker:
         from broker.io.admin_http import Admin
 
         settings = read_keywords(self._keywords)
-        self._assembly = assembly = Assembly(settings)
+        self._assembly = assembly = Assembly(settings, self._limits)
         with contextlib.ExitStack() as undo:
             listener = None
             if settings.admin is not None:

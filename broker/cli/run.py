@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     from broker.compat.assembly import Assembly
 
     raise_file_limit()
-    assembly = Assembly(settings)
+    assembly = Assembly(settings, DEFAULTS)
     try:
         with _admin_socket(settings) as listener:
             return _run_loop(_Run(assembly, listener, arguments.die_with_parent))

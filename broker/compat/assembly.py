@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.base.address import Address
+from broker.base.limits import Limits
 from broker.base.machine import default_memory_limit, files_for_clients
 from broker.compat.broker import Broker
 from broker.compat.config import explain, link_bind, read_config
@@ -37,10 +38,11 @@ class Assembly:
     (locked until `close`), its journal. `data` is amqtt's part as `Broker` takes it, `config` as
     amqtt has read it."""
 
-    def __init__(self, settings: RunSettings) -> None:
-        """Lock the data directory, and begin an incarnation. Raises ConfigError if that fails; then
-        nothing is locked."""
+    def __init__(self, settings: RunSettings, limits: Limits) -> None:
+        """Lock the data directory, and begin an incarnation. `settings`: what the broker was told;
+        `limits`: what it keeps to. Raises ConfigError if that fails; then nothing is locked."""
         self.settings = settings
+        self.limits = limits
         self.data: dict[str, Any]
         self.data, self.config = read_config(settings.file, settings.listen)
         self.check_listeners(settings.access, settings.file)
@@ -55,7 +57,7 @@ class Assembly:
                 else fresh_identity(wall, rng)
             )
             self.federation = _federation(settings, bind, identity)
-            self.disk = None if folder is None else _disk(settings, folder, identity.id)
+            self.disk = None if folder is None else _disk(settings, folder, identity.id, limits)
         except BaseException:
             self.close()
             raise
@@ -93,13 +95,14 @@ class Assembly:
         then nothing of it runs."""
         broker: Broker | None = None
         try:
-            gatekeeper = AuthService(self.settings.access, self.config.listeners)
+            gatekeeper = AuthService(self.settings.access, self.config.listeners, self.limits)
             broker = Broker(
                 self.data,
                 asyncio.get_running_loop(),
                 settings=self.federation,
                 gatekeeper=gatekeeper,
                 disk=self.disk,
+                limits=self.limits,
             )
             await broker.start()
         except BaseException as error:
@@ -145,10 +148,13 @@ def _federation(
     return federation
 
 
-def _disk(settings: RunSettings, folder: Path, broker_id: bytes) -> JournalWriter | None:
-    """Return the files of the journal, None without a journal. Raises ConfigError."""
+def _disk(
+    settings: RunSettings, folder: Path, broker_id: bytes, limits: Limits
+) -> JournalWriter | None:
+    """Return the files of the journal in `folder`, None without a journal. `settings`: say whether
+    there is one; `broker_id`: whose it is; `limits`: of the files. Raises ConfigError."""
     if settings.durability == "none":
         if (folder / "journal").exists():
             log.warning("durability is none: the journal in %s is neither read nor written", folder)
         return None
-    return JournalWriter(folder, broker_id, sync=settings.durability == "sync")
+    return JournalWriter(folder, broker_id, sync=settings.durability == "sync", limits=limits)

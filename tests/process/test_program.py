@@ -28,7 +28,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 import mqttree
 from bench.lab.ports import free_ports
-from mqttree import Broker, ConfigError
+from broker.persistence.records import HEADER_SIZE
+from mqttree import Broker, ConfigError, Limits
 from tests.kit.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,6 +113,53 @@ async def test_options_are_those_of_the_command_line(tmp_path: Path) -> None:
     async with Broker(config=config, name="cellar") as broker:
         assert broker.state()["name"] == "cellar"
     assert config["federation"] == {"name": "hall", "admin": LOOPBACK}  # nothing was changed
+
+
+async def test_limits_are_those_of_one_broker() -> None:
+    small = Limits(max_queued=3, max_connect_size=200)
+    async with (
+        Broker(listen=LOOPBACK, limits=small) as narrow,
+        Broker(listen=LOOPBACK) as wide,
+    ):
+        for broker, expected in ((narrow, 3), (wide, 5)):
+            options: dict[str, Any] = {"identifier": "c", "clean_session": False}
+            async with aiomqtt.Client("127.0.0.1", broker.port, **options) as client:
+                await client.subscribe("t", 1)
+            async with aiomqtt.Client("127.0.0.1", broker.port) as publisher:
+                for number in range(5):
+                    await publisher.publish("t", b"%d" % number, 1)
+            async with aiomqtt.Client("127.0.0.1", broker.port, **options) as client:
+                await client.publish("end", b"", 1)
+                await client.subscribe("end", 1)
+                await client.publish("end", b"end", 1)
+                got = []
+                while (found := await message(client))[0] != "end":
+                    got.append(found[1])
+            assert got == [b"%d" % number for number in range(expected)]
+        with pytest.raises(aiomqtt.MqttError):
+            async with aiomqtt.Client("127.0.0.1", narrow.port, will=aiomqtt.Will("w", bytes(300))):
+                pass
+        async with aiomqtt.Client("127.0.0.1", wide.port, will=aiomqtt.Will("w", bytes(300))):
+            pass
+
+
+async def test_limits_concern_files_too(tmp_path: Path) -> None:
+    (tmp_path / "rules").write_text("allow all a\nallow all b\n")
+    config = {"access": {"rules": str(tmp_path / "rules"), "anonymous": True}}
+    with pytest.raises(ConfigError, match="more than 1 rules"):
+        await Broker(listen=LOOPBACK, config=config, limits=Limits(max_rules=1)).start()
+    for limits, kept in ((Limits(journal_damaged=0), 0), (None, 1)):
+        data = tmp_path / f"data{kept}"
+        async with (
+            Broker(listen=LOOPBACK, data_dir=data) as broker,
+            aiomqtt.Client("127.0.0.1", broker.port) as client,
+        ):
+            await client.publish("t", b"x", 1, retain=True)
+        (segment,) = (data / "journal").iterdir()
+        whole = segment.read_bytes()
+        segment.write_bytes(whole[:HEADER_SIZE] + b"?" * 9 + whole[HEADER_SIZE:])
+        async with Broker(listen=LOOPBACK, data_dir=data, limits=limits):
+            assert len(list((data / "journal").glob("*.damaged"))) == kept
 
 
 @pytest.mark.parametrize(
@@ -396,7 +444,7 @@ from pathlib import Path
 from typing import Any, assert_type
 
 import mqttree
-from mqttree import Broker, ConfigError
+from mqttree import Broker, ConfigError, Limits
 
 
 async def serve(folder: Path) -> int:
