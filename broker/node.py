@@ -270,7 +270,7 @@ class Node:
         """A client's connection ended. Harmless when repeated."""
         self.clients.gone(client)
 
-    def end_session(self, session: Session, source: Connection | None = None) -> None:
+    def end_session(self, session: Session, source: Connection | None) -> None:
         """Forget a session. `source`: the connection that is answered once that is durable."""
         self.session_registry.end(session, source)
 

@@ -182,6 +182,7 @@ def _fanout() -> Iterator[Case]:
 def _links() -> Iterator[Case]:
     """What a link between two brokers costs: its handshake at both ends together, until they have
     come up, and its records."""
+    from broker.base.limits import DEFAULTS
     from broker.cluster.link.record_layer import Cipher
 
     for title, proofs in (
@@ -191,7 +192,7 @@ def _links() -> Iterator[Case]:
     ):
         yield f"link handshake, both ends, {title}", 1, _handshake(*proofs)
     packets_of_a_record = b"x" * 65_536
-    one, other = Cipher(b"k" * 32), Cipher(b"k" * 32)
+    one, other = (Cipher(b"k" * 32, DEFAULTS.records_per_key) for _ in range(2))
     yield (
         "record of 64 KiB, sealed and opened",
         1,
@@ -340,7 +341,7 @@ def _node_call(
 
     node = Node(NodeConfig(discovery="off"), 0.0, 0.0, random.Random(1))
     if rules:
-        node.set_access(Access(rules=parse_rules("rules", _rules(rules))), 0.0)
+        node.set_access(Access(rules=parse_rules("rules", _rules(rules), limits=node.limits)), 0.0)
     names = [f"load/{number:05d}" for number in range(topics)]
     sinks = [_Sink() for _ in range(subscribers + 1)]
     clients = [node.connection_made("in", "127.0.0.1:1", "default", sink, 0.0) for sink in sinks]

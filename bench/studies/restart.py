@@ -35,7 +35,7 @@ class Running:
 
     def __init__(self, folder: Path) -> None:
         self.node = Node(NodeConfig(id=ID, discovery="off"), 0.0, time.time(), random.Random(1))
-        self.disk = JournalWriter(folder, ID, sync=False)
+        self.disk = JournalWriter(folder, ID, sync=False, limits=self.node.limits)
         self.told: list[tuple[AppendFrame | BeginSegment, str | None]] = []
         began = time.perf_counter()
         loaded = self.disk.load()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 
 from broker.auth.authorization import ACTIONS, Rule, Rules, Subject
-from broker.base.limits import DEFAULTS, Limits
+from broker.base.limits import Limits
 from broker.config.yaml_file import ConfigError, read_text
 from routing.topic_filter import valid_topic_filter
 
@@ -22,11 +22,12 @@ def read_rules(
     path: str,
     canonical: Callable[[str], str] = str,
     listeners: Container[str] | None = None,
-    limits: Limits = DEFAULTS,
+    *,
+    limits: Limits,
 ) -> Rules:
     """Return the rules in the file at `path`. `canonical`, `listeners` and `limits`: as for
     `parse_rules`. Raises ConfigError with one line that names the file and the line."""
-    return parse_rules(path, read_text(path), canonical, listeners, limits)
+    return parse_rules(path, read_text(path), canonical, listeners, limits=limits)
 
 
 def parse_rules(
@@ -34,7 +35,8 @@ def parse_rules(
     text: str,
     canonical: Callable[[str], str] = str,
     listeners: Container[str] | None = None,
-    limits: Limits = DEFAULTS,
+    *,
+    limits: Limits,
 ) -> Rules:
     """Return the rules in `text`, the content of a rules file.
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Protocol, TypeVar
 
-from broker.base.limits import DEFAULTS, Limits
+from broker.base.limits import Limits
 from broker.base.record import Record
 from routing.subscription_trie import SubscriptionTrie
 from routing.topic_filter import covers, matches
@@ -80,7 +80,7 @@ class Rules:
 
     __slots__ = ("_depth", "_groups", "_known", "_most", "_patterns", "by_user", "size")
 
-    def __init__(self, rules: Iterable[tuple[Subject, Rule]], limits: Limits = DEFAULTS) -> None:
+    def __init__(self, rules: Iterable[tuple[Subject, Rule]], limits: Limits) -> None:
         self._most = limits.rule_groups
         self._groups: dict[Subject, Group] = {}
         self._patterns: list[tuple[str | None, re.Pattern[str], Group]] = []

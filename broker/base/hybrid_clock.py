@@ -8,7 +8,7 @@ Pure: `now` (s) is monotonic, and passed in.
 
 from __future__ import annotations
 
-from broker.base.limits import DEFAULTS, Limits
+from broker.base.limits import Limits
 
 LOGICAL = 16
 """bits below the ms."""
@@ -22,7 +22,7 @@ class HybridClock:
 
     __slots__ = ("_ahead", "_offset", "last")
 
-    def __init__(self, now: float, wall: float, limits: Limits = DEFAULTS) -> None:
+    def __init__(self, now: float, wall: float, limits: Limits) -> None:
         """Make one that has heard of no time.
 
         `now`: s, monotonic; `wall`: the time of day at `now` (s since the epoch); `limits`: how far

@@ -191,7 +191,9 @@ class Cluster:
     def _build_delivery(self, node: FederatedBroker, now: float) -> None:
         """Build what forwards each message once and keeps it for neighbours that lack it."""
         config = self.config
-        self.origins: Origins = Origins(self.own, now, sparse=self.strategy.leaves_out)
+        self.origins: Origins = Origins(
+            self.own, now, sparse=self.strategy.leaves_out, most_gaps=node.limits.max_gaps
+        )
         self.replay_log: ReplayLog = ReplayLog(
             node.counters,
             config.log_limit(node.limits),

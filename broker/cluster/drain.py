@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from broker.cluster.link.link import Link
     from broker.cluster.link.version_vector import Vector
     from broker.config.node_config import NodeConfig
+    from broker.core.connection import Connection
     from broker.core.session import Session
 
 STEP = 0.05
@@ -146,7 +147,7 @@ class DrainedBroker(Scheduler, Protocol):
         """Send a `client` to another broker (`reference`: "HOST:PORT"); `permanent`: it is not to
         come back."""
 
-    def end_session(self, session: Session, /) -> None:
+    def end_session(self, session: Session, source: Connection | None, /) -> None:
         """Forget a session."""
 
 
@@ -301,7 +302,7 @@ class Drain:
             self._ended += 1
             self._lost += len(session.queue) + len(session.inflight)
             # Its will is due, and other members of its groups get their messages.
-            node.end_session(session)
+            node.end_session(session, None)
         if len(rest) <= SLICE:
             self._enter("tree", now)
             self._cluster.tree.retire(now)

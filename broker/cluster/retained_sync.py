@@ -271,7 +271,7 @@ class RetainedSync:
                 entry = LogEntry(
                     key, sequence, encode_for_links(message, key, sequence, now), message, now
                 )
-                forwarder.log.append(entry)
+                forwarder.log.append(entry, None)
                 feed = forwarder.vector[key].feed
                 if feed is not None and feed.holds(sequence):
                     self._gap_recovery.hold(feed, entry)

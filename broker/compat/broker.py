@@ -342,7 +342,7 @@ class Broker(BrokerApi):
                 where = where[0].strip("[]"), where[1]
             options = self.listener_options.get(name)
             server = self._servers[name] = Listener(
-                name, None, config.max_connections, options, self.limits
+                name, None, config.max_connections, options, limits=self.limits
             )
             try:
                 server.instance = await self._open(server, config.type, where, context)

@@ -81,7 +81,7 @@ class HookedNode(Node):
         if client.session.conn is None:
             self.accounts.gone(client.session)
 
-    def end_session(self, session: Session, source: Connection | None = None) -> None:
+    def end_session(self, session: Session, source: Connection | None) -> None:
         """End a session. The log line is amqtt's."""
         super().end_session(session, source)
         if log.isEnabledFor(logging.DEBUG):

@@ -12,7 +12,7 @@ from typing import Any
 
 from amqtt.broker import Server
 
-from broker.base.limits import DEFAULTS, Limits
+from broker.base.limits import Limits
 from broker.config.listener_options import ListenerOptions
 from broker.io.driver import Driver, StreamProtocol
 from broker.io.epoll_transport import AVAILABLE
@@ -57,7 +57,8 @@ class Listener(Server):  # type: ignore[misc]
         server_instance: Any,
         max_connections: int = -1,
         options: ListenerOptions | None = None,
-        limits: Limits = DEFAULTS,
+        *,
+        limits: Limits,
     ) -> None:
         self._limits = limits
         super().__init__(listener_name, server_instance, max_connections)

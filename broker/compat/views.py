@@ -47,7 +47,7 @@ class Sessions(MutableMapping[str, tuple[Account, Any]]):
             if session.expiry != NEVER:
                 away = session
                 session.expiry_timer = node.schedule(
-                    node.now + session.expiry, lambda now: node.end_session(away)
+                    node.now + session.expiry, lambda now: node.end_session(away, None)
                 )
                 self._broker.driver.wake()
         session.account = value[0]
@@ -57,7 +57,7 @@ class Sessions(MutableMapping[str, tuple[Account, Any]]):
         session = node.sessions[client_id]
         if session.conn is not None and isinstance(session.conn.owner, Client):
             session.conn.owner.shut(ReasonCode.ADMINISTRATIVE_ACTION)
-        node.end_session(session)
+        node.end_session(session, None)
         self._broker.driver.wake()
 
     def __contains__(self, client_id: object) -> bool:

@@ -54,7 +54,7 @@ class Host(Scheduler, Protocol):
     def client_gone(self, client: Client) -> None:
         """A client's connection ended (`ClientRegistry.gone`, and what else goes with it)."""
 
-    def end_session(self, session: Session) -> None:
+    def end_session(self, session: Session, source: Connection | None) -> None:
         """Forget a session."""
 
     def expire_later(self, session: Session, /) -> None:
@@ -129,7 +129,7 @@ class ClientRegistry:
         client.forget_routes()
         self._wills.connection_ended(session)
         if session.expiry == 0:
-            broker.end_session(session)
+            broker.end_session(session, None)
         else:
             broker.expire_later(session)
         broker.event("broker_client_disconnected", client=client)

@@ -170,7 +170,7 @@ class LocalBroker(Scheduler, Protocol):
     def forget(self, conn: Connection) -> None:
         """A connection that was refused has nothing more to say."""
 
-    def end_session(self, session: Session, source: Connection | None = None) -> None:
+    def end_session(self, session: Session, source: Connection | None) -> None:
         """Forget a session. `source`: the connection that is answered once that is durable."""
 
     def expire_later(self, session: Session) -> None:

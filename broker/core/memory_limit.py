@@ -112,7 +112,7 @@ class Host(Scheduler, Protocol):
     def connections(self) -> set[Connection]:
         """All that stand."""
 
-    def end_session(self, session: Session, /) -> None:
+    def end_session(self, session: Session, source: Connection | None, /) -> None:
         """Forget a session."""
 
 
@@ -332,7 +332,7 @@ class MemoryLimit:
                 node.counters.dropped_memory += len(session.queue)
                 self._base -= queue_memory(session)
                 self._left -= left_memory(session)
-                node.end_session(session)
+                node.end_session(session, None)
                 left -= size
         for conn, size in sorted(self._loud.items(), key=lambda item: -item[1])[
             : node.limits.memory_shed

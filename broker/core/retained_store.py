@@ -14,7 +14,7 @@ from struct import Struct
 from broker.base.counters import Counters
 from broker.base.deadlines import Deadlines, Entry
 from broker.base.hybrid_clock import LOGICAL
-from broker.base.limits import DEFAULTS, Limits
+from broker.base.limits import Limits
 from broker.core.message import Message, size_of
 from broker.core.retained_index import RetainedIndex, RetainedVersion, place_of
 from routing.subscription_trie import TopicTrie
@@ -100,7 +100,7 @@ class RetainedStore:
         "tombstones",
     )
 
-    def __init__(self, counters: Counters, limit: int = 0, *, limits: Limits = DEFAULTS) -> None:
+    def __init__(self, counters: Counters, limit: int = 0, *, limits: Limits) -> None:
         """Make one that is empty.
 
         `counters`: where is counted what it refuses and forgets; `limit`: bytes of all messages,

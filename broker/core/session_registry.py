@@ -42,7 +42,7 @@ class Keeper(Scheduler, Protocol):
     def journal(self) -> Journal:
         """What keeps sessions over a restart."""
 
-    def end_session(self, session: Session, source: Connection | None = None) -> None:
+    def end_session(self, session: Session, source: Connection | None) -> None:
         """Forget a session (`SessionRegistry.end`, and what else goes with it)."""
 
 
@@ -73,7 +73,7 @@ class SessionRegistry:
         broker = self._broker
         broker.counters.sessions_expired += 1
         broker.turns.work += costs.PACKET_WORK
-        broker.end_session(session)
+        broker.end_session(session, None)
 
     def end(self, session: Session, source: Connection | None) -> None:
         """Forget a session: a delayed will is due, subscriptions and messages go (MQTT-3.1.2-8,

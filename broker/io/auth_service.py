@@ -13,7 +13,7 @@ from broker.auth.acl_file import read_rules
 from broker.auth.authorization import Access
 from broker.auth.scram import NAME, Scram, Verifier, prepare
 from broker.auth.users_file import Users
-from broker.base.limits import DEFAULTS, Limits
+from broker.base.limits import Limits
 from broker.config.options import AccessSettings
 
 WORKERS = 2
@@ -28,7 +28,7 @@ class AuthService:
         self,
         settings: AccessSettings,
         listeners: Container[str],
-        limits: Limits = DEFAULTS,
+        limits: Limits,
     ) -> None:
         """Read the files.
 
@@ -56,7 +56,7 @@ class AuthService:
         # Spellings that are equal for the users file are equal for the rules.
         canonical = prepare if users is not None else str
         rules = (
-            read_rules(str(settings.rules), canonical, self._listeners, self._limits)
+            read_rules(str(settings.rules), canonical, self._listeners, limits=self._limits)
             if settings.rules is not None
             else None
         )

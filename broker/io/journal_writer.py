@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from broker.base.limits import DEFAULTS, Limits
+from broker.base.limits import Limits
 from broker.config.yaml_file import ConfigError
 from broker.core.effects import AppendFrame, BeginSegment, DiscardSegments
 from broker.io.tail_writer import TailWriter
@@ -81,9 +81,7 @@ class Loaded:
 class JournalWriter:
     """The segments of one journal."""
 
-    def __init__(
-        self, folder: Path, broker_id: bytes, *, sync: bool, limits: Limits = DEFAULTS
-    ) -> None:
+    def __init__(self, folder: Path, broker_id: bytes, *, sync: bool, limits: Limits) -> None:
         """`folder`: the broker's data directory, which is locked. `broker_id`: stands in each file.
         `sync`: report frames when they are on the disk, not when the kernel has them. `limits`: of
         the files. Raises ConfigError: the folder cannot be written to."""

@@ -131,7 +131,7 @@ class Recovery:
             else:
                 entry = LogEntry(record.key, record.sequence, record.data, message, at)
             origins.remember(record.key, record.sequence + record.messages - 1, self.now)
-            forwarder.log.append(entry)
+            forwarder.log.append(entry, None)
             forwarder.log.chosen = forwarder.log.end
         if len(forwarder.ours) > 1:
             self.cluster.gap_recovery.tell_earlier()
@@ -153,7 +153,7 @@ class Recovery:
             if broker_id == node.config.id:
                 origins.since = min(origins.since, boot)
             elif key not in origins.vector:
-                window = LocalWindow(known.top, known.heard, node.counters)
+                window = LocalWindow(known.top, known.heard, node.counters, node.limits.max_gaps)
                 window.gaps = known.gaps
                 origins.vector[key] = window
                 if self.cluster.gap_recovery.active:
@@ -269,7 +269,7 @@ class Recovery:
         state.items = list(self._items(recorded, shared))
         if (old := node.sessions.get(client_id)) is not None:
             old.will = None
-            node.end_session(old)
+            node.end_session(old, None)
         session = node.sessions[client_id] = node.new_session(client_id)
         session.listener = None if head.listener is None else head.listener.decode(errors="replace")
         # Permissions are looked up when the client connects.

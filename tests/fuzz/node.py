@@ -138,7 +138,9 @@ class Play:
         self.world = World(hooks=hooks, limits=SMALL, **CONFIGURATIONS[options & 7])
         self.node: Node = self.world.node
         if options & 0xC0 == 0xC0:
-            self.node.set_access(Access(None, parse_rules("rules", RULES), True), self.world.now)
+            self.node.set_access(
+                Access(None, parse_rules("rules", RULES, limits=Limits()), True), self.world.now
+            )
         self.plugins = hooks is not None and hooks.topics
         self.slots: list[Slot | None] = [None] * 4
         self.bend: tuple[int, int] | None = None

@@ -126,7 +126,7 @@ def records(data: bytes) -> None:
     ends = (_Reader(), _Reader())
     keys = (b"a" * 32, b"b" * 32)
     for end, (ours, theirs) in zip(ends, (keys, keys[::-1]), strict=True):
-        RecordLayer(end, ours, theirs)  # type: ignore[arg-type]
+        RecordLayer(end, ours, theirs, DEFAULTS.records_per_key)  # type: ignore[arg-type]
     sender, receiver = ends
     said = bytearray()
     for _ in range(1 + tape.byte() % 8):

@@ -63,7 +63,7 @@ def logged(world: World, key: bytes) -> None:
         else:
             relay.accept(key, number, 1, world.now)
         relay.log.append(
-            LogEntry(key, number, encode_for_links(one, key, number, 0.0), one, world.now)
+            LogEntry(key, number, encode_for_links(one, key, number, 0.0), one, world.now), None
         )
 
 
@@ -524,7 +524,9 @@ def test_new_rules() -> None:
         world.connect(f"c{number}", username=f"u{number % 1000}").subscribe(f"t/{number}")
         world.peers.clear()
     own = "".join(f"user u{number}\nallow all own/{number}/#\n" for number in range(1000))
-    access = Access(None, parse_rules("rules", own + "everyone\nallow all t/#\ndeny all #\n"))
+    access = Access(
+        None, parse_rules("rules", own + "everyone\nallow all t/#\ndeny all #\n", limits=Limits())
+    )
     sessions = list(world.node.sessions.values())
     what = f"new rules for {count} clients"
     longest(

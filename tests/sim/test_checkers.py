@@ -502,7 +502,7 @@ def test_tree_that_does_not_come_to_rest_is_caught() -> None:
 
 
 def many_gaps(world: World, patch: Patch) -> None:
-    window = LocalWindow(1000, 0.0)
+    window = LocalWindow(1000, 0.0, None, Limits().max_gaps)
     window.gaps = [(number, number) for number in range(1, 2 * MAX_GAPS + 3, 2)]
     patch.setitem(node(world, 1).forwarder.vector, b"A" * 16, window)
 

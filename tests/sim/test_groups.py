@@ -186,7 +186,10 @@ def test_what_no_member_may_have_goes_round_once(seed: int, qos: int) -> None:
     scene = Scene(seed)
     for host in scene.world.hosts:
         host.running.set_access(
-            Access(None, parse_rules("rules", "deny receive t\nallow all #"), True), scene.world.now
+            Access(
+                None, parse_rules("rules", "deny receive t\nallow all #", limits=Limits()), True
+            ),
+            scene.world.now,
         )
     scene.publish(20, qos)
     scene.world.run(30.0)

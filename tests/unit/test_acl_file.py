@@ -54,7 +54,7 @@ WRONG = [
 @pytest.mark.parametrize(("text", "line"), WRONG)
 def test_what_is_wrong_is_said_with_its_line(text: str, line: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_rules("rules", text, listeners={"tls"})
+        parse_rules("rules", text, listeners={"tls"}, limits=Limits())
     assert str(caught.value) == f"rules:{line}"
 
 
@@ -68,29 +68,29 @@ def test_spaces_tabs_comments_and_line_ends_are_forgiven() -> None:
         "\ufeff# by whom\r\n\r\n\tuser\tanna \r\n  allow\tall   a b/#  \r\n"
         "listener tls\r\nlistener *\r\n"
     )
-    rules = parse_rules("rules", text.lstrip("\ufeff"), listeners={"tls"})
+    rules = parse_rules("rules", text.lstrip("\ufeff"), listeners={"tls"}, limits=Limits())
     assert rules.size == 1
     assert rules.about("anna", "c", "tls")
     assert not rules.about("bert", "c", "tls")
 
 
 def test_names_are_compared_in_one_spelling() -> None:
-    rules = parse_rules("rules", "user ANNA\nallow all #", str.lower)
+    rules = parse_rules("rules", "user ANNA\nallow all #", str.lower, limits=Limits())
     assert rules.about("anna", "c", "l")
 
 
 def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
-        read_rules(str(tmp_path / "rules"))
+        read_rules(str(tmp_path / "rules"), limits=Limits())
     (tmp_path / "rules").write_bytes(b"allow all a\nallow all \xff\n")
     with pytest.raises(ConfigError, match="rules:2: not UTF-8"):
-        read_rules(str(tmp_path / "rules"))
+        read_rules(str(tmp_path / "rules"), limits=Limits())
 
 
 @given(st.text(st.sampled_from("allowdenyuserclient *\n\t%uc+#/$ share"), max_size=60))
 def test_whatever_stands_there_is_rules_or_one_line(text: str) -> None:
     try:
-        parse_rules("rules", text)
+        parse_rules("rules", text, limits=Limits())
     except ConfigError as error:
         assert "\n" not in str(error)
         assert str(error).startswith("rules:")
@@ -147,7 +147,7 @@ async def test_the_keeper_knows_passwords_until_the_next_reload(tmp_path: Path) 
         "\n".join(entries("anna", "right", os.urandom) + entries("bert", "right", os.urandom))
     )
     settings = AccessSettings(users=path)
-    keeper = AuthService(settings, (), limits=Limits(passwords_known=1))
+    keeper = AuthService(settings, (), Limits(passwords_known=1))
     assert list(keeper.methods(())) == [NAME]
     assert not keeper.methods([NAME])
     assert not await keeper.verify("anna", b"wrong")
@@ -173,7 +173,7 @@ def test_rules_are_about_users_in_whatever_spelling_they_log_in(tmp_path: Path) 
     users, rules = tmp_path / "users", tmp_path / "rules"
     users.write_text("\n".join(entries("anna", "right", os.urandom)))
     rules.write_text("user anna\ndeny all secret\nuser *\nallow all #")
-    access = AuthService(AccessSettings(users, rules), ()).access
+    access = AuthService(AccessSettings(users, rules), (), Limits()).access
     assert access is not None
     for name in ("anna", "\uff41\uff4e\uff4e\uff41"):
         permissions = access.permissions(name, "c", "l", verified=False, certified=False)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.base.limits import DEFAULTS
+from broker.base.limits import DEFAULTS, Limits
 from broker.base.sequence_set import LAST
 from broker.cluster.link.codec import origin_key
 from broker.cluster.sharing.assignment_ledger import (
@@ -63,7 +63,7 @@ def test_other_bytes_are_refused_or_read(body: bytes) -> None:
     )
 )
 def test_the_ledger_adds_up(steps: list[tuple[bytes, int]]) -> None:
-    ledger = Ledger()
+    ledger = Ledger(Limits())
     there: dict[int, Assignment] = {}
     for index, (who, number) in enumerate(steps):
         if number in there:
@@ -84,7 +84,7 @@ def test_the_ledger_adds_up(steps: list[tuple[bytes, int]]) -> None:
 
 
 def test_what_moved_is_forgotten_in_time() -> None:
-    ledger = Ledger()
+    ledger = Ledger(Limits())
     one = assignment(1)
     ledger.add(one)
     ledger.move(one.ref, 1.0)
@@ -96,7 +96,7 @@ def test_what_moved_is_forgotten_in_time() -> None:
 
 @given(st.lists(refs, max_size=50), st.lists(refs, max_size=10))
 def test_a_set_of_numbers(some: list[Ref], others: list[Ref]) -> None:
-    found = SequenceSet()
+    found = SequenceSet(Limits())
     for ref in some:
         found.add(ref, 1.0)
     assert all(ref in found for ref in some)

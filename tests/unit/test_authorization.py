@@ -26,7 +26,7 @@ from routing.topic_filter import covers, matches
 
 
 def rules(text: str) -> Rules:
-    return parse_rules("rules", text)
+    return parse_rules("rules", text, limits=Limits())
 
 
 def may(

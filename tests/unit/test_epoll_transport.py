@@ -839,7 +839,7 @@ class Parking:
 
     def __init__(self, scene: Scene, places: int) -> None:
         self.scene = scene
-        self.listener = Listener("tcp", None, places)
+        self.listener = Listener("tcp", None, places, limits=Limits())
         self.server = StreamServer([], lambda: scene.driver, self.listener, "tcp")
 
     def come(self) -> socket.socket:
@@ -941,7 +941,7 @@ def listening(
     sock.bind(("127.0.0.1", 0))
     sock.listen()
     sock.setblocking(False)
-    places = Listener("tcp", None)
+    places = Listener("tcp", None, limits=Limits())
     return StreamServer([sock], lambda: scene.driver, places, "tcp"), places, sock.getsockname()
 
 
@@ -1057,7 +1057,7 @@ def new_node(**config: Any) -> Node:
 
 async def serve(driver: Driver, where: tuple[str, int] | str) -> tuple[Listener, Any]:
     """Listen for a driver; returns the listener and its address."""
-    listener = Listener("tcp", None)
+    listener = Listener("tcp", None, limits=Limits())
 
     def never(*_: object) -> Any:
         raise AssertionError("no protocol is needed")

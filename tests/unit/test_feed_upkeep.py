@@ -67,7 +67,7 @@ def test_what_an_answer_brought_slows_nothing_that_is_newer(world: World) -> Non
     neighbour.child()
     relay, gap_recovery = world.node.forwarder, world.node.cluster.gap_recovery
     key = origin_key(bid(101), 1)
-    window = relay.vector[key] = LocalWindow(9, world.now, world.node.counters)
+    window = relay.vector[key] = LocalWindow(9, world.now, world.node.counters, Limits().max_gaps)
     window.history = [(3, 5)]
     gap_recovery.met(key, window)
     assert window.feed is not None
@@ -149,7 +149,7 @@ def test_a_question_for_very_much_is_answered_in_pieces(monkeypatch: pytest.Monk
         one = Message(
             b"t" if number % 1000 == 0 else b"u", b"%d" % number, 1, False, b"", None, None
         )
-        relay.log.append(LogEntry(relay.key, number, b"", one, world.now))
+        relay.log.append(LogEntry(relay.key, number, b"", one, world.now), None)
     assert listing.brokers_wanting(b"t")
     assert not listing.brokers_wanting(b"u")
     got: list[int] = []

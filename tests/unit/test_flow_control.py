@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from broker.base.limits import DEFAULTS
+from broker.base.limits import DEFAULTS, Limits
 from broker.base.timers import Timer, Timers
 from broker.base.turns import Rest
 from broker.core.flow_control import FlowControl
+from broker.wire import Publish, encode_packet
+from tests.unit.node_harness import World
 
 
 class Conn:
@@ -135,3 +137,22 @@ def test_nobody_waits_for_who_is_closed() -> None:
     broker.advance(2 * DEFAULTS.hold_time)
     assert not slow.stalled
     assert broker.lines == []
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_who_is_held_when_output_is_flushed(named: bool) -> None:
+    """The publisher that was read since the last flush, if the driver says which one it was. It
+    cannot when it has read several, or none."""
+    world = World(limits=Limits(hold_backlog_bytes=100))
+    slow, source, other = (world.connect(name) for name in ("slow", "source", "other"))
+    slow.subscribe("t")
+    slow.transport.capacity = 0
+    source.publish("t", bytes(10))
+    assert slow.conn.paused
+    source.conn.receive(encode_packet(Publish("t", bytes(200)), source.version), world.now)
+    assert source.transport.reading, "nobody is held before the turn ends"
+    world.node.flush(source.conn if named else None)
+    assert slow.conn.backlog_bytes > 200
+    assert source.transport.reading is not named
+    assert other.transport.reading
+    assert slow.transport.reading

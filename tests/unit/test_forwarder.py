@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.base.counters import Counters
-from broker.base.limits import DEFAULTS
+from broker.base.limits import DEFAULTS, Limits
 from broker.base.sequence_set import LAST, MAX_GAPS, intersect, subtract
 from broker.cluster.delivery.forwarder import FORGET_ORIGIN, RECENT
 from broker.cluster.delivery.local_window import LocalWindow
@@ -237,7 +237,7 @@ def test_ranges_are_sets(one: list[tuple[int, int]], other: list[tuple[int, int]
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 400), st.integers(1, 5)), max_size=150))
 def test_a_window_takes_each_number_once(steps: list[tuple[int, int]]) -> None:
-    window = LocalWindow(0, 0.0)
+    window = LocalWindow(0, 0.0, None, Limits().max_gaps)
     taken: set[int] = set()
     for first, count in steps:
         new = window.accept(first, count)
@@ -253,7 +253,7 @@ def test_a_window_takes_each_number_once(steps: list[tuple[int, int]]) -> None:
 
 def test_holes_that_are_given_up_are_counted() -> None:
     counters = Counters()
-    window = LocalWindow(0, 0.0, counters)
+    window = LocalWindow(0, 0.0, counters, Limits().max_gaps)
     for hole in range(MAX_GAPS):
         window.accept(2 + 4 * hole, 1)
     assert counters.gaps_forgotten == 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from broker.base.broker_id import Identity
 from broker.base.counters import Counters
-from broker.base.limits import DEFAULTS
+from broker.base.limits import DEFAULTS, Limits
 from broker.base.sequence_set import (
     LAST,
     MAX_GAPS,
@@ -66,7 +66,7 @@ class Owner:
 
 def feed(done: int = 0) -> tuple[OrderedFeed, Owner]:
     owner = Owner()
-    window = LocalWindow(done, 0.0)
+    window = LocalWindow(done, 0.0, None, Limits().max_gaps)
     found = window.feed = OrderedFeed(owner, origin_key(b"x" * 8, 1), window, done)  # type: ignore[arg-type]
     return found, owner
 
@@ -162,7 +162,7 @@ class Asking:
 
     def __init__(self) -> None:
         self.key = origin_key(ORIGIN, 1)
-        self.window = LocalWindow(0, 0.0)
+        self.window = LocalWindow(0, 0.0, None, Limits().max_gaps)
         self.asked: list[int] = []
         self.activated = 0
         listing = SimpleNamespace(id=ORIGIN, boot=1, via=ORIGIN, entries={})
@@ -177,7 +177,9 @@ class Asking:
             receive_over=lambda *_, **__: None,
             send=lambda broker_id, kind, body: self.sent(body),
         )
-        self.origins = Origins(Identity(b"o" * 8, 1, ("", 0)), 0.0, sparse=True)
+        self.origins = Origins(
+            Identity(b"o" * 8, 1, ("", 0)), 0.0, sparse=True, most_gaps=Limits().max_gaps
+        )
         self.origins.vector[self.key] = self.window
         self.delivered_ranges: Any = SimpleNamespace(deliver=lambda *_: None)
         unused: Any = None

@@ -94,7 +94,7 @@ class Holding:
                 break
             self.turn()
         (data,) = self.whole(TAKE)
-        return decode_state(data, self.world.now)
+        return decode_state(data, self.world.now, Limits())
 
 
 step = st.one_of(
@@ -166,7 +166,7 @@ def test_a_session_that_ends_meanwhile_is_not_given() -> None:
     holding = Holding()
     holding.ask(TAKE)
     holding.turn()
-    holding.world.node.end_session(holding.world.session("k"))
+    holding.world.node.end_session(holding.world.session("k"), None)
     for _ in range(30):
         holding.turn()
     assert not holding.parts

@@ -193,7 +193,7 @@ def test_whatever_is_asked_each_step_is_the_tables(
                 holding.connect()
             elif one == "end":
                 if (session := holding.world.node.sessions.get("k")) is not None:
-                    holding.world.node.end_session(session)
+                    holding.world.node.end_session(session, None)
             else:
                 holding.turn({"turn": PAUSE, "second": 1.0, "minute": 60.0}[one])
         for _ in range(4):

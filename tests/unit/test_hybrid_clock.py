@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.base.hybrid_clock import END, LOGICAL, HybridClock
-from broker.base.limits import DEFAULTS
+from broker.base.limits import DEFAULTS, Limits
 
 WALL = 1.7e9
 MS = int(WALL * 1000)
 
 
 def test_it_tells_the_time_of_day() -> None:
-    clock = HybridClock(50.0, WALL)
+    clock = HybridClock(50.0, WALL, Limits())
     assert clock.tick(50.0) == MS << LOGICAL
     assert clock.tick(50.0) == (MS << LOGICAL) + 1
     assert clock.tick(51.5) == MS + 1500 << LOGICAL
@@ -22,7 +22,7 @@ def test_it_tells_the_time_of_day() -> None:
 
 
 def test_what_is_heard_of_comes_before() -> None:
-    clock = HybridClock(0.0, WALL)
+    clock = HybridClock(0.0, WALL, Limits())
     heard = MS + 5_000 << LOGICAL
     assert clock.merge(heard, 0.0)
     assert clock.tick(0.0) == heard + 1
@@ -32,7 +32,7 @@ def test_what_is_heard_of_comes_before() -> None:
 
 
 def test_a_clock_far_ahead_is_not_followed() -> None:
-    clock = HybridClock(0.0, WALL)
+    clock = HybridClock(0.0, WALL, Limits())
     ahead = MS + int(DEFAULTS.clock_ahead * 1000)
     assert not clock.merge(ahead + 1 << LOGICAL, 0.0)
     assert clock.tick(0.0) >> LOGICAL == MS
@@ -43,7 +43,7 @@ def test_a_clock_far_ahead_is_not_followed() -> None:
 
 
 def test_a_time_of_day_that_was_wrong_is_left_behind() -> None:
-    clock = HybridClock(0.0, WALL + 1e6)
+    clock = HybridClock(0.0, WALL + 1e6, Limits())
     wrong = clock.tick(0.0)
     clock.set_wall(WALL, 1.0)
     assert clock.tick(1.0) >> LOGICAL == MS
@@ -51,16 +51,16 @@ def test_a_time_of_day_that_was_wrong_is_left_behind() -> None:
 
 
 def test_the_end_of_time() -> None:
-    clock = HybridClock(0.0, WALL)
+    clock = HybridClock(0.0, WALL, Limits())
     assert clock.tick(0.0, END - 1) == END - 1
-    assert HybridClock(0.0, -5.0).physical(1.0) == 0
+    assert HybridClock(0.0, -5.0, Limits()).physical(1.0) == 0
 
 
 @given(st.lists(st.tuples(st.floats(-200, 200), st.integers(MS - 10**7, MS + 10**7)), max_size=30))
 def test_ticks_always_grow(steps: list[tuple[float, int]]) -> None:
     """While the time of day is set by less than `clock_ahead` at a time, as against what was given
     out."""
-    clock = HybridClock(0.0, WALL)
+    clock = HybridClock(0.0, WALL, Limits())
     last = 0
     for now, (shift, heard) in enumerate(steps):
         clock.set_wall(WALL + shift / 2, now)
@@ -73,5 +73,5 @@ def test_ticks_always_grow(steps: list[tuple[float, int]]) -> None:
 
 def test_what_happens_later_in_a_millisecond_is_later_on_another_broker() -> None:
     """A client that goes to another broker within a millisecond has the newer connection there."""
-    one, other = HybridClock(0.0, MS / 1000), HybridClock(0.0, MS / 1000)
+    one, other = HybridClock(0.0, MS / 1000, Limits()), HybridClock(0.0, MS / 1000, Limits())
     assert one.tick(0.0002) < other.tick(0.0004) < one.tick(0.0006)

@@ -700,7 +700,12 @@ def test_new_rules_hold_nobody() -> None:
     client = bystander(world)
     waits = next(name for name in ("one", "two") if world.session(name).queue)
     world.node.set_access(
-        Access(None, parse_rules("rules", f"client {waits}\ndeny all #\neveryone\nallow all #\n")),
+        Access(
+            None,
+            parse_rules(
+                "rules", f"client {waits}\ndeny all #\neveryone\nallow all #\n", limits=Limits()
+            ),
+        ),
         world.now,
     )
     world.settle()

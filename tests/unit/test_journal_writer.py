@@ -57,17 +57,21 @@ def test_what_is_written_is_read(tmp_path: Path, sync: bool) -> None:
     for number in range(1, 4):
         assert writer.do(AppendFrame(frame(number), number)) is None
     # Nothing waits in this process.
-    assert set(JournalWriter(tmp_path, ID, sync=sync).load().image.sessions) == {1, 2, 3}
+    assert set(JournalWriter(tmp_path, ID, sync=sync, limits=Limits()).load().image.sessions) == {
+        1,
+        2,
+        3,
+    }
     assert writer.do(BeginSegment(2)) is None
     assert writer.do(AppendFrame(frame(4), 4)) is None
-    again = JournalWriter(tmp_path, ID, sync=sync).load()
+    again = JournalWriter(tmp_path, ID, sync=sync, limits=Limits()).load()
     assert (again.segment, again.files) == (3, 2)
     assert set(again.image.sessions) == {1, 2, 3, 4}
     assert again.image.alive == 1004
     writer.disk.put(DiscardSegments(2))
     writer.disk.close()
     assert [path.name for path in (tmp_path / "journal").iterdir()] == ["00000002"]
-    assert set(JournalWriter(tmp_path, ID, sync=sync).load().image.sessions) == {4}
+    assert set(JournalWriter(tmp_path, ID, sync=sync, limits=Limits()).load().image.sessions) == {4}
 
 
 def test_frames_that_come_at_once_are_written_at_once(
@@ -76,7 +80,7 @@ def test_frames_that_come_at_once_are_written_at_once(
     calls = []
     sync = os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda number: (calls.append(number), sync(number)))
-    files = JournalWriter(tmp_path, ID, sync=True)
+    files = JournalWriter(tmp_path, ID, sync=True, limits=Limits())
     for effect in [
         BeginSegment(1),
         *(AppendFrame(frame(number), number) for number in range(1, 101)),
@@ -114,12 +118,12 @@ def test_after_an_error_nothing_is_written_until_a_generation_begins(
     assert writer.do(AppendFrame(frame(4), 4)) == "No space left on device"
     assert writer.do(BeginSegment(4, full_snapshot=True)) is None
     assert writer.do(AppendFrame(frame(5), 5)) is None
-    found = set(JournalWriter(tmp_path, ID, sync=True).load().image.sessions)
+    found = set(JournalWriter(tmp_path, ID, sync=True, limits=Limits()).load().image.sessions)
     # What may be on the disk, or not, was promised to no client.
     assert found == ({1} if what == "pwrite" else {1, 2})
     assert writer.do(AppendFrame(encode_frame([encode_snapshot_end(4, 0)], 1000), 6)) is None
     writer.disk.close()
-    assert set(JournalWriter(tmp_path, ID, sync=True).load().image.sessions) == {5}
+    assert set(JournalWriter(tmp_path, ID, sync=True, limits=Limits()).load().image.sessions) == {5}
 
 
 def test_half_a_write_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +142,7 @@ def test_half_a_write_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         patch.setattr(os, "pwrite", half)
         assert writer.do(AppendFrame(frame(1), 1)) == "No space left on device"
     writer.disk.close()
-    again = JournalWriter(tmp_path, ID, sync=False).load()
+    again = JournalWriter(tmp_path, ID, sync=False, limits=Limits()).load()
     assert not again.cuts
     assert not again.image.sessions
 
@@ -174,7 +178,11 @@ def test_without_room_for_a_thread_the_journal_flushes_by_itself(
         flushed.get(timeout=PATIENCE)
     assert writer.do(AppendFrame(frame(3), 3)) is None
     writer.disk.close()
-    assert set(JournalWriter(tmp_path, ID, sync=False).load().image.sessions) == {1, 2, 3}
+    assert set(JournalWriter(tmp_path, ID, sync=False, limits=Limits()).load().image.sessions) == {
+        1,
+        2,
+        3,
+    }
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("what nobody expects")])
@@ -195,7 +203,7 @@ def test_whatever_goes_wrong_the_thread_lives(
     assert writer.do(AppendFrame(frame(2), 2)) is None
     assert writer.do(AppendFrame(encode_frame([encode_snapshot_end(2, 0)], 1000), 3)) is None
     writer.disk.close()
-    assert 2 in JournalWriter(tmp_path, ID, sync=True).load().image.sessions
+    assert 2 in JournalWriter(tmp_path, ID, sync=True, limits=Limits()).load().image.sessions
 
 
 def test_a_flush_that_fails_is_told_though_nothing_more_is_written(
@@ -265,7 +273,11 @@ def test_a_file_that_is_all_right_goes_on_when_no_other_one_can_be_begun(
         "00000001",
         "00000003",
     ]
-    assert set(JournalWriter(tmp_path, ID, sync=sync).load().image.sessions) == {1, 2, 3}
+    assert set(JournalWriter(tmp_path, ID, sync=sync, limits=Limits()).load().image.sessions) == {
+        1,
+        2,
+        3,
+    }
 
 
 class Slow:
@@ -366,7 +378,7 @@ def test_what_cannot_be_read_is_cut_off_once(tmp_path: Path) -> None:
     )
     (folder / "00000004").write_bytes(b"")
     (folder / "notes.txt").write_text("not ours")
-    loaded = JournalWriter(tmp_path, ID, sync=False).load()
+    loaded = JournalWriter(tmp_path, ID, sync=False, limits=Limits()).load()
     assert set(loaded.image.sessions) == {1, 3}
     assert (loaded.segment, loaded.files) == (5, 4)
     first, second, third = loaded.cuts
@@ -380,7 +392,7 @@ def test_what_cannot_be_read_is_cut_off_once(tmp_path: Path) -> None:
     )
     assert "is damaged" in third
     assert third.endswith("; it is kept as 00000003.damaged")  # something stands behind it
-    again = JournalWriter(tmp_path, ID, sync=False).load()
+    again = JournalWriter(tmp_path, ID, sync=False, limits=Limits()).load()
     assert again.cuts == [third]
     assert set(again.image.sessions) == {1, 3}
 
@@ -402,7 +414,7 @@ def test_a_damaged_file_is_not_destroyed(tmp_path: Path, at: int) -> None:
     writer.disk.close()
     assert not path.exists()
     assert (folder / "00000001.damaged").read_bytes() == data
-    loaded = JournalWriter(tmp_path, ID, sync=True).load()
+    loaded = JournalWriter(tmp_path, ID, sync=True, limits=Limits()).load()
     assert (loaded.files, loaded.cuts) == (1, [])
 
 
@@ -413,7 +425,7 @@ def test_only_some_damaged_files_are_put_aside(tmp_path: Path) -> None:
         (folder / f"{segment:08d}").write_bytes(
             encode_header(ID, segment) + frame(1)[:-1] + b"?" + frame(2)
         )
-    cuts = JournalWriter(tmp_path, ID, sync=True).load().cuts
+    cuts = JournalWriter(tmp_path, ID, sync=True, limits=Limits()).load().cuts
     assert len(list(folder.glob("*.damaged"))) == 4
     assert [
         line.endswith("there are 4 damaged files already, so it will be deleted") for line in cuts
@@ -428,7 +440,7 @@ def test_an_end_that_was_torn_is_cut_off(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "journal" / "00000001"
     good = encode_header(ID, 1) + frame(1) + frame(2)
     path.write_bytes(good + torn)
-    assert len(JournalWriter(tmp_path, ID, sync=True).load().cuts) == bool(torn)
+    assert len(JournalWriter(tmp_path, ID, sync=True, limits=Limits()).load().cuts) == bool(torn)
     assert path.read_bytes() == good
     assert [path.name for path in path.parent.iterdir()] == ["00000001"]
 
@@ -455,7 +467,7 @@ def test_what_cannot_be_used_at_all(tmp_path: Path, content: bytes | None, why: 
         path.parent.mkdir()
         path.write_bytes(content)
     with pytest.raises(ConfigError) as caught:
-        JournalWriter(tmp_path, ID, sync=False).load()
+        JournalWriter(tmp_path, ID, sync=False, limits=Limits()).load()
     assert why in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -464,4 +476,4 @@ def test_what_cannot_be_used_at_all(tmp_path: Path, content: bytes | None, why: 
 def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text("a file")
     with pytest.raises(ConfigError, match="File exists"):
-        JournalWriter(tmp_path, ID, sync=False)
+        JournalWriter(tmp_path, ID, sync=False, limits=Limits())

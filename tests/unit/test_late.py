@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.base.limits import Limits
 from broker.base.sequence_set import LAST
 from broker.cluster.delivery.late import LACK, OFFER, PIECE, decode_ranges, encode_ranges
 from broker.cluster.delivery.local_window import LocalWindow
@@ -47,7 +48,7 @@ def test_bent_pieces(data: bytes) -> None:
     """They are dropped, and what is missing goes on missing."""
     node = World(discovery="static").node
     late, now = node.cluster.late_offers, node.now
-    window = node.forwarder.vector[KEY] = LocalWindow(0, now)
+    window = node.forwarder.vector[KEY] = LocalWindow(0, now, None, Limits().max_gaps)
     late._offer_received(FAR, encode_ranges(KEY, [(1, 5)]), now)
     late._offer_received(FAR, encode_ranges(origin_key(b"unknown!", 1), [(1, 5)]), now)
     assert list(late._asked) == [(FAR, KEY)]
@@ -67,7 +68,7 @@ def test_bent_pieces(data: bytes) -> None:
 def test_pieces_that_never_end_are_forgotten() -> None:
     node = World(discovery="static", max_packet_size=1000).node
     late, now = node.cluster.late_offers, node.now
-    node.forwarder.vector[KEY] = LocalWindow(0, now)
+    node.forwarder.vector[KEY] = LocalWindow(0, now, None, Limits().max_gaps)
     late._offer_received(FAR, encode_ranges(KEY, [(1, 5)]), now)
     for index in range(40):
         head = a2b_base64(KEY) + (1).to_bytes(4, "big") + index.to_bytes(4, "big")
@@ -80,7 +81,7 @@ def test_what_a_piece_stands_for_is_not_asked_for_again() -> None:
     for them went on asking for ever."""
     node = World(discovery="static").node
     late, now = node.cluster.late_offers, node.now
-    node.forwarder.vector[KEY] = LocalWindow(0, now)
+    node.forwarder.vector[KEY] = LocalWindow(0, now, None, Limits().max_gaps)
     late._offer_received(FAR, encode_ranges(KEY, [(1, 9)]), now)
     late._piece_received(FAR, a2b_base64(KEY) + bytes(8) + b"\1" + TOP + bytes(4), now, LINK)
     assert late._asked[FAR, KEY] == [(6, 9)]

@@ -65,7 +65,7 @@ def test_golden_keys() -> None:
 
 
 def test_golden_records() -> None:
-    cipher = Cipher(SECRET)
+    cipher = Cipher(SECRET, Limits().records_per_key)
     for number in (1, 2, 3):
         sealed = AESGCM(SECRET).encrypt(number.to_bytes(12, "big"), b"a packet", None)
         assert cipher.seal(b"a packet") == sealed
@@ -516,11 +516,11 @@ def test_a_stranger_cannot_say_goodbye_for_a_broker() -> None:
 
 
 def test_a_cipher_says_what_is_wrong_by_one_kind_of_error() -> None:
-    body = Cipher(SECRET).seal(b"x")
+    body = Cipher(SECRET, Limits().records_per_key).seal(b"x")
     for bent in (body[:-1], body[1:], body + b"x", bytes(17), b"", bytes((body[0] ^ 1, *body[1:]))):
         with pytest.raises(RecordError):
-            Cipher(SECRET).open(memoryview(bent))
-    assert Cipher(SECRET).open(memoryview(body)) == b"x"
+            Cipher(SECRET, Limits().records_per_key).open(memoryview(bent))
+    assert Cipher(SECRET, Limits().records_per_key).open(memoryview(body)) == b"x"
 
 
 def test_a_link_that_rests_goes_on_with_what_it_has_opened() -> None:

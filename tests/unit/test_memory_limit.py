@@ -65,7 +65,7 @@ def test_short_of_memory_the_replay_log_has_no_room_for_large_messages() -> None
     log = world.node.forwarder.log
     for number in range(7):
         message = Message(b"large", bytes(15 * MIB), 1, False, b"", None, None)
-        log.append(LogEntry(world.node.forwarder.key, number + 1, b"", message, world.now))
+        log.append(LogEntry(world.node.forwarder.key, number + 1, b"", message, world.now), None)
     assert 2 * DEFAULTS.log_bytes < log.size <= 4 * DEFAULTS.log_bytes
     world.node.memory.limit = 110 * MIB
     world.advance(1.1)

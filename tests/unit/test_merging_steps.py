@@ -136,7 +136,7 @@ def test_its_client_comes_once_more(scene: Scene) -> None:
 
 
 def ended(scene: Scene) -> None:
-    scene.world.node.end_session(scene.world.session("k"))
+    scene.world.node.end_session(scene.world.session("k"), None)
 
 
 def withdrawn(scene: Scene) -> None:

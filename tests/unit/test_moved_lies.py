@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.base.limits import Limits
 from broker.cluster.delivery.gap_recovery import STRANGER
 from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import DIRECTORY, HEARD, ROUTED, TOLD
@@ -170,7 +171,7 @@ def test_a_message_that_expires_in_a_million_years() -> None:
         )
     )
     with pytest.raises(MalformedPacket):
-        decode_state(data, 0.0)
+        decode_state(data, 0.0, Limits())
     holder = Holder(data, b"")
     assert isinstance(holder.client.take()[0], Connack)
     assert holder.world.counters.session_takeovers_timed_out == 1
@@ -178,7 +179,7 @@ def test_a_message_that_expires_in_a_million_years() -> None:
 
 def test_a_user_name_that_no_client_has() -> None:
     with pytest.raises(MalformedPacket):
-        decode_state(encode_state(SessionState("u" * 65_536), 0.0), 0.0)
+        decode_state(encode_state(SessionState("u" * 65_536), 0.0), 0.0, Limits())
 
 
 def test_an_origin_that_is_none() -> None:

@@ -38,7 +38,9 @@ def world(limits: Limits) -> World:
 
 def feed_of(world: World, boot: int = 1_000) -> OrderedFeed:
     key = origin_key(FAR, boot)
-    window = world.node.forwarder.vector[key] = LocalWindow(0, world.now, world.node.counters)
+    window = world.node.forwarder.vector[key] = LocalWindow(
+        0, world.now, world.node.counters, Limits().max_gaps
+    )
     world.node.cluster.gap_recovery.met(key, window)
     assert window.feed is not None
     return window.feed

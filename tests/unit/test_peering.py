@@ -11,6 +11,7 @@ import pytest
 from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
 from broker.auth.users_file import Users
+from broker.base.limits import Limits
 from broker.cluster.link import peering
 from broker.config.options import FederationSettings, TlsSettings
 from broker.config.yaml_file import ConfigError
@@ -22,7 +23,7 @@ from tests.unit.node_harness import World
 from tests.unit.test_options import refusal, told
 
 USERS = Users.__new__(Users)
-RULES = parse_rules("rules", "allow all #\n")
+RULES = parse_rules("rules", "allow all #\n", limits=Limits())
 LISTENERS = ("default", "local")
 
 

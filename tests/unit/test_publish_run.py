@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.base.counters import Counters
-from broker.base.limits import DEFAULTS
+from broker.base.limits import DEFAULTS, Limits
 from broker.base.sequence_set import LAST, merge
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import NEVER, LogEntry, Looked, ReplayLog
@@ -138,7 +138,7 @@ GAPS = st.lists(st.integers(1, 80), max_size=10, unique=True)
 def test_a_log_of_runs_gives_what_is_missed(
     runs: list[tuple[int, int]], top: int, lacks: list[int]
 ) -> None:
-    log = ReplayLog(Counters())
+    log = ReplayLog(Counters(), limits=Limits())
     sequence = 1
     kept: dict[int, bytes] = {}
     size = 0
@@ -153,12 +153,12 @@ def test_a_log_of_runs_gives_what_is_missed(
             entry = LogEntry.run(
                 KEY, sequence, count, encode_run_for_links(batch, KEY, sequence), batch.size, 0.0
             )
-        log.append(entry)
+        log.append(entry, None)
         size += entry.size
         kept |= {sequence + n: payload for n, payload in enumerate(payloads)}
         sequence += count
     assert log._bytes == size == sum(len(entry.data(0.0)) for entry in log._entries)
-    window = LocalWindow(top, 0.0)
+    window = LocalWindow(top, 0.0, None, Limits().max_gaps)
     window.gaps = [(n, n) for n in sorted(lacks) if n <= top]
     lacked = missed(log, {KEY: window})
     expected = [(KEY, n, b"t", 1, b"", kept[n]) for n in sorted(kept) if window.missing(n)]
@@ -398,7 +398,7 @@ def test_a_neighbour_gets_the_part_that_it_lacks() -> None:
     late = Neighbour(world, 2)
     late.bpdu(world.node.cluster.tree.root, Role.ROOT, Role.DESIGNATED, path_cost_us=50)
     late.take()
-    window = LocalWindow(15, 0.0)
+    window = LocalWindow(15, 0.0, None, Limits().max_gaps)
     window.gaps = [(3, 4), (8, 8)]
     late.send(ping((SEEN, encode_vector({world.node.forwarder.key: window}))))
     world.advance(1.0)
@@ -408,11 +408,11 @@ def test_a_neighbour_gets_the_part_that_it_lacks() -> None:
 
 
 def test_the_oldest_runs_make_room() -> None:
-    log = ReplayLog(Counters(), 1000)
+    log = ReplayLog(Counters(), 1000, limits=Limits())
     batch = batch_of(5, 1, b"", [b"x" * 80] * 5)
     data = encode_run_for_links(batch, KEY, 1)
     for number in range(5):
-        log.append(LogEntry.run(KEY, 1 + 5 * number, 5, data, batch.size, 0.0))
+        log.append(LogEntry.run(KEY, 1 + 5 * number, 5, data, batch.size, 0.0), None)
     assert len(log) == 1000 // len(data) == log._bytes // len(data)
     log.forget_old(DEFAULTS.log_age + 1)
     assert (len(log), log._bytes) == (0, 0)
@@ -438,7 +438,7 @@ def test_what_is_asked_of_ourselves_is_found_from_the_oldest_on(
     said: list[tuple[bool, int]], asked: list[tuple[int, int]], gone: int
 ) -> None:
     """The same as by the way back, whatever has left the log."""
-    kept = ReplayLog(Counters())
+    kept = ReplayLog(Counters(), limits=Limits())
     own, other = 0, 0
     for ours, count in said:
         key, sequence = (KEYS[0], own + 1) if ours else (KEYS[1], other + 1)
@@ -453,7 +453,8 @@ def test_what_is_asked_of_ourselves_is_found_from_the_oldest_on(
                     encode_run_for_links(batch, key, sequence),
                     batch.size,
                     10.0,
-                )
+                ),
+                None,
             )
         else:
             kept.append(
@@ -463,7 +464,8 @@ def test_what_is_asked_of_ourselves_is_found_from_the_oldest_on(
                     b"",
                     Message(b"t", b"%d" % sequence, 1, False, b"", None, None),
                     10.0,
-                )
+                ),
+                None,
             )
         own, other = (own + count, other) if ours else (own, other + count)
     for _ in range(min(gone, len(kept))):

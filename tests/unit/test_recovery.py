@@ -135,7 +135,9 @@ def test_what_sessions_miss_is_owed_when_somebody_begins_to_route_by_interest() 
     world = Durable()
     node = world.node
     key = origin_key(b"x" * 8, 1)
-    window = node.forwarder.vector[key] = LocalWindow(9, world.now, node.counters)
+    window = node.forwarder.vector[key] = LocalWindow(
+        9, world.now, node.counters, Limits().max_gaps
+    )
     window.gaps = [(3, 4), (7, 7)]
     window.owed, window.begin = list(window.gaps), window.top
     assert window.for_local_subscribers(3)
@@ -308,11 +310,26 @@ def test_what_nobody_wanted_has_been_here_for_a_session_that_begins() -> None:
     world = Durable()
     keeper(world, "k").subscribe("a", qos=2)
     key = origin_key(b"x" * 8, 1)
-    window = world.node.forwarder.vector[key] = LocalWindow(3, world.now, world.node.counters)
+    window = world.node.forwarder.vector[key] = LocalWindow(
+        3, world.now, world.node.counters, Limits().max_gaps
+    )
     window.top = 9  # went by
     assert key not in world.again(0, copy_of(world.files)).node.forwarder.vector
     keeper(world, "came")
     assert world.again(0, copy_of(world.files)).node.forwarder.vector[key].top == 9
+
+
+def test_a_restored_origin_has_as_many_holes_as_the_limit_says() -> None:
+    world = Durable(limits=Limits(max_gaps=2))
+    key = origin_key(b"x" * 8, 1)
+    world.node.forwarder.vector[key] = LocalWindow(9, world.now, world.node.counters, 2)
+    keeper(world, "k")
+    again = world.again(1.0).node
+    window = again.forwarder.vector[key]
+    for number in (20, 30, 40):
+        assert window.accept(number, 1) == 1
+    assert window.gaps == [(21, 29), (31, 39)]
+    assert again.counters.gaps_forgotten == 1
 
 
 def test_what_was_to_be_deleted_does_not_come_back() -> None:
@@ -359,7 +376,7 @@ def test_what_was_published_before_a_clock_was_set_back_is_in_order() -> None:
 
 def rules_of(listener: str) -> list[Access]:
     """What lets in only who comes in there."""
-    rules = parse_rules("rules", f"listener {listener}\nallow all #\n")
+    rules = parse_rules("rules", f"listener {listener}\nallow all #\n", limits=Limits())
     return [
         Access(None, rules),
         Access(set(), None, {listener: True}),
@@ -435,7 +452,7 @@ def test_said_once_more_it_is_the_same(tmp_path: Path) -> None:
             path.unlink()
         for segment, data in world.files.segments.items():
             (folder / f"{segment:08d}").write_bytes(data)
-        loaded = JournalWriter(tmp_path, ID, sync=True).load()
+        loaded = JournalWriter(tmp_path, ID, sync=True, limits=Limits()).load()
         compacted += loaded.files == 1
         files = Files()
         files.segments = {int(path.name): bytearray(path.read_bytes()) for path in folder.iterdir()}
@@ -618,7 +635,7 @@ def test_no_step_of_a_checkpoint_is_long() -> None:
     message = Message(b"t", b"x", 1, False, b"", None, None)
     key = origin_key(b"x" * 8, 1)
     for number in range(1, 8001):
-        relay.log.append(LogEntry(key, number, b"", message, world.now))
+        relay.log.append(LogEntry(key, number, b"", message, world.now), None)
     steps = 0
     said = snapshot.Snapshot(world.journal.frames, world.journal.everything(), DEFAULTS)
     while not said.step():

@@ -35,7 +35,8 @@ def logged(world: World, numbers: range, key: bytes = KEY) -> None:
                 b"",
                 Message(b"t", b"%d" % number, 1, False, b"", None, None),
                 world.now,
-            )
+            ),
+            None,
         )
 
 
@@ -146,7 +147,8 @@ def test_history_that_was_fetched_goes_before_what_is_newer() -> None:
                 b"",
                 Message(b"t", b"%d" % number, 1, False, b"", None, None),
                 world.now,
-            )
+            ),
+            None,
         )
     neighbour = joining(world, {KEY: OriginWindow(0, world.now)})
     while not neighbour.link().live:

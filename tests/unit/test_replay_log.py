@@ -30,25 +30,25 @@ def numbers(kept: ReplayLog) -> list[int]:
 
 def test_pieces_of_a_log_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_log, "PIECE", 10)
-    kept = ReplayLog(Counters(), 50 * 100)
+    kept = ReplayLog(Counters(), 50 * 100, limits=Limits())
     for number in range(30):
-        kept.append(entry(KEYS[0], number + 1))
+        kept.append(entry(KEYS[0], number + 1), None)
     pieces = kept.pieces()
     found = [e.sequence for e in next(pieces)]
     for number in range(30, 65):  # the oldest 16 go, six that have not had their turn among them
-        kept.append(entry(KEYS[0], number + 1))
+        kept.append(entry(KEYS[0], number + 1), None)
     assert found == list(range(1, 11))
     assert [e.sequence for piece in pieces for e in piece] == list(range(17, 31))
     kept.forget_old(1e9)
     assert list(kept.pieces()) == []
-    kept.append(entry(KEYS[0], 100))
+    kept.append(entry(KEYS[0], 100), None)
     assert [e.sequence for piece in kept.pieces() for e in piece] == [100]
 
 
 def test_what_is_old_goes_some_at_a_time() -> None:
     kept = ReplayLog(Counters(), limits=Limits(log_old=10))
     for number in range(25):
-        kept.append(entry(KEYS[0], number + 1, at=float(number)))
+        kept.append(entry(KEYS[0], number + 1, at=float(number)), None)
     left = []
     for _ in range(3):
         kept.forget_old(DEFAULTS.log_age + 23.5)
@@ -79,7 +79,10 @@ def test_payloads(qos: int, properties: bytes) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_the_oldest_go_whether_anybody_is_told_of_each_or_not(seed: int) -> None:
     rng = random.Random(seed)
-    quick, told = ReplayLog(Counters(), 5000), ReplayLog(Counters(), 5000)
+    quick, told = (
+        ReplayLog(Counters(), 5000, limits=Limits()),
+        ReplayLog(Counters(), 5000, limits=Limits()),
+    )
     gone: list[tuple[int, int]] = []
     told.dropped.append(lambda e, position, source: gone.append((e.sequence, position)))
     for number in range(1, 300):
@@ -87,8 +90,8 @@ def test_the_oldest_go_whether_anybody_is_told_of_each_or_not(seed: int) -> None
             quick.floor = told.floor = rng.choice([NEVER, rng.randint(told.begin, told.end)])
         size = rng.choice([1, 100, 300, 4999, 6000])
         for kept in quick, told:
-            kept.append(entry(KEYS[0], number, size=size))
-            kept.trim()
+            kept.append(entry(KEYS[0], number, size=size), None)
+            kept.trim(None)
         assert (quick.begin, quick.end, len(quick)) == (told.begin, told.end, len(told))
         assert numbers(quick) == numbers(told)
     assert [sequence for sequence, _ in gone] == list(range(1, len(gone) + 1))
@@ -109,14 +112,14 @@ def missed(log: ReplayLog, seen: Vector) -> list[LogEntry]:
 @pytest.mark.parametrize("seed", range(5))
 def test_what_a_neighbour_lacks(seed: int) -> None:
     rng = random.Random(seed)
-    kept = ReplayLog(Counters())
+    kept = ReplayLog(Counters(), limits=Limits())
     entries = [entry(key, number) for key in KEYS for number in range(1, 60)]
     rng.shuffle(entries)
     for e in entries:
-        kept.append(e)
+        kept.append(e, None)
     seen: Vector = {}
     for key in KEYS[:2]:
-        seen[key] = window = LocalWindow(0, 0.0)
+        seen[key] = window = LocalWindow(0, 0.0, None, Limits().max_gaps)
         for number in range(1, rng.randrange(60)):
             if rng.random() < 0.9:
                 window.accept(number, 1)
@@ -132,19 +135,19 @@ def roomy() -> ReplayLog:
     """A log of 10,000 bytes with room for 20,000 more of large messages, full of 100 small ones."""
     kept = ReplayLog(Counters(), 10_000, 20_000, limits=Limits(log_large=1000))
     for number in range(100):
-        kept.append(entry(KEYS[0], number + 1))
+        kept.append(entry(KEYS[0], number + 1), None)
     assert len(kept) == 100
     return kept
 
 
 def test_a_large_message_pushes_nothing_out_for_a_while(roomy: ReplayLog) -> None:
     for number in range(4):
-        roomy.append(entry(KEYS[1], number + 1, at=1.0 + number, size=5000))
+        roomy.append(entry(KEYS[1], number + 1, at=1.0 + number, size=5000), None)
     assert numbers(roomy) == [*range(1, 101), 1, 2, 3, 4]
     for number in range(50):  # a small one does, as ever
-        roomy.append(entry(KEYS[0], 101 + number, at=6.0))
+        roomy.append(entry(KEYS[0], 101 + number, at=6.0), None)
     assert numbers(roomy)[0] == 51
-    roomy.append(entry(KEYS[1], 5, at=7.0, size=5000))  # there is no more room
+    roomy.append(entry(KEYS[1], 5, at=7.0, size=5000), None)  # there is no more room
     assert roomy.size <= 30_000
     assert numbers(roomy)[:5] == [1, 2, 3, 4, 101]
     roomy.forget_old(DEFAULTS.log_large_time + 3.5)
@@ -154,19 +157,19 @@ def test_a_large_message_pushes_nothing_out_for_a_while(roomy: ReplayLog) -> Non
 
 
 def test_the_room_of_a_large_message_that_is_gone_is_nobodys(roomy: ReplayLog) -> None:
-    roomy.append(entry(KEYS[1], 1, size=5000))
+    roomy.append(entry(KEYS[1], 1, size=5000), None)
     for number in range(150):
-        roomy.append(entry(KEYS[0], 101 + number))
+        roomy.append(entry(KEYS[0], 101 + number), None)
     assert len(roomy) <= 100
     assert 1 not in [e.sequence for e in roomy.latest() if e.key == KEYS[1]]
 
 
 def test_room_that_is_taken_back(roomy: ReplayLog) -> None:
     for number in range(4):
-        roomy.append(entry(KEYS[1], number + 1, size=5000))
+        roomy.append(entry(KEYS[1], number + 1, size=5000), None)
     roomy.give_room(0)
     assert roomy.size <= 10_000
-    roomy.append(entry(KEYS[1], 5, size=5000))
+    roomy.append(entry(KEYS[1], 5, size=5000), None)
     assert roomy.size <= 10_000
 
 
@@ -175,12 +178,12 @@ def test_what_neighbours_lack_counts_without_that_room(roomy: ReplayLog) -> None
     have."""
     asked = []
     roomy.pressed = lambda: asked.append(roomy.end)
-    roomy.append(entry(KEYS[1], 1, size=5000))
+    roomy.append(entry(KEYS[1], 1, size=5000), None)
     assert (roomy.begin, roomy.recent) == (0, 5000)
     roomy.floor, roomy.warn = 2500, 4000
-    roomy.append(entry(KEYS[1], 2, size=5000))
+    roomy.append(entry(KEYS[1], 2, size=5000), None)
     assert roomy.recent == 2500
     assert not asked
     roomy.floor = 6000
-    roomy.append(entry(KEYS[0], 101))
+    roomy.append(entry(KEYS[0], 101), None)
     assert asked == [20_100]

@@ -45,7 +45,7 @@ def state(store: RetainedStore) -> dict[str, bytes]:
 
 
 def test_changes() -> None:
-    store = RetainedStore(Counters())
+    store = RetainedStore(Counters(), limits=Limits())
     assert write(store, "t", b"1", 10) is Change.NEW
     assert write(store, "t", b"0", 9) is Change.OLD
     assert write(store, "t", b"1", 10) is Change.OLD
@@ -74,7 +74,10 @@ WRITES = st.lists(
 
 @given(WRITES, st.randoms(use_true_random=False))
 def test_any_order_comes_to_the_same(writes: list[Write], rng: random.Random) -> None:
-    one, other = RetainedStore(Counters()), RetainedStore(Counters())
+    one, other = (
+        RetainedStore(Counters(), limits=Limits()),
+        RetainedStore(Counters(), limits=Limits()),
+    )
     for w in writes:
         write(one, *w)
     shuffled = writes + writes[:3]
@@ -91,7 +94,10 @@ def test_any_order_comes_to_the_same(writes: list[Write], rng: random.Random) ->
 
 @given(WRITES, WRITES)
 def test_digests_are_equal_when_stores_are(some: list[Write], others: list[Write]) -> None:
-    one, other = RetainedStore(Counters()), RetainedStore(Counters())
+    one, other = (
+        RetainedStore(Counters(), limits=Limits()),
+        RetainedStore(Counters(), limits=Limits()),
+    )
     for w in some:
         write(one, *w)
     for w in others:
@@ -150,7 +156,7 @@ def test_the_table_of_digests(steps: list[tuple[int, bool]]) -> None:
 
 def test_what_expired_stays_known() -> None:
     counters = Counters()
-    store = RetainedStore(counters)
+    store = RetainedStore(counters, limits=Limits())
     assert write(store, "t", b"x", 10, expires=5.0) is Change.NEW
     assert store.match("t", 4.9)
     assert store.match("t", 5.0) == []
@@ -164,7 +170,7 @@ def test_what_expired_stays_known() -> None:
 
 
 def test_a_sweep_forgets_what_is_over() -> None:
-    store = RetainedStore(Counters())
+    store = RetainedStore(Counters(), limits=Limits())
     write(store, "expiring", b"x", 0, expires=5.0)
     write(store, "deleted", b"", 0)
     write(store, "kept", b"x", 0)
@@ -203,7 +209,7 @@ def test_tombstones_are_bounded() -> None:
 
 
 def test_writing_over_and_over_leaves_nothing_behind() -> None:
-    store = RetainedStore(Counters())
+    store = RetainedStore(Counters(), limits=Limits())
     for number in range(10_000):
         write(store, "t", b"x" * (number & 1), number, expires=1e6 if number & 1 else None)
         if number % 500 == 0:
@@ -225,7 +231,7 @@ def test_limits() -> None:
 
 def test_an_update_that_does_not_fit_leaves_nothing_older() -> None:
     counters = Counters()
-    store = RetainedStore(counters, limit=10)
+    store = RetainedStore(counters, limit=10, limits=Limits())
     assert write(store, "t", b"old", 10) is Change.NEW
     assert write(store, "t", bytes(10), 20) is Change.DROPPED
     assert (
@@ -247,7 +253,7 @@ def test_an_update_that_does_not_fit_leaves_nothing_older() -> None:
 
 
 def test_an_update_right_behind_the_last_one_that_does_not_fit() -> None:
-    store = RetainedStore(Counters(), limit=10)
+    store = RetainedStore(Counters(), limit=10, limits=Limits())
     assert write(store, "t", b"old", 0) is Change.NEW
     version = RetainedVersion(b"t", place_of(b"t"), (MS << 16) + 1, KEYS[0], 2, 0, 1)
     large = Message(b"t", bytes(10), 1, True, b"", None, None)
@@ -258,7 +264,7 @@ def test_an_update_right_behind_the_last_one_that_does_not_fit() -> None:
 
 
 def test_an_update_of_what_was_deleted_that_does_not_fit() -> None:
-    store = RetainedStore(Counters())
+    store = RetainedStore(Counters(), limits=Limits())
     write(store, "t", b"", 10)
     store.closed = True
     assert write(store, "t", b"new", 30) is Change.DROPPED
@@ -272,7 +278,10 @@ def test_an_update_of_what_was_deleted_that_does_not_fit() -> None:
 def test_brokers_of_different_sizes(small_order: list[int], large_order: list[int]) -> None:
     """Each has the last write or nothing in the end, whatever fits, in any order."""
     writes = [bytes([n]) * (20 if n in (2, 5) else 3) for n in range(6)]
-    small, large = RetainedStore(Counters(), limit=10), RetainedStore(Counters())
+    small, large = (
+        RetainedStore(Counters(), limit=10, limits=Limits()),
+        RetainedStore(Counters(), limits=Limits()),
+    )
     assert write(small, "t", b"first", 0) is write(large, "t", b"first", 0) is Change.NEW
     for store, order in ((small, small_order), (large, large_order)):
         for n in order:
@@ -327,7 +336,7 @@ def test_the_brokers_own_topics_count_for_no_limit() -> None:
 def test_no_write_makes_the_store_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics that are written again, deleted and written again, with an end: nothing goes through
     all that is old at once."""
-    store = RetainedStore(Counters())
+    store = RetainedStore(Counters(), limits=Limits())
     asked = 0
     get = RetainedIndex.get
 

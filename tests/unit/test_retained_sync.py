@@ -259,7 +259,10 @@ def test_rules_hold_for_what_is_restored() -> None:
     client = world.connect("c")
     client.subscribe("#", qos=1)
     world.node.set_access(
-        Access(rules=parse_rules("rules", "deny subscribe secret/#\nallow all #\n")), world.now
+        Access(
+            rules=parse_rules("rules", "deny subscribe secret/#\nallow all #\n", limits=Limits())
+        ),
+        world.now,
     )
     neighbour.send(restored(b"secret/t", b"x"), restored(b"open/t", b"y", sequence=2))
     assert client.payloads() == [b"y"]

@@ -8,6 +8,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.base.limits import Limits
 from broker.base.sequence_set import MAX_SKIPS, Ranges, find, intersect, merge, subtract
 from broker.cluster.delivery.local_window import LocalWindow
 from tests.unit.test_subscription_trie import steps
@@ -44,7 +45,7 @@ def test_a_window_against_sets(
     gaps: set[int], history: set[int], came: list[tuple[int, int]]
 ) -> None:
     """What it takes, and what is left of what it misses and what it does not."""
-    window = LocalWindow(40, 0.0)
+    window = LocalWindow(40, 0.0, None, Limits().max_gaps)
     missed, unmissed = set(gaps), history - gaps
     window.gaps, window.history = ranges(missed), ranges(unmissed)
     for first, count in came:
@@ -69,7 +70,7 @@ def test_what_comes_in_any_order_costs_the_same_however_much_is_missing() -> Non
     """A broker that joins gets retained messages in the order of hashes."""
 
     def cost(many: int) -> int:
-        window = LocalWindow(10 * many, 0.0)
+        window = LocalWindow(10 * many, 0.0, None, Limits().max_gaps)
         window.history = [(1, 10 * many)]
         order = list(range(2, 10 * many, 2))
         random.Random(1).shuffle(order)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.base.limits import Limits
 from broker.base.sequence_set import LAST, Ranges
 from broker.cluster.delivery.local_window import LocalWindow
 from broker.cluster.delivery.replay_log import LogEntry, ReplayLog
@@ -49,7 +50,7 @@ KEYS = [origin_key(bytes([n]) * 8, n) for n in range(3)]
 
 
 def window(top: int, gaps: list[tuple[int, int]], begin: int = 0) -> LocalWindow:
-    found = LocalWindow(top, NOW)
+    found = LocalWindow(top, NOW, None, Limits().max_gaps)
     found.gaps = gaps
     found.begin = begin
     return found
@@ -151,7 +152,7 @@ def plain(state: SessionState) -> Any:
 
 @given(states)
 def test_nothing_changes_on_the_way(state: SessionState) -> None:
-    assert plain(decode_state(encode_state(state, NOW), NOW)) == plain(state)
+    assert plain(decode_state(encode_state(state, NOW), NOW, Limits())) == plain(state)
 
 
 @given(states, st.data())
@@ -162,7 +163,7 @@ def test_bent_states_are_refused_or_read(state: SessionState, data: st.DataObjec
     cut = bytes(encoded[: data.draw(st.integers(0, len(encoded)))])
     for bent in (bytes(encoded), cut):
         try:
-            found = decode_state(bent, NOW)
+            found = decode_state(bent, NOW, Limits())
         except WireError:
             continue
         world = World()
@@ -179,9 +180,9 @@ def test_truncated_states_are_refused() -> None:
     data = encode_state(state, NOW)
     for size in range(len(data)):
         with pytest.raises(MalformedPacket):
-            decode_state(data[:size], NOW)
+            decode_state(data[:size], NOW, Limits())
     with pytest.raises(MalformedPacket):
-        decode_state(data + b"\0", NOW)
+        decode_state(data + b"\0", NOW, Limits())
 
 
 @pytest.mark.parametrize(
@@ -248,7 +249,7 @@ def test_truncated_states_are_refused() -> None:
 )
 def test_what_no_client_could_say_is_refused(state: SessionState) -> None:
     with pytest.raises(WireError):
-        decode_state(encode_state(state, NOW), NOW)
+        decode_state(encode_state(state, NOW), NOW, Limits())
 
 
 def test_a_session_becomes_the_same_session() -> None:
@@ -269,7 +270,7 @@ def test_a_session_becomes_the_same_session() -> None:
     session = here.session("c")
     assert len(session.inflight) == 2
     state = decode_state(
-        encode_state(state_of(session, {}, here.node.dispatcher), here.now), there.now
+        encode_state(state_of(session, {}, here.node.dispatcher), here.now), there.now, Limits()
     )
     assert {i.place for i in state.items} == {IN_FLIGHT, IS_RELEASED, WAITING}
     moved = there.connect("c", clean=False, properties={0x11: 60}).owner.session
@@ -293,7 +294,9 @@ def test_what_waits_to_be_repeated_keeps_its_identifier() -> None:
     world = World()
     session = world.connect("c", clean=False).owner.session
     session.queue.append(Repeat(Outgoing(message, 1, False, b""), 77))
-    state = decode_state(encode_state(state_of(session, {}, world.node.dispatcher), NOW), NOW)
+    state = decode_state(
+        encode_state(state_of(session, {}, world.node.dispatcher), NOW), NOW, Limits()
+    )
     assert [(i.place, i.packet_id) for i in state.items] == [(REPEATED, 77)]
 
 
@@ -387,9 +390,9 @@ def begun(*unsettled: bytes, began: float = -3.5) -> SessionState:
 def test_when_it_began_goes_along() -> None:
     """And of which origins more may be older; what is not known takes no room."""
     for unsettled in ((), KEYS[:1], KEYS[:2]):
-        found = decode_state(encode_state(begun(*unsettled), NOW), NOW)
+        found = decode_state(encode_state(begun(*unsettled), NOW), NOW, Limits())
         assert (found.began, found.open) == (-3.5, set(unsettled))
-    found = decode_state(encode_state(begun(*KEYS, began=UNKNOWN), NOW), NOW)
+    found = decode_state(encode_state(begun(*KEYS, began=UNKNOWN), NOW), NOW, Limits())
     assert (found.began, found.open) == (UNKNOWN, set())
 
 
@@ -399,7 +402,7 @@ def test_when_it_began_goes_along() -> None:
 )
 def test_bent_beginnings_are_refused(state: SessionState) -> None:
     with pytest.raises(MalformedPacket):
-        decode_state(encode_state(state, NOW), NOW)
+        decode_state(encode_state(state, NOW), NOW, Limits())
 
 
 @pytest.mark.parametrize("began", [float("nan"), float("inf"), -float("inf")])
@@ -407,7 +410,7 @@ def test_no_session_began_at_no_time(began: float) -> None:
     data = encode_state(begun(KEYS[0], began=7.0), NOW)
     assert data.count(struct.pack(">d", 7.0)) == 1
     with pytest.raises(MalformedPacket):
-        decode_state(data.replace(struct.pack(">d", 7.0), struct.pack(">d", began)), NOW)
+        decode_state(data.replace(struct.pack(">d", 7.0), struct.pack(">d", began)), NOW, Limits())
 
 
 @given(vectors, vectors)
@@ -417,7 +420,7 @@ def test_only(mine: Vector, theirs: Vector) -> None:
 
 def test_the_log_gives_what_is_asked_for() -> None:
     world = World()
-    log = ReplayLog(world.counters)
+    log = ReplayLog(world.counters, limits=Limits())
     for n in range(1, 9):
         message = Message(
             b"t", b"%d" % n, 1, False, b"\x26\0\1a\0\1b", None if n < 8 else NOW + 60, None
@@ -429,7 +432,8 @@ def test_the_log_gives_what_is_asked_for() -> None:
                 encode_for_links(message, KEYS[0], n, NOW) if n % 2 else b"",
                 message,
                 NOW + n,
-            )
+            ),
+            None,
         )
     found = log.those({KEYS[0]: [(2, 3), (5, 5), (8, LAST)], KEYS[1]: [(1, 1)]}, NOW)
     assert [e.sequence for e in found] == [2, 3, 5, 8]

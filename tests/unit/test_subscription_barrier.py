@@ -8,7 +8,7 @@ import pytest
 from broker.auth.acl_file import parse_rules
 from broker.auth.authorization import Access
 from broker.base import costs
-from broker.base.limits import DEFAULTS
+from broker.base.limits import DEFAULTS, Limits
 from broker.cluster.link.codec import origin_key
 from broker.cluster.link.control_records import HEARD, TOLD
 from broker.cluster.strategy import subscription_barrier
@@ -121,7 +121,8 @@ def test_made_up_brokers_are_not_remembered(world: World) -> None:
 def test_what_is_refused_is_not_told(world: World) -> None:
     """A client that may not subscribe must not draw all messages of the federation here."""
     world.node.set_access(
-        Access(None, parse_rules("rules", "everyone\nallow subscribe mine/#")), world.now
+        Access(None, parse_rules("rules", "everyone\nallow subscribe mine/#", limits=Limits())),
+        world.now,
     )
     _, client = beside(world)
     subscribe(client, "#")

@@ -47,7 +47,7 @@ PUBLISHED = st.lists(st.tuples(st.sampled_from((KEY, OTHER)), st.integers(0, 5))
 def test_the_newest_number_at_each_time(
     published: list[tuple[bytes, int]], times: list[int]
 ) -> None:
-    log = ReplayLog(Counters())
+    log = ReplayLog(Counters(), limits=Limits())
     clock, numbers = 0, {KEY: 0, OTHER: 0}
     own: list[int] = []
     for key, pause in published:
@@ -56,7 +56,8 @@ def test_the_newest_number_at_each_time(
         log.append(
             LogEntry(
                 key, numbers[key], b"", Message(b"a", b"", 1, False, b"", None, None), float(clock)
-            )
+            ),
+            None,
         )
         if key == KEY:
             own.append(clock)
@@ -94,12 +95,15 @@ def test_the_past_is_bounded() -> None:
 
 def test_what_has_left_the_log_may_be_newer() -> None:
     """Where the log does not go back to a time, what it had then is not known from it."""
-    log = ReplayLog(Counters(), 1)
+    log = ReplayLog(Counters(), 1, limits=Limits())
     past = PastNumbers()
     for number in range(1, 51):
         past.note(number - 1, number)
         log.append(
-            LogEntry(KEY, number, b"", Message(b"a", b"", 1, False, b"", None, None), float(number))
+            LogEntry(
+                KEY, number, b"", Message(b"a", b"", 1, False, b"", None, None), float(number)
+            ),
+            None,
         )
     assert len(log) == 1
     assert numbers_at(log.latest(), KEY, [20.5, 49.5, 50.0], 50, past)[0] == [19, 48, 50]

@@ -294,7 +294,7 @@ def test_members_that_come_and_go_while_their_groups_are_noted(
             elif step in ("come", "clean") and not here:
                 client = world.connect("k", clean=step == "clean", properties=FOREVER)
             elif step == "end" and session is not None and not here:
-                world.node.end_session(session)
+                world.node.end_session(session, None)
             elif isinstance(step, tuple) and here:
                 (client.subscribe if step[0] == "subscribe" else client.unsubscribe)(step[1])
         for _ in range(200):

@@ -176,7 +176,7 @@ class Page:
         self.node = Node(NodeConfig(discovery="off"), self.loop.now, 1.7e9, random.Random(1))
         self.driver = Driver(self.node, cast(asyncio.AbstractEventLoop, self.loop), lambda: None)
         self.driver.time = self.loop.time
-        self.server = server or Listener("web", None)
+        self.server = server or Listener("web", None, limits=Limits())
         self.socket = Socket(half)
         self.protocol = self.socket.protocol = WebSocketProtocol(self.driver, "web", self.server)
         self.protocol.connection_made(cast(asyncio.Transport, self.socket))
@@ -307,7 +307,7 @@ def test_no_place() -> None:
 
 
 def test_who_ends_while_it_waits_for_a_place() -> None:
-    server = Listener("web", None, 1)
+    server = Listener("web", None, 1, limits=Limits())
     first, second, third = (Page(server=server) for _ in range(3))
     first.connected()
     second.open().send(frame(BINARY, CONNECT))

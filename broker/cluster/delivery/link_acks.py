@@ -178,7 +178,7 @@ class LinkAcks:
         log.floor = self._lowest(self._parted)
         log.warn = max(log.begin, log.floor - log.limit // AHEAD) if self._keeping else NEVER
         if log.size > log.limit:
-            log.trim()
+            log.trim(None)
         if self._holding and (log.owed <= log.limit or (self._away and self._room_for_away())):
             self._holding = False
             self._node.release_publishers(self)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from broker.base.counters import Counters
 from broker.base.sequence_set import (
     LAST,
-    MAX_GAPS,
     MAX_SKIPS,
     Ranges,
     find,
@@ -32,8 +31,8 @@ class LocalWindow(OriginWindow):
         self,
         top: int,
         heard: float,
-        counters: Counters | None = None,
-        most_gaps: int = MAX_GAPS,
+        counters: Counters | None,
+        most_gaps: int,
     ) -> None:
         """Begin with an origin of which all numbers up to `top` have been here. `heard`: s, when it
         was last heard of; `counters`: where gaps that are given up are counted, None: nowhere;

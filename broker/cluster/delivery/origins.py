@@ -17,6 +17,7 @@ class Origins:
     """The origins that are known here."""
 
     __slots__ = (
+        "_most_gaps",
         "down",
         "highest",
         "key",
@@ -28,13 +29,15 @@ class Origins:
         "vector",
     )
 
-    def __init__(self, own: Identity, now: float, *, sparse: bool) -> None:
+    def __init__(self, own: Identity, now: float, *, sparse: bool, most_gaps: int) -> None:
         """`own`: the identity of this broker; `now`: s; `sparse`: this broker routes by interest or
-        topic, so that numbers are left out."""
+        topic, so that numbers are left out; `most_gaps`: so many gaps of one origin are remembered
+        (`Limits.max_gaps`)."""
+        self._most_gaps = most_gaps
         self.own_id = own.id
         self.key = origin_key(own.id, own.boot)
         """The origin of what is published here: this broker's id and boot number."""
-        self.own = LocalWindow(0, now)
+        self.own = LocalWindow(0, now, None, most_gaps)
         self.vector: LocalVector = {self.key: self.own}
         """By origin: which of its numbers have been here."""
         self.ours = {self.key}
@@ -55,7 +58,7 @@ class Origins:
     def remember(self, key: bytes, last: int, now: float) -> None:
         """Add the origin `key`, an earlier incarnation of this broker that published up to number
         `last`: others may ask for its messages. Local sessions have had them. `now`: s."""
-        window = self.vector.setdefault(key, LocalWindow(0, now))
+        window = self.vector.setdefault(key, LocalWindow(0, now, None, self._most_gaps))
         window.begin = LAST
         window.top = max(window.top, last)
         self.ours.add(key)

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from operator import attrgetter
 
 from broker.base.counters import Counters
-from broker.base.limits import DEFAULTS, Limits
+from broker.base.limits import Limits
 from broker.base.sequence_set import Ranges, find, intersect
 from broker.cluster.link.codec import (
     choice_of,
@@ -199,7 +199,7 @@ class ReplayLog:
         limit: int | None = None,
         room: int = 0,
         *,
-        limits: Limits = DEFAULTS,
+        limits: Limits,
     ) -> None:
         """Make one that is empty.
 
@@ -259,7 +259,7 @@ class ReplayLog:
         """Bytes that neighbours may lack."""
         return self.begin + self._bytes - self.floor
 
-    def append(self, entry: LogEntry, source: Connection | None = None) -> None:
+    def append(self, entry: LogEntry, source: Connection | None) -> None:
         """Keep an entry; the oldest make room. `source`: the connection that its messages came on,
         which is held when there is no room; None: no connection has to wait."""
         self._entries.append(entry)
@@ -287,7 +287,7 @@ class ReplayLog:
         origin `key`. `choice`: who of shared subscriptions gets it."""
         told = b"" if choice is None else choice.encode()
         data = encode_for_links(message, key, sequence, now, told)
-        self.append(LogEntry(key, sequence, data, message, now))
+        self.append(LogEntry(key, sequence, data, message, now), None)
         self.chosen = self.end
 
     def give_room(self, room: int) -> None:
@@ -295,7 +295,7 @@ class ReplayLog:
         self.room = room
         if self._more > room:
             self._take_room()
-            self.trim()
+            self.trim(None)
 
     def _take_room(self, now: float = 0.0) -> None:
         """Take back the room of large messages that have had it for long enough, or are gone; of
@@ -308,7 +308,7 @@ class ReplayLog:
         ):
             self._more -= large.popleft()[2]
 
-    def trim(self, source: Connection | None = None) -> bool:
+    def trim(self, source: Connection | None) -> bool:
         """Drop the oldest entries, some at a time, as far as no neighbour may lack them; returns
         whether there is room then. `source`: as of `append`."""
         entries, dropped, floor = self._entries, self.dropped, self.floor
@@ -371,7 +371,7 @@ class ReplayLog:
         one turn."""
         if self._more:
             self._take_room(now)
-            self.trim()
+            self.trim(None)
         entries = self._entries
         least = max(0, len(entries) - self._limits.log_old)
         while (

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.base.limits import DEFAULTS
 from broker.base.link_keys import next_key
 from broker.core.connection import Connection, Transport
 from broker.wire.errors import WireError
@@ -43,7 +42,7 @@ class Cipher:
 
     __slots__ = ("_aead", "_key", "_most", "_number")
 
-    def __init__(self, key: bytes, records: int = DEFAULTS.records_per_key) -> None:
+    def __init__(self, key: bytes, records: int) -> None:
         """`key`: the first one; `records`: how many there are under each."""
         self._most = records
         self._begin(key)
@@ -98,7 +97,7 @@ class RecordLayer:
         link: Link,
         sends: bytes,
         receives: bytes,
-        records: int = DEFAULTS.records_per_key,
+        records: int,
     ) -> None:
         """Put it in place.
 

@@ -28,7 +28,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from broker.base import costs
-from broker.base.limits import DEFAULTS, Limits
+from broker.base.limits import Limits
 from broker.base.sequence_set import LAST, MAX_ORIGINS, Ranges, encode_pairs
 from broker.cluster.delivery.subscription_start import oldest
 from broker.cluster.link.version_vector import OriginWindow, Vector, decode_vector, encode_vector
@@ -198,7 +198,8 @@ def subscriptions_of(session: Session) -> Iterator[Told]:
 
 def encode_state(state: SessionState, now: float) -> bytes:
     """Encode a session at `now` (s): of messages that expire, the time that they have left."""
-    return finish(encoding(state, state.subscriptions, len(state.subscriptions), now))
+    count = len(state.subscriptions)
+    return finish(encoding(state, state.subscriptions, count, now, count + 1))
 
 
 def encoding(
@@ -206,7 +207,7 @@ def encoding(
     subscriptions: Iterable[Told],
     count: int,
     now: float,
-    at_once: int = DEFAULTS.session_written,
+    at_once: int,
 ) -> Generator[int, None, bytes]:
     """Encode a session (`state`) as it is at `now` (s), with `count` `subscriptions`, `at_once` of
     these at a time. Yields the steps of work that it took (`Turns.go`)."""
@@ -306,18 +307,16 @@ class _Reader:
             raise MalformedPacket("state of a session with a text that is not UTF-8") from None
 
 
-def decode_state(data: bytes, now: float) -> SessionState:
-    """Decode a session at `now` (s), all at once.
+def decode_state(data: bytes, now: float, limits: Limits) -> SessionState:
+    """Decode a session, all at once. `data`, `now`, `limits`: as for `decoding`.
 
     Raises:
         MalformedPacket: see `decoding`.
     """
-    return finish(decoding(data, now))
+    return finish(decoding(data, now, limits))
 
 
-def decoding(
-    data: bytes, now: float, limits: Limits = DEFAULTS
-) -> Generator[int, None, SessionState]:
+def decoding(data: bytes, now: float, limits: Limits) -> Generator[int, None, SessionState]:
     """Decode a session, some of it at a time; yields the steps of work that it took (`Turns.go`).
 
     `data`: the session; `now`: s; `limits`: of its subscriptions.

@@ -45,7 +45,7 @@ class Tombstones:
             if resumed:
                 end_quietly(self._node, session, len(session.queue))
             else:
-                self._node.end_session(session)
+                self._node.end_session(session, None)
         self._superseded = 0
 
     def discard(self, session: Session) -> None:
@@ -125,4 +125,4 @@ def end_quietly(node: LocalBroker, session: Session, queued: int) -> None:
     session.inflight.clear()
     for _ in range(min(queued, len(session.queue))):
         session.queue.popleft()
-    node.end_session(session)
+    node.end_session(session, None)

@@ -13,7 +13,7 @@ from binascii import a2b_base64, b2a_base64
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
-from broker.base.limits import DEFAULTS, Limits
+from broker.base.limits import Limits
 from broker.core.message import Message, size_of
 from broker.core.receiver_assignment import Tries
 from broker.wire.errors import MalformedPacket
@@ -81,7 +81,7 @@ class Ledger:
 
     __slots__ = ("_limits", "_moved", "by_who", "refs", "size")
 
-    def __init__(self, limits: Limits = DEFAULTS) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.refs: dict[Ref, Assignment] = {}
         self.by_who: dict[bytes, dict[Ref, Assignment]] = {}
@@ -135,7 +135,7 @@ class SequenceSet:
 
     __slots__ = ("_at", "_bits", "_most")
 
-    def __init__(self, limits: Limits = DEFAULTS) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._most = limits.max_assigned_taken
         self._bits: dict[tuple[bytes, bytes, int], int] = {}
         self._at: OrderedDict[tuple[bytes, bytes, int], float] = OrderedDict()
