@@ -39,6 +39,7 @@ from tests.sim.checkers import (
 )
 from tests.sim.clients import Got, Ledger, Sent, SimClient
 from tests.sim.disk import Disk
+from tests.sim.mutants import Mutant
 from tests.sim.schedule import faults_of, quiet
 from tests.sim.test_federation import Event, Scene, part, world_of
 from tests.sim.world import End, Host, World
@@ -93,18 +94,18 @@ def test_sound_brokers(events: list[Event]) -> None:
 # ---------------------------------------------------------------- messages
 
 
-def replays_nothing(patch: Patch) -> None:
+def replays_nothing(patch: Mutant) -> None:
     patch.setattr(Resync, "_replay", lambda *_: None)
 
 
-def replays_backwards(patch: Patch) -> None:
+def replays_backwards(patch: Mutant) -> None:
     replay = Resync._replay
     patch.setattr(
         Resync, "_replay", lambda self, link, entries, now: replay(self, link, entries[::-1], now)
     )
 
 
-def takes_everything(patch: Patch) -> None:
+def takes_everything(patch: Mutant) -> None:
     def accept(self: LocalWindow, first: int, count: int, **more: Any) -> int:
         self.top = max(self.top, first + count - 1)
         return count
@@ -112,7 +113,7 @@ def takes_everything(patch: Patch) -> None:
     patch.setattr(LocalWindow, "accept", accept)
 
 
-def replays_all(patch: Patch) -> None:
+def replays_all(patch: Mutant) -> None:
     takes_everything(patch)
     walk = Resync.walk
     patch.setattr(
@@ -124,7 +125,7 @@ def replays_all(patch: Patch) -> None:
     )
 
 
-def changes_received(patch: Patch, change: Callable[[Forwarder, Message], list[Message]]) -> None:
+def changes_received(patch: Mutant, change: Callable[[Forwarder, Message], list[Message]]) -> None:
     """Deliver something else than what came over a link."""
     received = Forwarder.received
 
@@ -135,11 +136,11 @@ def changes_received(patch: Patch, change: Callable[[Forwarder, Message], list[M
     patch.setattr(Forwarder, "received", wrong)
 
 
-def delivers_twice(patch: Patch) -> None:
+def delivers_twice(patch: Mutant) -> None:
     changes_received(patch, lambda relay, message: [message, message])
 
 
-def other_payload(patch: Patch) -> None:
+def other_payload(patch: Mutant) -> None:
     def change(relay: Forwarder, message: Message) -> list[Message]:
         return [
             Message(
@@ -156,7 +157,7 @@ def other_payload(patch: Patch) -> None:
     changes_received(patch, change)
 
 
-def other_topic(patch: Patch) -> None:
+def other_topic(patch: Mutant) -> None:
     def change(relay: Forwarder, message: Message) -> list[Message]:
         return [
             Message(
@@ -173,7 +174,7 @@ def other_topic(patch: Patch) -> None:
     changes_received(patch, change)
 
 
-def no_properties(patch: Patch) -> None:
+def no_properties(patch: Mutant) -> None:
     def change(relay: Forwarder, message: Message) -> list[Message]:
         return [
             Message(message.topic, message.payload, message.qos, message.retain, b"", None, None)
@@ -182,7 +183,7 @@ def no_properties(patch: Patch) -> None:
     changes_received(patch, change)
 
 
-def matches_everything(patch: Patch) -> None:
+def matches_everything(patch: Mutant) -> None:
     match = SubscriptionTrie.match
 
     def wrong(self: SubscriptionTrie[Any], topic: str) -> list[Any]:
@@ -191,14 +192,14 @@ def matches_everything(patch: Patch) -> None:
     patch.setattr(SubscriptionTrie, "match", wrong)
 
 
-def loses_retained(patch: Patch) -> None:
+def loses_retained(patch: Mutant) -> None:
     keep = TopicTrie.set
     patch.setattr(
         TopicTrie, "set", lambda self, topic, value: topic == "r/pub1" or keep(self, topic, value)
     )
 
 
-def forwards_no_qos_0(patch: Patch) -> None:
+def forwards_no_qos_0(patch: Mutant) -> None:
     patch.setattr(Forwarder, "forward_run", lambda *arguments: None)
     forward = Forwarder.forward
     patch.setattr(
@@ -208,7 +209,7 @@ def forwards_no_qos_0(patch: Patch) -> None:
     )
 
 
-def closes_publishers(patch: Patch) -> None:
+def closes_publishers(patch: Mutant) -> None:
     packets = ClientPackets.packets
 
     def wrong(self: ClientPackets, data: bytes, now: float) -> int:
@@ -220,14 +221,16 @@ def closes_publishers(patch: Patch) -> None:
     patch.setattr(ClientPackets, "packets", wrong)
 
 
-def raises(patch: Patch) -> None:
+def raises(patch: Mutant) -> None:
+    patch.meant = (ZeroDivisionError,)
+
     def change(relay: Forwarder, message: Message) -> list[Message]:
         raise ZeroDivisionError
 
     changes_received(patch, change)
 
 
-def keeps_twice(patch: Patch) -> None:
+def keeps_twice(patch: Mutant) -> None:
     append = ReplayLog.append
 
     def wrong(self: ReplayLog, entry: LogEntry, *source: Connection) -> None:
@@ -237,7 +240,7 @@ def keeps_twice(patch: Patch) -> None:
     patch.setattr(ReplayLog, "append", wrong)
 
 
-MUTANTS: dict[str, tuple[Callable[[Patch], None], str, str]] = {
+MUTANTS: dict[str, tuple[Callable[[Mutant], None], str, str]] = {
     "replays nothing": (replays_nothing, "lost", "did not reach"),
     "replays backwards": (replays_backwards, "order", "after message"),
     "takes what has been here": (replays_all, "crossed twice", "message"),
@@ -258,9 +261,10 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], str, str]] = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_caught(name: str, monkeypatch: Patch) -> None:
     plant, kind, text = MUTANTS[name]
-    plant(monkeypatch)
-    found = texts(Small(), kind)
-    assert any(text in line for line in found), found[:3]
+    with Mutant(monkeypatch) as mutant:
+        plant(mutant)
+        found = texts(Small(), kind)
+        assert any(text in line for line in found), found[:3]
 
 
 def test_probe_that_nobody_asked_for_is_caught(monkeypatch: Patch) -> None:
@@ -276,8 +280,9 @@ def test_probe_that_nobody_asked_for_is_caught(monkeypatch: Patch) -> None:
             else topic,
         )
 
-    monkeypatch.setattr(SubscriptionTrie, "match", wrong)
-    assert any("unasked" in text for text in texts(scene, "probe"))
+    with Mutant(monkeypatch) as mutant:
+        mutant.setattr(SubscriptionTrie, "match", wrong)
+        assert any("unasked" in text for text in texts(scene, "probe"))
 
 
 def test_probe_that_comes_twice_is_caught(monkeypatch: Patch) -> None:
@@ -289,8 +294,9 @@ def test_probe_that_comes_twice_is_caught(monkeypatch: Patch) -> None:
         if scene.world.now - scene.world.started > 11.0:
             received(self, link, message, *rest)
 
-    monkeypatch.setattr(Forwarder, "received", wrong)
-    assert any("2 times" in text for text in texts(scene, "probe"))
+    with Mutant(monkeypatch) as mutant:
+        mutant.setattr(Forwarder, "received", wrong)
+        assert any("2 times" in text for text in texts(scene, "probe"))
 
 
 def test_crossing_twice_in_a_run_is_caught() -> None:

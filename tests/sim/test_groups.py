@@ -23,6 +23,7 @@ from broker.wire.packets import Suback, Subscribe, SubscriptionRequest
 from broker.wire.properties import Property
 from routing.group_selection import Own
 from tests.sim.clients import Ledger, SimClient
+from tests.sim.mutants import Mutant
 from tests.sim.schedule import quiet, run_seed
 from tests.sim.test_takeover import Client, Row
 from tests.sim.world import World
@@ -290,7 +291,7 @@ def test_a_giver_that_is_gone_keeps_nobody_waiting(seed: int, pause: bool) -> No
 # ---------------------------------------------------------------- the checker
 
 
-def everybody(patch: Patch) -> None:
+def everybody(patch: Mutant) -> None:
     """All brokers give everything to their own members."""
     patch.setattr(
         SharedSubscriptions,
@@ -301,7 +302,7 @@ def everybody(patch: Patch) -> None:
     )
 
 
-def nobody(patch: Patch) -> None:
+def nobody(patch: Mutant) -> None:
     """Nobody is named."""
     choose = SharedSubscriptions._choose
     patch.setattr(
@@ -309,7 +310,7 @@ def nobody(patch: Patch) -> None:
     )
 
 
-def never_here(patch: Patch) -> None:
+def never_here(patch: Mutant) -> None:
     """Members at home come last."""
     patch.setattr(
         GroupTable,
@@ -318,7 +319,7 @@ def never_here(patch: Patch) -> None:
     )
 
 
-def twice(patch: Patch) -> None:
+def twice(patch: Mutant) -> None:
     """Who is named delivers two times."""
     received = SharedSubscriptions.received
 
@@ -336,7 +337,7 @@ def twice(patch: Patch) -> None:
     patch.setattr(SharedSubscriptions, "received", wrong)
 
 
-def loses(patch: Patch) -> None:
+def loses(patch: Mutant) -> None:
     """Every fifth choice is forgotten."""
     choose = SharedSubscriptions._choose
     calls = Counter[None]()
@@ -351,7 +352,7 @@ def loses(patch: Patch) -> None:
     patch.setattr(SharedSubscriptions, "_choose", wrong)
 
 
-MUTANTS: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
+MUTANTS: dict[str, tuple[Callable[[Mutant], None], set[str]]] = {
     "everybody delivers": (everybody, {"group", "group twice"}),
     "nobody is named": (nobody, {"group", "group lost"}),
     "members at home come last": (never_here, {"group not here"}),
@@ -363,13 +364,14 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], set[str]]] = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_caught(name: str, monkeypatch: Patch) -> None:
     plant, kinds = MUTANTS[name]
-    plant(monkeypatch)
     found: set[str] = set()
-    for seed in range(0, 90, 6):
-        found |= {kind for kind, _ in run_seed(seed).violations}
-        if found >= kinds:
-            break
-    assert found >= kinds
+    with Mutant(monkeypatch) as mutant:
+        plant(mutant)
+        for seed in range(0, 90, 6):
+            found |= {kind for kind, _ in run_seed(seed).violations}
+            if found >= kinds:
+                break
+        assert found >= kinds
 
 
 @pytest.mark.parametrize("at", [0.056, 0.057, 0.06])

@@ -30,6 +30,7 @@ from broker.core.connection import Connection
 from broker.core.dispatcher import Dispatcher
 from broker.core.session import Session
 from tests.sim import test_durability
+from tests.sim.mutants import Mutant
 from tests.sim.strains import Strain, run_strain
 from tests.sim.test_relays import Relays
 from tests.sim.test_sessions import Roaming
@@ -37,16 +38,15 @@ from tests.sim.test_slow_links import broken_link
 from tests.sim.world import World
 from tests.unit.journal_harness import Files
 
-Patch = pytest.MonkeyPatch
 Found = list[tuple[str, str]]
 
 
-def gives_up_at_once(patch: Patch) -> None:
+def gives_up_at_once(patch: Mutant) -> None:
     """Feeds hold what came for 50 ms instead of five seconds."""
     patch.setattr(GapRecovery, "_longest", lambda self, feed: 0.05)
 
 
-def answers_at_once(patch: Patch) -> None:
+def answers_at_once(patch: Mutant) -> None:
     """SUBACK is sent when the filter is posted."""
     expect = SubscriptionBarrier.expect
 
@@ -58,7 +58,7 @@ def answers_at_once(patch: Patch) -> None:
     patch.setattr(SubscriptionBarrier, "expect", wrong)
 
 
-def releases(patch: Patch, change: Callable[[list[Any]], list[Any]]) -> None:
+def releases(patch: Mutant, change: Callable[[list[Any]], list[Any]]) -> None:
     """What feeds held, and what origins answered, is delivered otherwise."""
     step, ways = (
         PacedRelease._step,
@@ -83,16 +83,16 @@ def releases(patch: Patch, change: Callable[[list[Any]], list[Any]]) -> None:
     patch.setattr(PacedRelease, "_step", wrong)
 
 
-def drops_some(patch: Patch) -> None:
+def drops_some(patch: Mutant) -> None:
     """Every third of what is released together is lost."""
     releases(patch, lambda found: [rest for number, rest in enumerate(found, 1) if number % 3])
 
 
-def releases_backwards(patch: Patch) -> None:
+def releases_backwards(patch: Mutant) -> None:
     releases(patch, lambda found: found[::-1])
 
 
-def delivers_again(patch: Patch) -> None:
+def delivers_again(patch: Mutant) -> None:
     """What a session gets from a log when it has moved, it gets twice."""
     offer = SessionHistory.offer
 
@@ -107,12 +107,12 @@ def delivers_again(patch: Patch) -> None:
     patch.setattr(SessionHistory, "offer", wrong)
 
 
-def forgets_what_was_left_behind(patch: Patch) -> None:
+def forgets_what_was_left_behind(patch: Mutant) -> None:
     """The queue of an older session of a client is thrown away."""
     patch.setattr(SessionMerge, "absorb", lambda *_: None)
 
 
-def merges_everything(patch: Patch) -> None:
+def merges_everything(patch: Mutant) -> None:
     """The queue of an older session is added, whether the newer one has had it or not."""
     patch.setattr(SessionMerge, "_both", lambda *_: (set(), Counter()))
     patch.setattr(SessionHistory, "had_elsewhere", lambda *_: False)
@@ -124,7 +124,7 @@ def merges_everything(patch: Patch) -> None:
     )
 
 
-def takes_the_oldest(patch: Patch) -> None:
+def takes_the_oldest(patch: Mutant) -> None:
     """Who has been at several brokers gets the session of the one where it was first."""
     elsewhere = Takeover._elsewhere
 
@@ -139,7 +139,7 @@ def takes_the_oldest(patch: Patch) -> None:
     patch.setattr(Takeover, "_elsewhere", wrong)
 
 
-def waits_for_nobody(patch: Patch) -> None:
+def waits_for_nobody(patch: Mutant) -> None:
     """A client goes on with an older session when its newest one does not come within a second, as
     links are slow, or begins a new one, whose SUBACK does not wait for what is on its way
     either."""
@@ -147,7 +147,7 @@ def waits_for_nobody(patch: Patch) -> None:
     patch.setattr(Whereabouts, "elsewhere", lambda self, client_id: False)
 
 
-def forgets_the_last_record(patch: Patch) -> None:
+def forgets_the_last_record(patch: Mutant) -> None:
     """A journal loses the end of its last file when it is read."""
     image = Files.image
 
@@ -160,7 +160,7 @@ def forgets_the_last_record(patch: Patch) -> None:
     patch.setattr(Files, "image", wrong)
 
 
-def counts_no_drops(patch: Patch) -> None:
+def counts_no_drops(patch: Mutant) -> None:
     """What is dropped because too much waits for a client is not counted."""
     append = Session._append
 
@@ -173,17 +173,17 @@ def counts_no_drops(patch: Patch) -> None:
     patch.setattr(Session, "_append", wrong)
 
 
-def drops_early(patch: Patch) -> None:
+def drops_early(patch: Mutant) -> None:
     """5,000 messages wait for a client that is away, not 10,000."""
     patch.setattr(World, "limits", Limits(max_queued=5_000))
 
 
-def gives_shared_to_nobody_else(patch: Patch) -> None:
+def gives_shared_to_nobody_else(patch: Mutant) -> None:
     """What was given to members at a broker that dies is not given again."""
     patch.setattr(Assignments, "given", lambda self, *_: None)
 
 
-def trims_what_neighbours_lack(patch: Patch) -> None:
+def trims_what_neighbours_lack(patch: Mutant) -> None:
     """The log keeps nothing for neighbours that have not acknowledged it."""
     trim = ReplayLog.trim
 
@@ -197,7 +197,7 @@ def trims_what_neighbours_lack(patch: Patch) -> None:
     patch.setattr(ReplayLog, "trim", wrong)
 
 
-def holds_nobody_back(patch: Patch) -> None:
+def holds_nobody_back(patch: Mutant) -> None:
     """All that is held is delivered at once, and no publisher waits for its subscribers."""
     patch.setattr(paced_release, "STEP", 1 << 30)
     patch.setattr(PacedRelease, "_behind", lambda self, *_: False)
@@ -244,7 +244,7 @@ def journals() -> Iterator[Found]:
         yield test_durability.play(seed)
 
 
-MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], Iterator[Found]], str]] = {
+MUTANTS: dict[str, tuple[Callable[[Mutant], None], Callable[[], Iterator[Found]], str]] = {
     "gives feeds up after 50 ms": (gives_up_at_once, relays, "order"),
     "SUBACK at once": (answers_at_once, relays, "lost"),
     "drops every third held message": (drops_some, relays, "lost"),
@@ -272,7 +272,8 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], Iterator[Found]],
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_mutant_is_caught(name: str, monkeypatch: Patch) -> None:
+def test_mutant_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, schedules, kind = MUTANTS[name]
-    plant(monkeypatch)
-    assert any(found == kind for violations in schedules() for found, _ in violations)
+    with Mutant(monkeypatch) as mutant:
+        plant(mutant)
+        assert any(found == kind for violations in schedules() for found, _ in violations)

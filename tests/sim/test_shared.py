@@ -20,6 +20,7 @@ from broker.cluster.sharing.custody import Custody
 from tests.sim.clients import Ledger, SimClient
 from tests.sim.disk import Disk, Stayer
 from tests.sim.groups import check_group
+from tests.sim.mutants import Mutant
 from tests.sim.schedule import quiet
 from tests.sim.world import Host, World
 
@@ -202,11 +203,12 @@ MUTANTS = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    patch, kind = MUTANTS[name]
-    monkeypatch.setattr(*patch)
+    fault, kind = MUTANTS[name]
     found: set[str] = set()
-    for seed in (0, 4, 10, 12):
-        found |= {kind for kind, _ in Play(seed).run()}
-        if kind in found:
-            break
-    assert kind in found
+    with Mutant(monkeypatch) as mutant:
+        mutant.setattr(*fault)
+        for seed in (0, 4, 10, 12):
+            found |= {kind for kind, _ in Play(seed).run()}
+            if kind in found:
+                break
+        assert kind in found

@@ -1,0 +1,67 @@
+"""A fault that is written wrongly fails its test, whatever the checkers say of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.core.dispatcher import Dispatcher
+from routing.subscription_trie import SubscriptionTrie
+from tests.sim.mutants import BrokenMutant, Mutant
+from tests.sim.test_checkers import Small, texts
+
+match = SubscriptionTrie.match
+
+
+def lacks_an_argument(self: SubscriptionTrie[Any]) -> list[Any]:
+    return []
+
+
+def calls_with_too_few(self: SubscriptionTrie[Any], topic: str) -> list[Any]:
+    return match(self)
+
+
+def uses_what_is_gone(self: SubscriptionTrie[Any], topic: str) -> list[Any]:
+    return self.nothing(topic)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (lacks_an_argument, TypeError),
+        (calls_with_too_few, TypeError),
+        (uses_what_is_gone, AttributeError),
+    ],
+)
+def test_a_fault_that_is_written_wrongly(
+    wrong: Any, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its brokers stop, which the checkers find; that is not what it was written for."""
+    said = r"SubscriptionTrie\.match.*" + error.__name__
+    with pytest.raises(BrokenMutant, match=said) as found, Mutant(monkeypatch) as mutant:
+        mutant.setattr(SubscriptionTrie, "match", wrong)
+        assert texts(Small([]), "raised")
+    assert isinstance(found.value.__cause__, error)
+
+
+def test_it_fails_though_what_it_looked_for_was_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BrokenMutant), Mutant(monkeypatch) as mutant:
+        mutant.setattr(SubscriptionTrie, "match", lacks_an_argument)
+        assert texts(Small([]), "nothing of this kind")
+
+
+def test_what_brokers_raise_as_a_consequence_is_a_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Mutant(monkeypatch) as mutant:
+        mutant.setattr(SubscriptionTrie, "match", lambda self, topic: None)
+        assert texts(Small([]), "raised")
+
+
+def test_what_is_raised_on_purpose(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Dispatcher, *rest: Any) -> None:
+        raise ZeroDivisionError
+
+    with Mutant(monkeypatch) as mutant:
+        mutant.meant = (ZeroDivisionError,)
+        mutant.setattr(Dispatcher, "publish", wrong)
+        assert texts(Small([]), "raised")
