@@ -75,7 +75,7 @@ class Node:
         hooks: Hooks | None = None,
         log: Log = no_log,
     ) -> None:
-        """`config`: what this broker was told; `now`: s, monotonic; `wall`: the time of day at
+        """`config`: this broker's settings; `now`: s, monotonic; `wall`: the time of day at
         `now` (s since the epoch); `rng`: draws ids and delays; `limits`: what bounds its memory
         and its turns; `hooks`: which effects plugins want; `log`: called with a level and a
         line."""

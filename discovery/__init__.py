@@ -1,7 +1,7 @@
 """Discovery: which other brokers there are, where they can be dialled, and when to dial them.
 
 What it may know: addresses, broker ids and boot numbers, the clock that it is given; nothing of
-MQTT, links, messages or the spanning tree (it is told when a link stands and when the tree is
+MQTT, links, messages or the spanning tree (it is informed when a link stands and when the tree is
 settled). Everything but `drivers/` is pure: bytes and times in, effects out.
 
 * `membership.Membership` is the whole of it: feed it datagrams, gossip, links and the clock, take

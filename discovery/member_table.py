@@ -212,7 +212,7 @@ class MemberTable:
         self, member: Member, address: Address, now: float, gossip_only: bool = False
     ) -> bool:
         """Note at `now` (s) that `member` can be dialled at `address`, and return whether that is
-        new. `gossip_only`: it was told by another broker, and replaces nothing that is known."""
+        new. `gossip_only`: another broker named it, and it replaces nothing that is known."""
         if self.is_own(address, now):
             return False
         target = self.dialler.targets.get(address)

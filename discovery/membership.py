@@ -1,5 +1,5 @@
-"""Membership: which brokers are in the cluster, what they are told, and which are dialled. Its
-states are in `states`."""
+"""Membership: which brokers are in the cluster, what is gossiped to them, and which are dialled.
+Its states are in `states`."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ class Membership:
         """Take gossip about a broker at `now` (s).
 
         `broker_id`, `boot`: its id and boot number. `addresses`: where it can be dialled. `alive`:
-        as in `members()`. `via`: the address of the neighbour that told; if it is not a loopback
+        as in `members()`. `via`: the address of the neighbour that gossips; if it is not a loopback
         address, loopback addresses in the gossip are dropped, as they would lead to another host.
         """
         if self.left:

@@ -57,8 +57,8 @@ class Claims:
 
     def contradicted(self, root: RootVector, now: float) -> bool:
         """Return whether the root is a live neighbour of another incarnation than the claim's. The
-        root itself has told this broker, so another one that disagrees is wrong. (Without that
-        every broker would believe a higher boot number.)"""
+        root itself has sent it to this broker, so another one that disagrees is wrong. (Without
+        that every broker would believe a higher boot number.)"""
         port = self._ports.get(root.id)
         return (
             port is not None

@@ -45,7 +45,7 @@ class TreeConfig(Record):
     bpdus_burst: int = 50
     bpdus_per_s: float = 100.0
     """BPDUs sent to one neighbour, at once and for long (802.1D's transmit hold count); what comes
-    more often is told in one. A neighbour that changes its mind all the time must not keep the
+    more often is sent in one. A neighbour that changes its mind all the time must not keep the
     whole federation busy."""
     retired_cost_us: int = 600_000_000
     """Cost that a leaving broker adds to paths through it (microseconds): more than any way around

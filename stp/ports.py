@@ -64,9 +64,9 @@ class Port:
     asked: SeqRequest | None = None
     """The last request that this broker sent to the neighbour, so that it is sent once."""
     changes: dict[bytes, ChangeNumber] = field(default_factory=dict)
-    """Topology changes that the neighbour has not been told yet, the newest of each origin."""
+    """Topology changes that the neighbour has not been sent yet, the newest of each origin."""
     repeats: dict[bytes, tuple[ChangeNumber, int]] = field(default_factory=dict)
-    """Topology changes that were told, and how often they are still repeated."""
+    """Topology changes that were sent, and how often they are still repeated."""
     bpdus_left: float = math.inf
     """BPDUs that may be sent to the neighbour now."""
     bpdus_at: float = 0.0

@@ -631,7 +631,7 @@ class Tree:
         """Every event passes here first: notice that this process itself was stopped.
 
         Then the parent's claim gets a respite to be renewed from the sockets, while its true age is
-        what the neighbours are told, so that they do not believe what we slept over.
+        the BPDUs to the neighbours, so that they do not believe what we slept over.
         """
         if now - self._deadline > self.config.stall_s and not self._forgiven:
             self._forgiven = True

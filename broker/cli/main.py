@@ -315,7 +315,7 @@ def _add_drain(drain: Parser) -> None:
     drain.add_argument(
         "--rate",
         metavar="CLIENTS_PER_S",
-        help="clients told to go in a second (100, or more if there are many)",
+        help="clients disconnected in a second (100, or more if there are many)",
     )
     drain.add_argument(
         "--to",

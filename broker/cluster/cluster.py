@@ -455,7 +455,7 @@ class Cluster:
         return self.replay_log.size
 
     def _event_order(self) -> EventOrder:
-        """Return the subscribers of each event, in the order in which they are told."""
+        """Return the subscribers of each event, in the order in which they are called."""
         return {**self._link_event_order(), **self._member_event_order()}
 
     def _link_event_order(self) -> EventOrder:
@@ -512,7 +512,7 @@ class Cluster:
                 # Messages and directory entries take other paths.
                 self.strategy.link_lost,
                 self.directory.link_down,
-                # The tree and the members are told last: what they decide finds all that done.
+                # The tree and the members come last: what they decide finds all that done.
                 self.topology.neighbour_down,
                 self.barrier.links_changed,
             ),
@@ -698,7 +698,7 @@ class Cluster:
 
     def tell(self, now: float) -> None:
         """Tell neighbours what was posted, ahead of what is sent to clients after this; a little
-        later if much was told just before."""
+        later if much was sent just before."""
         if self.directory.may_tell(now):
             self._settle(now)
 

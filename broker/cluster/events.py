@@ -1,8 +1,8 @@
-"""What happens in a cluster, as data, and the one place that tells it.
+"""What happens in a cluster, as data, and the one place that dispatches it.
 
-The module that notices something dispatches an event. Which modules are told, in which order and
+The module that notices something dispatches an event. Which modules are called, in which order and
 why, is one table (`Cluster._event_order`). Dispatching is synchronous: when it returns, all
-subscribers have been told, and so have those of the events that these dispatched meanwhile.
+subscribers have been called, and so have those of the events that these dispatched meanwhile.
 """
 
 from __future__ import annotations
@@ -85,19 +85,19 @@ class MemberGone(Record):
 
 
 class NewsLearnt(Record):
-    """Watchers of the directory have been told what is new in it; neighbours are told next."""
+    """Watchers of the directory have got its new entries; neighbours get them next."""
 
     now: float
     """s"""
 
 
 class NewsTold(Record):
-    """Neighbours have been told what is new in the directory."""
+    """The directory's new entries have been sent to the neighbours."""
 
     now: float
     """s"""
     whole: bool
-    """All that was posted here has been told."""
+    """All that was posted here has been sent."""
 
 
 class OriginLost(Record):
@@ -131,7 +131,7 @@ Event = (
 )
 
 EventOrder = Mapping[type[Event], Sequence[Callable[[Any], None]]]
-"""The subscribers of each event, in the order in which they are told."""
+"""The subscribers of each event, in the order in which they are called."""
 
 
 class ClusterEvents:

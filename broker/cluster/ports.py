@@ -34,7 +34,7 @@ class Neighbours(Protocol):
 
     def tell(self, now: float) -> None:
         """Tell the neighbours what was posted, ahead of what is sent to clients after this; a
-        little later if much was told just before `now` (s)."""
+        little later if much was sent just before `now` (s)."""
 
 
 class OldMessages(Protocol):

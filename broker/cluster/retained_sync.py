@@ -146,7 +146,7 @@ class RetainedSync:
 
     def put(self, message: Message) -> None:
         """Keep or delete a retained message without publishing it: subscribers here get nothing,
-        and plugins are not told."""
+        and plugins do not hear of it."""
         self.written(message, None, tell=False)
         version = self.store.digests.get(place_of(message.topic))
         if version is not None and message.topic[:1] != b"$":

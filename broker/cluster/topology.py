@@ -81,9 +81,9 @@ class Topology:
         same_id: Callable[[Address, float], None],
     ) -> None:
         """`node`: this broker; `tree`, `membership`: what decides; `links`: by the id of the
-        neighbour, those that are gone are taken out here; `events`: where what happens is told;
-        `report`: counts and logs; `lose`: ends a link; `same_id`: told where another broker is said
-        to have the id of this one, and when (s)."""
+        neighbour, those that are gone are taken out here; `events`: dispatches what happens;
+        `report`: counts and logs; `lose`: ends a link; `same_id`: called where another broker is
+        said to have the id of this one, and when (s)."""
         self._node = node
         self._limits = node.limits
         self.tree = tree
@@ -94,9 +94,9 @@ class Topology:
         self._lose = lose
         self._same_id = same_id
         now = node.now
-        self._gossip_at = now  # neighbours are told of members no earlier
+        self._gossip_at = now  # members are gossiped no earlier
         self._leaving = False
-        self._change: TopologyChange | None = None  # the newest one that $TC has not told
+        self._change: TopologyChange | None = None  # the newest one that $TC has not published
         self._changes = RateLimit(node.limits.topology_changes, now)
         self._change_at = now
         self.records: dict[int, Handler] = {
@@ -112,11 +112,11 @@ class Topology:
         self.tree.tick(now)
 
     def change_deadline(self) -> float | None:
-        """When the newest topology change is told (s)."""
+        """When the newest topology change is published (s)."""
         return None if self._change is None else self._change_at
 
     def gossip_deadline(self, now: float) -> float | None:
-        """When neighbours are told of members again (s), None when nothing is new."""
+        """When members are gossiped again (s), None when nothing is new."""
         version = self.membership.gossip_version
         if self._gossip_at > now and any(link.gossiped != version for link in self._links.values()):
             return self._gossip_at

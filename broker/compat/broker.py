@@ -85,7 +85,7 @@ DRAIN_TIMEOUT = 1.0
 """s for the last bytes to go out at a shutdown."""
 
 TELL_TIMEOUT = 5.0
-"""s for all clients to be told at a shutdown, some in each turn of the loop."""
+"""s for DISCONNECT to all clients at a shutdown, some in each turn of the loop."""
 
 PLUGIN_TIMEOUT = 5.0
 """s for plugins' methods to end at a shutdown; then they are cancelled."""

@@ -208,7 +208,7 @@ class ListenerProtocol(StreamProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Give the node its bytes."""
-        # It waits for a place: a read was under way, or the loop began to read after it was told
+        # It waits for a place: a read was under way, or the loop began to read after it was asked
         # not to.
         if self.conn is None:
             self._parked.append(data)

@@ -105,7 +105,7 @@ class Plugins:
     """The loaded plugins of one broker."""
 
     def __init__(self, broker: PluginBroker, manager: PluginManager) -> None:
-        """`manager` may be a stand-in (a test's mock): then everything is asked and told."""
+        """`manager` may be a stand-in (a test's mock): then every hook is called."""
         self._broker = broker
         self.manager = manager
         self.under_way = 0

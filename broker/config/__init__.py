@@ -5,7 +5,7 @@ only the files that it is told to read.
 
 * `model` has the one set of defaults. `options` reads flags, environment and file (in this order of
   precedence) into `RunSettings`, and works out `FederationSettings`; `node_config.NodeConfig` is
-  what a node is told.
+  what a node is given.
 * `yaml_file` reads YAML and remembers the line of each key, for errors.
 * `mqtt_options` and `listener_options` are the sections about MQTT and listeners.
 * `data_dir` keeps a broker's key and boot number from one start to the next.

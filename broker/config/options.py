@@ -388,7 +388,7 @@ def _bind(value: object) -> str:
 def _address(value: object) -> Address:
     address = parse_address(_text(value))
     if is_wildcard(address.host):
-        raise ValueError(f"address {value!r}: others have to be told one address that is reachable")
+        raise ValueError(f"address {value!r}: it has to be one address that others can reach")
     return address
 
 

@@ -1,4 +1,4 @@
-"""What a client may not use because this broker was told not to offer it, or not so much of it
+"""What a client may not use because this broker is configured not to offer it, or not so much of it
 (MQTT 5, 3.2.2.3)."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def check_publish(packet: Publish, version: int, config: NodeConfig) -> None:
 
     Raises:
         ProtocolViolation: a QoS above the Maximum QoS (0x9B), or RETAIN of a client that was told
-            in CONNACK that it is not available (0x9A). Before MQTT 5 no client could be told of the
+            in CONNACK that it is not available (0x9A). Before MQTT 5 no packet could announce the
             latter: such a message is delivered, and not retained.
     """
     if packet.qos > config.max_qos:

@@ -1,4 +1,4 @@
-"""A connected MQTT client: what is known of it, what it is told, and its end. Its packets are
+"""A connected MQTT client: what is known of it, what it is sent, and its end. Its packets are
 handled in `client_packets`."""
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Host(Scheduler, Protocol):
 
     @property
     def config(self) -> NodeConfig:
-        """What the broker was told."""
+        """The broker's settings."""
 
     @property
     def counters(self) -> Counters:
@@ -91,7 +91,7 @@ class Host(Scheduler, Protocol):
 
     @property
     def hooks(self) -> Hooks:
-        """What plugins want to be asked and told."""
+        """The hooks that plugins implement."""
 
     @property
     def journal(self) -> Journal:

@@ -28,7 +28,7 @@ GONE_WORK = 5
 """steps for a connection that is gone."""
 
 Open = Callable[[str, str, str, "Transport", float], "Connection"]
-"""Makes a connection of what `ConnectionRegistry.made` is told."""
+"""Makes a connection from the arguments of `ConnectionRegistry.made`."""
 
 
 class DialledLinks(Protocol):
@@ -50,7 +50,7 @@ class Host(Scheduler, Protocol):
 
     @property
     def config(self) -> NodeConfig:
-        """What it was told."""
+        """The broker's settings."""
 
     @property
     def counters(self) -> Counters:

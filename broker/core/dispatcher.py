@@ -66,7 +66,7 @@ class Host(Protocol):
 
     @property
     def hooks(self) -> Hooks:
-        """What plugins want to be asked and told."""
+        """The hooks that plugins implement."""
 
     @property
     def turns(self) -> Turns:

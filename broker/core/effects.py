@@ -97,7 +97,7 @@ class AuthorizeReceive:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Event:
-    """Something that amqtt's plugins are told (`on_<name>`). No answer."""
+    """An event for amqtt's plugins (`on_<name>`). No answer."""
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)

@@ -45,7 +45,7 @@ class LocalBroker(Scheduler, Protocol):
 
     @property
     def config(self) -> NodeConfig:
-        """What it was told."""
+        """The broker's settings."""
 
     @property
     def limits(self) -> Limits:
@@ -73,7 +73,7 @@ class LocalBroker(Scheduler, Protocol):
 
     @property
     def hooks(self) -> Hooks:
-        """What plugins want to be asked and told."""
+        """The hooks that plugins implement."""
 
     @property
     def journal(self) -> Journal:

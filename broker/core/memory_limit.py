@@ -78,7 +78,7 @@ class Host(Scheduler, Protocol):
 
     @property
     def config(self) -> NodeConfig:
-        """What the broker was told."""
+        """The broker's settings."""
 
     @property
     def counters(self) -> Counters:

@@ -28,12 +28,12 @@ Then = Callable[[float], None]
 
 
 class Journal(Protocol):
-    """Keeps what is to survive a restart. Who was told that something is kept hears of it no
-    earlier than it is durable."""
+    """Keeps what is to survive a restart. A client that was promised that something is kept hears
+    of it no earlier than it is durable."""
 
     @property
     def recording(self) -> bool:
-        """Whether it keeps anything. One that does not may be told everything all the same; who
+        """Whether it keeps anything. One that does not may be called all the same; who
         handles very many messages asks first, and spares the call."""
 
     @property
@@ -185,7 +185,7 @@ class Draining(Protocol):
         """Return where the next client is to go ("HOST:PORT"), "" when no other broker is there."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what is told of it: how far it is, and what is left."""
+        """Return its state for the admin port: how far it is, and what is left."""
 
 
 class Barrier(Protocol):
@@ -355,7 +355,7 @@ class Cluster(Protocol):
 
     def room(self, session: Session, size: int, /) -> bool:
         """Whether a session with a full queue may have one more message of `size` bytes: it was on
-        its way when publishers at other brokers were told to wait."""
+        its way when publishers at other brokers were asked to wait."""
 
     @property
     def memory(self) -> int:

@@ -17,8 +17,8 @@ def explain(packet: Explained, why: str, maximum: int) -> bytes:
     exceed `maximum` (bytes), the Maximum Packet Size of the client (MQTT-3.2.2-19, MQTT-3.4.2-2,
     MQTT-3.9.2-1, MQTT-3.14.2-3).
 
-    The caller has checked that the client wants to be told: all but CONNACK and DISCONNECT need its
-    Request Problem Information (MQTT-3.1.2-29).
+    The caller has checked that the client wants Reason Strings: all but CONNACK and DISCONNECT need
+    its Request Problem Information (MQTT-3.1.2-29).
     """
     bare = encode_packet(packet, 5)
     if not why:

@@ -69,7 +69,7 @@ class ReceiverAssignment:
         self.passed = passed
         self.retain = retain
         self.visited = visited
-        # Of a message that was given back before; not told to others.
+        # Of a message that was given back before; not sent to others.
         self.tries: Tries | None = None
         # origin and sequence number of the message that it came with; not of one that was published
         # here

@@ -195,7 +195,7 @@ class RetainedStore:
 
         The version becomes a deletion right before the write: nothing older comes back, and
         the write itself may, when there is room. It has no number, and no death of its own time, as
-        what expired: no subscriber is told.
+        what expired: no subscriber gets it.
         """
         if old is None:
             return Change.REFUSED

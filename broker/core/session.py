@@ -239,7 +239,7 @@ class QueueMemory(Protocol):
 
 
 class Listening(Protocol):
-    """What plugins want to be told."""
+    """The events that plugins subscribe to."""
 
     @property
     def events(self) -> frozenset[str]:
@@ -259,7 +259,7 @@ class Host(Scheduler, Protocol):
 
     @property
     def config(self) -> NodeConfig:
-        """What the broker was told."""
+        """The broker's settings."""
 
     @property
     def counters(self) -> Counters:
@@ -271,7 +271,7 @@ class Host(Scheduler, Protocol):
 
     @property
     def hooks(self) -> Listening:
-        """What plugins want to be told."""
+        """The events that plugins subscribe to."""
 
     @property
     def cluster(self) -> OtherBrokers:

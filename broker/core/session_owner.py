@@ -37,11 +37,11 @@ class Host(Protocol):
 
     @property
     def config(self) -> NodeConfig:
-        """What the broker was told."""
+        """The broker's settings."""
 
     @property
     def hooks(self) -> Hooks:
-        """What plugins want to be asked and told."""
+        """The hooks that plugins implement."""
 
     @property
     def methods(self) -> dict[str, Method]:

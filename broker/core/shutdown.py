@@ -1,4 +1,4 @@
-"""The end of a broker that is told to stop: all peers hear of it, some in each turn."""
+"""The orderly stop of a broker: all peers get a DISCONNECT, some in each turn."""
 
 from __future__ import annotations
 
@@ -45,11 +45,12 @@ class Shutdown:
         self._broker = broker
         self._leave = leave
         self.under_way = False
-        """Clients are being told, and no other client is let in."""
+        """Clients are being disconnected, and no other client is let in."""
 
     def begin(self, then: Callable[[], None]) -> None:
         """Tell MQTT 5 clients that the broker stops (0x8B), close all, and call `then` at the end.
-        Of very many clients some are told in each turn, and the others are served until theirs."""
+        Of very many clients some are disconnected in each turn, and the others are served until
+        theirs."""
         if not self.under_way:
             self.under_way = True
             self._broker.turns.go(self._say_goodbye(then), lambda: False)

@@ -117,7 +117,7 @@ def _checking(client: Client, packet: Subscribe | Unsubscribe) -> Generator[int,
                 yield FILTERS
             for topic_filter in requests[at : at + FILTERS]:
                 missing = unavailable(topic_filter, client.node.config)
-                # It was told in the CONNACK (MQTT 5, 3.2.2.3.11, 3.2.2.3.13).
+                # The CONNACK said so (MQTT 5, 3.2.2.3.11, 3.2.2.3.13).
                 if missing is not None:
                     raise ProtocolViolation(missing.name.lower().replace("_", " "), missing)
 

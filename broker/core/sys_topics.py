@@ -42,7 +42,7 @@ LOADS: dict[str, Callable[[Counters], int]] = {
     "connections": lambda counters: counters.connects,
     "sockets": lambda counters: counters.connections_accepted,
 }
-"""Counters whose averages a minute are told."""
+"""Counters whose averages a minute are published."""
 
 
 class Host(Scheduler, Protocol):
@@ -190,7 +190,7 @@ class SysTopics:
 
     def _publish(self, topic: str, payload: bytes) -> None:
         """Keep and deliver, at QoS 0: the next value makes this one worthless. It is not counted,
-        and no plugin is told."""
+        and no plugin hears of it."""
         node = self.node
         name = topic.encode()
         node.retained.store(topic, Message(name, payload, 0, True, b"", None, None))

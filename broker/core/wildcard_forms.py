@@ -25,7 +25,7 @@ def form_of(topic_filter: str) -> str | None:
 
 def filter_memory(topic_filter: str) -> int:
     """Return the bytes of memory that a subscription with this filter takes at most, about."""
-    # Here, and as bytes among what is told to other brokers; of a group once more each.
+    # Here, and as bytes in the listing for other brokers; of a group once more each.
     text = topic_filter.__sizeof__()
     size = costs.SUBSCRIPTION_MEMORY + (4 if topic_filter.startswith(SHARE_PREFIX) else 2) * text
     if is_wildcard(topic_filter):

@@ -2,7 +2,7 @@
 nothing; what a driver must do, and in which order, is in docs/reference/driver-contract.md.
 
 What it may know: the node and everything below it, asyncio, the operating system. Nothing below
-knows it: the node asks for effects (`core.effects`) and is told of bytes, answers and the time.
+knows it: the node asks for effects (`core.effects`) and is given bytes, answers and the time.
 
 * `driver.Driver` runs one node in one event loop: a flush in each turn, a tick at the node's
 deadline. `driver.StreamProtocol` is a connection by the loop's own transports (TLS, macOS). *

@@ -25,7 +25,7 @@ DIAL_TIMEOUT = 3.0
 
 
 CLOCK_PERIOD = 60.0
-"""s after which the node is told the time of day again, because clocks are set and drift from the
+"""s after which the node is given the time of day again, because clocks are set and drift from the
 monotonic one, and what this machine has available."""
 
 

@@ -230,7 +230,7 @@ class EpollTransport:
             stream.conn.receive(self._view[:size].tobytes(), now)
 
     def read_early(self, stream: EpollStream) -> None:
-        """Read a connection out of its turn. Its end is told later, because the node is in the
+        """Read a connection out of its turn. Its end is reported later, because the node is in the
         middle of something."""
         node = self.driver.node
         try:
@@ -362,7 +362,7 @@ class EpollStream:
 
     def admitted(self) -> None:
         """Begin: there is a place now."""
-        # Else the place is given back when the end has been told.
+        # Else the place is given back when the end has been reported.
         if self.state == PARKED:
             self.state = OPEN
             self.reading = True

@@ -32,7 +32,7 @@ COUNTER_HELP = {
     "connect_timeout": "Connections closed because no CONNECT came in time.",
     "keep_alive_timeout": "Clients disconnected because their Keep Alive time had passed.",
     "authentication_failed": "Enhanced authentications that failed.",
-    "redirected": "Clients told to use another server.",
+    "redirected": "Clients redirected to another server.",
     "taken_over": "Connections closed because their client connected again.",
     "takeover_unread": "Connections closed by a takeover before all their packets were handled.",
     "malformed": "Connections closed because of a malformed packet.",

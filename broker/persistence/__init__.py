@@ -15,7 +15,7 @@ whole or not at all; the number of a frame is its *LSN*; a file of frames is a *
 The order of one turn.
 
 1. Packets are handled: sessions and the cluster record what they change (`record`). If a client is
-   told of a change, its connection's output is held back from then on (`require`).
+   sent the effect of a change, its connection's output is held back from then on (`require`).
 2. `Node.flush` hands each outbox to its connection, or to `gate_output` if that has a gate.
 3. `Journal.seal` records what changes often and counts once (retained topics, which messages of
    other brokers have been here), and makes all records one frame: LSN + 1, `AppendFrame`.

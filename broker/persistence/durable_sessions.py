@@ -86,8 +86,8 @@ class DurableSessions:
             recorder.record_all()
 
     def ended(self, session: Session, source: Connection | None) -> None:
-        """Record that a session has ended, or is no longer durable; `source` is told of it once
-        that is durable."""
+        """Record that a session has ended, or is no longer durable; `source` gets its
+        acknowledgement once that is durable."""
         recorder = self._recorder(session)
         if recorder is not None:
             self.frames.record(encode_end(recorder.number))

@@ -225,8 +225,8 @@ class Journal:
         self._seen.update(self._origins.vector)
 
     def session_ended(self, session: Session, source: Connection | None) -> None:
-        """Record that a session has ended, or is no longer durable; `source` is told of it once
-        that is durable."""
+        """Record that a session has ended, or is no longer durable; `source` gets its
+        acknowledgement once that is durable."""
         self.sessions.ended(session, source)
 
     def subscription_start_changed(self, start: SubscriptionStart) -> None:

@@ -354,7 +354,7 @@ class WriteAheadLog:
             self.gate.release_links()
 
     def _fail_again(self, error: str) -> None:
-        # No client was told of anything in this segment, and the next one repeats it.
+        # No output depends on anything in this segment, and the next one repeats it.
         self._host.effects.append(DiscardSegments(self._requested_segment, incomplete=True))
         self._fail(error, "debug")
 

@@ -134,7 +134,7 @@ def test_state_access_and_the_second_time(cluster: Cluster) -> None:
         assert status_code == 202 and json.loads(text)["draining"] is True
         assert ended(broker) == 0
         assert all(client.lost.wait(PATIENCE) for client in held)
-    assert len(broker.lines("WARNING", "told to make an end, left are 2 clients")) == 1
+    assert len(broker.lines("WARNING", "asked again to finish, left are 2 clients")) == 1
     assert command(broker).returncode == 1
 
 

@@ -318,10 +318,10 @@ def test_once_more_ends_it() -> None:
     world = alone()
     world.connect("a"), world.connect("b")
     found = Draining(world, rate=0.01)
-    found.drain.hurry(world.now, "told to make an end")
-    found.drain.hurry(world.now, "told to make an end")
+    found.drain.hurry(world.now, "asked again to finish")
+    found.drain.hurry(world.now, "asked again to finish")
     assert len(found.done) == 1
-    assert "told to make an end, left are" in world.logged[-1]
+    assert "asked again to finish, left are" in world.logged[-1]
 
 
 def test_state() -> None:

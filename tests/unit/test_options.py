@@ -387,7 +387,7 @@ def test_a_wrong_file_names_its_line_and_key(tmp_path: Path, text: str, line: st
         ),
         (
             {"advertise": "0.0.0.0:1"},
-            "--advertise: address '0.0.0.0:1': others have to be told one address",
+            "--advertise: address '0.0.0.0:1': it has to be one address",
         ),
         ({"seed": ["0.0.0.0:1"]}, "--seed: address '0.0.0.0:1': a seed has to name one host"),
         ({"seed": [""]}, "--seed: address '': host is empty"),

@@ -53,8 +53,8 @@ FORGET_ORIGIN = 3600.0
 """s; an origin that published nothing for so long is forgotten: no log has its messages."""
 
 QUIET = FORGET_ORIGIN / 2
-"""s; an origin that published nothing for so long counts as quiet. So does an origin of which only
-a neighbour has told."""
+"""s; an origin that published nothing for so long counts as quiet. So does an origin that only a
+neighbour has announced."""
 
 RECENT = 1000
 """messages before the first one that a broker which meets an origin accepts as well: some
@@ -318,8 +318,8 @@ class Forwarder:
                 self._note_told(link, origins)
 
     def _note_told(self, link: Link, origins: Vector) -> None:
-        """Note that a neighbour was told of origins that are new here, and begins with them where
-        this broker does: it lacks what they publish before its link is live."""
+        """Note that a neighbour knows of origins that are new here, and begins with them where this
+        broker does: it lacks what they publish before its link is live."""
         if link.seen is not None:
             for key, window in origins.items():
                 if key not in link.seen:

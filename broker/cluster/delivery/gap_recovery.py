@@ -155,7 +155,8 @@ def decode_answer(body: bytes) -> AnswerPart:
 
 
 class GapRecovery:
-    """The ordered feeds of all origins, and the path changes that other brokers are told of."""
+    """The ordered feeds of all origins, and the path changes that are announced to other
+    brokers."""
 
     def __init__(
         self,
@@ -175,7 +176,8 @@ class GapRecovery:
         report: Reporting,
         alarm: Alarm,
     ) -> None:
-        """`node`: this broker, as `config` describes it; `events`: where lost origins are told;
+        """`node`: this broker, as `config` describes it; `events`: dispatches that an origin is
+        lost;
         `flow_control`: holds publishers at origins; `above`: the floors above delivery; `report`:
         counts and logs; `alarm`: calls the cluster again; `origins`, `log`, `directory`,
         `strategy`, `starts`, `orphans`, `history`: the modules that it uses."""
@@ -280,7 +282,7 @@ class GapRecovery:
         )
 
     def activate(self) -> None:
-        """Begin feeds, as some broker routes by interest. Neighbours are told ahead of all
+        """Begin feeds, as some broker routes by interest. Neighbours hear of it ahead of all
         messages: from now on numbers may be left out, and messages are passed on in the order in
         which they arrive."""
         if not self.active:
@@ -381,7 +383,7 @@ class GapRecovery:
         which is not the feed's source. If the link is not on the tree's path either (retained
         messages take all links, also those that a repair has left in a circle), the message may be
         ahead of older ones. The brokers behind this one trust that what comes from here is
-        complete, so they are told before they get it."""
+        complete, so they hear of it (BREAK) before they get it."""
         if link is feed.behind:
             return
         if link is self._paths.get(feed.broker_id):

@@ -65,7 +65,7 @@ class LinkAcks:
         timeout: float,
     ) -> None:
         """`node`, `log`: this broker, and its replay log; `origins`: which messages have been here;
-        `strategy`: says what is wanted behind a link; `report`: where it is told what happened;
+        `strategy`: says what is wanted behind a link; `report`: counts and logs what happened;
         `timeout`: s, a link that takes nothing for twice as long is closed."""
         self._node = node
         self._limits = node.limits

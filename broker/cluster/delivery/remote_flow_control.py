@@ -37,7 +37,7 @@ HOLD_BYTES = 16 * 1024
 it the subscriber's filters stand for them, and beyond these everything."""
 
 HOLD_LIFE = 10.0
-"""s; for which what is told is valid at most, however many are told."""
+"""s; for which a HOLD is valid at most, however many origins get one."""
 
 EVERYTHING = b"#"
 
@@ -58,7 +58,7 @@ class Wish:
 
 
 class Told:
-    """What an origin was told, and when (s)."""
+    """What an origin was asked to hold, and when (s)."""
 
     __slots__ = ("at", "changed", "holding")
 
@@ -232,7 +232,7 @@ class RemoteFlowControl:
         return max(self._limits.hold_pace, len(self._told) / self._limits.holds_per_second)
 
     def _repeat(self) -> float:
-        """After how long (s) an origin is told the same again."""
+        """After how long (s) the same HOLD is sent again."""
         return min(HOLD_LIFE / 2.5, max(self._limits.hold_repeat, 10 * self._pace()))
 
     def _tell(self, origin: bytes, told: Told, now: float) -> None:
@@ -242,7 +242,7 @@ class RemoteFlowControl:
         told.holding = bool(wanted)
         directory = self._directory
         if directory.via(origin) is None:
-            return  # it is told when it is repeated, if it is back by then
+            return  # the repetition reaches it, if it is back by then
         life = 2.5 * self._repeat()
         directory.send(origin, HOLD, encode_hold(life, wanted))
         self._node.counters.pause_requests_sent += told.holding
@@ -254,7 +254,7 @@ class RemoteFlowControl:
             self._timer = self._node.schedule(self._node.now + wait, self._turn)
 
     def _turn(self, now: float) -> None:
-        """Tell what has changed and repeat what has not."""
+        """Send what has changed and repeat what has not."""
         self._timer = None
         pace, repeat = self._pace(), self._repeat()
         for origin, told in list(self._told.items()):

@@ -238,8 +238,8 @@ class Resync:
 
     def _join(self, link: Link, now: float) -> None:
         """Replay what the neighbour lacks, then make its link live, in the turn in which nothing is
-        left to replay. The neighbour is told first that messages take another path than before, as
-        those of the first step already do."""
+        left to replay. A BREAK first tells the neighbour that messages take another path than
+        before, as those of the first step already do."""
         assert link.seen is not None
         self._gap_recovery.entering(link)
         walk = self._joining[link] = self.walk(link, link.seen, lambda at: self._enter(link, at))

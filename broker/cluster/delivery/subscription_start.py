@@ -8,7 +8,7 @@ when these subscriptions began, and the answer says which number was the newest 
 all messages. A broker that has confirmed the subscription has said that number then
 (`subscription_barrier`), and is not asked.
 
-Times are told by the origin's clock: each answer says what it showed, some time between question
+Times are those of the origin's clock: each answer says what it showed, some time between question
 and answer. The origin finds the number of a time in its log, or, if the log does not go back so
 far, in notes of the numbers that it had at times (`PastNumbers`). A broker that replays messages
 tells the neighbour how old they are, and that is passed on to all brokers behind: with flooding,

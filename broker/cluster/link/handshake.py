@@ -283,7 +283,7 @@ class LinkHandshake:
         self._agree(now)
 
     def refuse(self, reason: int, why: str, counter: str, other: str = "") -> None:
-        """Turn the other broker away: it is told why, and this broker logs one line and counts.
+        """Refuse the other broker: its CONNACK says why, and this broker logs one line and counts.
 
         `reason`: reason code of the CONNACK; `why`: what it is, does or lacks, behind "your
         broker"; `counter`: the counter's name; `other`: "HOST:PORT" of the broker that has its id.

@@ -297,7 +297,7 @@ class Link:
         self.kept_since = now
         # (number, position) of each that the neighbour has not acknowledged.
         self.marks: deque[tuple[int, int]] = deque()
-        self.log_lost = 0  # messages that the log could not keep for it, not told yet
+        self.log_lost = 0  # messages that the log could not keep for it, not reported yet
         self.unsent = 0  # bytes that its system had not taken when we looked last,
         self.taken_at = now  # and since when there was no progress
         self.gossiped = -1  # the membership's version that the neighbour knows

@@ -41,7 +41,7 @@ class OriginWindow:
 
 
 MAX_VECTOR_GAPS = 2048
-"""gaps told to a neighbour at once; beyond it only the newest of each origin. A few are usual,
+"""gaps sent to a neighbour at once; beyond it only the newest of each origin. A few are usual,
 thousands are made up."""
 
 Vector = dict[bytes, OriginWindow]

@@ -139,7 +139,7 @@ class Handover:
         history: SessionHistory,
     ) -> None:
         """`node`: this broker, with the id `own_id`; `spared`: keeps log entries for sessions that
-        move; `whereabouts`: is told of sessions that leave; the modules that know what a session
+        move; `whereabouts`: notes sessions that leave; the modules that know what a session
         was offered: `directory`, `strategy`, `origins`, `log`, `orphans`, `gap_recovery`,
         `delivered_ranges`, `history`."""
         self._node = node
@@ -258,8 +258,8 @@ class Handover:
         return found
 
     def known(self, client_id: str, broker_id: bytes, stamp: int) -> None:
-        """Note that the broker `broker_id` has told all brokers of the session of `client_id` with
-        this `stamp`: they need not ask this broker for it much longer."""
+        """Note that the broker `broker_id` has announced the session of `client_id` with this
+        `stamp` to all brokers: they need not ask this broker for it much longer."""
         given = self._given.get(client_id)
         if given is not None and given[0] == broker_id and stamp >= given[1].stamp:
             self._happens(client_id, State.GIVEN, Input.POSTED)
@@ -473,7 +473,7 @@ class Handover:
             return True
         self._gave_up(overtaken)
         if lasts:
-            # This taker is told that it lacks them.
+            # This taker learns that it lacks them.
             self._node.schedule(self._node.now, lambda now: self._gave_up(lasts))
         return False
 

@@ -668,8 +668,8 @@ def in_both(waiting: list[tuple[Item, Known | None]], both: Counter[Content]) ->
 
 
 def untouched(session: Session) -> bool:
-    """Return whether a session is empty and was never resumed: its client was told that it is a new
-    one, and left before it did anything."""
+    """Return whether a session is empty and was never resumed: its CONNACK had no Session Present,
+    and its client left before it did anything."""
     holds = (
         session.subscriptions
         or session.queue

@@ -53,7 +53,7 @@ class Input(TableEnum):
     CAME = "the client has connected here"
     ENDED = "the session has ended here"
     EXPIRED = "the taker has asked for nothing for too long, or its bytes have to make room"
-    POSTED = "the taker has told all brokers that it has the session"
+    POSTED = "the taker has announced to all brokers that it has the session"
     FOUND = "all brokers have had the time to hear of it"
 
 

@@ -453,7 +453,7 @@ def restore(
         `state`: what it was.
         `session`: a new one.
         `dispatcher`: where it subscribes.
-        `starts`: is told where the session's subscriptions begin.
+        `starts`: notes where the session's subscriptions begin.
     """
     for _ in restoring(state, session, dispatcher, starts):
         pass

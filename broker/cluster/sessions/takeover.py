@@ -182,7 +182,7 @@ class Takeover:
         """`node`: this broker, with the id `own_id`; `clock`: makes all stamps; `links`: by the
         neighbour's id; `barrier`: tells when all brokers know of subscriptions; `spared`: keeps log
         entries for sessions that move; `handover`: the holder's side; `reporting`: counts and logs;
-        `neighbours`: are told what is posted; the modules that know what a session was offered:
+        `neighbours`: get what is posted; the modules that know what a session was offered:
         `directory`, `strategy`, `origins`, `log`, `gap_recovery`, `subscription_starts`,
         `delivered_ranges`, `history`."""
         self._node = node
@@ -797,8 +797,8 @@ class Takeover:
         self._admit(pending, now)
 
     def _admit_untold(self, pending: PendingTakeover, now: float) -> None:
-        """Let the client in, although its holder has not said that it has forgotten the session:
-        the holder is told again when it is back."""
+        """Admit the client, although its holder has not said that it has forgotten the session: the
+        holder is asked again when it is back."""
         if pending.session is not None:
             self.merging.taken(pending.client_id, pending.holder, pending.stamp)
         self._admit(pending, now)

@@ -80,7 +80,7 @@ class Whereabouts:
     def elsewhere(self, client_id: str) -> bool:
         """Whether a client has a session at another broker, or had one until a moment ago, so that
         it may have had messages there that are under way to here. That may also be so while
-        listings have not arrived of which a neighbour has told: they come behind its replay."""
+        listings have not arrived that a neighbour has named: they come behind its replay."""
         key = client_id.encode()
         directory = self._directory
         if (

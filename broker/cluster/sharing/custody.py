@@ -1,10 +1,10 @@
 """The taker's side of shared subscriptions: the messages that other brokers gave to local members,
-and what these brokers are told of them (docs/decisions/0015).
+and its reports on them to these brokers (docs/decisions/0015).
 
 At QoS 2 a message waits here, in memory, until a member has room for it. Then it is claimed, and
 delivered when its giver has granted that; with a journal, the grant is recorded before the client
-gets the message. At QoS 1 it is delivered at once. In both cases the giver is told when the client
-has acknowledged it, or when it is in the session of a client that is away.
+gets the message. At QoS 1 it is delivered at once. In both cases a report to the giver follows when
+the client has acknowledged it, or when it is in the session of a client that is away.
 
     held -(a member has room)-> claimed -(granted)-> ready -(room)-> given
                                                            -(acknowledged)-> reported

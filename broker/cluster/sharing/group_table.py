@@ -117,7 +117,7 @@ class GroupTable:
         self._counted, self._count = (b"", 0.0), 0
         # Sessions with very many groups, which are noted in steps.
         self._noting: dict[Session, Iterator[int]] = {}
-        self._planned = False  # `_go_on` is going to look at what they tell
+        self._planned = False  # `_go_on` is going to handle their announcements
         self._next_look = node.now + node.limits.log_age
         self.memory = 0
         """Bytes of memory of all groups, about."""
@@ -229,7 +229,7 @@ class GroupTable:
         if teller is None:
             teller = self._tellers[broker_id] = Teller(broker_id)
         self._back(teller)
-        if teller.tells:  # of each what it told last: it may not tell more than there is
+        if teller.tells:  # of each group the last announcement: no more than there are groups
             for key, value in teller.told:
                 if key[1:] not in teller.news:  # which is newer
                     self._note_news(teller, key[1:], value)
@@ -367,7 +367,7 @@ class GroupTable:
         if via is None:  # it may have withdrawn all of them, and some are still to be looked at
             self._lost(teller)
         elif teller is not None:
-            self._back(teller)  # it has told all its groups again
+            self._back(teller)  # it has announced all its groups again
             self._forget(teller)
 
     def _back(self, teller: Teller) -> None:

@@ -148,8 +148,8 @@ class SharedSubscriptions:
             )
 
     def _choose(self, route: Route) -> tuple[list[SharedGroup], ReceiverAssignment | None]:
-        """Return the groups whose local members get a message, and the choice that other brokers
-        are told."""
+        """Return the groups whose local members get a message, and the assignment that other
+        brokers get."""
         groups = list(route.shared)
         entries: list[tuple[bytes, bytes]] = []
         busy = self.assignments.busy

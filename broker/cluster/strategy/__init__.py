@@ -15,7 +15,7 @@ Protocols in `ports`.
 
 States of a subscription in the barrier:
 
-    posted -(a wave goes over the tree)-> told -(all brokers have answered)-> known: SUBACK
+    posted -(a wave goes over the tree)-> sent -(all brokers have answered)-> known: SUBACK
            -(some have not answered)-> posted, another wave after a pause
            -(WAIT is over)-> SUBACK, and messages of all origins are asked for again
 """

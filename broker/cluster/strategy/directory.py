@@ -2,7 +2,7 @@
 messages to one broker, wherever it is.
 
 A link takes part while the tree lets it forward. The first byte of an entry's key says what kind of
-entry it is. A module that watches such a byte is told of every entry that appears, changes or goes,
+entry it is. A module that watches such a byte gets every entry that appears, changes or goes,
 also when its broker comes or goes. Messages to one broker go along the tree, hop by hop, in order,
 and are dropped where the path ends.
 
@@ -75,7 +75,7 @@ MAX_HOPS = 64
 """brokers on a path; more are a loop."""
 
 PACE = 0.005
-"""s; entries that are posted within this time are told together: ten thousand clients that
+"""s; entries that are posted within this time are sent together: ten thousand clients that
 subscribe at once do not cause ten thousand messages."""
 
 AT_ONCE = 20
@@ -101,12 +101,12 @@ Changes = list[tuple[bytes, "bytes | None"]]
 """Entries, keys with their first byte, and values (None: they are gone)."""
 
 Watcher = Callable[[bytes, bytes, "bytes | None", bool], None]
-"""Is told of an entry: id of the broker, key without its first byte, value (None: it is gone), and
+"""Takes an entry: id of the broker, key without its first byte, value (None: it is gone), and
 whether it is gone because the tree has lost the broker (which may have come back since)."""
 
 ManyWatcher = Callable[[bytes, Changes, bool], None]
-"""Is told of very many entries that a broker posts in one moment, to handle them later, and whether
-they are gone because the tree has lost the broker."""
+"""Takes very many entries that a broker posts in one moment, to handle them later, and whether they
+are gone because the tree has lost the broker."""
 
 Receiver = Callable[[bytes, bytes, float], None]
 """Takes a message of another broker to this one: id of the sender, body, now (s). Raises
@@ -149,7 +149,7 @@ class Directory:
     def __init__(
         self, node: LinkedBroker, own: Identity, events: ClusterEvents, host: Host
     ) -> None:
-        """`node`: this broker, with the identity `own`; `events`: where changes of routes are told;
+        """`node`: this broker, with the identity `own`; `events`: dispatches changes of routes;
         `host`: counts, logs and calls again."""
         self._node = node
         self._limits = node.limits
@@ -168,7 +168,7 @@ class Directory:
         # Receiver, sender, kind -> number of the last, was it passed on.
         self._passed: dict[bytes, tuple[bytes, bool]] = {}
         self._next_check = 0.0
-        self._changed = False  # watchers or neighbours are to be told at the end of this input
+        self._changed = False  # watchers or neighbours get entries at the end of this input
         self._posted = False  # also of entries of this broker
         self._going_on = False  # more of the listings that were asked for is to be sent soon
         self._tell_at = 0.0  # s, no earlier
@@ -196,7 +196,8 @@ class Directory:
         )
 
     def receive_over(self, kind: int, receiver: LinkReceiver, *, pieces: int | None = None) -> None:
-        """Give messages of this `kind` to `receiver`, which is also told over which link they came.
+        """Give messages of this `kind` to `receiver`, which also gets the link over which they
+        came.
         `pieces`: as for `receive`."""
         self._receivers[kind] = receiver
         if pieces is not None:
@@ -249,7 +250,7 @@ class Directory:
 
     @property
     def lacks(self) -> bool:
-        """Whether neighbours have told of listings that have not arrived yet."""
+        """Whether neighbours have named listings that have not arrived yet."""
         return self.database.lacks
 
     # ---------------------------------------------------------------- to one broker
@@ -291,14 +292,14 @@ class Directory:
         return None if via is None else self._links.get(via)
 
     def may_tell(self, now: float) -> bool:
-        """Whether entries were posted that neighbours can be told of now."""
+        """Whether entries were posted that can be sent to neighbours now."""
         return self._posted and now >= self._tell_at and not self._settling
 
     # ---------------------------------------------------------------- links
 
     @property
     def unsaid(self) -> bool:
-        """Whether entries were posted that the neighbours have not been told of."""
+        """Whether entries were posted that have not been sent to the neighbours."""
         return self._posted
 
     def link_forwards(self, event: LinkForwards) -> None:
@@ -478,7 +479,7 @@ class Directory:
         except DirectoryError as error:
             raise MalformedPacket(f"directory: {error}") from None
         self._changed = True
-        # A message behind this one takes the new paths already: they are told of ahead of it.
+        # A message behind this one takes the new paths already: they are announced ahead of it.
         self.settle(now)
 
     def _routed_received(self, link: Link, body: bytes, now: float) -> None:

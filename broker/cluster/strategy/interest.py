@@ -63,7 +63,7 @@ class Interest(OverSpanningTree):
 
     @property
     def telling(self) -> bool:
-        """Whether the other brokers are told which filters are wanted here."""
+        """Whether this broker posts the filters that are wanted here."""
         return self.table.telling
 
     @property
@@ -120,7 +120,7 @@ class Interest(OverSpanningTree):
         self.table.changed(topic_filter, wanted)
 
     def on_posted(self, call: Callable[[], None]) -> None:
-        """Have `call` called for each filter that the others are told."""
+        """Have `call` called for each filter that is posted."""
         self.table.on_posted.append(call)
 
     def knows_behind(self, link: Link) -> bool:

@@ -132,12 +132,12 @@ class InterestTable:
         """Called when a filter has been posted."""
         # The filters of other brokers; value: the broker's id.
         self._filters: SubscriptionTrie[bytes] = SubscriptionTrie()
-        self.memory = 0  # bytes that these take, and what is told of filters here
+        self.memory = 0  # bytes that these take, and those that are posted here
         # Those of brokers that the tree has lost, and to which messages still go.
         self._kept: dict[bytes, set[str]] = {}
         self._taken: dict[bytes, int] = {}  # bytes that those of each take
         self._told = 0  # and all of them, those that several have once
-        self._tellings: dict[bytes, Telling] = {}  # of brokers that have told of many at once
+        self._tellings: dict[bytes, Telling] = {}  # of brokers that have posted many at once
         # The broker that posts filters in this moment, and how many.
         self._counted, self._count = (b"", 0.0), 0
         # Brokers that get everything: their filters, which are dropped some at a time.
@@ -148,7 +148,7 @@ class InterestTable:
         # The filters that cover all that are wanted here: these are posted.
         self._cover = FilterAggregation()
         self._working = False
-        # Filters of before the first other broker came, still to be told.
+        # Filters of before the first other broker came, still to be posted.
         self._loading: deque[str] = deque()
         self._crowded = False  # there are more filters than can be posted
         self._full = False  # there were longer filters than can be posted

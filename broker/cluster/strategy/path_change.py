@@ -1,5 +1,5 @@
-"""Path changes: a broker is told that messages take another path to it, ahead of the first ones
-that do (docs/decisions/0013, 0020)."""
+"""Path changes: a record tells a broker that messages take another path to it, ahead of the first
+ones that do (docs/decisions/0013, 0020)."""
 
 from __future__ import annotations
 

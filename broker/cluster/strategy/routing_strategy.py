@@ -39,7 +39,7 @@ class RoutingStrategy(Protocol):
 
     @property
     def telling(self) -> bool:
-        """Whether the other brokers are told which filters are wanted here."""
+        """Whether this broker posts the filters that are wanted here."""
 
     @property
     def memory(self) -> int:
@@ -63,8 +63,8 @@ class RoutingStrategy(Protocol):
 
     def admit(self, key: bytes, feed: Feed | None, link: Link) -> None:
         """Note that a message at QoS 1 or 2 of the origin `key` that came over `link` is about to
-        be passed on. `feed`: the origin's. The brokers behind this one are told if it may be ahead
-        of older messages."""
+        be passed on. `feed`: the origin's. The brokers behind this one hear of it (BREAK) if it may
+        be ahead of older messages."""
 
     def live_hop(self, message: bytes) -> Link | None:
         """Return the link for a message to one broker that has to take the same path as the
@@ -86,7 +86,7 @@ class RoutingStrategy(Protocol):
         """Note the first subscription to a filter here, or that the last one has gone."""
 
     def on_posted(self, call: Callable[[], None]) -> None:
-        """Have `call` called for each filter that the others are told."""
+        """Have `call` called for each filter that is posted."""
 
     def knows_behind(self, link: Link) -> bool:
         """Whether the filters behind a link are known, if these decide which messages take it."""
@@ -169,7 +169,7 @@ class RoutingStrategy(Protocol):
         """When `settle` is due (s); None: it is not."""
 
     def news_learnt(self, event: NewsLearnt) -> None:
-        """Note that watchers of the directory have been told what is new, but neighbours have not
+        """Note that watchers of the directory have got its new entries, but neighbours have not
         yet."""
 
     def retire(self) -> None:

@@ -489,7 +489,7 @@ class SourceTrees:
     def tell_late(self, now: float) -> None:
         """Have brokers ask for messages that have passed here lately and did not go to them: the
         broker that sent them here may have known their filters earlier than this one, as filters
-        take the spanning tree and messages do not. They are told ahead of all messages from now
+        take the spanning tree and messages do not. They hear of it ahead of all messages from now
         on."""
         if not self._learnt:
             return
@@ -579,15 +579,15 @@ class SourceTrees:
 
     def _enter(self, reachable: Iterable[bytes]) -> None:
         """Leave the spanning tree: from now on messages over it may leave out those that other
-        brokers there want. These are told ahead of them, over the tree."""
+        brokers there want. These hear of it ahead of them, over the tree."""
         for broker in reachable:
             tell_break(self._directory, broker)
         self.active = True
 
     def _leave(self, reachable: Iterable[bytes]) -> None:
         """Go back to the spanning tree, as a broker uses another routing strategy. The brokers that
-        get messages from here are told ahead of them: over the paths of up to now, which others may
-        still use, and over those of the tree."""
+        get messages from here hear of it ahead of them: over the paths of up to now, which others
+        may still use, and over those of the tree."""
         for origin, hops in self._next_hops.items():
             for broker, link in hops.next.items():
                 if link not in self._broken and link.up:
@@ -604,7 +604,7 @@ class SourceTrees:
     def came(self, key: bytes, link: Link) -> None:
         """Note that a message at QoS 1 or 2 of the origin `key` that came over `link` is about to
         be passed on. If it did not come from the parent it may be ahead of older ones: a neighbour
-        replays messages, or knows another graph. The brokers behind this one are told before they
+        replays messages, or knows another graph. The brokers behind this one hear of it before they
         get it."""
         origin = split_key(key)[0]
         hops = self.next_hops(origin)

@@ -31,7 +31,7 @@ class OverSpanningTree:
         return self._node.forwarding
 
     def admit(self, key: bytes, feed: Feed | None, link: Link) -> None:
-        """Have the brokers behind this one told of a message of the origin `key` that came over
+        """Warn the brokers behind this one (BREAK) of a message of the origin `key` that came over
         `link`, which is not the source of its `feed`: it may be ahead of older ones."""
         if feed is not None and feed.source is not link and self._node.forwarding:
             self._delivery.gap_recovery.came(feed, link)
@@ -82,7 +82,7 @@ class OverSpanningTree:
         """Do nothing: the link becomes live again after a replay."""
 
     def link_lost(self, event: LinkDown) -> None:
-        """Do nothing: the spanning tree is told."""
+        """Do nothing: the spanning tree hears of it."""
 
     # ---------------------------------------------------------------- paths
 

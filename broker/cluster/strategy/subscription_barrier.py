@@ -8,7 +8,7 @@ the wave, as it may end at a link that has just failed. Each broker has one wave
 time, and subscriptions that are made meanwhile share the next one; a wave is two small records on
 each link. A client waits until each broker from which messages may come has answered or is gone:
 
-    posted -wave-> told -all have answered-> known: SUBACK
+    posted -wave-> sent -all have answered-> known: SUBACK
                     | some have not, as the tree is being repaired, or one hangs:
                     |     another wave after a pause
                     | WAIT is over: SUBACK, and messages of all origins are asked for again
@@ -429,8 +429,8 @@ class SubscriptionBarrier:
         return database.via(broker) is not None and database.state(broker) >= state
 
     def told(self, now: float) -> None:
-        """Send a wave behind the filters that neighbours have been told of, unless one is under
-        way; `now`: s."""
+        """Send a wave behind the filters that neighbours have got, unless one is under way;
+        `now`: s."""
         own = self._own
         wave = self._waves.get(own.id)
         if self._all_know(self._posted):
@@ -444,7 +444,7 @@ class SubscriptionBarrier:
             return
         links = self._links()
         if not links or self._planned:
-            return  # the tree is being repaired: the brokers that are there then are told
+            return  # the tree is being repaired: the wave goes to the brokers that are there then
         self._rate.per_second = WAVES / max(1, len(self._directory.database.reachable()))
         if not self._rate.take(now):
             self._planned = True
@@ -539,7 +539,7 @@ class SubscriptionBarrier:
         )
 
     def _note(self, heard: dict[bytes, int]) -> None:
-        """Note that these brokers know all filters that this broker's wave told of."""
+        """Note that these brokers know all filters that this broker's wave covered."""
         boots = self._required()
         self._known = {
             broker_id: known for broker_id, known in self._known.items() if broker_id in boots

@@ -106,7 +106,7 @@ class Topic(Interest):
         )
 
     def admit(self, key: bytes, feed: Feed | None, link: Link) -> None:
-        """Have the brokers behind this one told of a message of the origin `key` that came over
+        """Warn the brokers behind this one (BREAK) of a message of the origin `key` that came over
         `link`, which does not lead to the parent in the origin's tree; `feed`: the origin's."""
         if self.trees.active:
             self.trees.came(key, link)
@@ -129,7 +129,7 @@ class Topic(Interest):
         return link.live or self.trees.active
 
     def uses(self, link: Link) -> bool:
-        """Whether both ends have told that messages may take a link."""
+        """Whether both ends have announced that messages may take a link."""
         return link.peer is not None and self.trees.open.get(link.peer.id) is link
 
     # ---------------------------------------------------------------- what is wanted
