@@ -16,9 +16,9 @@ def encode_members(members: Iterable[tuple[bytes, int, Sequence[Address], bool]]
     length u8, host, port u16."""
     parts = []
     for broker_id, boot, addresses, alive in members:
-        told = [a for a in addresses if len(a.host.encode()) < 256][:MAX_ADDRESSES]
-        parts.append(broker_id + boot.to_bytes(4, "big") + bytes((alive, len(told))))
-        for address in told:
+        named = [a for a in addresses if len(a.host.encode()) < 256][:MAX_ADDRESSES]
+        parts.append(broker_id + boot.to_bytes(4, "big") + bytes((alive, len(named))))
+        for address in named:
             host = address.host.encode()
             parts.append(bytes((len(host),)) + host + address.port.to_bytes(2, "big"))
     return b"".join(parts)

@@ -200,13 +200,13 @@ class MemberTable:
         """Return the addresses that can be dialled from here: no invalid hosts, wildcards, or
         loopback addresses of another host."""
         far = via is not None and not is_loopback(via.host)
-        told: list[Address] = []
+        named: list[Address] = []
         for host, port in addresses[:MAX_ADDRESSES]:
             if 0 < port < 65536 and not is_wildcard(host) and not (far and is_loopback(host)):
                 # It is written to the log.
                 with contextlib.suppress(ValueError):
-                    told.append(Address(normal_host(host), port))
-        return told
+                    named.append(Address(normal_host(host), port))
+        return named
 
     def add_address(
         self, member: Member, address: Address, now: float, gossip_only: bool = False

@@ -239,7 +239,7 @@ class Membership:
         if member is None and len(table.gossip_only) >= MAX_GOSSIP_ONLY:
             self.counters["gossip_refused"] += 1
             return
-        told = table.tellable(addresses, via)
+        named = table.tellable(addresses, via)
         known = member is not None
         fresh = self._meet(broker_id, boot, now)
         member = table.members.get(broker_id)
@@ -247,7 +247,7 @@ class Membership:
             return
         if not known:
             table.gossip_only.add(broker_id)
-        added = [table.add_address(member, address, now, gossip_only=True) for address in told]
+        added = [table.add_address(member, address, now, gossip_only=True) for address in named]
         if not member.linked and (fresh or any(added)):
             table.want(member, now)
         self._advance(now)

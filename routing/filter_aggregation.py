@@ -38,9 +38,9 @@ class FilterAggregation:
 
     __slots__ = (
         "_at",
+        "_changes",
         "_leaving",
         "_maximal",
-        "_news",
         "_over",
         "_spelt",
         "_tasks",
@@ -64,7 +64,7 @@ class FilterAggregation:
         self._spelt: dict[str, set[str]] = {common: set() for common in SPELLINGS.values()}
         self._tasks: deque[Iterator[None]] = deque()
         # Announced (True) or withdrawn filters that were not returned yet.
-        self._news: dict[str, bool] = {}
+        self._changes: dict[str, bool] = {}
 
     def __contains__(self, topic_filter: object) -> bool:
         """Return whether a filter, in its usual spelling, is in the set."""
@@ -118,9 +118,9 @@ class FilterAggregation:
             if next(self._tasks[0], self) is self:
                 self._tasks.popleft()
             steps -= 1
-        news, self._news = self._news, {}
-        return [f for f, announced in news.items() if announced], [
-            f for f, announced in news.items() if not announced
+        changes, self._changes = self._changes, {}
+        return [f for f, announced in changes.items() if announced], [
+            f for f, announced in changes.items() if not announced
         ]
 
     # ---------------------------------------------------------------- one filter
@@ -171,8 +171,8 @@ class FilterAggregation:
 
     def _tell(self, topic_filter: str, announced: bool) -> None:
         # Else others know it already.
-        if self._news.pop(topic_filter, announced) is announced:
-            self._news[topic_filter] = announced
+        if self._changes.pop(topic_filter, announced) is announced:
+            self._changes[topic_filter] = announced
 
     def _covering(self, topic_filter: str) -> str | None:
         """Return a filter of the set that covers this one."""

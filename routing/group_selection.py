@@ -34,12 +34,12 @@ class Own(IntEnum):
     READY = 3
 
 
-class Teller:
+class Announcer:
     """Another broker that announces its groups. All of its groups are cut off at one moment,
     however many they are. What it announces when it is back may be handled later, and what it no
     longer announces is forgotten later still (`shared_subscriptions`)."""
 
-    __slots__ = ("cut", "group_ids", "id", "news", "stale", "told", "until")
+    __slots__ = ("cut", "earlier", "group_ids", "id", "stale", "until", "updates")
 
     def __init__(self, broker_id: bytes) -> None:
         self.id = broker_id
@@ -47,22 +47,22 @@ class Teller:
         self.cut = False
         # When its announcements are forgotten while it is cut off (s).
         self.until = 0.0
-        # Marks of its groups.
+        # Ids of its groups.
         self.group_ids: set[bytes] = set()
-        # Marks of groups that it no longer announces.
+        # Ids of groups that it no longer announces.
         self.stale: set[bytes] = set()
         # Group -> announcement that is still to be handled (None: no member).
-        self.news: dict[bytes, bytes | None] = {}
+        self.updates: dict[bytes, bytes | None] = {}
         # Earlier announcements, as entries of its listing: they come first.
-        self.told: deque[tuple[bytes, bytes | None]] = deque()
+        self.earlier: deque[tuple[bytes, bytes | None]] = deque()
 
     def lost(self, until: float) -> None:
         """Note that the broker cannot be reached. It announces all of its groups again when it
         can."""
         if not self.cut:
             self.cut, self.until = True, until
-            self.news.clear()
-            self.told.clear()
+            self.updates.clear()
+            self.earlier.clear()
             self.group_ids |= self.stale
             self.stale.clear()
 
@@ -80,22 +80,22 @@ class Teller:
     @property
     def busy(self) -> bool:
         """Whether announcements are still to be handled, or to be forgotten."""
-        return bool(self.told or self.news or self.stale)
+        return bool(self.earlier or self.updates or self.stale)
 
     @property
-    def tells(self) -> bool:
+    def unhandled(self) -> bool:
         """Whether announcements are still to be handled."""
-        return bool(self.told or self.news)
+        return bool(self.earlier or self.updates)
 
 
 class Standing:
     """The members of one group at another broker, as it has announced them."""
 
-    __slots__ = ("credit", "id", "pending", "teller", "weight")
+    __slots__ = ("announcer", "credit", "id", "pending", "weight")
 
-    def __init__(self, teller: Teller) -> None:
-        self.teller = teller
-        self.id = teller.id
+    def __init__(self, announcer: Announcer) -> None:
+        self.announcer = announcer
+        self.id = announcer.id
         # About how many members are connected; 0: none.
         self.weight = 0
         # Credit of turns.
@@ -142,7 +142,7 @@ class Pool:
             for standing in self.brokers.values()
             if standing.id not in skip and (again or not standing.pending)
         ]
-        reachable = [standing for standing in there if not standing.teller.cut]
+        reachable = [standing for standing in there if not standing.announcer.cut]
         connected = [standing for standing in reachable if standing.weight]
         if connected:
             if busy is not None and len(connected) > 1:

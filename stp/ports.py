@@ -212,9 +212,9 @@ class Port:
         """Return the topology changes for the next BPDU: new ones first, then repeated ones."""
         if not self.changes and not self.repeats:
             return ()
-        told = list(self.changes.values())[:MAX_CHANGES]
-        again = list(self.repeats.values())[: MAX_CHANGES - len(told)]
-        for change in told:
+        sent = list(self.changes.values())[:MAX_CHANGES]
+        again = list(self.repeats.values())[: MAX_CHANGES - len(sent)]
+        for change in sent:
             del self.changes[change.origin]
             self.repeats[change.origin] = (change, _CHANGE_REPEATS - 1)
         for change, left in again:
@@ -222,4 +222,4 @@ class Port:
                 del self.repeats[change.origin]
             else:
                 self.repeats[change.origin] = (change, left - 1)
-        return (*told, *(change for change, _ in again))
+        return (*sent, *(change for change, _ in again))

@@ -44,7 +44,7 @@ class Transmission:
         BPDUs lately is due later, with all news in one."""
         if not self._dirty or now < self.hold_until:
             return []
-        told: list[Port] = []
+        sent: list[Port] = []
         held: dict[bytes, Port] = {}
         self._held_until = math.inf
         for peer_id, port in self._dirty.items():
@@ -57,9 +57,9 @@ class Transmission:
                 held[peer_id] = port
                 self._held_until = min(self._held_until, now + wait_s)
             else:
-                told.append(port)
+                sent.append(port)
         self._dirty = held
-        return told
+        return sent
 
     def next_deadline(self, now: float) -> float:
         """When `due` may have a BPDU that was held back (s); inf if none was."""

@@ -36,6 +36,8 @@ from broker.cluster.delivery.subscription_start import (
 from broker.cluster.delivery.unlogged import UnloggedNumbers
 from broker.cluster.events import (
     ClusterEvents,
+    EntriesHandled,
+    EntriesSent,
     EventOrder,
     LinkBehind,
     LinkDown,
@@ -44,8 +46,6 @@ from broker.cluster.events import (
     LinkLeftTree,
     LinkUp,
     MemberGone,
-    NewsLearnt,
-    NewsTold,
     OriginLost,
     RouteChanged,
     TopologyChanged,
@@ -431,7 +431,7 @@ class Cluster:
     def filter_changed(self, topic_filter: str, *, wanted: bool) -> None:
         """Tell other brokers of the first subscription to a filter here, or that the last one is
         gone."""
-        if self.strategy.telling:
+        if self.strategy.posting:
             self.strategy.filter_changed(topic_filter, wanted=wanted)
 
     @property
@@ -482,9 +482,9 @@ class Cluster:
             # No subscription waits for an answer over it.
             LinkLeftTree: (self.barrier.link_left,),
             # Brokers with new filters ask for earlier messages, ahead of those that they get next.
-            NewsLearnt: (self.strategy.news_learnt,),
+            EntriesHandled: (self.strategy.entries_handled,),
             # SUBACK waits until all brokers have heard of it: they are asked behind it.
-            NewsTold: (self.barrier.news_told,),
+            EntriesSent: (self.barrier.entries_sent,),
             LinkBehind: (
                 # A replay goes on when the link has drained: until then nothing is queued for it.
                 self.resync.link_behind,

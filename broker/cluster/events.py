@@ -84,14 +84,14 @@ class MemberGone(Record):
     keys: tuple[bytes, ...]
 
 
-class NewsLearnt(Record):
+class EntriesHandled(Record):
     """Watchers of the directory have got its new entries; neighbours get them next."""
 
     now: float
     """s"""
 
 
-class NewsTold(Record):
+class EntriesSent(Record):
     """The directory's new entries have been sent to the neighbours."""
 
     now: float
@@ -124,8 +124,8 @@ Event = (
     | LinkDrained
     | RouteChanged
     | MemberGone
-    | NewsLearnt
-    | NewsTold
+    | EntriesHandled
+    | EntriesSent
     | OriginLost
     | TopologyChanged
 )

@@ -142,7 +142,7 @@ class Client:
 
     __slots__ = (
         "_explains",
-        "_told",
+        "_refusal_logged",
         "aliases",
         "aliases_memory",
         "authentication",
@@ -190,7 +190,7 @@ class Client:
         if config.receive_maximum < UNLIMITED and self.version == 5:
             self.window = ReceiveWindow(config.receive_maximum, session.incoming)
             self.fast_qos = 0
-        self._told = False  # the log says that a rule refused something
+        self._refusal_logged = False  # the log says that a rule refused something
 
     def choose_routes(self) -> None:
         """Look routes up in the fanout, or with rules in force in a part of it: the topics that the
@@ -221,8 +221,8 @@ class Client:
         `action`: "publish to" or "subscribe to"; `topic`: a topic name or filter; `rule`: the
         access rule that forbids it, None: no rule allows it.
         """
-        level = "debug" if self._told else "info"
-        self._told = True
+        level = "debug" if self._refusal_logged else "info"
+        self._refusal_logged = True
         why = "no rule allows it" if rule is None else f"line {rule.line} of the rules"
         user = self.session.username
         name = "" if user is None else f", user {shorten(user)},"

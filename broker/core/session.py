@@ -77,14 +77,14 @@ class SharedGroup:
     """The members here of one `$share/<group>/<filter>` (MQTT-4.8.2); each message goes to one of
     them, in turn."""
 
-    __slots__ = ("_turn", "connected", "group_id", "key", "members", "told")
+    __slots__ = ("_turn", "announced", "connected", "group_id", "key", "members")
 
     def __init__(self, name: str, inner: str) -> None:
         self.key = group_key(name, inner)
         self.group_id = group_id_of(self.key)
         self.members: dict[str, Subscription] = {}
         self.connected: set[str] = set()  # of them
-        self.told = b""  # to other brokers
+        self.announced = b""  # to other brokers
         self._turn = count()
 
     def note(self, session: Session) -> None:

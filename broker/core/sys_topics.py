@@ -107,7 +107,7 @@ class SysTopics:
         self._started = node.now
         self._last = node.now
         self._loads = {name: Load() for name in LOADS}
-        self._told: dict[str, str] = {}
+        self._published: dict[str, str] = {}
         self._most_clients = 0
         self._most_memory = 0
 
@@ -124,8 +124,8 @@ class SysTopics:
                 load.update(LOADS[name](self.node.counters), now - self._last)
             self._last = now
         for name, text in self.values(now).items():
-            if self._told.get(name) != text:
-                self._told[name] = text
+            if self._published.get(name) != text:
+                self._published[name] = text
                 self._publish(ROOT + name, text.encode())
 
     def values(self, now: float) -> dict[str, str]:

@@ -399,12 +399,12 @@ def test_a_broker_with_very_many_filters(routing: str) -> None:
     )
     interest = world.node.cluster.strategy.table
     what = f"a listing of {FILTERS} filters comes ({routing})"
-    longest(world, what, lambda: one.send(last), lambda: not interest._tellings)
+    longest(world, what, lambda: one.send(last), lambda: not interest._unhandled)
     longest(
         world,
         f"its broker is lost ({routing})",
         lambda: lost(world, one),
-        lambda: not interest._tellings,
+        lambda: not interest._unhandled,
     )
 
 

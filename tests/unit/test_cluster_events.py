@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from broker.cluster.events import (
     ClusterEvents,
+    EntriesHandled,
+    EntriesSent,
     Event,
     LinkBehind,
     LinkDown,
@@ -12,8 +14,6 @@ from broker.cluster.events import (
     LinkLeftTree,
     LinkUp,
     MemberGone,
-    NewsLearnt,
-    NewsTold,
     OriginLost,
     RouteChanged,
     TopologyChanged,
@@ -30,8 +30,8 @@ ORDER: dict[type[Event], list[str]] = {
     ],
     LinkForwards: ["Directory.link_forwards", "Resync.link_forwards"],
     LinkLeftTree: ["SubscriptionBarrier.link_left"],
-    NewsLearnt: ["Topic.news_learnt"],
-    NewsTold: ["SubscriptionBarrier.news_told"],
+    EntriesHandled: ["Topic.entries_handled"],
+    EntriesSent: ["SubscriptionBarrier.entries_sent"],
     LinkBehind: ["Resync.link_behind", "Forwarder.link_left", "Topic.link_overflowed"],
     LinkDrained: ["Topic.link_drained", "Resync.link_drained"],
     LinkDown: [

@@ -193,7 +193,7 @@ def test_what_is_wanted_is_announced_at_every_moment(story: list[tuple[bool, str
     assert not announced.known
     assert not any(
         getattr(announced.cover, name)
-        for name in ("_maximal", "_leaving", "_over", "_under", "_wild", "_news")
+        for name in ("_maximal", "_leaving", "_over", "_under", "_wild", "_changes")
     )
     assert not any(announced.cover._at)
 

@@ -39,10 +39,10 @@ from broker.wire.errors import MalformedPacket
 from routing.group_selection import (
     GROUP_ID_SIZE,
     HERE,
+    Announcer,
     Own,
     Pool,
     Standing,
-    Teller,
     decode_standing,
     encode_standing,
     group_id_of,
@@ -60,9 +60,9 @@ def pool(**brokers: int | None) -> Pool:
     """A pool; weights by broker, None: cut off."""
     made = Pool(GROUP_ID, "g", "t")
     for name, weight in brokers.items():
-        standing = made.brokers[name.encode()] = Standing(Teller(name.encode()))
+        standing = made.brokers[name.encode()] = Standing(Announcer(name.encode()))
         standing.weight = weight or 0
-        standing.teller.cut = weight is None
+        standing.announcer.cut = weight is None
     return made
 
 
@@ -117,8 +117,8 @@ def test_the_best_is_chosen(steps: list[tuple[str, int, bool, Own]]) -> None:
     there is none."""
     there = pool()
     for name, weight, cut, own in steps:
-        standing = there.brokers.setdefault(name.encode(), Standing(Teller(name.encode())))
-        standing.weight, standing.teller.cut = weight, cut
+        standing = there.brokers.setdefault(name.encode(), Standing(Announcer(name.encode())))
+        standing.weight, standing.announcer.cut = weight, cut
 
         def rank(chosen: bytes | None, own: Own = own) -> int:
             if chosen is None:
@@ -126,7 +126,7 @@ def test_the_best_is_chosen(steps: list[tuple[str, int, bool, Own]]) -> None:
             if chosen == HERE:
                 return {Own.NONE: 0, Own.AWAY: 3, Own.BUSY: 4, Own.READY: 6}[own]
             other = there.brokers[chosen]
-            return 1 if other.teller.cut else 5 if other.weight else 2
+            return 1 if other.announcer.cut else 5 if other.weight else 2
 
         assert rank(there.choose(own)) == max(map(rank, (None, HERE, *there.brokers)))
 

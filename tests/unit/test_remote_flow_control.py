@@ -126,7 +126,7 @@ def test_its_publishers_are_held_where_they_are(world: World, said: Said) -> Non
     world.advance(5.0)
     assert not said.take()
     assert world.counters.pause_requests_sent == 3
-    assert not world.node.cluster.remote_flow_control._told
+    assert not world.node.cluster.remote_flow_control._requests
 
 
 def test_one_that_takes_nothing_holds_nobody_for_long(world: World, said: Said) -> None:

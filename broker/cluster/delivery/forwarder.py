@@ -126,18 +126,18 @@ class Forwarder:
         if message.topic[:1] == b"$":
             return
         node = self.node
-        told = b"" if choice is None else choice.encode()
+        assigned = b"" if choice is None else choice.encode()
         if message.qos or message.retain:
             links = self._links(message, choice)
             self.own.top = sequence = self.own.top + 1
             data = (
-                encode_for_links(message, self.key, sequence, node.now, told)
-                if links or told
+                encode_for_links(message, self.key, sequence, node.now, assigned)
+                if links or assigned
                 else b""
             )
             entry = LogEntry(self.key, sequence, data, message, node.now)
             self.log.append(entry, source)
-            if told:
+            if assigned:
                 self.log.chosen = self.log.end
             if message.qos and node.journal.recording:
                 node.journal.logged(entry, source)
@@ -151,7 +151,7 @@ class Forwarder:
                 self.remote_flow_control.check(message.topic, source)
         elif node.forwarding and (links := self._links(message, choice)):
             self.own_runs += 1
-            data = encode_for_links(message, self.key, self.own_runs, node.now, told)
+            data = encode_for_links(message, self.key, self.own_runs, node.now, assigned)
         else:
             return
         if links:
@@ -323,8 +323,8 @@ class Forwarder:
         if link.seen is not None:
             for key, window in origins.items():
                 if key not in link.seen:
-                    told = link.seen[key] = OriginWindow(window.top, self.node.now)
-                    told.gaps = list(window.gaps)
+                    theirs = link.seen[key] = OriginWindow(window.top, self.node.now)
+                    theirs.gaps = list(window.gaps)
 
     def learn(self, seen: Vector, link: Link, now: float) -> None:
         """Begin with the origins that a neighbour knows and that are new here where that neighbour

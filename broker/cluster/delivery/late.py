@@ -164,13 +164,13 @@ class LateOffers:
         head = a2b_base64(key) + self._number.to_bytes(4, "big")
         count = max(1, -(-len(data) // PART))
         for index in range(count):
-            told = (
+            head = (
                 head
                 + index.to_bytes(4, "big")
                 + bytes((index == count - 1,))
                 + top.to_bytes(6, "big")
             )
-            self._directory.send(receiver, PIECE, told + data[index * PART : (index + 1) * PART])
+            self._directory.send(receiver, PIECE, head + data[index * PART : (index + 1) * PART])
 
     # ---------------------------------------------------------------- the broker that is back
 
@@ -246,13 +246,13 @@ class LateOffers:
                 self._node.counters.duplicates += 1
                 continue
             topics.add(message.topic)
-            told = b"" if choice is None else choice.encode()
+            assigned = b"" if choice is None else choice.encode()
             forwarder.received(
                 link,
                 message,
                 key,
                 sequence,
-                encode_for_links(message, key, sequence, now, told),
+                encode_for_links(message, key, sequence, now, assigned),
                 now,
                 choice,
             )

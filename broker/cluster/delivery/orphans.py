@@ -55,20 +55,20 @@ class Orphans:
         window = self._origins.vector.get(key)
         return window is not None and window.feed is not None and not self.reachable(window.feed)
 
-    def told(self) -> VectorView:
+    def vector_for_neighbours(self) -> VectorView:
         """Return the version vector for neighbours. Of origins that are gone, numbers that are
         missing here count as lacking, not as unwanted."""
         vector = self._origins.vector
-        told: Vector = {}
+        found: Vector = {}
         for key, window in vector.items():
             if (
                 window.feed is not None
                 and self.gone(key)
                 and (lacks := intersect(window.feed.lacks(), [(1, window.top)]))
             ):
-                told[key] = OriginWindow(window.top, window.heard)
-                told[key].gaps = merge([*window.gaps, *lacks])
-        return {**vector, **told} if told else vector
+                found[key] = OriginWindow(window.top, window.heard)
+                found[key].gaps = merge([*window.gaps, *lacks])
+        return {**vector, **found} if found else vector
 
     def lacked(self, seen: Vector) -> Vector:
         """Return the part of a neighbour's version vector `seen` with the origins that are gone and

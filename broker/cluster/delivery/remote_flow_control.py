@@ -57,7 +57,7 @@ class Wish:
         self.wide: set[bytes] = set()
 
 
-class Told:
+class PauseRequest:
     """What an origin was asked to hold, and when (s)."""
 
     __slots__ = ("at", "changed", "holding")
@@ -118,8 +118,8 @@ class RemoteFlowControl:
         "_over",
         "_over_bytes",
         "_report",
+        "_requests",
         "_timer",
-        "_told",
         "_wanted",
         "_wishes",
         "held",
@@ -140,7 +140,7 @@ class RemoteFlowControl:
         no more than a look at it."""
         self._wishes: dict[object, Wish] = {}
         self._wanted: dict[bytes, Filters] = {}  # all wishes together, by the origin's broker id
-        self._told: dict[bytes, Told] = {}
+        self._requests: dict[bytes, PauseRequest] = {}
         self._timer: Timer | None = None
         # Sessions with longer queues than the limit allows -> bytes of memory.
         self._over: dict[Session, int] = {}
@@ -217,53 +217,53 @@ class RemoteFlowControl:
                     del self._wanted[origin]
                     self._changed(origin)
 
-    # ---------------------------------------------------------------- telling origins
+    # ---------------------------------------------------------------- HOLDs to origins
 
     def _changed(self, origin: bytes) -> None:
-        told = self._told.setdefault(origin, Told())
-        told.changed = True
-        if self._node.now >= told.at + self._pace():
-            self._tell(origin, told, self._node.now)
+        request = self._requests.setdefault(origin, PauseRequest())
+        request.changed = True
+        if self._node.now >= request.at + self._pace():
+            self._send(origin, request, self._node.now)
         self._arm()
 
     def _pace(self) -> float:
         """The least time (s) between two HOLDs to one origin: the more origins, the longer, as all
         links on the path carry them."""
-        return max(self._limits.hold_pace, len(self._told) / self._limits.holds_per_second)
+        return max(self._limits.hold_pace, len(self._requests) / self._limits.holds_per_second)
 
     def _repeat(self) -> float:
         """After how long (s) the same HOLD is sent again."""
         return min(HOLD_LIFE / 2.5, max(self._limits.hold_repeat, 10 * self._pace()))
 
-    def _tell(self, origin: bytes, told: Told, now: float) -> None:
+    def _send(self, origin: bytes, request: PauseRequest, now: float) -> None:
         wanted = self._wanted.get(origin, {})
-        told.at = now
-        told.changed = False
-        told.holding = bool(wanted)
+        request.at = now
+        request.changed = False
+        request.holding = bool(wanted)
         directory = self._directory
         if directory.via(origin) is None:
             return  # the repetition reaches it, if it is back by then
         life = 2.5 * self._repeat()
         directory.send(origin, HOLD, encode_hold(life, wanted))
-        self._node.counters.pause_requests_sent += told.holding
+        self._node.counters.pause_requests_sent += request.holding
         self._alarm.hurry(now)
 
     def _arm(self) -> None:
-        if self._timer is None and (self._told or self._over):
-            wait = self._pace() if self._told else self._limits.hold_time
+        if self._timer is None and (self._requests or self._over):
+            wait = self._pace() if self._requests else self._limits.hold_time
             self._timer = self._node.schedule(self._node.now + wait, self._turn)
 
     def _turn(self, now: float) -> None:
         """Send what has changed and repeat what has not."""
         self._timer = None
         pace, repeat = self._pace(), self._repeat()
-        for origin, told in list(self._told.items()):
-            if (told.changed and now >= told.at + pace) or (
-                told.holding and now >= told.at + repeat
+        for origin, request in list(self._requests.items()):
+            if (request.changed and now >= request.at + pace) or (
+                request.holding and now >= request.at + repeat
             ):
-                self._tell(origin, told, now)
-            elif not (told.changed or told.holding) and now >= told.at + repeat:
-                del self._told[origin]
+                self._send(origin, request, now)
+            elif not (request.changed or request.holding) and now >= request.at + repeat:
+                del self._requests[origin]
         self._count()
         self._arm()
 

@@ -285,8 +285,8 @@ class ReplayLog:
     ) -> None:
         """Keep a `message` that came to this broker alone, at `now` (s): number `sequence` of the
         origin `key`. `choice`: who of shared subscriptions gets it."""
-        told = b"" if choice is None else choice.encode()
-        data = encode_for_links(message, key, sequence, now, told)
+        assigned = b"" if choice is None else choice.encode()
+        data = encode_for_links(message, key, sequence, now, assigned)
         self.append(LogEntry(key, sequence, data, message, now), None)
         self.chosen = self.end
 

@@ -128,7 +128,7 @@ class Resync:
         now = self.node.now
         if link.vector_at <= now:
             link.vector_at = now + self._limits.seen_pause
-            link.add_record(SEEN, encode_vector(self._orphans.told()))
+            link.add_record(SEEN, encode_vector(self._orphans.vector_for_neighbours()))
         elif not link.vector_planned:
             link.vector_planned = True
             self.node.schedule(link.vector_at, lambda at: self._send_seen_late(link, at))

@@ -146,6 +146,7 @@ class PendingTakeover:
         "hops",
         "left",
         "parts",
+        "published",
         "seen",
         "session",
         "since",
@@ -153,7 +154,6 @@ class PendingTakeover:
         "start",
         "state",
         "taken",
-        "told",
         "waiting",
         "why",
         "work",
@@ -192,7 +192,7 @@ class PendingTakeover:
         self.start: SubscriptionStart | None = None  # messages behind it come here,
         # and messages behind these numbers, which their brokers had published when they heard of
         # the session's subscriptions.
-        self.told: dict[bytes, int] = {}
+        self.published: dict[bytes, int] = {}
         # With flooding: numbers that were here, but not at the holder, and have left the log here.
         self.dropped: Vector = {}
 
@@ -206,7 +206,7 @@ class PendingTakeover:
     def need(self) -> Vector:
         """The numbers that the session has to have been offered at its holder."""
         return self.dropped or need_of(
-            (self.told, *((self.start.tops,) if self.start is not None else ()))
+            (self.published, *((self.start.tops,) if self.start is not None else ()))
         )
 
     def step(self, given: Input, now: float) -> Action | None:

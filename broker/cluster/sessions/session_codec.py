@@ -75,7 +75,7 @@ READ_WORK, PUT_WORK, WRITE_WORK = 3, 3, 1
 """steps of work for each subscription or message that is decoded, each message that is put into a
 session, and each subscription that is encoded."""
 
-Told = tuple[str, int, bool, bool, int]
+EncodedSubscription = tuple[str, int, bool, bool, int]
 """A subscription: filter, QoS, No Local, Retain As Published, identifier."""
 
 _HEAD = struct.Struct(">BBdHQQ")
@@ -111,7 +111,7 @@ class SessionState:
     next_packet_id: int = 0
     seen: Vector = field(default_factory=dict)
     incoming: set[int] = field(default_factory=set)
-    subscriptions: list[Told] = field(default_factory=list)
+    subscriptions: list[EncodedSubscription] = field(default_factory=list)
     items: list[Item] = field(default_factory=list)
     owner: str | None = None
     born: int = 0
@@ -187,7 +187,7 @@ def state_of(
     return state
 
 
-def subscriptions_of(session: Session) -> Iterator[Told]:
+def subscriptions_of(session: Session) -> Iterator[EncodedSubscription]:
     """Return the subscriptions that a session has now, one after the other, even if it changes
     meanwhile."""
     return (
@@ -204,7 +204,7 @@ def encode_state(state: SessionState, now: float) -> bytes:
 
 def encoding(
     state: SessionState,
-    subscriptions: Iterable[Told],
+    subscriptions: Iterable[EncodedSubscription],
     count: int,
     now: float,
     at_once: int,

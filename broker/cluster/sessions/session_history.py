@@ -21,9 +21,9 @@ from broker.cluster.sessions.message_vectors import offered, only_here, ranges_o
 from broker.cluster.sessions.session_codec import (
     IN_FLIGHT,
     WAITING,
+    EncodedSubscription,
     Item,
     SessionState,
-    Told,
     state_of,
 )
 from broker.core.message import Message
@@ -55,13 +55,13 @@ class Absorbed:
         self._filters: set[str] = set()
         self._forms = WildcardForms()
 
-    def adding(self, subscriptions: list[Told], at_once: int) -> Iterator[int]:
+    def adding(self, subscriptions: list[EncodedSubscription], at_once: int) -> Iterator[int]:
         """Add its subscriptions, `at_once` at a time. Yields the steps of work that it took."""
         for at in range(0, len(subscriptions), at_once):
             if at:
                 yield at_once
             for topic_filter in {
-                told[0] for told in subscriptions[at : at + at_once]
+                each[0] for each in subscriptions[at : at + at_once]
             } - self._filters:
                 self._filters.add(topic_filter)
                 self._forms.add_filter(topic_filter)

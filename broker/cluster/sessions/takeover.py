@@ -709,7 +709,7 @@ class Takeover:
         session's filters here."""
         pending.start = self._starts.begin()
         last_before = self._barrier.last_before
-        pending.told = {key: last_before(key) or 0 for key in self._origins.vector}
+        pending.published = {key: last_before(key) or 0 for key in self._origins.vector}
         self._node.schedule(now + SETTLE, lambda at: self._settled(pending, at))
 
     def _settled(self, pending: PendingTakeover, now: float) -> None:

@@ -16,10 +16,10 @@ from broker.cluster.events import RouteChanged
 from broker.cluster.strategy.directory import GROUP, PACE, Changes
 from broker.core.wildcard_forms import filter_memory
 from routing.group_selection import (
+    Announcer,
     Own,
     Pool,
     Standing,
-    Teller,
     decode_standing,
     encode_standing,
     group_id_of,
@@ -82,6 +82,7 @@ class GroupTable:
     """The groups of this broker and of others, and which have members where."""
 
     __slots__ = (
+        "_announcers",
         "_count",
         "_counted",
         "_directory",
@@ -93,7 +94,6 @@ class GroupTable:
         "_noting",
         "_planned",
         "_reporting",
-        "_tellers",
         "_trie",
         "here",
         "memory",
@@ -112,7 +112,7 @@ class GroupTable:
         self.pools: dict[bytes, Pool] = {}
         """Groups that other brokers have members of, by id."""
         self._trie: SubscriptionTrie[Pool] = SubscriptionTrie()
-        self._tellers: dict[bytes, Teller] = {}  # brokers with members, by id
+        self._announcers: dict[bytes, Announcer] = {}  # brokers with members, by id
         # The broker that announces groups in this moment, and how many.
         self._counted, self._count = (b"", 0.0), 0
         # Sessions with very many groups, which are noted in steps.
@@ -137,7 +137,7 @@ class GroupTable:
         """Note that local members of a group came, went, connected or disconnected."""
         directory = self._directory
         if not group.members:
-            group.told = b""
+            group.announced = b""
             self.here.pop(group.group_id, None)
             self._perhaps_unknown(group.group_id)
             directory.withdraw(GROUP + group.key)
@@ -146,11 +146,11 @@ class GroupTable:
             self.here[group.group_id] = group
             self._late.known(group.group_id)
             self._member_came(group.group_id)
-        told = encode_standing(len(group.connected))
-        if told != group.told:
-            group.told = told
+        announced = encode_standing(len(group.connected))
+        if announced != group.announced:
+            group.announced = announced
             try:
-                directory.post(GROUP + group.key, told)
+                directory.post(GROUP + group.key, announced)
             except ValueError:  # too many groups: its members get only what is published here
                 self._reporting.count("groups_refused")
 
@@ -194,74 +194,76 @@ class GroupTable:
     def _posted(
         self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
     ) -> None:
-        teller = self._tellers.get(broker_id)
-        if teller is not None and teller.tells and value is not None:
-            teller.news[key] = value
+        announcer = self._announcers.get(broker_id)
+        if announcer is not None and announcer.unhandled and value is not None:
+            announcer.updates[key] = value
             return
         if value is None and gone:
-            self._lost(teller)
+            self._lost(announcer)
             return
-        if teller is not None and teller.told:
-            teller.news[key] = None
+        if announcer is not None and announcer.earlier:
+            announcer.updates[key] = None
             return
-        if teller is None:
+        if announcer is None:
             if value is None:
                 return
-            teller = self._tellers[broker_id] = Teller(broker_id)
-        self._back(teller)
+            announcer = self._announcers[broker_id] = Announcer(broker_id)
+        self._back(announcer)
         moment = (broker_id, self._node.now)
         self._count = self._count + 1 if moment == self._counted else 1
         self._counted = moment
-        if not teller.news and self._count <= AT_ONCE:
-            self._learn(teller, key, value)
+        if not announcer.updates and self._count <= AT_ONCE:
+            self._learn(announcer, key, value)
         else:
-            self._note_news(teller, key, value)
-            self._perhaps_silent(teller)
+            self._note_update(announcer, key, value)
+            self._perhaps_silent(announcer)
             self._late.expect()
             self._soon()
 
     def _many_posted(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
         """Take very many groups that a broker posts in one moment: they are handled in steps."""
-        teller = self._tellers.get(broker_id)
+        announcer = self._announcers.get(broker_id)
         if gone:
-            self._lost(teller)
+            self._lost(announcer)
             return
-        if teller is None:
-            teller = self._tellers[broker_id] = Teller(broker_id)
-        self._back(teller)
-        if teller.tells:  # of each group the last announcement: no more than there are groups
-            for key, value in teller.told:
-                if key[1:] not in teller.news:  # which is newer
-                    self._note_news(teller, key[1:], value)
-            teller.told.clear()
+        if announcer is None:
+            announcer = self._announcers[broker_id] = Announcer(broker_id)
+        self._back(announcer)
+        if (
+            announcer.unhandled
+        ):  # of each group the last announcement: no more than there are groups
+            for key, value in announcer.earlier:
+                if key[1:] not in announcer.updates:  # which is newer
+                    self._note_update(announcer, key[1:], value)
+            announcer.earlier.clear()
             for key, value in changes:
-                self._note_news(teller, key[1:], value)
-            self._perhaps_silent(teller)
+                self._note_update(announcer, key[1:], value)
+            self._perhaps_silent(announcer)
         else:
-            teller.told.extend(changes)
+            announcer.earlier.extend(changes)
         self._late.expect()
         self._soon()
 
-    def _lost(self, teller: Teller | None) -> None:
-        if teller is not None:
-            teller.lost(self._node.now + self._limits.log_age)
-            self._perhaps_silent(teller)
+    def _lost(self, announcer: Announcer | None) -> None:
+        if announcer is not None:
+            announcer.lost(self._node.now + self._limits.log_age)
+            self._perhaps_silent(announcer)
 
-    def _note_news(self, teller: Teller, key: bytes, value: bytes | None) -> None:
-        if value is not None or self._has_told(teller, key):
-            teller.news[key] = value
+    def _note_update(self, announcer: Announcer, key: bytes, value: bytes | None) -> None:
+        if value is not None or self._has_announced(announcer, key):
+            announcer.updates[key] = value
         else:
-            teller.news.pop(key, None)
+            announcer.updates.pop(key, None)
 
-    def _has_told(self, teller: Teller, key: bytes) -> bool:
+    def _has_announced(self, announcer: Announcer, key: bytes) -> bool:
         """Whether a group of a broker has been handled."""
         group_id = group_id_of(key)
-        return group_id in teller.group_ids or group_id in teller.stale
+        return group_id in announcer.group_ids or group_id in announcer.stale
 
     @property
     def looks(self) -> bool:
         """Whether brokers have posted groups that are still to be handled."""
-        return self._planned and any(teller.tells for teller in self._tellers.values())
+        return self._planned and any(announcer.unhandled for announcer in self._announcers.values())
 
     def _soon(self) -> None:
         if not self._planned:
@@ -272,27 +274,27 @@ class GroupTable:
         """Handle some groups that brokers have posted, and forget some that they have withdrawn."""
         self._planned = False
         left = PIECE
-        for teller in list(self._tellers.values()):
-            while teller.busy and left:
+        for announcer in list(self._announcers.values()):
+            while announcer.busy and left:
                 left -= 1
-                if teller.told:
-                    key, value = teller.told.popleft()
-                    self._learn(teller, key[1:], value)
-                elif teller.news:
-                    self._learn(teller, *teller.news.popitem())
+                if announcer.earlier:
+                    key, value = announcer.earlier.popleft()
+                    self._learn(announcer, key[1:], value)
+                elif announcer.updates:
+                    self._learn(announcer, *announcer.updates.popitem())
                 else:
-                    self._remove(teller, teller.stale.pop())
-        if any(teller.busy for teller in self._tellers.values()):
+                    self._remove(announcer, announcer.stale.pop())
+        if any(announcer.busy for announcer in self._announcers.values()):
             self._soon()
         else:
             self._late.rest()
 
-    def _learn(self, teller: Teller, key: bytes, value: bytes | None) -> None:
+    def _learn(self, announcer: Announcer, key: bytes, value: bytes | None) -> None:
         group_id = group_id_of(key)
         if value is None:
-            self._remove(teller, group_id)
+            self._remove(announcer, group_id)
             return
-        broker_id, pool = teller.id, self.pools.get(group_id)
+        broker_id, pool = announcer.id, self.pools.get(group_id)
         if (
             pool is None or broker_id not in pool.brokers
         ) and self.memory > self._limits.told_groups_memory:
@@ -312,12 +314,12 @@ class GroupTable:
         standing = pool.brokers.get(broker_id)
         if standing is None:
             self.memory += costs.MEMBERS_MEMORY
-            standing = pool.brokers[broker_id] = Standing(teller)
+            standing = pool.brokers[broker_id] = Standing(announcer)
             standing.pending = late.wanted(group_id)
             if not standing.pending:
                 late.known(group_id)
-        teller.group_ids.add(pool.group_id)
-        teller.stale.discard(group_id)
+        announcer.group_ids.add(pool.group_id)
+        announcer.stale.discard(group_id)
         if standing.pending:
             late.ask(broker_id, group_id)
         standing.weight = decode_standing(value)
@@ -341,56 +343,56 @@ class GroupTable:
         ):
             self._late.unknown(group_id)
 
-    def _remove(self, teller: Teller, group_id: bytes) -> None:
-        teller.group_ids.discard(group_id)
-        teller.stale.discard(group_id)
+    def _remove(self, announcer: Announcer, group_id: bytes) -> None:
+        announcer.group_ids.discard(group_id)
+        announcer.stale.discard(group_id)
         pool = self.pools.get(group_id)
-        if pool is not None and pool.brokers.pop(teller.id, None) is not None:
+        if pool is not None and pool.brokers.pop(announcer.id, None) is not None:
             self.memory -= costs.MEMBERS_MEMORY
-            self._late.forget(teller.id, group_id)
+            self._late.forget(announcer.id, group_id)
             if not pool.brokers:
                 del self.pools[group_id]
                 self.memory -= costs.GROUP_MEMORY + filter_memory(pool.filter)
                 self._trie.remove(pool.filter, pool.group)
                 self._node.dispatcher.invalidate(pool.filter)
             self._perhaps_unknown(group_id)
-        self._perhaps_silent(teller)
+        self._perhaps_silent(announcer)
 
-    def _perhaps_silent(self, teller: Teller) -> None:
-        if not (teller.group_ids or teller.busy):
-            self._tellers.pop(teller.id, None)
+    def _perhaps_silent(self, announcer: Announcer) -> None:
+        if not (announcer.group_ids or announcer.busy):
+            self._announcers.pop(announcer.id, None)
 
     def route_changed(self, event: RouteChanged) -> None:
         """Leave out the members at a broker that cannot be reached, or count them again."""
         broker_id, via = event.broker_id, event.via
-        teller = self._tellers.get(broker_id)
+        announcer = self._announcers.get(broker_id)
         if via is None:  # it may have withdrawn all of them, and some are still to be looked at
-            self._lost(teller)
-        elif teller is not None:
-            self._back(teller)  # it has announced all its groups again
-            self._forget(teller)
+            self._lost(announcer)
+        elif announcer is not None:
+            self._back(announcer)  # it has announced all its groups again
+            self._forget(announcer)
 
-    def _back(self, teller: Teller) -> None:
+    def _back(self, announcer: Announcer) -> None:
         """Count the members at a broker that can be reached, perhaps again."""
-        if teller.cut:
-            teller.back()
-            self._late.back(teller.id)
+        if announcer.cut:
+            announcer.back()
+            self._late.back(announcer.id)
 
-    def _forget(self, teller: Teller) -> None:
+    def _forget(self, announcer: Announcer) -> None:
         """Forget the groups that a broker has withdrawn."""
-        if teller.tells or len(teller.stale) > AT_ONCE:
+        if announcer.unhandled or len(announcer.stale) > AT_ONCE:
             self._soon()
             return
-        while teller.stale:
-            self._remove(teller, teller.stale.pop())
+        while announcer.stale:
+            self._remove(announcer, announcer.stale.pop())
 
     def tick(self, now: float) -> None:
         """Forget brokers that are cut off for longer than logs last: no log has messages for
         them."""
-        for teller in list(self._tellers.values()):
-            if teller.cut and teller.until <= now and teller.group_ids:
-                teller.forget()
-                self._forget(teller)
+        for announcer in list(self._announcers.values()):
+            if announcer.cut and announcer.until <= now and announcer.group_ids:
+                announcer.forget()
+                self._forget(announcer)
         if now >= self._next_look:
             self._next_look = now + self._limits.log_age / 4
             self._late.forget_old()
@@ -420,7 +422,7 @@ class GroupTable:
         """Whether a group has connected members at other brokers that can be reached."""
         pool = self.pools.get(group_id)
         return pool is not None and any(
-            s.weight and not s.teller.cut for s in pool.brokers.values()
+            s.weight and not s.announcer.cut for s in pool.brokers.values()
         )
 
     def others(self, group_id: bytes, but: Container[bytes]) -> bool:

@@ -234,7 +234,7 @@ class SharedSubscriptions:
         there = (
             s
             for s in pool.brokers.values()
-            if s.weight and not s.teller.cut and s.id not in visited
+            if s.weight and not s.announcer.cut and s.id not in visited
         )
         if len(visited) >= MAX_PASSES or not any(there):
             return True

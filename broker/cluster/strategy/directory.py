@@ -19,12 +19,12 @@ from operator import itemgetter
 from broker.base.broker_id import Identity
 from broker.cluster.events import (
     ClusterEvents,
+    EntriesHandled,
+    EntriesSent,
     LinkDown,
     LinkForwards,
     LinkLeftTree,
     MemberGone,
-    NewsLearnt,
-    NewsTold,
     RouteChanged,
 )
 from broker.cluster.link.control_records import DIRECTORY, ROUTED
@@ -383,7 +383,7 @@ class Directory:
                     self._tell(broker_id, list(zip(keys, repeat(None))), gone=True)
                     self._way(broker_id, None)
         self._settling = False
-        self._events.dispatch(NewsLearnt(now))
+        self._events.dispatch(EntriesHandled(now))
         for peer, message in database.take_messages(self._room):
             link = self._links.get(peer)
             if link is not None and link.up:
@@ -401,7 +401,7 @@ class Directory:
                 "further brokers are refused"
             )
             self._host.log("warning", text, cause="link state is full", peer="other brokers")
-        self._events.dispatch(NewsTold(now, whole=not self._posted))
+        self._events.dispatch(EntriesSent(now, whole=not self._posted))
         return busy
 
     def _room(self, peer: bytes) -> bool:

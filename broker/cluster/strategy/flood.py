@@ -27,7 +27,7 @@ class Flood(OverSpanningTree):
 
     name = FLOOD
     leaves_out = False
-    telling = False
+    posting = False
     memory = 0
 
     def __init__(self, node: LinkedBroker, directory: Directory, delivery: Delivery) -> None:

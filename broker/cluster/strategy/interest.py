@@ -36,7 +36,7 @@ class Forgotten:
     def learnt(self, broker_id: bytes, topic_filter: str) -> None:
         """Filters and messages take the same links."""
 
-    def told(self) -> None:
+    def filter_posted(self) -> None:
         """Filters and messages take the same links."""
 
 
@@ -62,9 +62,9 @@ class Interest(OverSpanningTree):
         """The filters of all brokers."""
 
     @property
-    def telling(self) -> bool:
+    def posting(self) -> bool:
         """Whether this broker posts the filters that are wanted here."""
-        return self.table.telling
+        return self.table.posting
 
     @property
     def memory(self) -> int:

@@ -35,56 +35,56 @@ AT_ONCE = 1000
 """filters that a broker posts in one moment and that are handled at once; the others follow in
 steps, and the broker gets everything until then."""
 
-MOST_NEWS = 100_000
+MOST_CHANGES = 100_000
 """posted filters that wait to be handled; if there are more, the oldest are handled at once."""
 
-News = tuple[bytes, bool, bool]
+FilterChange = tuple[bytes, bool, bool]
 """A filter, whether it is wanted, and if not, whether messages still go there
 (`SourceTrees.keeps`);
 b"": none of those kept is."""
 
 
-class Telling:
+class PostedFilters:
     """The filters that one broker has posted and that are still to be handled, in order. `wide`: it
     gets everything until then; `everything`: and after that, too, as it has asked for it."""
 
-    __slots__ = ("count", "everything", "news", "wide")
+    __slots__ = ("changes", "count", "everything", "wide")
 
     def __init__(self) -> None:
-        self.news: deque[News | Iterator[News]] = deque()
+        self.changes: deque[FilterChange | Iterator[FilterChange]] = deque()
         self.count = 0  # of all of them
         self.wide = self.everything = False
 
-    def add(self, news: News) -> None:
+    def add(self, change: FilterChange) -> None:
         """Add a filter that the broker has posted or withdrawn."""
-        self.news.append(news)
+        self.changes.append(change)
         self.count += 1
 
     def add_many(self, changes: Changes, keeps: bool) -> None:
         """Add very many filters of one moment; `keeps`: messages still go to those that are
         gone."""
-        self.news.append(
+        self.changes.append(
             (key[1:], value is not None, keeps and value is None) for key, value in changes
         )
         self.count += len(changes)
 
-    def take(self) -> News:
-        """Return the oldest news. There has to be one."""
+    def take(self) -> FilterChange:
+        """Return the oldest change. There has to be one."""
         while True:
-            first = self.news[0]
+            first = self.changes[0]
             if isinstance(first, tuple):
                 self.count -= 1
-                self.news.popleft()
+                self.changes.popleft()
                 return first
-            for news in first:
+            for change in first:
                 self.count -= 1
-                return news
-            self.news.popleft()
+                return change
+            self.changes.popleft()
 
     def ahead(self, filters: Iterable[str]) -> None:
         """Put first that none of these filters is posted any more, which were kept."""
-        found: list[News] = [(kept.encode(), False, False) for kept in filters]
-        self.news.extendleft(found)
+        found: list[FilterChange] = [(kept.encode(), False, False) for kept in filters]
+        self.changes.extendleft(found)
         self.count += len(found)
 
 
@@ -92,6 +92,7 @@ class InterestTable:
     """The filters of this broker, as it posts them, and those of the others."""
 
     __slots__ = (
+        "_all_taken",
         "_closing",
         "_count",
         "_counted",
@@ -109,13 +110,12 @@ class InterestTable:
         "_node",
         "_planned",
         "_taken",
-        "_tellings",
-        "_told",
+        "_unhandled",
         "_working",
         "generation",
         "memory",
         "on_posted",
-        "telling",
+        "posting",
     )
 
     def __init__(
@@ -136,8 +136,8 @@ class InterestTable:
         # Those of brokers that the tree has lost, and to which messages still go.
         self._kept: dict[bytes, set[str]] = {}
         self._taken: dict[bytes, int] = {}  # bytes that those of each take
-        self._told = 0  # and all of them, those that several have once
-        self._tellings: dict[bytes, Telling] = {}  # of brokers that have posted many at once
+        self._all_taken = 0  # and all of them, those that several have once
+        self._unhandled: dict[bytes, PostedFilters] = {}  # of brokers that have posted many at once
         # The broker that posts filters in this moment, and how many.
         self._counted, self._count = (b"", 0.0), 0
         # Brokers that get everything: their filters, which are dropped some at a time.
@@ -152,7 +152,7 @@ class InterestTable:
         self._loading: deque[str] = deque()
         self._crowded = False  # there are more filters than can be posted
         self._full = False  # there were longer filters than can be posted
-        self.telling = False
+        self.posting = False
         """Whether filters are posted: since the first other broker has come. Before that, a
         subscription costs no more than at a lone broker."""
         self.generation = 0
@@ -168,8 +168,8 @@ class InterestTable:
     def begin(self) -> None:
         """Begin to post filters, as another broker has come; "#", while many are handled in
         steps."""
-        if not self.telling:
-            self.telling = True
+        if not self.posting:
+            self.posting = True
             self._loading.extend(self._node.dispatcher.trie.filters())
             if len(self._loading) > LOAD:
                 self._cover.add("")
@@ -190,7 +190,7 @@ class InterestTable:
 
     def changed(self, topic_filter: str, wanted: bool) -> None:
         """Note the first subscription to a filter here, or that the last one has gone."""
-        if self.telling and not topic_filter.startswith("$"):  # no such topic crosses a link
+        if self.posting and not topic_filter.startswith("$"):  # no such topic crosses a link
             if wanted:
                 self._closing.pop(topic_filter, None)
                 self._want(topic_filter)
@@ -244,7 +244,7 @@ class InterestTable:
             for call in self.on_posted:
                 call()
         if announced:
-            self._lost.told()
+            self._lost.filter_posted()
         for topic_filter in withdrawn:
             if not (self._full and topic_filter.encode() == EVERYTHING):
                 directory.withdraw(INTEREST + topic_filter.encode())
@@ -262,68 +262,68 @@ class InterestTable:
     def _posted(
         self, broker_id: bytes, key: bytes, value: bytes | None, gone: bool = False
     ) -> None:
-        telling = self._tellings.get(broker_id)
-        if telling is not None and telling.wide and value is not None and telling.count < MOST_NEWS:
-            telling.add((key, True, False))
+        posted = self._unhandled.get(broker_id)
+        if posted is not None and posted.wide and value is not None and posted.count < MOST_CHANGES:
+            posted.add((key, True, False))
             return
         keeps = value is None and self._lost.keeps(broker_id, gone=gone)
-        if telling is None:
+        if posted is None:
             moment = (broker_id, self._node.now)
             self._count = self._count + 1 if moment == self._counted else 1
             self._counted = moment
             if self._count <= AT_ONCE:
                 self._learn(broker_id, key, value is not None, keeps)
                 return
-            telling = self._begin_telling(broker_id)
+            posted = self._begin_steps(broker_id)
         if value is not None:
-            self._tell_everything(broker_id, telling)
-        telling.add((key, value is not None, keeps))
-        self._look_at_once(broker_id, telling)
+            self._give_everything(broker_id, posted)
+        posted.add((key, value is not None, keeps))
+        self._look_at_once(broker_id, posted)
 
     def _many_posted(self, broker_id: bytes, changes: Changes, gone: bool) -> None:
         """Take very many filters that a broker posts in one moment: they are handled in steps."""
-        telling = self._tellings.get(broker_id) or self._begin_telling(broker_id)
+        posted = self._unhandled.get(broker_id) or self._begin_steps(broker_id)
         if not gone:
-            self._tell_everything(broker_id, telling)
-        self._look_at_once(broker_id, telling)  # if it posts too many
-        telling.add_many(changes, self._lost.keeps(broker_id, gone=gone))
+            self._give_everything(broker_id, posted)
+        self._look_at_once(broker_id, posted)  # if it posts too many
+        posted.add_many(changes, self._lost.keeps(broker_id, gone=gone))
 
-    def _look_at_once(self, broker_id: bytes, telling: Telling) -> None:
-        while telling.count > MOST_NEWS:
-            self._look(broker_id, telling, telling.take())
+    def _look_at_once(self, broker_id: bytes, posted: PostedFilters) -> None:
+        while posted.count > MOST_CHANGES:
+            self._look(broker_id, posted, posted.take())
 
-    def _tell_everything(self, broker_id: bytes, telling: Telling) -> None:
+    def _give_everything(self, broker_id: bytes, posted: PostedFilters) -> None:
         """Send a broker everything until its filters have been handled."""
-        if not telling.wide:
-            telling.wide = True
-            telling.everything = self._filters.get(EVERYTHING.decode(), broker_id) is not None
+        if not posted.wide:
+            posted.wide = True
+            posted.everything = self._filters.get(EVERYTHING.decode(), broker_id) is not None
             self._take(EVERYTHING.decode(), broker_id)
             self.generation += 1
 
-    def _begin_telling(self, broker_id: bytes) -> Telling:
-        telling = self._tellings[broker_id] = Telling()
+    def _begin_steps(self, broker_id: bytes) -> PostedFilters:
+        posted = self._unhandled[broker_id] = PostedFilters()
         self._node.schedule(self._node.now + PACE, lambda now: self._go_through(broker_id, now))
-        return telling
+        return posted
 
     def _go_through(self, broker_id: bytes, now: float) -> None:
         """Handle some of the filters that a broker has posted."""
-        telling = self._tellings[broker_id]
-        for _ in range(min(PIECE, telling.count)):
-            self._look(broker_id, telling, telling.take())
-        if telling.count:
+        posted = self._unhandled[broker_id]
+        for _ in range(min(PIECE, posted.count)):
+            self._look(broker_id, posted, posted.take())
+        if posted.count:
             self._node.schedule(now + PACE, lambda at: self._go_through(broker_id, at))
             return
-        del self._tellings[broker_id]
-        if telling.wide and not telling.everything and broker_id not in self._dropped:
+        del self._unhandled[broker_id]
+        if posted.wide and not posted.everything and broker_id not in self._dropped:
             self._forget(EVERYTHING.decode(), broker_id)
             self.generation += 1
 
-    def _look(self, broker_id: bytes, telling: Telling, news: News) -> None:
-        key, wanted, keeps = news
+    def _look(self, broker_id: bytes, posted: PostedFilters, change: FilterChange) -> None:
+        key, wanted, keeps = change
         if not key:
-            telling.ahead(self._kept.pop(broker_id, ()))
-        elif key == EVERYTHING and telling.wide:
-            telling.everything = wanted or keeps
+            posted.ahead(self._kept.pop(broker_id, ()))
+        elif key == EVERYTHING and posted.wide:
+            posted.everything = wanted or keeps
             if keeps:
                 self._kept.setdefault(broker_id, set()).add(EVERYTHING.decode())
             elif wanted:
@@ -361,7 +361,7 @@ class InterestTable:
             self._take(topic_filter, broker_id, late=late)
             if (
                 self._taken[broker_id] > self._limits.told_filters_memory
-                or self._told > self._limits.all_filters_memory
+                or self._all_taken > self._limits.all_filters_memory
             ):
                 self._widen(broker_id)
         self.generation += 1
@@ -372,7 +372,7 @@ class InterestTable:
             self._taken[broker_id] = self._taken.get(broker_id, 0) + size
             if self._filters.insert(topic_filter, broker_id, broker_id):
                 self.memory += size
-                self._told += size
+                self._all_taken += size
         if not late:
             self._lost.learnt(broker_id, topic_filter)
 
@@ -384,7 +384,7 @@ class InterestTable:
                 del self._taken[broker_id]
             if self._filters.remove(topic_filter, broker_id):
                 self.memory -= size
-                self._told -= size
+                self._all_taken -= size
 
     def _widen(self, broker_id: bytes) -> None:
         """Send a broker everything that posts too many filters; no message is lost by that. Its
@@ -427,11 +427,11 @@ class InterestTable:
 
     def forget(self, broker_id: bytes) -> None:
         """Forget the filters of a broker that it has not posted again since the tree lost it."""
-        telling = self._tellings.get(broker_id)
-        if telling is None and len(self._kept.get(broker_id, ())) > AT_ONCE:
-            telling = self._begin_telling(broker_id)
-        if telling is not None:
-            telling.add((b"", False, False))
+        posted = self._unhandled.get(broker_id)
+        if posted is None and len(self._kept.get(broker_id, ())) > AT_ONCE:
+            posted = self._begin_steps(broker_id)
+        if posted is not None:
+            posted.add((b"", False, False))
             return
         for topic_filter in self._kept.pop(broker_id, ()):
             self._forget(topic_filter, broker_id)

@@ -159,7 +159,7 @@ class LostBrokers(Protocol):
     def learnt(self, broker_id: bytes, topic_filter: str) -> None:
         """Note that a broker has a filter that was not known here."""
 
-    def told(self) -> None:
+    def filter_posted(self) -> None:
         """Note that a filter has been posted here: brokers that are lost do not hear of it."""
 
 

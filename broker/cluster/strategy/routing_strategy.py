@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from broker.cluster.events import (
+    EntriesHandled,
     LinkBehind,
     LinkDown,
     LinkDrained,
     LinkUp,
-    NewsLearnt,
     RouteChanged,
 )
 from broker.cluster.link.link import Link
@@ -38,7 +38,7 @@ class RoutingStrategy(Protocol):
         loss, and a broker with a new filter has to ask the origins (ordered feeds)."""
 
     @property
-    def telling(self) -> bool:
+    def posting(self) -> bool:
         """Whether this broker posts the filters that are wanted here."""
 
     @property
@@ -168,7 +168,7 @@ class RoutingStrategy(Protocol):
     def next_deadline(self) -> float | None:
         """When `settle` is due (s); None: it is not."""
 
-    def news_learnt(self, event: NewsLearnt) -> None:
+    def entries_handled(self, event: EntriesHandled) -> None:
         """Note that watchers of the directory have got its new entries, but neighbours have not
         yet."""
 

@@ -127,12 +127,12 @@ class SourceTrees:
         "_graph",
         "_learnt",
         "_limits",
-        "_news",
         "_next_hops",
         "_next_review",
         "_node",
         "_others",
         "_own",
+        "_posted_at",
         "_retired",
         "_settings",
         "_stale",
@@ -174,7 +174,7 @@ class SourceTrees:
         # Those of `_away` that messages still pass through.
         self._unheard: dict[bytes, Timer] = {}
         self._learnt: dict[bytes, list[str]] = {}  # filters that brokers have posted in this turn
-        self._news = 0.0  # s; when a broker posted a new filter, last
+        self._posted_at = 0.0  # s; when a broker posted a new filter, last
         self._broken: set[Link] = set()  # links that have closed since paths were computed
         self._stale = False
         self._at = 0.0  # s; paths are computed no earlier
@@ -260,7 +260,7 @@ class SourceTrees:
             timer = self._node.schedule(self._node.now + AWAY, lambda now: self._forget(broker_id))
             found = self._away[broker_id] = (timer, set())
             now = self._node.now
-            until = now if now < self._news + UNHEARD else now + UNHEARD
+            until = now if now < self._posted_at + UNHEARD else now + UNHEARD
             self._unheard[broker_id] = self._node.schedule(
                 until, lambda _: self._go_around((broker_id,))
             )
@@ -477,12 +477,12 @@ class SourceTrees:
         """Note that a broker has a filter that was not known here."""
         if self.active:
             self._learnt.setdefault(broker_id, []).append(topic_filter)
-            self.told()
+            self.filter_posted()
 
-    def told(self) -> None:
+    def filter_posted(self) -> None:
         """Note that a filter has been posted, here or by another broker: those that the spanning
         tree does not reach do not hear of it."""
-        self._news = self._node.now
+        self._posted_at = self._node.now
         if self._unheard:
             self._go_around(list(self._unheard))
 

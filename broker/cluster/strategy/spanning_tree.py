@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.cluster.events import LinkBehind, LinkDown, LinkDrained, NewsLearnt
+from broker.cluster.events import EntriesHandled, LinkBehind, LinkDown, LinkDrained
 from broker.cluster.link.link import Link
 from broker.cluster.strategy.directory import Directory
 from broker.cluster.strategy.path_change import tell_break, tell_break_over
@@ -127,7 +127,7 @@ class OverSpanningTree:
         """Return none."""
         return None
 
-    def news_learnt(self, event: NewsLearnt) -> None:
+    def entries_handled(self, event: EntriesHandled) -> None:
         """Do nothing: filters take the same links as messages."""
 
     def retire(self) -> None:

@@ -35,10 +35,10 @@ from broker.base.broker_id import Identity
 from broker.base.rate_limit import RateLimit
 from broker.base.timers import Timer
 from broker.cluster.events import (
+    EntriesSent,
     LinkDown,
     LinkLeftTree,
     LinkUp,
-    NewsTold,
     RouteChanged,
 )
 from broker.cluster.link.codec import origin_key
@@ -119,10 +119,11 @@ class SubscriptionBarrier:
         "_early",
         "_early_birds",
         "_handshakes",
+        "_heard_at",
         "_known",
+        "_last_new",
         "_limits",
         "_newest",
-        "_news",
         "_node",
         "_number",
         "_own",
@@ -136,7 +137,6 @@ class SubscriptionBarrier:
         "_stale",
         "_strategy",
         "_timer",
-        "_told",
         "_visitors",
         "_waiters",
         "_waves",
@@ -176,7 +176,7 @@ class SubscriptionBarrier:
         # Clients that connected before this broker knew the sessions of others.
         self._visitors: deque[Then] = deque()
         self._admitting = False  # they are being let in, some in each turn
-        self._posted = self._news = 0  # filters, ever; and up to the last that was new
+        self._posted = self._last_new = 0  # filters, ever; and up to the last that was new
         # Broker -> boot, how many of them it knows, when it said so (s), and the number of its last
         # message then.
         self._known: dict[bytes, tuple[int, int, float, int]] = {}
@@ -200,7 +200,7 @@ class SubscriptionBarrier:
         # Clients that connected before this broker had joined: what they expect.
         self._early_birds: list[tuple[list[str], Then, bool]] = []
         # While subscriptions are made: by origin, the end of `_known`.
-        self._told: dict[bytes, tuple[float, int]] = {}
+        self._heard_at: dict[bytes, tuple[float, int]] = {}
         self._releasing = False  # more clients are about to be released
         self._since = 0.0  # s; since when the one that is being made has waited
         self._timer: Timer | None = None
@@ -211,7 +211,7 @@ class SubscriptionBarrier:
 
     def posted(self) -> None:
         """A filter was posted."""
-        self._posted = self._news = self._posted + 1
+        self._posted = self._last_new = self._posted + 1
 
     def expect(self, filters: Iterable[str], then: Then, *, again: bool = False) -> bool:
         """Post `filters` to which a client is about to subscribe. Returns True if `then` is called
@@ -225,12 +225,12 @@ class SubscriptionBarrier:
             self._early_birds.append((list(filters), then, again))
             self._arm(now)
             return True
-        if not (strategy.telling or again) or not self._by_peer:
+        if not (strategy.posting or again) or not self._by_peer:
             return False
-        if strategy.telling:
+        if strategy.posting:
             for topic_filter in filters:
                 strategy.filter_changed(topic_filter, wanted=True)
-        self.known = self._all_know(self._news) and not self._delivery.gap_recovery.unsettled()
+        self.known = self._all_know(self._last_new) and not self._delivery.gap_recovery.unsettled()
         if self._all_know(self._posted):
             if not again and not self._delivery.gap_recovery.unsettled():
                 return False
@@ -280,7 +280,7 @@ class SubscriptionBarrier:
     def settle_for(self, filters: Iterable[str]) -> None:
         """Withdraw the filters to which the client was not subscribed."""
         strategy = self._strategy
-        if strategy.telling:
+        if strategy.posting:
             for topic_filter in filters:
                 if topic_filter not in self._node.dispatcher.trie:
                     strategy.filter_changed(topic_filter, wanted=False)
@@ -317,7 +317,7 @@ class SubscriptionBarrier:
                 if self._node.turns.work >= self._limits.turn_work:
                     break  # the others are due at once
         if not self._directory.unsaid:
-            self.told(now)
+            self.send_wave(now)
         self._arm(now)
 
     def _release(self, now: float) -> None:
@@ -328,13 +328,13 @@ class SubscriptionBarrier:
                 self._release_later()
                 break
             until, _, then = self._waiters.popleft()
-            if not self._told:
-                self._told = {
+            if not self._heard_at:
+                self._heard_at = {
                     origin_key(broker, known[0]): known[2:] for broker, known in self._known.items()
                 }
             self._since = until - WAIT
             then(now)
-        self._told = {}
+        self._heard_at = {}
 
     def _release_later(self) -> None:
         if not self._releasing:
@@ -348,12 +348,12 @@ class SubscriptionBarrier:
     @property
     def answered(self) -> int:
         """The number of the answered wave behind which subscriptions are being made; 0: none."""
-        return self._covers if self._told else 0
+        return self._covers if self._heard_at else 0
 
     def last_before(self, key: bytes) -> int | None:
         """Return the last number of an origin when it heard of the subscription that is being made;
         None if it has not answered. Later messages are for the subscription."""
-        told = self._told.get(key)
+        told = self._heard_at.get(key)
         return told[1] if told is not None and told[0] >= self._since else None
 
     # ---------------------------------------------------------------- brokers that have to know
@@ -408,12 +408,12 @@ class SubscriptionBarrier:
     def _links(self) -> list[Link]:
         return [link for link in self._up() if link.forwarding]
 
-    def news_told(self, event: NewsTold) -> None:
+    def entries_sent(self, event: EntriesSent) -> None:
         """Go on with waves that arrived ahead of the filters that they cover, and send one behind
         the filters that were posted here."""
         self._learnt(event.now)
         if event.whole:
-            self.told(event.now)
+            self.send_wave(event.now)
 
     def _learnt(self, now: float) -> None:
         if self._early:
@@ -428,7 +428,7 @@ class SubscriptionBarrier:
         database = self._directory.database
         return database.via(broker) is not None and database.state(broker) >= state
 
-    def told(self, now: float) -> None:
+    def send_wave(self, now: float) -> None:
         """Send a wave behind the filters that neighbours have got, unless one is under way;
         `now`: s."""
         own = self._own
@@ -461,7 +461,7 @@ class SubscriptionBarrier:
     def _again(self, now: float) -> None:
         self._planned = False
         if not self._directory.unsaid:
-            self.told(now)
+            self.send_wave(now)
 
     # ---------------------------------------------------------------- waves of others
 
@@ -529,7 +529,7 @@ class SubscriptionBarrier:
             self._delivery.gap_recovery.distrust(self._required())
         self._release(now)
         if not self._directory.unsaid:
-            self.told(now)
+            self.send_wave(now)
 
     def _self(self) -> bytes:
         """Return this broker's entry in HEARD."""

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.cluster.events import (
+    EntriesHandled,
     LinkBehind,
     LinkDown,
     LinkDrained,
     LinkUp,
-    NewsLearnt,
     RouteChanged,
 )
 from broker.cluster.link.codec import split_key
@@ -224,7 +224,7 @@ class Topic(Interest):
         """When `settle` is due (s); None: it is not."""
         return self.trees.next_deadline()
 
-    def news_learnt(self, event: NewsLearnt) -> None:
+    def entries_handled(self, event: EntriesHandled) -> None:
         """Have brokers ask for messages that passed here before their filters were known."""
         self.trees.tell_late(event.now)
 

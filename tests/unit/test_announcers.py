@@ -109,21 +109,21 @@ class Others:
                 + costs.MEMBERS_MEMORY * len(pool.brokers)
             )
             for broker_id, standing in pool.brokers.items():
-                assert standing.teller is sharing.groups._tellers[broker_id]
-                assert (group_id in standing.teller.group_ids) is not (
-                    group_id in standing.teller.stale
+                assert standing.announcer is sharing.groups._announcers[broker_id]
+                assert (group_id in standing.announcer.group_ids) is not (
+                    group_id in standing.announcer.stale
                 )
         assert sharing.groups.memory == memory
-        for broker_id, teller in sharing.groups._tellers.items():
+        for broker_id, announcer in sharing.groups._announcers.items():
             assert all(
                 broker_id in sharing.groups.pools[group_id].brokers
-                for group_id in teller.group_ids | teller.stale
+                for group_id in announcer.group_ids | announcer.stale
             )
-            assert teller.busy or teller.group_ids
+            assert announcer.busy or announcer.group_ids
         for broker in BROKERS:
-            seen = sharing.groups._tellers.get(bid(broker))
+            seen = sharing.groups._announcers.get(bid(broker))
             if broker not in self.told:
-                assert seen is None or (seen.cut and not seen.tells)
+                assert seen is None or (seen.cut and not seen.unhandled)
                 continue
             if seen is None:
                 assert not self.told[broker]
@@ -131,7 +131,7 @@ class Others:
             assert not seen.cut
             # What has not been looked at is told; all else is as it was told, or is going to be
             # forgotten.
-            news = {key[1:]: value for key, value in seen.told} | seen.news
+            news = {key[1:]: value for key, value in seen.earlier} | seen.updates
             for key, weight in self.told[broker].items():
                 if key in news:
                     assert news[key] == encode_standing(weight)
@@ -168,11 +168,11 @@ def test_what_others_tell_in_pieces(steps: list[tuple[str, int, object]], many: 
             others.check()
         others.wait(0, 1.0)
         others.check()
-        assert not any(teller.busy for teller in others.sharing.groups._tellers.values())
+        assert not any(announcer.busy for announcer in others.sharing.groups._announcers.values())
         for broker in BROKERS:
             others.went(broker, {})
         others.wait(0, DEFAULTS.log_age + 2.0)
-        assert not others.sharing.groups._tellers
+        assert not others.sharing.groups._announcers
         assert not others.sharing.groups.memory
 
 

@@ -95,7 +95,7 @@ class Told:
             assert {
                 f for f in FILTERS if self.interest._filters.get(f, BROKER) is not None
             } == wanted
-            assert not self.interest._tellings
+            assert not self.interest._unhandled
             assert self.interest._kept.get(BROKER, set()) == self.kept
 
 
@@ -140,14 +140,14 @@ def test_a_broker_gets_what_it_wants_at_any_time_and_in_the_end_nothing_else(
 def test_more_than_may_wait_is_looked_at_at_once(
     monkeypatch: pytest.MonkeyPatch, many: tuple[bool, ...]
 ) -> None:
-    monkeypatch.setattr(module, "MOST_NEWS", 3)
+    monkeypatch.setattr(module, "MOST_CHANGES", 3)
     told = Told(monkeypatch, many)
     for _ in range(3):
         told.do("post", set(FILTERS) - {"#"})
         told.check()
         told.do("withdraw", {"a", "d"})
         told.check()
-    assert 2 <= told.interest._tellings[BROKER].count <= 5, (
+    assert 2 <= told.interest._unhandled[BROKER].count <= 5, (
         "no more than that, and what was told last in one piece"
     )
     told.world.advance(1.0)
