@@ -458,7 +458,7 @@ class RetainedSync:
             where = body[at + 1 : at + 1 + size]
             at += 1 + size
             if size not in (1, 2, PLACE) or len(where) != size:
-                raise MalformedPacket("FETCH record is truncated, or asks for what is none")
+                raise MalformedPacket("FETCH record is truncated, or with an invalid size")
             if comparison is not None:
                 if size == PLACE:
                     comparison.places.append(where)
@@ -646,7 +646,7 @@ def decode_parts(data: bytes) -> list[tuple[bool, bytes, dict[int, int]]]:
     """Decode PARTS: (whether its sender is full, prefix, index -> digest) of each.
 
     Raises:
-        MalformedPacket: truncated, or no prefix that has parts.
+        MalformedPacket: truncated, or the prefix has no parts.
     """
     found = []
     at = 0
@@ -654,7 +654,7 @@ def decode_parts(data: bytes) -> list[tuple[bool, bytes, dict[int, int]]]:
         size = data[at] & ~FULL
         begin = at + 1 + size
         if size > 1 or begin + 32 > len(data):
-            raise MalformedPacket("PARTS record is truncated, or of something without parts")
+            raise MalformedPacket("PARTS record is truncated, or with an invalid prefix")
         there = int.from_bytes(data[begin : begin + 32], "big")
         end = begin + 32 + 8 * there.bit_count()
         if end > len(data):
@@ -686,13 +686,13 @@ def decode_list(data: bytes) -> list[tuple[bool, bytes, dict[bytes, RetainedVers
         begin = at + 5
         end = begin + ENTRY * int.from_bytes(data[at + 3 : begin], "big")
         if data[at] & ~FULL != 2 or begin > len(data) or end > len(data) or prefix in found:
-            raise MalformedPacket("LIST record is truncated, or not of leaves")
+            raise MalformedPacket("LIST record is truncated, or with an invalid prefix")
         versions = {}
         for entry in range(begin, end, ENTRY):
             place = data[entry : entry + PLACE]
             time = int.from_bytes(data[entry + PLACE : entry + PLACE + 8], "big")
             if place[:2] != prefix or time >= END:
-                raise MalformedPacket("LIST record with a topic or a time that cannot be there")
+                raise MalformedPacket("LIST record with a place or a time out of range")
             death = int.from_bytes(data[entry + PLACE + 24 : entry + PLACE + 30], "big")
             version = versions[place] = RetainedVersion(
                 b"", place, time, data[entry + PLACE + 8 : entry + PLACE + 24], 0, death, 0

@@ -194,7 +194,7 @@ BAD_MESSAGES = {
     "origin that is no base64": message(key=b"!" * 16),
     "sequence that is no base64": message().replace(encode_origin(b"", 1)[-8:], b"????????"),
     "no origin": b"\x32\x06\x00\x01t\x00\x01\x00",
-    "run that continues nothing": b"\x30\x05\x00\x01t\x00x",
+    "run that continues no other one": b"\x30\x05\x00\x01t\x00x",
     "run over the end": message(qos=0, sequence=LAST - 2) + b"\x30\x05\x00\x01t\x00x" * 3,
     "wildcard in a run": message(qos=0) + b"\x30\x05\x00\x01#\x00x",
     "cut off": b"\x32\x04\x00\x01t\x00",

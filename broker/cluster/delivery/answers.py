@@ -129,7 +129,7 @@ class Answers:
         """Answer with those of the missing messages that the sender has subscribers for."""
         origins, directory = self._origins, self._directory
         if len(body) < 20:
-            raise MalformedPacket("question for messages is truncated")
+            raise MalformedPacket("ASK is truncated")
         state, number, boot = body[:12], body[12:16], body[16:20]
         key = origin_key(origins.own_id, int.from_bytes(boot, "big"))
         if key not in origins.ours or key not in origins.vector:
@@ -291,7 +291,7 @@ def lacked(data: bytes, top: int) -> Ranges:
         MalformedPacket: it is truncated or too large.
     """
     if len(data) > 12 * MAX_GAPS:
-        raise MalformedPacket("question for messages is too large")
+        raise MalformedPacket("ASK is too large")
     return intersect(decode_pairs(data, "question for messages"), [(1, top)])
 
 

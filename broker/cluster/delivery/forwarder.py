@@ -334,7 +334,7 @@ class Forwarder:
             MalformedPacket: it has numbers that no broker reaches.
         """
         if any(window.top >= LAST for window in seen.values()):
-            raise MalformedPacket("neighbour that has seen a number that no broker reaches")
+            raise MalformedPacket("version vector with a sequence number out of range")
         # Origins of which only other brokers tell are dropped first when the table is full, and are
         # not taken in place of others: they would circulate for ever.
         quiet = sum(window.heard <= now - QUIET for window in self.vector.values())

@@ -130,18 +130,18 @@ def decode_answer(body: bytes) -> AnswerPart:
     """Decode a part of an answer.
 
     Raises:
-        MalformedPacket: it is truncated, or has a number that no broker reaches.
+        MalformedPacket: it is truncated, or has a sequence number out of range.
     """
     if len(body) < 27:
-        raise MalformedPacket("answer with messages is truncated")
+        raise MalformedPacket("ANSWER is truncated")
     flags = body[20]
     top = int.from_bytes(body[21:27], "big")
     if top >= LAST:
-        raise MalformedPacket("answer up to a number that no broker reaches")
+        raise MalformedPacket("ANSWER with a sequence number out of range")
     gone, begin = 0, 27
     if flags & 4:
         if len(body) < 33:
-            raise MalformedPacket("answer with messages is truncated")
+            raise MalformedPacket("ANSWER is truncated")
         gone, begin = int.from_bytes(body[27:33], "big"), 33
     return AnswerPart(
         int.from_bytes(body[12:16], "big"),
@@ -374,7 +374,7 @@ class GapRecovery:
 
     def _changed_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) != 8:
-            raise MalformedPacket("path change of one broker is truncated")
+            raise MalformedPacket("CHANGED is truncated")
         for feed in self._of(body):
             self.lose(feed)
 
@@ -612,7 +612,7 @@ class GapRecovery:
             and self._answers() > self._limits.answers_bytes
         ):
             del feed.questions[part.number]
-            raise MalformedPacket("answer with messages that is too large")
+            raise MalformedPacket("ANSWER is too large")
         feed.ask_at = max(feed.ask_at, now + feed.pause)
         if part.last:
             self._take_answer(feed, question, part, now, link)
@@ -792,7 +792,7 @@ class GapRecovery:
         wanted here. `link`: over which it came; `body`: the record without its type; `now`: s.
 
         Raises:
-            MalformedPacket: it is truncated, or has a number that no broker reaches.
+            MalformedPacket: it is truncated, or has a sequence number out of range.
         """
         if len(body) % STEP:
             raise MalformedPacket("UPTO record is truncated")
@@ -800,7 +800,7 @@ class GapRecovery:
             key = b2a_base64(body[at : at + 12], newline=False)
             done = int.from_bytes(body[at + 12 : at + STEP], "big")
             if done >= LAST:
-                raise MalformedPacket("UPTO record with a number that no broker reaches")
+                raise MalformedPacket("UPTO record with a sequence number out of range")
             window = self._vector.get(key)
             feed = None if window is None else window.feed
             if window is None or feed is None or link not in (feed.source, feed.behind):

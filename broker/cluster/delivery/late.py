@@ -203,7 +203,7 @@ class LateOffers:
 
     def _piece_received(self, sender: bytes, body: bytes, now: float, link: Link) -> None:
         if len(body) < HEAD:
-            raise MalformedPacket("old messages are truncated")
+            raise MalformedPacket("PIECE is truncated")
         key = b2a_base64(body[:ORIGIN_SIZE], newline=False)
         number, index = (
             int.from_bytes(body[ORIGIN_SIZE:16], "big"),

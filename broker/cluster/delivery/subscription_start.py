@@ -357,7 +357,7 @@ class SubscriptionStarts:
         """
         size = 7 + 6 * body[0] if body else 7
         if len(body) < size:
-            raise MalformedPacket("answer with positions is truncated")
+            raise MalformedPacket("ANSWER with subscription starts is truncated")
         asked, groups = self._asked.pop(number, (None, []))
         if asked is None:
             return body[size:], False
@@ -544,7 +544,7 @@ def times_of(question: bytes) -> tuple[list[float], bytes]:
     count = question[0] if question else 0
     size = 1 + 6 * count
     if len(question) < size or count > MOST:
-        raise MalformedPacket("question with positions is truncated")
+        raise MalformedPacket("ASK with subscription starts is truncated")
     return [
         int.from_bytes(question[at : at + 6], "big") / 1000 for at in range(1, size, 6)
     ], question[size:]

@@ -228,7 +228,7 @@ def decode_stamp(properties: bytes) -> Stamp | None:
     except Base64Error:
         raise MalformedPacket("stamp is not base64") from None
     if len(raw) != 15 or raw[0] & 0x80:
-        raise MalformedPacket("stamp has the wrong length, or a time that cannot be")
+        raise MalformedPacket("stamp has the wrong length, or a time out of range")
     return Stamp(
         int.from_bytes(raw[:8], "big"), int.from_bytes(raw[8:14], "big"), bool(raw[14] & 1)
     )
@@ -311,7 +311,7 @@ def sound_properties(properties: bytes, now: float) -> tuple[float | None, bytes
         return expires_at, properties
     found = _decoded(properties)
     if found is not None and not found.keys().isdisjoint(NOT_FORWARDED):
-        raise MalformedPacket("PUBLISH on a link with a property that ends at the broker")
+        raise MalformedPacket("PUBLISH on a link with a property that brokers do not forward")
     return expires_at, properties
 
 

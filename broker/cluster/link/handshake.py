@@ -192,7 +192,7 @@ class LinkHandshake:
             try:
                 shared = self._offer.shared(data[:size])
             except ValueError:
-                raise MalformedPacket("bridge CONNECT with a key that is none") from None
+                raise MalformedPacket("bridge CONNECT with an invalid key") from None
             self._keys = LinkKeys(config.secret, shared, self._transcript)
         self._offer = None
         self._body = b""

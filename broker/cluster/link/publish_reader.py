@@ -275,7 +275,7 @@ class PublishReader(Generic[L]):
         """Read a QoS 0 packet without properties, which continues its predecessor, and those like
         it behind it; returns where they end."""
         if not self._key:
-            raise MalformedPacket("PUBLISH on a link continues nothing")
+            raise MalformedPacket("PUBLISH on a link continues no other one")
         size = end - position
         prefix = data[position:payload]
         last = len(data) - size

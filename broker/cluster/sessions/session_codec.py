@@ -2,7 +2,7 @@
 
     u8 version, u8 flags (1: has a user name, 2: an owner, 4: began at a known time),
     f64 expiry (s), u16 next packet identifier,
-    u64 when it was born, u64 its floor, user name, owner
+    u64 stamp of its creation, u64 its floor, user name, owner
     vector: what the session was offered             vector: what was published before it subscribed
     flag 4: f64 when it began, by the clock of the broker that encodes it (s),
             u32 origins that may have published more before it began, 16 characters each
@@ -62,14 +62,14 @@ at QoS 0."""
 
 MAX_GIVEN = 10_000
 """ranges of numbers of one origin that a session got from logs and older sessions, and that go with
-it when it moves: as many as it can have waiting. Of more the oldest are forgotten, and may come
-twice."""
+it when it moves: as many as its queue may have messages. Of more the oldest are forgotten, and
+their messages may come twice."""
 
 LONGEST = 0xFFFFFFFF * 1000
 """ms; the longest time until a message expires (MQTT 5, 3.3.2.3.3)."""
 
 LATEST = 1e10
-"""s; no broker's clock reaches this: 300 years."""
+"""s, 300 years; a later start is invalid."""
 
 READ_WORK, PUT_WORK, WRITE_WORK = 3, 3, 1
 """steps of work for each subscription or message that is decoded, each message that is put into a
@@ -117,9 +117,9 @@ class SessionState:
     born: int = 0
     floor: int = 0
     before: Vector = field(default_factory=dict)
-    """Up to `top` of each origin nothing was for it: see `subscription_start`."""
+    """Messages of each origin up to `top` were not for it: see `subscription_start`."""
     began: float = UNKNOWN
-    """When it began (s), by the clock of the broker that has made this."""
+    """When it began (s), by the clock of the broker that encodes it."""
     open: set[bytes] = field(default_factory=set)
     """Origins in `before` that may have published more before it subscribed."""
     given: dict[bytes, Ranges] = field(default_factory=dict)
@@ -291,7 +291,7 @@ class _Reader:
         at = self.at
         self.at = end = at + size
         if end > len(self.data):
-            raise MalformedPacket("state of a session is truncated")
+            raise MalformedPacket("encoded session is truncated")
         return self.data[at:end]
 
     def number(self, size: int) -> int:
@@ -304,7 +304,7 @@ class _Reader:
         try:
             return self.text().decode()
         except UnicodeDecodeError:
-            raise MalformedPacket("state of a session with a text that is not UTF-8") from None
+            raise MalformedPacket("encoded session with a text that is not UTF-8") from None
 
 
 def decode_state(data: bytes, now: float, limits: Limits) -> SessionState:
@@ -322,18 +322,18 @@ def decoding(data: bytes, now: float, limits: Limits) -> Generator[int, None, Se
     `data`: the session; `now`: s; `limits`: of its subscriptions.
 
     Raises:
-        MalformedPacket: of another version, truncated, beyond the limits, or not what a client
-            could have said.
+        MalformedPacket: of another version, truncated, beyond the limits, or with a value that MQTT
+        does not allow.
     """
     reader, at_once = _Reader(data), limits.session_read
     version, flags, expiry, next_packet_id, born, floor = _HEAD.unpack(reader.take(_HEAD.size))
     if version != VERSION:
-        raise MalformedPacket(f"state of a session of version {version}")
+        raise MalformedPacket(f"encoded session of the unknown version {version}")
     if not expiry >= 0:  # nor NaN
-        raise MalformedPacket("state of a session that expires before its end")
+        raise MalformedPacket("encoded session with a negative expiry interval")
     name, owner = reader.name(), reader.name()
     if max(len(name.encode()), len(owner.encode())) > 65_535 or max(born, floor) >> 63:
-        raise MalformedPacket("state of a session with a user name, or a time, that no client has")
+        raise MalformedPacket("encoded session with a user name or a stamp out of range")
     state = SessionState(
         name if flags & 1 else None, expiry, next_packet_id, decode_vector(reader.text(), now)
     )
@@ -342,11 +342,11 @@ def decoding(data: bytes, now: float, limits: Limits) -> Generator[int, None, Se
     if flags & 4:
         state.began, unsettled = _BEGAN.unpack(reader.take(_BEGAN.size))
         if not abs(state.began) < LATEST or unsettled > len(state.before):
-            raise MalformedPacket("state of a session that began when nothing did")
+            raise MalformedPacket("encoded session with a start out of range")
         state.open = {reader.take(16) for _ in range(unsettled)}
         if not state.open <= state.before.keys():
             raise MalformedPacket(
-                "state of a session with an origin that was not there when it began"
+                "encoded session with an open origin that is not in the vector of its start"
             )
     for _ in range(reader.number(4)):
         key, ranges = reader.take(16), []
@@ -355,19 +355,19 @@ def decoding(data: bytes, now: float, limits: Limits) -> Generator[int, None, Se
             if not 0 < ranges[-1][0] <= ranges[-1][1] or (
                 len(ranges) > 1 and ranges[-2][1] >= ranges[-1][0]
             ):
-                raise MalformedPacket("state of a session with numbers that are not in order")
+                raise MalformedPacket("encoded session with sequence numbers out of order")
         if len(ranges) > MAX_GIVEN or len(state.given) >= MAX_ORIGINS:
-            raise MalformedPacket("state of a session with more from logs than there can be")
+            raise MalformedPacket("encoded session with too many ranges of sequence numbers")
         state.given[key] = ranges
     state.incoming = {reader.number(2) for _ in range(reader.number(4))}
     filters = reader.number(4)
     if filters > limits.max_subscriptions:
-        raise MalformedPacket("state of a session with too many subscriptions")
+        raise MalformedPacket("encoded session with too many subscriptions")
     for _ in range(filters):
         topic_filter, options, identifier = reader.name(), reader.number(1), reader.number(4)
         sound = _sound(topic_filter, limits.max_topic_levels)
         if not sound or options & 3 == 3 or identifier > 268_435_455:
-            raise MalformedPacket("state of a session with a subscription that cannot be")
+            raise MalformedPacket("encoded session with an invalid subscription")
         state.subscriptions.append(
             (topic_filter, options & 3, bool(options & 4), bool(options & 8), identifier)
         )
@@ -378,11 +378,11 @@ def decoding(data: bytes, now: float, limits: Limits) -> Generator[int, None, Se
         if not number % at_once:
             yield at_once * READ_WORK
     if (known := reader.number(4)) not in (0, len(state.items)):
-        raise MalformedPacket("state of a session with origins that are not those of its messages")
+        raise MalformedPacket("encoded session with more or fewer origins than messages")
     for _ in range(known):
         state.origins.append((reader.take(16), reader.number(6)) if reader.number(1) else None)
     if reader.at != len(data):
-        raise MalformedPacket("state of a session with something behind it")
+        raise MalformedPacket("encoded session with bytes behind its end")
     return state
 
 
@@ -405,9 +405,9 @@ def _item(reader: _Reader, filters: int, now: float) -> Item:
         or (shared is not None and shared >= filters)
         or (left or 0) > LONGEST
     ):
-        raise MalformedPacket("state of a session with a message that cannot be")
+        raise MalformedPacket("encoded session with an invalid message")
     if (packet_id == 0) != (place in (WAITING, MISSED)) or not _identifiers(ids):
-        raise MalformedPacket("state of a session with a message that cannot be")
+        raise MalformedPacket("encoded session with an invalid message")
     if place == IS_RELEASED:
         return Item(place, packet_id, 2, False, b"", RELEASED.message)
     try:
@@ -420,7 +420,7 @@ def _item(reader: _Reader, filters: int, now: float) -> Item:
         or (place in (IN_FLIGHT, REPEATED) and not qos)
         or not _NOT_KEPT.isdisjoint(found or ())
     ):
-        raise MalformedPacket("state of a session with a message that cannot be")
+        raise MalformedPacket("encoded session with an invalid message")
     message = Message(
         topic, payload, flags >> 3 & 3, bool(flags & 0x20), properties, expires_at, None
     )

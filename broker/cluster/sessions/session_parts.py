@@ -77,7 +77,7 @@ class SessionParts:
             raise MalformedPacket("part of a session is truncated")
         number, total, at = WHERE.unpack_from(part)
         if total > MAX_MOVED_BYTES:
-            raise MalformedPacket("a session that is too large")
+            raise MalformedPacket("encoded session is too large")
         if self._export != (number, total):
             self._export, self._data = (number, total), bytearray()
         if at != len(self._data):

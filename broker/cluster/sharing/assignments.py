@@ -226,7 +226,7 @@ class Assignments:
         ledger = self.ledger
         said = list(decode_refs(body))
         if any(operation not in REPORTS for operation, _ in said):
-            raise MalformedPacket("report on shared subscriptions of an unknown kind")
+            raise MalformedPacket("REPORT with an unknown operation")
         rulings = self._out.setdefault(sender, [])
         closed: list[Ref] = []
         for operation, ref in said:

@@ -415,7 +415,7 @@ class Catchup:
     def _ask_received(self, sender: bytes, body: bytes, now: float) -> None:
         size = len(body) - TIME_SIZE
         if size < 0 or size % GROUP_ID_SIZE or size > MAX_CHOICES * GROUP_ID_SIZE:
-            raise MalformedPacket("question for the age of groups that is truncated")
+            raise MalformedPacket("ASK for the age of groups is truncated")
         found = [body[:TIME_SIZE]]
         for at in range(TIME_SIZE, len(body), GROUP_ID_SIZE):
             group_id = body[at : at + GROUP_ID_SIZE]
@@ -425,7 +425,7 @@ class Catchup:
 
     def _told_received(self, sender: bytes, body: bytes, now: float) -> None:
         if len(body) < TIME_SIZE or (len(body) - TIME_SIZE) % _ITEM:
-            raise MalformedPacket("answer with the age of groups that is truncated")
+            raise MalformedPacket("TOLD with the age of groups is truncated")
         asking = self._asked.get(sender, Asking())
         asked = min(now, int.from_bytes(body[:TIME_SIZE], "big") / 1000)
         group_ids: dict[bytes, float] = {}

@@ -436,7 +436,7 @@ class Custody:
             split_key(ref[0])[0] != sender or operation not in (GRANT, REFUSE)
             for operation, ref in said
         ):
-            raise MalformedPacket("ruling on shared subscriptions that is not its broker's")
+            raise MalformedPacket("RULING on messages of another broker")
         for operation, ref in said:
             message = self._answered(ref)
             if message is None:
@@ -497,7 +497,7 @@ class Custody:
         there: dict[Session, set[int]] = {}
         for operation, ref in decode_refs(body[4:]):
             if operation != ASKED or split_key(ref[0])[0] != sender:
-                raise MalformedPacket("question for shared subscriptions that is not its broker's")
+                raise MalformedPacket("QUERY for messages of another broker")
             waiting = (
                 self._claimed,
                 self._held.get(ref[2], ()),
