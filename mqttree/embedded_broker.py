@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from broker.base.address import Address
 from broker.base.limits import DEFAULTS, Limits
-from broker.base.version import version
+from broker.base.version import VERSION
 from broker.config.options import read_keywords
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Broker:
             self._broker = broker = await assembly.start()
             self._admin = admin = Admin(
                 broker.node,
-                version(),
+                VERSION,
                 broker.listener_connections,
                 hosts=settings.admin_hosts,
                 wait_for=settings.wait_for,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-import psutil
+from broker.base import machine
 
 __all__ = ["Damped", "capability", "measure"]
 
@@ -37,9 +37,9 @@ def measure(*, alpha: float = 1.0, beta: float = 1.0) -> float:
     """Return this machine's capability: its cores at their highest clock, and the available memory
     in whole GiB from 4 on, so that equal machines tie (then the lower address wins). An unknown
     clock (virtual machines, some boards) counts as 1 GHz."""
-    memory_gib = psutil.virtual_memory().available / 2**30
+    memory_gib = machine.available_memory() / 2**30
     return capability(
-        _clock_ghz(), psutil.cpu_count() or 1, _coarse(memory_gib), alpha=alpha, beta=beta
+        _clock_ghz(), machine.processors(), _coarse(memory_gib), alpha=alpha, beta=beta
     )
 
 
@@ -73,11 +73,5 @@ def _coarse(gib: float) -> float:
 def _clock_ghz() -> float:
     """Return the highest clock of the CPU in GHz; the current one changes with the load, and the
     root must not."""
-    try:
-        frequency = psutil.cpu_freq()
-    except (OSError, NotImplementedError, RuntimeError, AttributeError, ValueError):
-        return _FALLBACK_GHZ
-    if frequency is None:
-        return _FALLBACK_GHZ
-    mhz = frequency.max or frequency.current
-    return mhz / 1000 if mhz and mhz > 0 else _FALLBACK_GHZ
+    mhz = machine.clock_mhz()
+    return mhz / 1000 if mhz > 0 else _FALLBACK_GHZ

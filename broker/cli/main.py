@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from broker.base.version import version
+from broker.base.version import VERSION
 from broker.cli.command_line import DEFAULT_ADMIN, Parser, complain
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class _Version(argparse.Action):
     """Looks the version up only when it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(f"mqttree {version() or 'of unknown version'}")
+        print(f"mqttree {VERSION}")
         parser.exit()
 
 

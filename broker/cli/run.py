@@ -17,7 +17,7 @@ from broker.base import log_format
 from broker.base.address import Address
 from broker.base.limits import DEFAULTS
 from broker.base.machine import raise_file_limit
-from broker.base.version import version
+from broker.base.version import VERSION
 from broker.cli.command_line import DEFAULT_ADMIN
 from broker.cluster.drain import Drain, check_elsewhere, read_drain
 from broker.config.options import RunSettings, read_access, read_settings, split_bind
@@ -81,7 +81,7 @@ class _Run:
         self.report = StartReport(self.assembly, broker)
         hosts, wait_for = self.settings.admin_hosts, self.settings.wait_for
         admin = admin_server.Admin(
-            broker.node, version(), broker.listener_connections, self._drain, hosts, wait_for
+            broker.node, VERSION, broker.listener_connections, self._drain, hosts, wait_for
         )
         where = "off"
         if self.listener is not None:

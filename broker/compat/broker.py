@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-import psutil
 from amqtt.broker import (
     DEFAULT_PORTS,
     BrokerContext,
@@ -34,7 +33,8 @@ from amqtt.session import Session as Account
 from broker.auth.authorization import Access
 from broker.base.limits import DEFAULTS, Limits
 from broker.base.log_format import log_line
-from broker.base.version import version
+from broker.base.machine import resident_memory
+from broker.base.version import VERSION
 from broker.cluster.link import peering
 from broker.compat.accounts import Accounts
 from broker.compat.api import BrokerApi
@@ -309,11 +309,10 @@ class Broker(BrokerApi):
         """
         interval = self.config.sys_interval
         if self.settings is not None and interval != 0 and not self.plugins.has_sys:
-            memory = psutil.Process().memory_info
             topics = SysTopics(
                 self.node,
-                f"mqttree version {version()}",
-                lambda: int(memory().rss),
+                f"mqttree version {VERSION}",
+                resident_memory,
                 interval or INTERVAL,
             )
             topics.start(self.driver.time())

@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import math
 import os
-import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -327,9 +326,8 @@ def split_bind(text: str, default_port: int = DEFAULT_PORT) -> Address:
 
 def default_name(port: int) -> str:
     """Return the default name of a broker: the machine and, as there may be several, the port."""
-    host = "".join(letter for letter in platform.node() if letter.isprintable()).partition(".")[0][
-        : MAX_NAME - 8
-    ]
+    letters = (letter for letter in os.uname().nodename if letter.isprintable())
+    host = "".join(letters).partition(".")[0][: MAX_NAME - 8]
     if not host.isascii():
         host = ""
     return f"{host or 'broker'}:{port}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -123,6 +122,8 @@ class ConfigFile:
         for key, entry in value.items():
             name = key.replace("-", "_") if isinstance(key, str) else key
             if name not in names:
+                import difflib
+
                 close = difflib.get_close_matches(str(name), names, 1)
                 hint = f"; did you mean {close[0].replace('_', '-')!r}?" if close else ""
                 self.fail((*key_path, str(key)), f"unknown key{hint}")

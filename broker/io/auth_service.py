@@ -8,13 +8,16 @@ import hmac
 import os
 from collections.abc import Container
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from broker.auth.acl_file import read_rules
 from broker.auth.authorization import Access
 from broker.auth.scram import NAME, Scram, Verifier, prepare
-from broker.auth.users_file import Users
 from broker.base.limits import Limits
 from broker.config.options import AccessSettings
+
+if TYPE_CHECKING:
+    from broker.auth.users_file import Users
 
 WORKERS = 2
 """threads that check passwords. They release Python's lock while they hash, so that messages flow
@@ -52,7 +55,7 @@ class AuthService:
         ConfigError as above."""
         if settings.users is None and settings.rules is None and settings.anonymous is None:
             return None, None
-        users = Users.read(str(settings.users)) if settings.users is not None else None
+        users = _read_users(str(settings.users)) if settings.users is not None else None
         # Spellings that are equal for the users file are equal for the rules.
         canonical = prepare if users is not None else str
         rules = (
@@ -113,3 +116,11 @@ class AuthService:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
+
+
+def _read_users(path: str) -> Users:
+    """Return the users of a file. Raises ConfigError."""
+    # It loads argon2, which most brokers do not need.
+    from broker.auth.users_file import Users
+
+    return Users.read(path)

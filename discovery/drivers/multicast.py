@@ -9,8 +9,6 @@ import struct
 import sys
 from collections.abc import Callable, Iterable
 
-import psutil
-
 from broker.base.address import is_wildcard
 
 GROUP = "239.255.77.71"
@@ -120,6 +118,9 @@ class Multicast:
 
     def _look(self) -> None:
         """Join the interfaces that came, leave those that went, and look again later."""
+        # Brokers without multicast need not load it.
+        import psutil
+
         assert self._loop is not None
         self._timer = self._loop.call_later(self._rescan, self._look)
         reason = "no interface with an IPv4 address is up"
@@ -140,6 +141,8 @@ class Multicast:
 
     def _present(self) -> list[Interface]:
         """List the wanted interfaces that are up, loopback included, one address of each."""
+        import psutil
+
         stats = psutil.net_if_stats()
         indexes: dict[str, int] = {}
         found: list[Interface] = []

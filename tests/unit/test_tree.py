@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.base import machine
 from broker.base.broker_id import Identity
 from stp import capability as capability_module
 from stp.bpdu import MAX_CHANGES, Bpdu, ChangeNumber, Role, SeqRequest, decode, encode
@@ -601,9 +602,11 @@ def unreadable() -> None:
 def test_capability_is_measured(
     monkeypatch: pytest.MonkeyPatch, frequency: object, expected: float
 ) -> None:
+    # Where Linux's files are not, psutil says it.
+    monkeypatch.setattr(machine.sys, "platform", "other")
     monkeypatch.setattr(psutil, "cpu_freq", frequency)
-    monkeypatch.setattr(psutil, "cpu_count", lambda: 2)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=4.2 * 2**30))
+    monkeypatch.setattr(machine, "processors", lambda: 2)
+    monkeypatch.setattr(machine, "available_memory", lambda: int(4.2 * 2**30))
     assert capability_module.measure() == expected
 
 
@@ -619,9 +622,9 @@ def test_what_is_available_is_followed_slowly() -> None:
 
 
 def test_weights_of_the_capability(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psutil, "cpu_freq", lambda: None)
-    monkeypatch.setattr(psutil, "cpu_count", lambda: 2)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1.26 * 2**30))
+    monkeypatch.setattr(machine, "clock_mhz", lambda: 0.0)
+    monkeypatch.setattr(machine, "processors", lambda: 2)
+    monkeypatch.setattr(machine, "available_memory", lambda: int(1.26 * 2**30))
     assert capability_module.measure(alpha=3.0, beta=10.0) == 19.0
 
 
