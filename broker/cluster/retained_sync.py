@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from broker.core.local_broker import LocalBroker
 
 ENTRY = PLACE + 31
-"""bytes of a topic in a LIST: place, time, origin, death, whether it is dead."""
+"""bytes of a topic in a LIST: place, time, origin, expiry, whether it is a tombstone."""
 
 LISTED = 1000
 """topics of a leaf that are listed; if there are more, all their messages are sent. 15 are usual
@@ -157,10 +157,10 @@ class RetainedSync:
         now = self.node.now
         version = self.store.digests.get(place_of(message.topic))
         time = self.clock.tick(now, 0 if version is None else version.time)
-        death = 0 if message.payload else time >> LOGICAL
+        expires_at_ms = 0 if message.payload else time >> LOGICAL
         if message.payload and message.expires_at is not None:
-            death = (time >> LOGICAL) + max(0, round((message.expires_at - now) * 1000))
-        return Stamp(time, death)
+            expires_at_ms = (time >> LOGICAL) + max(0, round((message.expires_at - now) * 1000))
+        return Stamp(time, expires_at_ms)
 
     def numbered(self, message: Message, sequence: int) -> None:
         """Note the number of a message that is flooded: by it copies of it are known."""
@@ -199,7 +199,7 @@ class RetainedSync:
         node.turns.work += costs.RETAINED_WORK
         topic = message.topic
         version = RetainedVersion(
-            topic, place_of(topic), stamp.time, key, sequence, stamp.death, message.qos
+            topic, place_of(topic), stamp.time, key, sequence, stamp.expires_at_ms, message.qos
         )
         change = self.store.write(kept(message), version, now, self.clock.physical(now))
         if change >= Change.DROPPED:
@@ -254,7 +254,7 @@ class RetainedSync:
         self.node.counters.retained_restored += 1
         self._restored = now
         gone = message.expired(now) or (
-            not message.payload and message.stamp.death != message.stamp.time >> LOGICAL
+            not message.payload and message.stamp.expires_at_ms != message.stamp.time >> LOGICAL
         )
         fresh = True
         if window is not None and not window.for_local_subscribers(sequence):
@@ -425,20 +425,20 @@ class RetainedSync:
         for full, prefix, theirs in leaves:
             for version in self.store.digests.versions(prefix):
                 other = theirs.get(version.place)
-                full_there = full and (other is None or (other.dead and not version.dead))
+                full_there = full and (other is None or (other.tombstone and not version.tombstone))
                 if not full_there and (other is None or other.before(version.time, version.key)):
                     comparison.places.append(version.place)
             for place, other in theirs.items():
                 known = self.store.digests.get(place)
                 if known is None:
                     wanted = (
-                        self.store.remembers(other.death, wall)
-                        if other.dead
+                        self.store.remembers(other.expires_at_ms, wall)
+                        if other.tombstone
                         else not self._full(now)
                     )
                 else:
                     wanted = known.before(other.time, other.key) and not (
-                        known.dead and not other.dead and self._full(now)
+                        known.tombstone and not other.tombstone and self._full(now)
                     )
                 if wanted:
                     self._plan(comparison, FETCH, place)
@@ -568,8 +568,8 @@ class RetainedSync:
 
     def _encode(self, version: RetainedVersion, now: float) -> bytes:
         """Encode a version as a restored message."""
-        message = self.store.living(version, now)
-        stamp = Stamp(version.time, version.death, True)
+        message = self.store.message_of(version, now)
+        stamp = Stamp(version.time, version.expires_at_ms, True)
         if message is None:
             return encode_link_publish(
                 version.topic,
@@ -636,8 +636,8 @@ def encode_entry(version: RetainedVersion) -> bytes:
             version.place,
             version.time.to_bytes(8, "big"),
             version.key,
-            version.death.to_bytes(6, "big"),
-            bytes((version.dead,)),
+            version.expires_at_ms.to_bytes(6, "big"),
+            bytes((version.tombstone,)),
         )
     )
 
@@ -693,11 +693,11 @@ def decode_list(data: bytes) -> list[tuple[bool, bytes, dict[bytes, RetainedVers
             time = int.from_bytes(data[entry + PLACE : entry + PLACE + 8], "big")
             if place[:2] != prefix or time >= END:
                 raise MalformedPacket("LIST record with a place or a time out of range")
-            death = int.from_bytes(data[entry + PLACE + 24 : entry + PLACE + 30], "big")
+            expires_at_ms = int.from_bytes(data[entry + PLACE + 24 : entry + PLACE + 30], "big")
             version = versions[place] = RetainedVersion(
-                b"", place, time, data[entry + PLACE + 8 : entry + PLACE + 24], 0, death, 0
+                b"", place, time, data[entry + PLACE + 8 : entry + PLACE + 24], 0, expires_at_ms, 0
             )
-            version.dead = bool(data[entry + ENTRY - 1])
+            version.tombstone = bool(data[entry + ENTRY - 1])
         found[prefix] = (bool(data[at] & FULL), prefix, versions)
         at = end
     return list(found.values())

@@ -608,7 +608,7 @@ class ConnectHandshake:
         node.sessions[client_id] = session
         session.stamp = stamp
         if old is None:
-            session.born = stamp
+            session.created = stamp
             session.floor = node.cluster.session_floor(client_id, self.owner)
         if connect.clean_start:
             session.floor = stamp

@@ -29,7 +29,7 @@ class Stamp(NamedTuple):
     (`retained_sync`)."""
 
     time: int
-    death: int
+    expires_at_ms: int
     """ms since the epoch; 0: never. Of a deletion: when it was published."""
     restored: bool = False
     """It comes because stores were compared, not because it was published just now."""

@@ -10,8 +10,8 @@ It stands behind the sequence number in the origin property (`codec`), as one le
          member; for this group alone
     "r"  the same of a message that was published with RETAIN
 
-The boot says which life of a broker is meant: what its last one may have delivered, the next one
-does not deliver again.
+The boot says which incarnation of a broker is meant: what its last one may have delivered, the next
+one does not deliver again.
 """
 
 from __future__ import annotations

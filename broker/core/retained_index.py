@@ -25,26 +25,34 @@ class RetainedVersion:
     """One write of a topic: when (`time`, hybrid clock) and where (`key`, an origin's 16
     characters) it was published.
 
-    `sequence`: its number there, 0 when it was never flooded; `death`: ms since the epoch when it
-    was deleted, or expires, 0 for never; `dead`: nothing is left but this version, a tombstone.
+    `sequence`: its number there, 0 when it was never flooded; `expires_at_ms`: ms since the epoch
+    when it was deleted, or expires, 0 for never; `tombstone`: nothing is left but this version, a
+    tombstone.
     """
 
-    __slots__ = ("dead", "death", "key", "place", "qos", "sequence", "time", "topic")
+    __slots__ = ("expires_at_ms", "key", "place", "qos", "sequence", "time", "tombstone", "topic")
 
     def __init__(
-        self, topic: bytes, place: bytes, time: int, key: bytes, sequence: int, death: int, qos: int
+        self,
+        topic: bytes,
+        place: bytes,
+        time: int,
+        key: bytes,
+        sequence: int,
+        expires_at_ms: int,
+        qos: int,
     ) -> None:
         """`topic`: UTF-8; `place`: where it is in the table (`place_of`); `time`: of the write, by
-        the hybrid clock; `key`, `sequence`: origin and number of the message; `death`: when it was
-        deleted or expires (ms since the epoch), 0: never; `qos`: of the message."""
+        the hybrid clock; `key`, `sequence`: origin and number of the message; `expires_at_ms`: when
+        it was deleted or expires (ms since the epoch), 0: never; `qos`: of the message."""
         self.topic = topic
         self.place = place
         self.time = time
         self.key = key
         self.sequence = sequence
-        self.death = death
+        self.expires_at_ms = expires_at_ms
         self.qos = qos
-        self.dead = False
+        self.tombstone = False
 
     def before(self, time: int, key: bytes) -> bool:
         """Whether a write at `time` by `key` wins over this one."""
@@ -56,9 +64,9 @@ class RetainedVersion:
             self.time.to_bytes(8, "big")
             + self.key
             + self.sequence.to_bytes(6, "big")
-            + self.death.to_bytes(6, "big")
+            + self.expires_at_ms.to_bytes(6, "big")
         )
-        return head + bytes((self.qos | self.dead << 7,)) + self.topic
+        return head + bytes((self.qos | self.tombstone << 7,)) + self.topic
 
 
 WRITE = 24
@@ -71,17 +79,20 @@ FIXED = 37
 def unpack(place: bytes, packed: bytes) -> RetainedVersion:
     """Return the version that was packed."""
     flags = packed[FIXED - 1]
-    sequence, death = int.from_bytes(packed[WRITE:30], "big"), int.from_bytes(packed[30:36], "big")
+    sequence, expires_at_ms = (
+        int.from_bytes(packed[WRITE:30], "big"),
+        int.from_bytes(packed[30:36], "big"),
+    )
     version = RetainedVersion(
         packed[FIXED:],
         place,
         int.from_bytes(packed[:8], "big"),
         packed[8:WRITE],
         sequence,
-        death,
+        expires_at_ms,
         flags & 3,
     )
-    version.dead = flags > 127
+    version.tombstone = flags > 127
     return version
 
 

@@ -88,9 +88,9 @@ class RetainedStore:
         "_counters",
         "_expiring",
         "_floor",
-        "_graves",
         "_limits",
         "_own",
+        "_tombstone_ends",
         "_trie",
         "closed",
         "digests",
@@ -118,9 +118,11 @@ class RetainedStore:
         self._trie: TopicTrie[bytes] = TopicTrie()  # messages, packed
         self._bytes = 0
         self._own = 0  # topics that begin with `$`
-        self._expiring = Deadlines(self._lives)  # (when, ms; place; time of the version)
-        self._graves = Deadlines(self._tomb)  # the same of tombstones: when they are forgotten
-        self._floor = 0  # ms; tombstones up to this death were too many
+        self._expiring = Deadlines(self._is_current)  # (when, ms; place; time of the version)
+        self._tombstone_ends = Deadlines(
+            self._tombstone
+        )  # the same of tombstones: when they are forgotten
+        self._floor = 0  # ms; tombstones that ended up to then were too many
         self.digests = RetainedIndex()
         self.tombstones = 0
         self.refused_at = float("-inf")  # s, when there was no room for something
@@ -169,21 +171,21 @@ class RetainedStore:
             if not self._set(topic, message):
                 self.refused_at = now
                 return self._refuse(topic, old, version, wall)
-            if old is not None and old.dead:
+            if old is not None and old.tombstone:
                 self.tombstones -= 1
             self.digests.put(version)
-            if version.death:
-                self._expiring.add((version.death, version.place, version.time), len(self))
+            if version.expires_at_ms:
+                self._expiring.add((version.expires_at_ms, version.place, version.time), len(self))
             return Change.NEW
         had = self._trie.get(topic)
         if had is not None:
             self._drop(topic)
-        remembered = self.remembers(version.death, wall)
+        remembered = self.remembers(version.expires_at_ms, wall)
         if old is not None:
-            self.tombstones -= old.dead
+            self.tombstones -= old.tombstone
             self.digests.remove(old)
         if remembered:
-            self._bury(version)
+            self._add_tombstone(version)
         elif old is None:
             return Change.OLD
         return Change.TAKEN if had is None or _expired(had, now) else Change.NEW
@@ -194,23 +196,23 @@ class RetainedStore:
         """Forget what was at the topic, as it is older than what has no room.
 
         The version becomes a deletion right before the write: nothing older comes back, and
-        the write itself may, when there is room. It has no number, and no death of its own time, as
-        what expired: no subscriber gets it.
+        the write itself may, when there is room. It has no number, and expires at once, as what
+        expired: no subscriber gets it.
         """
         if old is None:
             return Change.REFUSED
         if (version.time - 1, version.key) > (old.time, old.key):
             version.time -= 1
-        elif old.dead:
+        elif old.tombstone:
             return Change.REFUSED  # again
         else:
             version.time, version.key = old.time, old.key
-        version.sequence, version.death = 0, (version.time >> LOGICAL) + 1
+        version.sequence, version.expires_at_ms = 0, (version.time >> LOGICAL) + 1
         self._drop(topic)
-        self.tombstones -= old.dead
+        self.tombstones -= old.tombstone
         self.digests.remove(old)
-        if self.remembers(version.death, wall):
-            self._bury(version)
+        if self.remembers(version.expires_at_ms, wall):
+            self._add_tombstone(version)
         return Change.DROPPED
 
     def bring_back(self, message: Message, version: RetainedVersion, now: float, wall: int) -> None:
@@ -220,12 +222,14 @@ class RetainedStore:
             self.write(message, version, now, wall)
         elif self._set(message.topic.decode(), message):
             self.digests.put(version)
-            if version.death:
-                self._expiring.add((version.death, version.place, version.time), len(self))
+            if version.expires_at_ms:
+                self._expiring.add((version.expires_at_ms, version.place, version.time), len(self))
 
-    def remembers(self, death: int, wall: int) -> bool:
-        """Whether a tombstone of that death (ms) is kept at `wall` (ms)."""
-        return death > self._floor and death + self._limits.tombstone_age * 1000 > wall
+    def remembers(self, expires_at_ms: int, wall: int) -> bool:
+        """Whether a tombstone with this `expires_at_ms` is kept at `wall` (ms)."""
+        return (
+            expires_at_ms > self._floor and expires_at_ms + self._limits.tombstone_age * 1000 > wall
+        )
 
     def _set(self, topic: str, message: Message) -> bool:
         old = self._trie.get(topic)
@@ -294,9 +298,9 @@ class RetainedStore:
             for version in self.digests.versions(prefix):
                 yield version.topic.decode()
 
-    def living(self, version: RetainedVersion, now: float) -> Message | None:
+    def message_of(self, version: RetainedVersion, now: float) -> Message | None:
         """Return the message of a version; None when it is deleted or has expired."""
-        if version.dead:
+        if version.tombstone:
             return None
         topic = version.topic.decode()
         packed = self._trie.get(topic)
@@ -315,43 +319,49 @@ class RetainedStore:
         """Return every topic."""
         return [topic for topic, _ in self._trie.items()]
 
-    # ---------------------------------------------------------------- the dead
+    # ---------------------------------------------------------------- tombstones
 
     def _expire(self, topic: str) -> None:
         self._drop(topic)
         self._counters.expired += 1
         version = self.digests.get(place_of(topic.encode()))
-        if version is not None and not version.dead:
-            self._bury(version)
+        if version is not None and not version.tombstone:
+            self._add_tombstone(version)
 
-    def _bury(self, version: RetainedVersion) -> None:
-        version.dead = True
+    def _add_tombstone(self, version: RetainedVersion) -> None:
+        version.tombstone = True
         self.digests.put(version)
         self.tombstones += 1
-        self._graves.add(
-            (version.death + int(self._limits.tombstone_age * 1000), version.place, version.time),
+        self._tombstone_ends.add(
+            (
+                version.expires_at_ms + int(self._limits.tombstone_age * 1000),
+                version.place,
+                version.time,
+            ),
             self.tombstones,
         )
         while (
             self.tombstones > self._limits.max_tombstones
-            and (first := self._graves.first()) is not None
+            and (first := self._tombstone_ends.first()) is not None
         ):
             self._floor = max(self._floor, first - int(self._limits.tombstone_age * 1000))
-            self._counters.retained_tombstones_forgotten += self._exhume()
+            self._counters.retained_tombstones_forgotten += self._forget_tombstone()
 
-    def _tomb(self, grave: Entry) -> RetainedVersion | None:
-        version = self.digests.get(grave[1])
+    def _tombstone(self, entry: Entry) -> RetainedVersion | None:
+        version = self.digests.get(entry[1])
         return (
-            version if version is not None and version.dead and version.time == grave[2] else None
+            version
+            if version is not None and version.tombstone and version.time == entry[2]
+            else None
         )
 
-    def _lives(self, entry: Entry) -> bool:
+    def _is_current(self, entry: Entry) -> bool:
         version = self.digests.get(entry[1])
-        return version is not None and not version.dead and version.time == entry[2]
+        return version is not None and not version.tombstone and version.time == entry[2]
 
-    def _exhume(self) -> bool:
+    def _forget_tombstone(self) -> bool:
         """Forget the oldest tombstone; False when its topic had been written again."""
-        version = self._tomb(self._graves.pop())
+        version = self._tombstone(self._tombstone_ends.pop())
         if version is None:
             return False
         self.tombstones -= 1
@@ -361,16 +371,16 @@ class RetainedStore:
     def sweep(self, now: float, wall: int, most: int = 250) -> bool:
         """Forget expired messages, and tombstones that are old enough, at most `most` of them;
         returns whether there may be more. `now`: s; `wall`: ms since the epoch."""
-        while most and (first := self._graves.first()) is not None and first <= wall:
-            self._exhume()
+        while most and (first := self._tombstone_ends.first()) is not None and first <= wall:
+            self._forget_tombstone()
             most -= 1
         while most and (first := self._expiring.first()) is not None and first <= wall:
             most -= 1
             _, place, time = self._expiring.pop()
             version = self.digests.get(place)
-            if version is None or version.dead or version.time != time:
+            if version is None or version.tombstone or version.time != time:
                 continue
             # It came late, or our time of day was set: its own time counts.
-            if self.living(version, now) is not None:
+            if self.message_of(version, now) is not None:
                 self._expiring.add((wall + 1000, place, time), len(self))
         return not most

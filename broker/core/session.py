@@ -298,11 +298,11 @@ class Session:
     __slots__ = (
         "account",
         "aliases",
-        "born",
         "checked",
         "clean",
         "client_id",
         "conn",
+        "created",
         "ended",
         "expiry",
         "expiry_timer",
@@ -343,7 +343,7 @@ class Session:
         self.version = 4
         # When its newest connection began (see `takeover`); 0: it is on its way here.
         self.stamp = 0
-        self.born = 0  # when the session began,
+        self.created = 0  # when the session began,
         # and the last Clean Start of its client, as far as known: what is older is not part of it
         self.floor = 0
         self.clean = True

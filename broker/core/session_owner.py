@@ -49,13 +49,13 @@ class Host(Protocol):
 
 
 class Entry(NamedTuple):
-    """What a broker posts of a session. `stamp`: when its newest connection began; `born`: when the
-    session did; `floor`: of the last Clean Start, nothing older is part of it. All three are times
-    of the hybrid clock."""
+    """What a broker posts of a session. `stamp`: when its newest connection began; `created`: when
+    the session did; `floor`: of the last Clean Start, nothing older is part of it. All three are
+    times of the hybrid clock."""
 
     flags: int
     stamp: int
-    born: int
+    created: int
     floor: int
     owner: bytes
 

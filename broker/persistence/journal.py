@@ -253,12 +253,12 @@ class Journal:
 
     def _retained_now(self, version: RetainedVersion) -> None:
         """Record the present message of a retained topic."""
-        message = self.node.retained.living(version, self.node.now)
+        message = self.node.retained.message_of(version, self.node.now)
         properties, payload, expires = b"", b"", 0
         if message is not None:
             properties, payload = message.properties, message.payload
             expires = self.messages.expires(message)
-        head = version.time, version.death, expires, version.sequence, version.qos
+        head = version.time, version.expires_at_ms, expires, version.sequence, version.qos
         record = RetainedRecord(*head, version.key, version.topic, properties, payload)
         self.frames.record(record.encode())
 

@@ -263,7 +263,7 @@ _START_TIME = struct.Struct(">Idd")
 NEW, NAMED, CLEAN, HAS_WILL, CAME_IN, OWNED, AGED = 1, 2, 4, 8, 16, 32, 64
 """Flags of SESSION: it begins without messages and subscriptions; has a user name; its connection
 began with Clean Start; has a will; says at which listener it came in; whose it is; and when it was
-born."""
+created."""
 
 
 class MessageRecord(NamedTuple):
@@ -367,7 +367,7 @@ class SessionRecord(NamedTuple):
     listener: bytes | None = None
     owner: bytes | None = None
     ages: tuple[int, int] = (0, 0)
-    """When it was born, and its floor (see `session_owner`)."""
+    """When it was created, and its floor (see `session_owner`)."""
 
     def encode(self) -> bytes:
         """Return the record."""
@@ -493,11 +493,11 @@ class OutgoingRecord(NamedTuple):
 
 
 class RetainedRecord(NamedTuple):
-    """RETAINED. `time`, `key`, `sequence`, `death`: as in `retained_index.Mark`; `expires`: ms; an
-    empty payload deletes."""
+    """RETAINED. `time`, `key`, `sequence`, `expires_at_ms`: as in `retained_index.RetainedVersion`;
+    `expires`: ms; an empty payload deletes."""
 
     time: int
-    death: int
+    expires_at_ms: int
     expires: int
     sequence: int
     qos: int
@@ -511,7 +511,7 @@ class RetainedRecord(NamedTuple):
         size = _RETAINED.size + len(self.topic) + len(self.properties) + len(self.payload)
         head = _RETAINED.pack(
             self.time,
-            self.death,
+            self.expires_at_ms,
             self.expires,
             self.sequence,
             self.qos,
@@ -524,12 +524,14 @@ class RetainedRecord(NamedTuple):
     @classmethod
     def decode(cls, body: bytes) -> RetainedRecord:
         """Decode a body. Raises struct.error."""
-        time, death, expires, sequence, qos, key, topic, properties = _RETAINED.unpack_from(body)
+        time, expires_at_ms, expires, sequence, qos, key, topic, properties = _RETAINED.unpack_from(
+            body
+        )
         middle = _RETAINED.size + topic
         end = middle + properties
         return cls(
             time,
-            death,
+            expires_at_ms,
             expires,
             sequence,
             qos,

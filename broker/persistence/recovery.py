@@ -196,7 +196,7 @@ class Recovery:
                 record.time,
                 record.key,
                 record.sequence,
-                record.death,
+                record.expires_at_ms,
                 record.qos,
             )
             store.bring_back(message, version, now, wall)
@@ -243,7 +243,7 @@ class Recovery:
             username = head.username.decode() if head.flags & NAMED else None
             state = SessionState(username, head.expiry, recorded.last, {}, recorded.incoming)
             state.owner = None if head.owner is None else head.owner.decode()
-            state.born, state.floor = head.ages[0] or head.stamp, head.ages[1]
+            state.created, state.floor = head.ages[0] or head.stamp, head.ages[1]
             state.before = decode_vector(recorded.start_vector, self.now)
             if (
                 recorded.start_time is not None

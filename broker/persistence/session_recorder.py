@@ -104,7 +104,7 @@ class SessionRecorder:
         )
         head = self.number, flags, session.version, session.expiry, session.stamp, disconnected_at
         owner = None if session.owner is None else session.owner.encode()
-        ages = (session.born, session.floor)
+        ages = (session.created, session.floor)
         record = SessionRecord(*head, client_id, username, will, where, owner, ages)
         self._frames.record(record.encode())
 

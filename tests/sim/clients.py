@@ -445,7 +445,7 @@ class SimClient:
         session = self.host.running.sessions.get(self.name) if self.host.alive else None
         if not self._untold or session is None or session.subscriptions:
             return False
-        return self.hasty or session.born > self._told
+        return self.hasty or session.created > self._told
 
     def _next_id(self) -> int:
         while True:

@@ -208,12 +208,12 @@ def picture(world: World) -> dict[str, Any]:
     retained = {}
     for part in range(256):
         for version in digests.versions(bytes((part,))):
-            message = world.node.retained.living(version, world.now)
+            message = world.node.retained.message_of(version, world.now)
             retained[version.topic] = (
                 version.time,
                 version.key,
-                version.death,
-                version.dead,
+                version.expires_at_ms,
+                version.tombstone,
                 None if message is None else _message(message),
             )
     return {"sessions": sessions, "retained": retained, "digest": digests.whole}
@@ -239,7 +239,7 @@ def _session(session: Session) -> dict[str, Any]:
         (s.filter, s.qos, s.no_local, s.retain_as_published, s.identifier)
         for s in session.subscriptions.values()
     }
-    whose = (session.username, session.owner, session.born, session.floor)
+    whose = (session.username, session.owner, session.created, session.floor)
     fixed = (whose, session.expiry, session.stamp, session.clean, frozenset(session.incoming))
     return {
         "inflight": inflight,

@@ -38,7 +38,8 @@ def test_what_a_session_had_where_it_came_from(before: int) -> None:
     merging = world.node.takeover.merging
     world.node.cluster.session_history.inherit(session, came)
     old = SessionState(
-        born=1, items=[Item(WAITING, 0, 2, False, b"", message(number)) for number in range(1, 15)]
+        created=1,
+        items=[Item(WAITING, 0, 2, False, b"", message(number)) for number in range(1, 15)],
     )
     old.origins = [(KEY, number) for number in range(1, 15)]
     merging.absorb(session, old, world.now, Absorbed(old.seen))

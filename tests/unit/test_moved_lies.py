@@ -193,7 +193,9 @@ def test_an_origin_that_is_none() -> None:
 def test_a_session_of_another_user() -> None:
     """Its entry says that it is this user's: it is not taken all the same, nor is its holder told
     to forget it."""
-    whose = SessionState(None, 1e9, 0, {}, set(), [("a", 1, False, False, 0)], owner="anna", born=1)
+    whose = SessionState(
+        None, 1e9, 0, {}, set(), [("a", 1, False, False, 0)], owner="anna", created=1
+    )
     holder = Holder(encode_state(whose, 0.0), b"")
     (connack,) = holder.client.take()
     assert isinstance(connack, Connack)

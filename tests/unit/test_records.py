@@ -161,7 +161,7 @@ def test_what_a_session_has(
 @given(U64, U48, U64, U48, QOS, st.binary(min_size=16, max_size=16), TEXT, TEXT, TEXT)
 def test_the_rest(
     time: int,
-    death: int,
+    expires_at_ms: int,
     expires: int,
     sequence: int,
     qos: int,
@@ -170,7 +170,7 @@ def test_the_rest(
     p: bytes,
     load: bytes,
 ) -> None:
-    retained = RetainedRecord(time, death, expires, sequence, qos, key, topic, p, load)
+    retained = RetainedRecord(time, expires_at_ms, expires, sequence, qos, key, topic, p, load)
     assert RetainedRecord.decode(body_of(retained.encode(), 13)) == retained
     assert RetainedRecord.topic_of(body_of(retained.encode(), 13)) == topic
     logged = LoggedRecord(key, sequence, 7, 9, time, load)

@@ -33,8 +33,8 @@ def write(
 ) -> Change:
     """Write at MS + `at` ms; `expires`, `now`: s from MS on."""
     name = topic.encode()
-    death = MS + int(expires * 1000) if expires is not None else 0 if payload else MS + at
-    version = RetainedVersion(name, place_of(name), MS + at << 16, KEYS[key], 1, death, 1)
+    expires_at_ms = MS + int(expires * 1000) if expires is not None else 0 if payload else MS + at
+    version = RetainedVersion(name, place_of(name), MS + at << 16, KEYS[key], 1, expires_at_ms, 1)
     return store.write(
         Message(name, payload, 1, True, b"", expires, None), version, now, MS + int(now * 1000)
     )
@@ -151,7 +151,7 @@ def test_the_table_of_digests(steps: list[tuple[int, bool]]) -> None:
         assert digests.count(version.place[:2]) == len(digests.versions(version.place[:2]))
 
 
-# ---------------------------------------------------------------- the dead
+# ---------------------------------------------------------------- tombstones
 
 
 def test_what_expired_stays_known() -> None:
@@ -215,7 +215,7 @@ def test_writing_over_and_over_leaves_nothing_behind() -> None:
         if number % 500 == 0:
             store.sweep(0.0, MS)
     assert len(store.digests) == 1
-    assert len(store._graves) <= 1100
+    assert len(store._tombstone_ends) <= 1100
     assert len(store._expiring) <= 1500
 
 
@@ -259,7 +259,7 @@ def test_an_update_right_behind_the_last_one_that_does_not_fit() -> None:
     large = Message(b"t", bytes(10), 1, True, b"", None, None)
     assert store.write(large, version, 0.0, MS) is Change.DROPPED
     known = store.digests.get(place_of(b"t"))
-    assert known is not None and known.dead and known.time == MS << 16
+    assert known is not None and known.tombstone and known.time == MS << 16
     assert write(store, "t", b"old", 0) is Change.OLD
 
 
@@ -300,8 +300,8 @@ def test_brokers_of_different_sizes(small_order: list[int], large_order: list[in
 
 
 @given(st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 48) - 1), st.booleans())
-def test_stamps(time: int, death: int, restored: bool) -> None:
-    stamp = Stamp(time, death, restored)
+def test_stamps(time: int, expires_at_ms: int, restored: bool) -> None:
+    stamp = Stamp(time, expires_at_ms, restored)
     assert decode_stamp(encode_stamp(stamp) + b"\x26\x00\x01a\x00\x01b") == stamp
 
 

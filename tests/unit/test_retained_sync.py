@@ -34,8 +34,8 @@ def restored(
     topic: bytes, payload: bytes, at: int = 0, *, sequence: int = 1, key: bytes = KEY, **more: Any
 ) -> bytes:
     """A retained message that a comparison brings, written at NOW + `at` ms."""
-    death = more.pop("death", 0 if payload else NOW + at)
-    stamp = encode_stamp(Stamp(NOW + at << LOGICAL, death, more.pop("restored", True)))
+    expires_at_ms = more.pop("expires_at_ms", 0 if payload else NOW + at)
+    stamp = encode_stamp(Stamp(NOW + at << LOGICAL, expires_at_ms, more.pop("restored", True)))
     properties = stamp + more.pop("properties", b"")
     return message(
         topic,
@@ -57,8 +57,14 @@ def part(*sections: tuple[bytes, dict[int, int]], full: bool = False) -> bytes:
 
 
 def entry(topic: bytes, at: int = 0, *, dead: bool = False, key: bytes = KEY) -> bytes:
-    death = (NOW + at if dead else 0).to_bytes(6, "big")
-    return place_of(topic) + (NOW + at << LOGICAL).to_bytes(8, "big") + key + death + bytes((dead,))
+    expires_at_ms = (NOW + at if dead else 0).to_bytes(6, "big")
+    return (
+        place_of(topic)
+        + (NOW + at << LOGICAL).to_bytes(8, "big")
+        + key
+        + expires_at_ms
+        + bytes((dead,))
+    )
 
 
 def leaf(topic: bytes, *entries: bytes, full: bool = False) -> bytes:
@@ -214,7 +220,7 @@ def test_deletions_and_what_expired(sequence: int) -> None:
         restored(b"gone", b"", 900, sequence=sequence),
         restored(b"never", b"", 900, sequence=sequence),
     )
-    neighbour.send(restored(b"expired", b"", 900, sequence=sequence, death=NOW + 950))
+    neighbour.send(restored(b"expired", b"", 900, sequence=sequence, expires_at_ms=NOW + 950))
     assert [(p.topic, p.payload) for p in client.take_publishes()] == [("gone", b"")]
     assert len(world.node.retained) == 0
     assert world.node.retained.tombstones == 3
@@ -223,7 +229,9 @@ def test_deletions_and_what_expired(sequence: int) -> None:
 def test_the_time_that_is_left() -> None:
     world, neighbour = pair()
     neighbour.send(
-        restored(b"t", b"x", 5, properties=b"\x02" + (30).to_bytes(4, "big"), death=NOW + 30_000)
+        restored(
+            b"t", b"x", 5, properties=b"\x02" + (30).to_bytes(4, "big"), expires_at_ms=NOW + 30_000
+        )
     )
     world.advance(10.0)
     other = Neighbour(world, 0)

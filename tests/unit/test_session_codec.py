@@ -138,7 +138,7 @@ def plain(state: SessionState) -> Any:
         )
         for i in state.items
     ]
-    whose = (state.username, state.owner, state.born, state.floor)
+    whose = (state.username, state.owner, state.created, state.floor)
     return (
         whose,
         state.expiry,
@@ -190,7 +190,7 @@ def test_truncated_states_are_refused() -> None:
     [
         SessionState(expiry=float("nan")),
         SessionState(expiry=-1.0),
-        SessionState(born=1 << 63),
+        SessionState(created=1 << 63),
         SessionState(owner="u" * 65_536),
         SessionState(subscriptions=[("a/#/b", 0, False, False, 0)]),
         SessionState(subscriptions=[("a", 3, False, False, 0)]),

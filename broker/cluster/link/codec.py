@@ -75,7 +75,11 @@ def encode_origin(key: bytes, sequence: int, choice: bytes = b"") -> bytes:
 
 def encode_stamp(stamp: Stamp) -> bytes:
     """Return the property (26 bytes)."""
-    raw = stamp.time.to_bytes(8, "big") + stamp.death.to_bytes(6, "big") + bytes((stamp.restored,))
+    raw = (
+        stamp.time.to_bytes(8, "big")
+        + stamp.expires_at_ms.to_bytes(6, "big")
+        + bytes((stamp.restored,))
+    )
     return STAMP_MARK + b2a_base64(raw, newline=False)
 
 

@@ -252,7 +252,9 @@ class Handover:
             found.append(
                 (
                     export.taker,
-                    Entry(KEPT, export.stamp, session.born, session.floor, digest(session.owner)),
+                    Entry(
+                        KEPT, export.stamp, session.created, session.floor, digest(session.owner)
+                    ),
                 )
             )
         return found
@@ -417,7 +419,7 @@ class Handover:
         export = self._exports.get(client_id)
         queued = len(session.queue) if export is None else export.queued
         self._drop(client_id)
-        entry = Entry(KEPT, asked.stamp, session.born, session.floor, digest(session.owner))
+        entry = Entry(KEPT, asked.stamp, session.created, session.floor, digest(session.owner))
         self._given[client_id] = (asked.sender, entry)
         end_quietly(node, session, queued)
         posted = posted_stamp(self._directory, asked.sender, client_id) >= asked.stamp

@@ -489,7 +489,7 @@ class SessionMerge:
             s.start is not None and s.start.adopted for s in session.subscriptions.values()
         )
         # Two brokers have taken one session: both have its queue.
-        twin = old.born == session.born
+        twin = old.created == session.created
         trimmed = node.counters.replay_log_trimmed > 0 or elsewhere or twin
         offered_here = history.numbers_of(session)
         kept: deque[Item] = deque()
@@ -677,4 +677,4 @@ def untouched(session: Session) -> bool:
         or session.incoming
         or session.will
     )
-    return session.stamp == session.born and not holds
+    return session.stamp == session.created and not holds

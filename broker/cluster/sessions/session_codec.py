@@ -114,7 +114,7 @@ class SessionState:
     subscriptions: list[EncodedSubscription] = field(default_factory=list)
     items: list[Item] = field(default_factory=list)
     owner: str | None = None
-    born: int = 0
+    created: int = 0
     floor: int = 0
     before: Vector = field(default_factory=dict)
     """Messages of each origin up to `top` were not for it: see `subscription_start`."""
@@ -158,7 +158,7 @@ def state_of(
     state = SessionState(
         session.username, session.expiry, session.next_packet_id, seen, set(session.incoming)
     )
-    state.owner, state.born, state.floor = session.owner, session.born, session.floor
+    state.owner, state.created, state.floor = session.owner, session.created, session.floor
     state.before = before(session)
     if (start := oldest(session)) is not None:
         state.began, state.open = start.began, start.open & start.tops.keys()
@@ -216,7 +216,7 @@ def encoding(
         (state.username is not None) | (state.owner is not None) << 1 | isfinite(state.began) << 2
     )
     parts = [
-        _HEAD.pack(VERSION, flags, state.expiry, state.next_packet_id, state.born, state.floor)
+        _HEAD.pack(VERSION, flags, state.expiry, state.next_packet_id, state.created, state.floor)
     ]
     parts += [_text(name), _text((state.owner or "").encode())]
     parts += [_text(encode_vector(vector)) for vector in (state.seen, state.before)]
@@ -326,18 +326,18 @@ def decoding(data: bytes, now: float, limits: Limits) -> Generator[int, None, Se
         does not allow.
     """
     reader, at_once = _Reader(data), limits.session_read
-    version, flags, expiry, next_packet_id, born, floor = _HEAD.unpack(reader.take(_HEAD.size))
+    version, flags, expiry, next_packet_id, created, floor = _HEAD.unpack(reader.take(_HEAD.size))
     if version != VERSION:
         raise MalformedPacket(f"encoded session of the unknown version {version}")
     if not expiry >= 0:  # nor NaN
         raise MalformedPacket("encoded session with a negative expiry interval")
     name, owner = reader.name(), reader.name()
-    if max(len(name.encode()), len(owner.encode())) > 65_535 or max(born, floor) >> 63:
+    if max(len(name.encode()), len(owner.encode())) > 65_535 or max(created, floor) >> 63:
         raise MalformedPacket("encoded session with a user name or a stamp out of range")
     state = SessionState(
         name if flags & 1 else None, expiry, next_packet_id, decode_vector(reader.text(), now)
     )
-    state.owner, state.born, state.floor = owner if flags & 2 else None, born, floor
+    state.owner, state.created, state.floor = owner if flags & 2 else None, created, floor
     state.before = decode_vector(reader.text(), now)
     if flags & 4:
         state.began, unsettled = _BEGAN.unpack(reader.take(_BEGAN.size))
@@ -474,7 +474,7 @@ def restoring(
     most, at_once = session.node.config.max_qos, limits.filters_at_once
     put_at_once = limits.session_read
     session.username = state.username
-    session.owner, session.born, session.floor = state.owner, state.born, state.floor
+    session.owner, session.created, session.floor = state.owner, state.created, state.floor
     session.expiry = state.expiry
     session.next_packet_id = state.next_packet_id
     session.incoming = set(state.incoming)

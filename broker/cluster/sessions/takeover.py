@@ -316,14 +316,14 @@ class Takeover:
             if not resumed and session.expiry and self._elsewhere(session.client_id, away=True):
                 # Its client may connect to an older session before they are merged: packet
                 # identifiers of that one must not be taken for this one's.
-                session.next_packet_id = session.born * SPREAD >> LOGICAL & 0xFFFF
+                session.next_packet_id = session.created * SPREAD >> LOGICAL & 0xFFFF
             self._post(session, resumed)
             # Ahead of CONNACK, as the client may then connect to another broker at once.
             self._neighbours.tell(self._node.now)
 
     def _post(self, session: Session, resumed: bool) -> None:
         flags = (KEPT if session.expiry else 0) | (RESUMED if resumed else 0)
-        entry = Entry(flags, session.stamp, session.born, session.floor, digest(session.owner))
+        entry = Entry(flags, session.stamp, session.created, session.floor, digest(session.owner))
         try:
             self._directory.post(key_of(session.client_id), entry.encode())
         except ValueError:  # the listing is full: other brokers do not know of this client
@@ -401,7 +401,7 @@ class Takeover:
         elif entry.owner != digest(
             session.owner
         ):  # two users at once, at brokers that had not heard of each other
-            if (entry.born, broker_id) < (session.born, self._own):
+            if (entry.created, broker_id) < (session.created, self._own):
                 self._lose(session, resumed=False)
         elif not newer:
             self.merging.found(session, broker_id, entry)

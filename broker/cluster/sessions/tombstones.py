@@ -74,7 +74,7 @@ class Tombstones:
             self._node.counters.session_tombstones_forgotten += 1
             return False
         floor = session.stamp + 1
-        entry = Entry(GONE, floor, session.born, floor, whose)
+        entry = Entry(GONE, floor, session.created, floor, whose)
         try:
             self._directory.post(key_of(session.client_id), entry.encode())
         except ValueError:  # the listing is full

@@ -182,7 +182,10 @@ class Assignments:
 
     def busy(self, broker_id: bytes) -> bool:
         """Whether a broker has so many messages that others are chosen first."""
-        return len(self.ledger.by_who.get(self._life(broker_id), ())) >= self._limits.share_queued
+        return (
+            len(self.ledger.by_who.get(self._incarnation(broker_id), ()))
+            >= self._limits.share_queued
+        )
 
     def _add(self, assignment: Assignment) -> bool:
         """Keep an assignment, unless there are too many. Returns whether there are many."""
@@ -245,7 +248,11 @@ class Assignments:
             elif operation == DONE:
                 ledger.close(ref)
                 closed.append(ref)
-            elif operation != UNKNOWN or found.who != self._life(sender) or found.at + LATE < now:
+            elif (
+                operation != UNKNOWN
+                or found.who != self._incarnation(sender)
+                or found.at + LATE < now
+            ):
                 self._take_back(found, operation, sender)
         if closed:
             self._progress = now
@@ -264,7 +271,7 @@ class Assignments:
             for body in encode_refs(rulings):
                 self._directory.send(broker_id, RULING, body)
 
-    def _life(self, broker_id: bytes) -> bytes:
+    def _incarnation(self, broker_id: bytes) -> bytes:
         """Return id and boot of a broker that can be reached, b"" of one that cannot."""
         if not self._directory.reaches(broker_id):
             return b""
@@ -299,11 +306,13 @@ class Assignments:
         ledger.forget_old(now)
         room = STEP
         for who in list(ledger.by_who):
-            life = self._life(who[:8])
-            if life == who != NO_MEMBER:
+            incarnation = self._incarnation(who[:8])
+            if incarnation == who != NO_MEMBER:
                 self._ask(who, now)
-            elif who == NO_MEMBER or life or self._gone.setdefault(who[:8], now) + GONE <= now:
-                room = self._give_those_of(who, life, room, now)
+            elif (
+                who == NO_MEMBER or incarnation or self._gone.setdefault(who[:8], now) + GONE <= now
+            ):
+                room = self._give_those_of(who, incarnation, room, now)
         self._heard.clear()
         if room > 0:
             self._came.clear()
@@ -318,9 +327,9 @@ class Assignments:
             self._timer = self._node.schedule(now + (PAUSE if room <= 0 else SWEEP), self._sweep)
         self.tell()
 
-    def _give_those_of(self, who: bytes, life: bytes, room: int, now: float) -> int:
-        """Give the messages of a broker that is gone, or back with another boot number (`life`), to
-        others. Returns the room that is left in this turn."""
+    def _give_those_of(self, who: bytes, incarnation: bytes, room: int, now: float) -> int:
+        """Give the messages of a broker that is gone, or back with another boot number
+        (`incarnation`), to others. Returns the room that is left in this turn."""
         stuck: set[bytes] = set()  # ids of groups without any other member
         asked: list[Ref] = []
         for ref, assignment in list(self.ledger.by_who.get(who, {}).items()):
@@ -335,10 +344,13 @@ class Assignments:
             elif who == NO_MEMBER and assignment.again_at > now and ref[2] not in self._came:
                 continue
             elif assignment.state == GRANTED and assignment.message.qos == 2:
-                if life and (who[:8] in self._heard or assignment.asked + ASK_AGAIN <= now):
+                if incarnation and (who[:8] in self._heard or assignment.asked + ASK_AGAIN <= now):
                     assignment.asked = now
                     asked.append(ref)
-                elif not life and self._gone.get(who[:8], now) + self._limits.share_waits <= now:
+                elif (
+                    not incarnation
+                    and self._gone.get(who[:8], now) + self._limits.share_waits <= now
+                ):
                     # A client may have got it, so no other one may.
                     self.ledger.close(ref)
                     self._node.counters.shared_uncertain += 1
@@ -448,7 +460,7 @@ class Assignments:
         while self._returned:
             self._give_again(self._node.now)
         for who, those in self.ledger.by_who.items():
-            if who != NO_MEMBER and self._life(who[:8]) == who:
+            if who != NO_MEMBER and self._incarnation(who[:8]) == who:
                 rulings = self._out.setdefault(who[:8], [])
                 for assignment in those.values():
                     if assignment.state == OPEN:

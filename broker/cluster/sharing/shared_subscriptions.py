@@ -161,13 +161,13 @@ class SharedSubscriptions:
                 if group is not None:
                     groups = [g for g in groups if g is not group]
                 if len(entries) < MAX_CHOICES:
-                    entries.append((self._life(chosen), pool.group_id))
+                    entries.append((self._incarnation(chosen), pool.group_id))
                     self._node.counters.shared_assigned += 1
                 else:
                     self._node.counters.shared_undelivered += 1
         return groups, ReceiverAssignment(entries) if entries else None
 
-    def _life(self, broker_id: bytes) -> bytes:
+    def _incarnation(self, broker_id: bytes) -> bytes:
         """Return id and boot of another broker."""
         return broker_id + self._directory.boot(broker_id).to_bytes(4, "big")
 
@@ -311,7 +311,7 @@ class SharedSubscriptions:
             None,
         )
         choice = ReceiverAssignment(
-            [] if here else [(self._life(target), group_id)],
+            [] if here else [(self._incarnation(target), group_id)],
             passed=True,
             retain=retain,
             visited=visited,
