@@ -34,7 +34,7 @@ class Case:
     measures: dict[str, Row] = field(default_factory=dict)
     runs: dict[Draw, Row] = field(default_factory=dict)
     """The row of the table of runs of each that is complete."""
-    apart: str = ""
+    variant: str = ""
     """What tells it from cases of the same cell: parameters, or a folder."""
     fingerprint: str = ""
     """Of all parameters and the topology: equal in runs of the same cell of the same file."""
@@ -133,14 +133,14 @@ def _cases(rows: Iterable[Row], runs: Iterable[Row]) -> list[Case]:
         found = cases.get(key(row))
         if found is None:
             scenario, name, flow, fingerprint = key(row)
-            cell, apart = json.loads(row["cell"] or "{}"), row["apart"] or ""
+            cell, variant = json.loads(row["cell"] or "{}"), row["variant"] or ""
             found = cases[key(row)] = Case(
                 scenario,
                 name,
                 flow,
                 cell,
                 row["broker"] or "",
-                apart=apart,
+                variant=variant,
                 fingerprint=fingerprint,
             )
         found.measures[row["measure"]] = row

@@ -8,6 +8,7 @@ from typing import Any
 from bench.report.data import Case, Results, Row
 from bench.report.papers import CLAIMS
 from bench.report.plot import Plot, Point, Reference, Series, legend
+from bench.scenarios.measures import current_name
 
 NAMES = {
     "published_per_s": "published, messages/s",
@@ -25,7 +26,7 @@ NAMES = {
     "lost_accepted": "lost though acknowledged",
     "unknown": "unknown deliveries",
     "duplicates": "duplicates",
-    "disordered": "out of order",
+    "reordered": "out of order",
     "control_bytes": "signalling on links, bytes",
     "data_bytes": "messages on links, bytes",
     "control_bytes_per_s": "signalling, bytes/s",
@@ -59,7 +60,8 @@ def plots(scenario: str, results: Results) -> list[str]:
     figure: Row = next(
         (about["figure"] for about in results.of(scenario) if about.get("figure")), {}
     )
-    wanted = [name for name in figure.get("y") or DEFAULT_Y if name in NAMES]
+    asked = map(current_name, figure.get("y") or DEFAULT_Y)
+    wanted = [name for name in asked if name in NAMES]
     factors = list(dict.fromkeys(key for case in cases for key in case.cell))
     x = (
         str(figure.get("x"))
@@ -69,8 +71,8 @@ def plots(scenario: str, results: Results) -> list[str]:
     panel = (
         figure.get("panel") if figure.get("panel") in factors and figure.get("panel") != x else None
     )
-    apart = any(case.flow for case in cases)
-    cases = [case for case in cases if bool(case.flow) == apart or not _has_flows(case, cases)]
+    by_flow = any(case.flow for case in cases)
+    cases = [case for case in cases if bool(case.flow) == by_flow or not _has_flows(case, cases)]
     names = list(dict.fromkeys(_series(case, x, panel) for case in cases))
     found = []
     for measure in wanted:
@@ -86,7 +88,7 @@ def plots(scenario: str, results: Results) -> list[str]:
 
 def _has_flows(case: Case, cases: Sequence[Case]) -> bool:
     return any(
-        other.flow and (other.name, other.apart) == (case.name, case.apart) for other in cases
+        other.flow and (other.name, other.variant) == (case.name, case.variant) for other in cases
     )
 
 
@@ -97,7 +99,7 @@ def _series(case: Case, x: str, panel: str | None) -> str:
         for key, value in case.cell.items()
         if key not in (x, panel, "broker") and value != ""
     ]
-    words += [word for word in (case.apart, case.flow) if word]
+    words += [word for word in (case.variant, case.flow) if word]
     return ", ".join(words) or "all"
 
 

@@ -47,7 +47,7 @@ NUMBERS = (
     "lost_accepted",
     "unknown",
     "duplicates",
-    "disordered",
+    "reordered",
     "control_bytes",
     "data_bytes",
     "broker_cpu",
@@ -207,7 +207,7 @@ def _repeated(results: Results, repeated: Results) -> str:
 
 def _cell(case: Case) -> str:
     words = [f"{key} {value}" for key, value in case.cell.items() if value != ""]
-    return ", ".join([*words, *(word for word in (case.apart, case.flow) if word)])
+    return ", ".join([*words, *(word for word in (case.variant, case.flow) if word)])
 
 
 def _scenario(scenario: str, results: Results) -> list[str]:

@@ -261,7 +261,7 @@ def _ratio(claim: Claim, case: Case, cases: Sequence[Case]) -> Comparison:
         for each in cases
         if each.scenario == case.scenario and each.cell == cell and each.flow in ("", case.flow)
     ]
-    alike = [each for each in bases if each.apart == case.apart]
+    alike = [each for each in bases if each.variant == case.variant]
     if not alike:
         there = " that is otherwise equal" if bases else ""
         return Comparison(claim, case, None, None, f"no run with {claim.per}={claim.base}{there}")

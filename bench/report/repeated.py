@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from bench.report import figures, papers
 from bench.report.data import Results
 from bench.report.papers import Claim, Comparison
+from bench.scenarios.measures import current_name
 
 BASE = "mqttree-flood"
 
@@ -74,7 +75,7 @@ def _ratios(results: Results) -> list[Comparison]:
         kinds = dict.fromkeys(
             case.cell.get("broker") for case in results.cases if case.scenario == scenario
         )
-        for measure in measures or figures.DEFAULT_Y:
+        for measure in map(current_name, measures or figures.DEFAULT_Y):
             for kind in kinds:
                 if kind not in (None, BASE) and measure in figures.NAMES:
                     text = f"{figures.NAMES[measure]}: against {BASE}"

@@ -60,7 +60,7 @@ class Flow:
     accepted: int = 0
     delivered: int = 0
     duplicates: int = 0
-    disordered: int = 0
+    reordered: int = 0
 
 
 class Book:
@@ -136,7 +136,7 @@ class Book:
         self.outstanding -= 1
         if sequence < receiver.highest.get(number, -1):
             if not receiver.shared:
-                flow.disordered += 1
+                flow.reordered += 1
         else:
             receiver.highest[number] = sequence
         delay = at - published.times[sequence]
@@ -195,7 +195,7 @@ class Book:
                 "lost": lost,
                 "unsure": unsure,
                 "duplicates": flow.duplicates,
-                "disordered": flow.disordered,
+                "reordered": flow.reordered,
                 "published_per_s": flow.published / seconds if seconds else None,
                 "accepted_per_s": flow.accepted / seconds if seconds else None,
                 "delivered_per_s": flow.delivered / seconds if seconds else None,

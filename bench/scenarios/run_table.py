@@ -7,13 +7,18 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from bench.scenarios.measures import current_name
+
 Record = dict[str, Any]
 _PHASE_KEYS = ("seconds", "control_bytes", "data_bytes", "bytes")
 
 
 def _flow(name: str) -> Callable[[Record], float | None]:
     def figure(record: Record) -> float | None:
-        flows = list(record["summary"].get("flows", {}).values())
+        flows = [
+            {current_name(key): value for key, value in flow.items()}
+            for flow in record["summary"].get("flows", {}).values()
+        ]
         values = [flow[name] for flow in flows if flow.get(name) is not None]
         if not values:
             return None
@@ -48,7 +53,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Record], float | None], str]] = {
     "delivered_per_s": ("delivered/s", _flow("delivered_per_s"), ",.0f"),
     "lost": ("lost", _flow("lost"), ",.0f"),
     "duplicates": ("twice", _flow("duplicates"), ",.0f"),
-    "disordered": ("disordered", _flow("disordered"), ",.0f"),
+    "reordered": ("reordered", _flow("reordered"), ",.0f"),
     "control_bytes": ("signalling B", _summary("links", "control_bytes"), ",.0f"),
     "data_bytes": ("data B", _summary("links", "data_bytes"), ",.0f"),
     "boot_bytes": ("boot B", _summary("boot", "control_bytes"), ",.0f"),

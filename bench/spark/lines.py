@@ -85,7 +85,7 @@ def lines(
     became of each message, `links` comes from network.links, `used` from network.resources."""
     came = _flows(
         found.cells,
-        ("n", "delay", "dups", "disordered", "early", "arrived", "strays", "size"),
+        ("n", "delay", "duplicates", "reordered", "early", "arrived", "unmatched", "size"),
         "longest",
     )
     published = found.published.withColumn(
@@ -171,7 +171,7 @@ def _messages(
     values, seconds = line.values, line.window_s
     published, accepted, n = sent.get("n") or 0, sent.get("accepted") or 0, came.get("n") or 0
     values |= {"published": published, "accepted": accepted, "delivered": n}
-    values |= {"strays": came.get("strays") or 0, "early": came.get("early") or 0}
+    values |= {"unmatched": came.get("unmatched") or 0, "early": came.get("early") or 0}
 
     def rate(count: int) -> float | None:
         return count / seconds if seconds else None
@@ -223,16 +223,17 @@ def _messages(
         "nothing acknowledged (QoS 0)",
         GENERATOR,
     )
-    line.put("duplicates", came.get("dups") if came else None, "nothing delivered", GENERATOR)
-    line.put("disordered", came.get("disordered") if came else None, "nothing delivered", GENERATOR)
+    line.put("duplicates", came.get("duplicates") if came else None, "nothing delivered", GENERATOR)
+    line.put("reordered", came.get("reordered") if came else None, "nothing delivered", GENERATOR)
     if not line.flow:
         if values["early"]:
             line.run.remarks.append(
                 f"{values['early']:,} deliveries before their publication (clocks), taken as 0 ms"
             )
-        if values["strays"]:
+        if values["unmatched"]:
             line.run.remarks.append(
-                f"{values['strays']:,} deliveries of messages whose publication is not in the trace"
+                f"{values['unmatched']:,} deliveries of messages whose publication is not in "
+                "the trace"
             )
 
 

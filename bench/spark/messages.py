@@ -41,9 +41,9 @@ class Messages:
     asked: those of them that had subscribers.
     unsure: those so shortly before or after an interruption that they need not have come.
     delay: sum of all n (ns, early and far ones as 0).
-    dups, disordered, early (delay below zero), far (above a DAY).
+    duplicates, reordered, early (delay below zero), far (above a DAY).
     arrived: deliveries within the measured time, of whatever message.
-    strays: deliveries of messages whose publication is not in the trace.
+    unmatched: deliveries of messages whose publication is not in the trace.
 
     published: publications in the measured time, by (no, flow, topic, source, accepted): n, size,
         wait (sum of ns until accepted).
@@ -205,7 +205,7 @@ def messages(events: Events) -> Messages:
             several.withColumn("several", sf.lit(True)), ["no", "receiver", "topic"], "left"
         )
         cells = cells.withColumn(
-            "dups", sf.when(sf.col("several").isNull(), sf.col("dups")).otherwise(0)
+            "duplicates", sf.when(sf.col("several").isNull(), sf.col("duplicates")).otherwise(0)
         ).drop("several")
     cells = cells.localCheckpoint()
     expected = _expected(sent, published, regular, _few(irregular, rows) if rows else None)
@@ -454,15 +454,15 @@ def _cells(
         number(first & asked & unsure).alias("unsure"),
         sf.sum(sf.when(first, taken).otherwise(0).cast("double")).alias("delay"),
         sf.max(sf.when(first, taken)).alias("longest"),
-        number(counted & sf.col("again")).alias("dups"),
-        number(first & ~shared & (sf.col("came") > sf.col("newer"))).alias("disordered"),
+        number(counted & sf.col("again")).alias("duplicates"),
+        number(first & ~shared & (sf.col("came") > sf.col("newer"))).alias("reordered"),
         number(first & (delay < 0)).alias("early"),
         number(first & far).alias("far"),
         number(sf.col("within")).alias("arrived"),
         sf.sum(sf.when(sf.col("within"), sf.coalesce("size", sf.lit(0))).otherwise(0)).alias(
             "size"
         ),
-        number(~known).alias("strays"),
+        number(~known).alias("unmatched"),
     )
 
 

@@ -12,7 +12,7 @@ SHOWN = (
     "delay_p99_ms",
     "lost",
     "duplicates",
-    "disordered",
+    "reordered",
     "control_bytes",
     "data_bytes",
     "broker_cpu",

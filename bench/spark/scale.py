@@ -48,7 +48,7 @@ FIGURES = (
     "delivered",
     "duplicates",
     "lost",
-    "disordered",
+    "reordered",
     "delay_mean_ms",
     "delay_p50_ms",
     "delay_p90_ms",

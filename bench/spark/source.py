@@ -43,7 +43,7 @@ class Run:
 
     place: the path of run.json, or of the folder with the trace files.
     case: the name that repetitions of one measurement have in common.
-    apart: what of it tells it from others of the same factors (summary.name_cases sets both).
+    variant: what of it tells it from others of the same factors (summary.name_cases sets both).
     """
 
     run: str
@@ -51,7 +51,7 @@ class Run:
     about: dict[str, Any] = field(default_factory=dict)
     place: str = ""
     case: str = ""
-    apart: str = ""
+    variant: str = ""
     files: list[str] = field(default_factory=list)
     seen: dict[str, str] = field(default_factory=dict)
     """Names of all files, complete or not -> paths."""

@@ -18,7 +18,7 @@ COUNTS = (
     "expected",
     "delivered",
     "unexpected",
-    "strays",
+    "unmatched",
     "early",
     "faults",
     "brokers",
@@ -76,7 +76,7 @@ def fingerprint(run: Run) -> str:
 
 
 def name_cases(runs: Iterable[Run]) -> None:
-    """Set each run's case and apart: runs of equal factors that are no repetitions of each other
+    """Set each run's case and variant: runs of equal factors that are no repetitions of each other
     get their own names.
 
     Those are runs in another form, lab, on another machine or of another commit than others of
@@ -96,7 +96,7 @@ def name_cases(runs: Iterable[Run]) -> None:
                 for run in same:
                     # `common` has the form already.
                     run.case = ",".join(filter(None, (common, place, words)))
-                    run.apart = (
+                    run.variant = (
                         ",".join(filter(None, (form, place, words))) if run.about else common
                     )
 
@@ -253,7 +253,7 @@ def cases(lines: Iterable[Line]) -> list[dict[str, Any]]:
                     "scenario": scenario,
                     "case": name,
                     "fingerprint": same,
-                    "apart": members[0].run.apart,
+                    "variant": members[0].run.variant,
                     "broker": members[0].run.about.get("broker"),
                     "flow": flow,
                     "measure": measure,

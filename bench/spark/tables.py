@@ -35,7 +35,7 @@ RUNS = (
     + ", missing string, remarks string"
 )
 CASES = (
-    "scenario string, case string, fingerprint string, apart string, broker string, flow string, "
+    "scenario string, case string, fingerprint string, variant string, broker string, flow string, "
     "measure string, runs int, n int, without int, why string, mean double, half double, "
     "deviation double, least double, most double, cell string"
 )

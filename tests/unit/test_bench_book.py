@@ -71,7 +71,7 @@ def test_twice_and_out_of_order() -> None:
         kept.publish(0, due, due)
     for sequence in (0, 2, 1, 1, 0):
         kept.deliver(kept.receiver(one), 0, sequence, 10)
-    assert (kept.flows[""].duplicates, kept.flows[""].disordered) == (2, 1)
+    assert (kept.flows[""].duplicates, kept.flows[""].reordered) == (2, 1)
     assert not kept.deliver(kept.receiver(one), 0, 3, 10) and not kept.deliver(
         kept.receiver(one), 7, 0, 10
     )
@@ -218,3 +218,8 @@ def test_what_a_complete_run_lacks_is_remarked() -> None:
         "as their publishers were not connected; 2 connections of clients were lost"
     ]
     assert "repair" not in run_table.remarks([run], ["lost"])[0], "nobody asked for it"
+
+
+def test_a_measure_of_an_older_run_counts_under_its_new_name() -> None:
+    record = {"summary": {"flows": {"f": {"disordered": 3}}}}
+    assert run_table.COLUMNS["reordered"][1](record) == 3.0

@@ -193,8 +193,10 @@ def test_ratios_are_of_the_same_parameters() -> None:
     topic, flood = (cell | {"broker": f"mqttree-{name}"} for name in ("topic", "flood"))
     cases = [case("overlays-text", topic, [4.0]), case("overlays-text", flood, [8.0])]
     again = [case("overlays-text", topic, [9.0]), case("overlays-text", flood, [10.0])]
-    for each, apart in zip([*cases, *again], ("rate=1", "rate=1", "rate=2", "rate=2"), strict=True):
-        each.apart = apart
+    for each, variant in zip(
+        [*cases, *again], ("rate=1", "rate=1", "rate=2", "rate=2"), strict=True
+    ):
+        each.variant = variant
     found = [
         each for each in papers.compare([*again, *cases]) if each.claim.measure == "delay_mean_ms"
     ]
@@ -424,7 +426,7 @@ def test_an_overview_has_a_line_for_each_case_and_says_what_is_missing() -> None
 
 
 @pytest.mark.parametrize(
-    ("parameters", "places", "apart"),
+    ("parameters", "places", "variant"),
     [
         (({"rate": 10.0, "qos": 1}, {"rate": 0.5, "qos": 1}), ("a", "b"), ["rate=10", "rate=0.5"]),
         (
@@ -448,7 +450,7 @@ def test_an_overview_has_a_line_for_each_case_and_says_what_is_missing() -> None
     ],
 )
 def test_cases_of_equal_factors_are_told_apart(
-    parameters: list[Any], places: list[str], apart: list[str]
+    parameters: list[Any], places: list[str], variant: list[str]
 ) -> None:
     runs = [
         Run(
@@ -460,8 +462,8 @@ def test_cases_of_equal_factors_are_told_apart(
         for number, (each, place) in enumerate(zip(parameters, places, strict=True))
     ]
     summary.name_cases(runs)
-    assert [run.apart for run in runs] == apart
-    assert [run.case for run in runs] == [f"n=1,{each}" for each in apart]
+    assert [run.variant for run in runs] == variant
+    assert [run.case for run in runs] == [f"n=1,{each}" for each in variant]
 
 
 def of_setting(run: str, broker: str = "mqttree-topic", **about: Any) -> Run:
@@ -494,7 +496,7 @@ def test_the_short_and_the_full_form_are_not_mixed() -> None:
         (of_setting("c", topic, short=False), 30.0),
         (of_setting("d", flood, short=False), 60.0),
     )
-    assert [(each.apart, each.name.endswith(",short")) for each in found] == [
+    assert [(each.variant, each.name.endswith(",short")) for each in found] == [
         ("short", True)
     ] * 2 + [("", False)] * 2
     ratios = [each.ours for each in papers.compare(found) if each.claim.measure == "delay_mean_ms"]
@@ -510,7 +512,7 @@ def test_the_short_and_the_full_form_are_not_mixed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "apart"),
+    ("one", "other", "variant"),
     [
         ({"lab": "namespaces"}, {"lab": "relays"}, ["lab=namespaces", "lab=relays"]),
         (
@@ -537,7 +539,7 @@ def test_the_short_and_the_full_form_are_not_mixed() -> None:
     ],
 )
 def test_runs_of_other_labs_machines_and_commits_are_no_repetitions(
-    one: dict[str, Any], other: dict[str, Any], apart: list[str]
+    one: dict[str, Any], other: dict[str, Any], variant: list[str]
 ) -> None:
     runs = [
         of_setting("a", **one),
@@ -545,8 +547,8 @@ def test_runs_of_other_labs_machines_and_commits_are_no_repetitions(
         of_setting("c", "mqttree-flood", **one),
     ]
     cases = cases_of((runs[0], 8.0), (runs[1], 40.0), (runs[2], 16.0))
-    assert [each.apart for each in cases] == [*apart, apart[0]]
-    assert [each.name.removesuffix(f",{each.apart}") for each in cases[:2]] == [
+    assert [each.variant for each in cases] == [*variant, variant[0]]
+    assert [each.name.removesuffix(f",{each.variant}") for each in cases[:2]] == [
         "broker=mqttree-topic,locality=50,topics=3"
     ] * 2
     assert len({each.name for each in cases}) == 3
@@ -573,7 +575,7 @@ def test_what_all_runs_of_a_scenario_have_in_common_is_in_no_name() -> None:
     assert [run.case for run in runs] == [
         f"broker=mqttree-{kind},{common}" for kind in ("topic", "topic", "flood")
     ]
-    assert {run.apart for run in runs} == {""}
+    assert {run.variant for run in runs} == {""}
     again = [
         of_setting(
             run.run, run.about["broker"], **same | {"commit": "def", "machine": {"cpu": "y"}}
@@ -590,7 +592,7 @@ def test_what_all_runs_of_a_scenario_have_in_common_is_in_no_name() -> None:
         of_setting("f", **same | {"lab": "namespaces"}),
     ]
     summary.name_cases(unsure)
-    assert [run.apart for run in unsure] == ["lab=unknown", "lab=relays", "lab=namespaces"]
+    assert [run.variant for run in unsure] == ["lab=unknown", "lab=relays", "lab=namespaces"]
 
 
 def test_the_brokers_of_a_run_are_those_that_ran() -> None:

@@ -483,7 +483,7 @@ def test_equal_factors_with_other_parameters_are_cases_of_their_own(made: Any, s
     ]
     common = "broker=mqttree-flood,fault=some"
     assert [
-        (each["case"], each["fingerprint"], each["apart"], each["runs"], each["n"])
+        (each["case"], each["fingerprint"], each["variant"], each["runs"], each["n"])
         for each in cases
     ] == [
         (f"{common},rate=100", "f2", "rate=100", 1, 1),
@@ -659,7 +659,9 @@ def test_tables_become_files_and_a_page(made: Any, spark: Any) -> None:
         rows = {(row["run"], row["flow"]): row for row in csv.DictReader(file)}
     assert rows["absent", ""]["remarks"] == "no trace; no lab"
     results = read(folder)
-    assert {each.apart: sorted(each.runs) for each in results.cases if each.scenario == "two"} == {
+    assert {
+        each.variant: sorted(each.runs) for each in results.cases if each.scenario == "two"
+    } == {
         "rate=10": [(1001, 1, 0), (2001, 1, 0)],
         "rate=100": [(1001, 1, 0)],
     }

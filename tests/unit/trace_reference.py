@@ -114,7 +114,7 @@ def expected(script: Script) -> dict[str, Any]:
         mine = receivers.get((client, topics[key]), [client])
         who = mine[min(copies[client, key], len(mine) - 1)]
         copies[client, key] += 1
-        figures["strays"] += key not in sent
+        figures["unmatched"] += key not in sent
         if (who, key) in first:
             figures["duplicates"] += key in counted and (who, topics[key]) not in vague
         else:
@@ -131,7 +131,7 @@ def expected(script: Script) -> dict[str, Any]:
         late = (
             key in counted and not who.startswith("$share/") and any(at > other for other in newer)
         )
-        figures["disordered"] += late
+        figures["reordered"] += late
     delays = sorted(max(at - sent[key][0], 0) for (who, key), at in first.items() if key in counted)
     figures["early"] = sum(at < sent[key][0] for (who, key), at in first.items() if key in counted)
     figures |= {
