@@ -4,9 +4,9 @@ RFC 8966 3.5).
 Three mechanisms, each with one job:
 
 * **election**: the best root that any believable, fresh claim names; self if there is none better;
-* **feasibility** (`vector.FeasibilityTable`): a broker newly follows a claim only if that cannot
-  close a loop; when no claim qualifies it asks the root for a newer sequence number, which makes
-  every claim under it qualify;
+* **feasibility** (`priority_vector.FeasibilityTable`): a broker newly follows a claim only if that
+  cannot close a loop; when no claim qualifies it asks the root for a newer sequence number, which
+  makes every claim under it qualify;
 * **age**: a claim says how long ago its root was known to live; older than max_age it is dead
   everywhere at the same time, so that news of a dead root cannot circulate.
 

@@ -23,7 +23,7 @@ class Budget:
 
 
 class RateLimit:
-    """A token bucket: so many events a second, with bursts of as many. Times in s."""
+    """A token bucket: a number of events a second, and bursts of that many. Times in s."""
 
     __slots__ = ("_at", "_left", "per_second")
 

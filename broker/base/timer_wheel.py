@@ -14,8 +14,8 @@ GRAIN = 0.25
 
 
 class TimerWheel(Generic[T]):
-    """Items by their deadline. An entry costs a place in a dict, where a timer of its own would
-    cost six objects."""
+    """Items by their deadline. An entry takes one place in a dict; a timer for each item would take
+    six objects."""
 
     __slots__ = ("_buckets", "_check", "_full", "_schedule")
 

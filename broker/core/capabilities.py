@@ -1,5 +1,5 @@
-"""What a client may not use because this broker is configured not to offer it, or not so much of it
-(MQTT 5, 3.2.2.3)."""
+"""Features of MQTT that this broker is configured not to offer, or only up to a limit (MQTT 5,
+3.2.2.3)."""
 
 from __future__ import annotations
 
@@ -58,11 +58,12 @@ def check_publish(packet: Publish, version: int, config: NodeConfig) -> None:
 
 
 class ReceiveWindow:
-    """Counts what a client has under way to us when there is a limit (Receive Maximum; MQTT 5,
-    4.9).
+    """Counts the messages of a client that this broker has not acknowledged, if there is a limit
+    (Receive Maximum; MQTT 5, 4.9).
 
-    QoS 1 is acknowledged at once, so QoS 2 is what counts, from PUBLISH to our PUBCOMP. What a
-    connection before this one has left is in `incoming` too, but its client counts from zero again.
+    QoS 1 is acknowledged at once, so QoS 2 is what counts, from PUBLISH to our PUBCOMP. Packet
+    identifiers of an earlier connection are in `incoming` too, but the client counts from zero
+    again.
     """
 
     __slots__ = ("_left", "maximum")

@@ -137,7 +137,7 @@ class Host(Scheduler, Protocol):
 
 
 class Client:
-    """What speaks on a connection once its CONNECT was accepted; see `connect` for everything
+    """The owner of a connection once its CONNECT was accepted; see `connect` for everything
     before."""
 
     __slots__ = (

@@ -1,5 +1,5 @@
-"""The clients that are connected to one broker: what their coming and going brings about, and who
-has been silent for too long (MQTT-3.1.2-22)."""
+"""The clients that are connected to one broker: what happens when one connects or disconnects, and
+which have been silent for too long (MQTT-3.1.2-22)."""
 
 from __future__ import annotations
 

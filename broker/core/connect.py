@@ -46,7 +46,7 @@ class Memory(QueueMemory, MemoryRoom, Protocol):
 
 
 class Host(ClientHost, SessionHost, Verifier, Protocol):
-    """What letting a client in asks of its broker."""
+    """What a CONNECT asks of the broker."""
 
     checking: int
     """Passwords that are being checked."""

@@ -86,7 +86,7 @@ class Nowhere:
 
 
 class Owner(Protocol):
-    """Who speaks on a connection: a client or a link."""
+    """The owner of a connection: a client or a link."""
 
     def packets(self, data: bytes, now: float) -> int:
         """Handle the whole packets at the start of `data`; returns how many bytes were used up."""
@@ -107,7 +107,7 @@ it came (s)."""
 
 
 class LinkEnd(Protocol):
-    """Another broker that speaks on a connection."""
+    """The owner of a connection to another broker."""
 
     arrival: Arrival | None
     """The last message at QoS 1 or 2 that it has brought: its origin is asked to hold publishers

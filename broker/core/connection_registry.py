@@ -1,4 +1,4 @@
-"""The connections of one broker: who has come, who says nothing, who is gone."""
+"""The connections of one broker: new ones, silent ones, and those that have ended."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Open = Callable[[str, str, str, "Transport", float], "Connection"]
 
 
 class DialledLinks(Protocol):
-    """Who speaks on connections that this broker has dialled."""
+    """Makes the owners of connections that this broker has dialled."""
 
     def dialled(self, conn: Connection, dial: Dial, now: float, /) -> None:
         """Begin a link on `conn`. `dial`: what was asked for; `now`: s."""
 
 
 class Host(Scheduler, Protocol):
-    """What connections that come and go ask of their broker."""
+    """What the registry asks of its broker."""
 
     now: float
     """The time of this turn (s, monotonic)."""
@@ -74,7 +74,7 @@ class Host(Scheduler, Protocol):
 
 
 class ConnectionRegistry:
-    """All connections that stand."""
+    """All open connections."""
 
     __slots__ = (
         "_broker",

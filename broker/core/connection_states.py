@@ -1,4 +1,4 @@
-"""The states of a connection: whether what comes on it is handled, and how it ends. Pure.
+"""The states of a connection: whether its input is handled, and how it ends. Pure.
 
 READING -WAIT-> WAITING -ANSWERED-> READING      a packet waits for the answer to an effect
 READING -HOLD-> HELD -RELEASE-> READING          its subscribers, or a limit, are behind
@@ -14,7 +14,8 @@ from broker.base.state_table import ImpossibleInputError, Table, TableEnum
 
 
 class State(TableEnum):
-    """What a connection does with what comes on it. The words of a state are attributes of it."""
+    """What a connection does with the bytes that it receives. The words of a state are attributes
+    of it."""
 
     READING = "reading"
     """Packets are handled as they come."""

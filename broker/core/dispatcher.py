@@ -88,7 +88,7 @@ class Host(Protocol):
 
 
 class Dispatcher:
-    """Subscriptions of all sessions, and the way of every message to them."""
+    """Subscriptions of all sessions, and the path of every message to them."""
 
     def __init__(self, node: Host) -> None:
         self.node = node

@@ -1,5 +1,5 @@
-"""Who takes the driver's answer to each kind of effect: one table. An answer that nothing waits for
-- given twice, given to what has no answer - changes nothing but a counter and the log."""
+"""Handlers of the driver's answer to each kind of effect: one table. An unexpected answer - given
+twice, or to an effect without one - changes nothing but a counter and the log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Taker = Callable[[E, Any, float], bool]
 
 
 class EffectAnswers:
-    """Kind of effect -> who takes its answers."""
+    """Kind of effect -> the handler of its answers."""
 
     __slots__ = ("_counters", "_log_limit", "_takers")
 

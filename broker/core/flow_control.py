@@ -53,7 +53,7 @@ class Flow(Scheduler, Protocol):
 
 
 class FlowControl:
-    """Who is held, and why."""
+    """Which publishers are held, and for which reasons."""
 
     __slots__ = ("_broker", "_held", "_timers", "unheld")
 

@@ -25,7 +25,7 @@ is acknowledged by itself."""
 
 
 class Stamp(NamedTuple):
-    """When a retained message was published, by the hybrid clock of its origin, and when it is over
+    """When a retained message was published, by the hybrid clock of its origin, and when it expires
     (`retained_sync`)."""
 
     time: int

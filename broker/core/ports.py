@@ -28,8 +28,8 @@ Then = Callable[[float], None]
 
 
 class Journal(Protocol):
-    """Keeps what is to survive a restart. A client that was promised that something is kept hears
-    of it no earlier than it is durable."""
+    """Records what is to survive a restart. An acknowledgement goes out no earlier than its records
+    are durable."""
 
     @property
     def recording(self) -> bool:
@@ -189,8 +189,8 @@ class Draining(Protocol):
 
 
 class Barrier(Protocol):
-    """What others published before they knew of a subscription is not for it: who subscribes is
-    answered once all know."""
+    """A subscription gets no messages that others published before they knew of it: so SUBACK is
+    sent once all brokers know."""
 
     @property
     def known(self) -> bool:
@@ -209,7 +209,7 @@ class Barrier(Protocol):
 
 
 class Cluster(Protocol):
-    """What the other brokers of a federation are to one of them."""
+    """What one broker asks of the federation."""
 
     # ---------------------------------------------------------------- messages
 

@@ -39,7 +39,7 @@ enough."""
 
 
 class Successor(Protocol):
-    """A new connection of a client whose older one is still to be read."""
+    """A new connection of a client whose older one has not been read to its end."""
 
     in_line: bool
     """It waits here."""
@@ -76,8 +76,8 @@ class Host(Scheduler, Protocol):
 
 
 class Line:
-    """The handshakes that wait for one client id, and how far the old connection has come. `left`:
-    what is to be done first, as the client has connected to another broker."""
+    """The handshakes that wait for one client id, and how far the old connection has been read.
+    `left`: what is to be done first, as the client has connected to another broker."""
 
     __slots__ = ("at", "began", "left", "old", "waiting")
 
@@ -93,7 +93,8 @@ class Line:
 
 
 class Predecessors:
-    """Holds new connections back until the old ones of the same clients are read to their end."""
+    """Holds new connections back until the old ones of the same clients have been read to their
+    end."""
 
     __slots__ = ("_lines", "_node")
 

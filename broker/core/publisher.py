@@ -35,7 +35,7 @@ class PublishingBroker(Protocol):
 
 
 class Publisher:
-    """Takes over messages that are published here."""
+    """Publishes messages of local clients and of this broker."""
 
     __slots__ = ("_broker",)
 

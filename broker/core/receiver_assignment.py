@@ -39,7 +39,7 @@ ENTRY = WHO + GROUP_ID_SIZE
 
 
 class Tries:
-    """What has become so far of a message that brokers gave back, as they had no member for it."""
+    """The earlier attempts for a message that brokers gave back, as they had no member for it."""
 
     __slots__ = ("denied", "refused", "since")
 
@@ -50,7 +50,7 @@ class Tries:
 
 
 class ReceiverAssignment:
-    """Who delivers to which group."""
+    """Which broker delivers to which group."""
 
     __slots__ = ("entries", "key", "passed", "retain", "sequence", "tries", "visited")
 

@@ -52,7 +52,7 @@ class Host(Scheduler, Protocol):
 
 
 class RetainedFeeds:
-    """What all sessions of a node are still to get."""
+    """The retained messages that are still to be sent to the sessions of a node."""
 
     __slots__ = ("_feeds", "_node")
 

@@ -102,8 +102,9 @@ def _digest(place: bytes, packed: bytes) -> int:
 
 
 class RetainedIndex:
-    """The table. A prefix is the first 0, 1 or 2 bytes of places. It is made of bytes in dicts and
-    of no objects: with a million of them the garbage collector would take a second each time."""
+    """The hash tree over all versions. A prefix is the first 0, 1 or 2 bytes of places. It is made
+    of bytes in dicts and of no objects: with a million of them the garbage collector would take a
+    second each time."""
 
     __slots__ = ("_counts", "_leaves", "_parts", "_size", "_values", "whole")
 

@@ -29,8 +29,8 @@ NO_WAYS: dict[bytes, list[Any]] = {}
 
 
 class Delivery:
-    """What one session gets of one topic: overlapping subscriptions merged (MQTT-3.3.4-2, -3; one
-    copy, highest QoS)."""
+    """How one session gets the messages of one topic: overlapping subscriptions merged
+    (MQTT-3.3.4-2, -3; one copy, highest QoS)."""
 
     __slots__ = ("ids", "no_local", "own", "qos", "retain_as_published", "session")
 

@@ -29,7 +29,7 @@ _ENTRY = struct.Struct(">BQQQ8s")
 
 
 class Host(Protocol):
-    """What says who a client is."""
+    """What knows which user a client is."""
 
     @property
     def access(self) -> Access | None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Stopping(Protocol):
-    """What its end asks of a broker."""
+    """What a shutdown asks of its broker."""
 
     @property
     def now(self) -> float:
@@ -36,7 +36,7 @@ class Stopping(Protocol):
 
 
 class Shutdown:
-    """Says goodbye to clients first, then to other brokers."""
+    """Sends DISCONNECT to clients first, then to other brokers."""
 
     __slots__ = ("_broker", "_leave", "under_way")
 

@@ -18,10 +18,10 @@ UNKNOWN = float("-inf")
 
 
 class SubscriptionStart:
-    """Where subscriptions of one moment begin: numbers up to `tops` are not for them. `open`:
-    origins of which it may be more. `early`: numbers up to `tops` that were delivered to them
+    """Where subscriptions of one moment begin: messages with numbers up to `tops` are not for them.
+    `open`: origins whose `tops` may be too low. `early`: numbers up to `tops` that were delivered
     before it was known that they are older. `began`: when they began, by our clock; `at`: since
-    when the start is known here; `was_open`: `open` as it came from elsewhere."""
+    when the start is known here; `was_open`: `open` as another broker sent it."""
 
     __slots__ = ("at", "began", "early", "open", "state", "tops", "was_open")
 

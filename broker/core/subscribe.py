@@ -156,8 +156,8 @@ def grant(client: Client, packet: Subscribe, allowed: list[bool]) -> bool:
 
 
 class SubscribeRequest:
-    """A SUBSCRIBE that is being granted: so many of its filters at a time, each when all brokers
-    know that it is wanted."""
+    """A SUBSCRIBE that is being granted: some of its filters at a time, each when all brokers know
+    it."""
 
     __slots__ = (
         "_allowed",

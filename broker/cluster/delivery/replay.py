@@ -1,9 +1,9 @@
-"""What one neighbour lacks of the log, found and taken in steps: the log may have hundreds of
-thousands of entries.
+"""Walks over the replay log: what one neighbour lacks is found and taken in steps, as the log may
+have hundreds of thousands of entries.
 
 A walk scans the log up to its end, notes what the neighbour may lack, and takes that (it is sent,
-say); then it does the same with what was logged meanwhile, until nothing is left. In that very turn
-it tells so, and a link may become live.
+say); then it does the same with what was logged meanwhile, until nothing is left. In that turn the
+walk is done, and a link may become live.
 
     scan, SCAN entries at a time -> put in order -> take, FEW at a time -> has more been logged?
         yes: scan that
